@@ -1,0 +1,254 @@
+"""Action distributions: from a policy's outputs to actions, in tensors.
+
+A distribution is made from an action space and holds no state but its layout: one flat row of inputs
+`[..., num_inputs]` describes it, so a network needs one head of `num_inputs` units whatever the space, and a batch
+of inputs can be stored, cut and shuffled like any other column.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+from torch.nn import functional
+
+from episodes.errors import InvalidArgument
+
+__all__ = [
+    "ActionDistribution",
+    "Bernoulli",
+    "Categorical",
+    "DiagonalGaussian",
+    "JointDistribution",
+    "MultiCategorical",
+    "distribution_for",
+]
+
+
+class ActionDistribution(ABC):
+    """What a row of inputs `[..., num_inputs]` says about an action; every method keeps the leading axes."""
+
+    num_inputs: int
+
+    @abstractmethod
+    def sample(self, inputs: Tensor, generator: torch.Generator | None = None) -> Any:
+        """Random actions `[..., *action shape]`, in the structure of the action space."""
+
+    @abstractmethod
+    def mode(self, inputs: Tensor) -> Any:
+        """The most likely actions `[..., *action shape]`."""
+
+    @abstractmethod
+    def log_prob(self, inputs: Tensor, actions: Any) -> Tensor:
+        """Log-probability (density, where actions are continuous) `[...]` of each whole action."""
+
+    @abstractmethod
+    def entropy(self, inputs: Tensor) -> Tensor:
+        """Entropy `[...]` in nats of each row's distribution."""
+
+
+class Categorical(ActionDistribution):
+    """One of `n` actions, `start` to `start + n - 1`; the inputs are logits, minus infinity for a masked action."""
+
+    def __init__(self, n: int, start: int = 0) -> None:
+        self.num_inputs = n
+        self.start = start
+
+    def sample(self, inputs: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return _gumbel_argmax(inputs, generator) + self.start
+
+    def mode(self, inputs: Tensor) -> Tensor:
+        return inputs.argmax(-1) + self.start
+
+    def log_prob(self, inputs: Tensor, actions: Tensor) -> Tensor:
+        return _pick(inputs.log_softmax(-1), actions.long() - self.start)
+
+    def entropy(self, inputs: Tensor) -> Tensor:
+        return _categorical_entropy(inputs)
+
+
+class MultiCategorical(ActionDistribution):
+    """Several independent choices at once, `[..., *shape]`; the inputs are their logits, one choice after another."""
+
+    def __init__(self, num_choices: np.ndarray, start: np.ndarray | int = 0) -> None:
+        counts = np.asarray(num_choices, dtype=np.int64)  # [*shape]
+        ends = counts.ravel().cumsum()
+        columns = np.arange(counts.max()) + (ends - counts.ravel())[:, None]  # [K, max choices]
+        columns[columns >= ends[:, None]] = ends[-1]  # the column after the last one holds minus infinity
+        self.num_inputs = int(ends[-1])
+        self.shape = counts.shape
+        self.columns = _DeviceConstant(columns)
+        self.start = _DeviceConstant(np.broadcast_to(np.asarray(start, dtype=np.int64), counts.shape).copy())
+
+    def _logits(self, inputs: Tensor) -> Tensor:
+        """The inputs [..., num_inputs] as one padded row of logits a choice, [..., *shape, max choices]."""
+        padded = functional.pad(inputs, (0, 1), value=-math.inf)
+        columns = self.columns.on(inputs.device)
+        return padded[..., columns].reshape((*inputs.shape[:-1], *self.shape, columns.shape[-1]))
+
+    def _summed(self, values: Tensor) -> Tensor:
+        return values.flatten(values.ndim - len(self.shape)).sum(-1)
+
+    def sample(self, inputs: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return _gumbel_argmax(self._logits(inputs), generator) + self.start.on(inputs.device)
+
+    def mode(self, inputs: Tensor) -> Tensor:
+        return self._logits(inputs).argmax(-1) + self.start.on(inputs.device)
+
+    def log_prob(self, inputs: Tensor, actions: Tensor) -> Tensor:
+        choices = actions.long() - self.start.on(inputs.device)
+        return self._summed(_pick(self._logits(inputs).log_softmax(-1), choices))
+
+    def entropy(self, inputs: Tensor) -> Tensor:
+        return self._summed(_categorical_entropy(self._logits(inputs)))
+
+
+class Bernoulli(ActionDistribution):
+    """Independent bits `[..., *shape]` (int8); the inputs are the logits of a one."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.num_inputs = math.prod(shape)
+        self.shape = shape
+
+    def sample(self, inputs: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        ones = torch.empty_like(inputs).uniform_(generator=generator) < inputs.sigmoid()
+        return _unflattened(ones.to(torch.int8), self.shape)
+
+    def mode(self, inputs: Tensor) -> Tensor:
+        return _unflattened((inputs > 0).to(torch.int8), self.shape)
+
+    def log_prob(self, inputs: Tensor, actions: Tensor) -> Tensor:
+        return (_flattened(actions, self.shape) * inputs - functional.softplus(inputs)).sum(-1)
+
+    def entropy(self, inputs: Tensor) -> Tensor:
+        return (functional.softplus(inputs) - inputs * inputs.sigmoid()).sum(-1)
+
+
+class DiagonalGaussian(ActionDistribution):
+    """Independent normal numbers `[..., *shape]`; the inputs are all means, then all logarithms of the deviations."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.num_inputs = 2 * math.prod(shape)
+        self.shape = shape
+
+    def sample(self, inputs: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        mean, log_std = inputs.chunk(2, dim=-1)
+        noise = torch.empty_like(mean).normal_(generator=generator)
+        return _unflattened(mean + noise * log_std.exp(), self.shape)
+
+    def mode(self, inputs: Tensor) -> Tensor:
+        return _unflattened(inputs.chunk(2, dim=-1)[0], self.shape)
+
+    def log_prob(self, inputs: Tensor, actions: Tensor) -> Tensor:
+        mean, log_std = inputs.chunk(2, dim=-1)
+        deviations = (_flattened(actions, self.shape) - mean) * (-log_std).exp()
+        return (-0.5 * deviations.square() - log_std).sum(-1) - 0.5 * math.log(2 * math.pi) * mean.shape[-1]
+
+    def entropy(self, inputs: Tensor) -> Tensor:
+        log_std = inputs.chunk(2, dim=-1)[1]
+        return log_std.sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * log_std.shape[-1]
+
+
+class JointDistribution(ActionDistribution):
+    """Independent parts under the keys of a Dict space, or the places of a Tuple space; their inputs in that order."""
+
+    def __init__(self, parts: dict[str, ActionDistribution] | tuple[ActionDistribution, ...]) -> None:
+        self.parts = parts
+        self._each = tuple(parts.values()) if isinstance(parts, dict) else parts
+        self._sizes = [part.num_inputs for part in self._each]
+        self.num_inputs = sum(self._sizes)
+
+    def _inputs(self, inputs: Tensor) -> Any:
+        return zip(self._each, inputs.split(self._sizes, dim=-1), strict=True)
+
+    def _structured(self, actions: list[Any]) -> Any:
+        return dict(zip(self.parts, actions, strict=True)) if isinstance(self.parts, dict) else tuple(actions)
+
+    def _in_order(self, actions: Any) -> list[Any]:
+        return [actions[key] for key in self.parts] if isinstance(self.parts, dict) else list(actions)
+
+    def sample(self, inputs: Tensor, generator: torch.Generator | None = None) -> Any:
+        return self._structured([part.sample(row, generator) for part, row in self._inputs(inputs)])
+
+    def mode(self, inputs: Tensor) -> Any:
+        return self._structured([part.mode(row) for part, row in self._inputs(inputs)])
+
+    def log_prob(self, inputs: Tensor, actions: Any) -> Tensor:
+        pairs = zip(self._inputs(inputs), self._in_order(actions), strict=True)
+        return torch.stack([part.log_prob(row, action) for (part, row), action in pairs]).sum(0)
+
+    def entropy(self, inputs: Tensor) -> Tensor:
+        return torch.stack([part.entropy(row) for part, row in self._inputs(inputs)]).sum(0)
+
+
+def distribution_for(space: spaces.Space) -> ActionDistribution:
+    """The distribution over the actions of a space; InvalidArgument for a space that has none here.
+
+    Discrete, MultiDiscrete, MultiBinary, Box of floats, and Dict and Tuple of these. A Box's bounds are not looked
+    at: actions are brought into them on the way to the environment.
+    """
+    match space:
+        case spaces.Discrete():
+            return Categorical(int(space.n), int(space.start))
+        case spaces.MultiDiscrete():
+            return MultiCategorical(space.nvec, space.start)
+        case spaces.MultiBinary():
+            return Bernoulli(space.shape)
+        case spaces.Box() if np.issubdtype(space.dtype, np.floating):
+            return DiagonalGaussian(space.shape)
+        case spaces.Dict() if space.spaces:
+            return JointDistribution({key: distribution_for(part) for key, part in space.spaces.items()})
+        case spaces.Tuple() if space.spaces:
+            return JointDistribution(tuple(distribution_for(part) for part in space.spaces))
+    raise InvalidArgument(
+        f"distribution_for({space}): this space has no action distribution (Discrete, MultiDiscrete, MultiBinary, Box of "
+        "floats, and non-empty Dict and Tuple of these have); let the policy put its own 'actions' out instead of "
+        "'action_dist_inputs'."
+    )
+
+
+class _DeviceConstant:
+    """A tensor that never changes, copied to each device once."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self._copies = {torch.device("cpu"): torch.from_numpy(values)}
+
+    def on(self, device: torch.device) -> Tensor:
+        if device not in self._copies:
+            self._copies[device] = self._copies[torch.device("cpu")].to(device)
+        return self._copies[device]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _DeviceConstant, (self._copies[torch.device("cpu")].numpy(),)
+
+
+def _gumbel_argmax(logits: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draws [...] from logits [..., n]: the first of n exponential clocks with rates exp(logits) to ring."""
+    return (logits - torch.empty_like(logits).exponential_(generator=generator).log()).argmax(-1)
+
+
+def _pick(rows: Tensor, index: Tensor) -> Tensor:
+    """The entry of each row [..., n] at index [...]."""
+    return rows.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+
+
+def _categorical_entropy(logits: Tensor) -> Tensor:
+    """Entropies [...] of logits [..., n]; minus infinity counts as probability 0, with gradient 0."""
+    log_probs = logits.clamp(min=torch.finfo(logits.dtype).min).log_softmax(-1)
+    return -(log_probs.exp() * log_probs).sum(-1)
+
+
+def _flattened(actions: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Actions [..., *shape] as rows [..., k]."""
+    leading = actions.shape[: actions.ndim - len(shape)]
+    return actions.reshape((*leading, math.prod(shape))) if len(shape) != 1 else actions
+
+
+def _unflattened(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Rows [..., k] as actions [..., *shape]."""
+    return rows.reshape((*rows.shape[:-1], *shape)) if len(shape) != 1 else rows

@@ -1,0 +1,222 @@
+"""Action distributions agree with torch.distributions, keep shapes, and draw what they say."""
+
+from __future__ import annotations
+
+import pickle
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import distributions as oracle
+
+from connectors.distributions import distribution_for
+from episodes.errors import InvalidArgument
+
+NUM_CHOICES = [2, 5, 3]
+
+
+def categoricals(inputs: torch.Tensor) -> list[oracle.Categorical]:
+    return [oracle.Categorical(logits=row) for row in inputs.split(NUM_CHOICES, dim=-1)]
+
+
+def gaussian(inputs: torch.Tensor) -> oracle.Distribution:
+    mean, log_std = inputs.chunk(2, dim=-1)
+    return oracle.Independent(oracle.Normal(mean, log_std.exp()), 1)
+
+
+SPACES = {
+    "discrete": spaces.Discrete(4),
+    "discrete from minus two": spaces.Discrete(4, start=-2),
+    "multi-discrete": spaces.MultiDiscrete(NUM_CHOICES),
+    "multi-discrete from other starts": spaces.MultiDiscrete(NUM_CHOICES, start=[1, -3, 0]),
+    "multi-discrete in two axes": spaces.MultiDiscrete([[2, 3], [4, 2]]),
+    "multi-binary": spaces.MultiBinary(3),
+    "multi-binary in two axes": spaces.MultiBinary((2, 3)),
+    "box": spaces.Box(-100.0, 100.0, (3,)),
+    "box without axes": spaces.Box(-100.0, 100.0, ()),
+    "box in two axes": spaces.Box(-100.0, 100.0, (2, 2)),
+    "dict": spaces.Dict({"b": spaces.Discrete(3, start=1), "a": spaces.Box(-100.0, 100.0, (2,))}),
+    "tuple": spaces.Tuple((spaces.Discrete(3), spaces.Dict({"x": spaces.MultiBinary(2)}))),
+}
+each_space = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
+
+
+def inputs_for(space: gym.Space, *leading: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(7)
+    return torch.randn(*leading, distribution_for(space).num_inputs, generator=generator)
+
+
+def leaves(actions: object) -> list[torch.Tensor]:
+    if isinstance(actions, torch.Tensor):
+        return [actions]
+    parts = actions.values() if isinstance(actions, dict) else actions
+    return [leaf for part in parts for leaf in leaves(part)]
+
+
+def rows_of(actions: object, i: int) -> object:
+    if isinstance(actions, torch.Tensor):
+        return actions[i].numpy()
+    if isinstance(actions, dict):
+        return {key: rows_of(part, i) for key, part in actions.items()}
+    return tuple(rows_of(part, i) for part in actions)
+
+
+@each_space
+@pytest.mark.parametrize("draw", ["sample", "mode"])
+def test_actions_are_members_of_their_space(space, draw):
+    distribution = distribution_for(space)
+    actions = getattr(distribution, draw)(inputs_for(space, 50))
+    for i in range(50):
+        row = rows_of(actions, i)
+        assert space.contains(np.int64(row) if isinstance(space, spaces.Discrete) else row)
+
+
+@each_space
+@pytest.mark.parametrize("leading", [(), (0,), (6,), (2, 3)])
+def test_every_method_keeps_the_leading_axes(space, leading):
+    distribution, inputs = distribution_for(space), inputs_for(space, *leading)
+    actions = distribution.sample(inputs)
+    assert all(leaf.shape[: len(leading)] == leading for leaf in leaves(actions))
+    assert distribution.log_prob(inputs, actions).shape == leading
+    assert distribution.entropy(inputs).shape == leading
+
+
+@each_space
+def test_time_axes_change_no_answer(space):
+    distribution, inputs = distribution_for(space), inputs_for(space, 2, 3)
+    flat = inputs.flatten(0, 1)
+    torch.testing.assert_close(distribution.entropy(inputs).flatten(), distribution.entropy(flat))
+    for timed, plain in zip(leaves(distribution.mode(inputs)), leaves(distribution.mode(flat)), strict=True):
+        assert torch.equal(timed.flatten(0, 1), plain)
+
+
+@each_space
+def test_a_generator_alone_decides_the_draw(space):
+    distribution, inputs = distribution_for(space), inputs_for(space, 64)
+    draws = [leaves(distribution.sample(inputs, torch.Generator().manual_seed(seed))) for seed in (3, 3, 4)]
+    assert all(torch.equal(a, b) for a, b in zip(draws[0], draws[1], strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(draws[0], draws[2], strict=True))
+
+
+@each_space
+def test_gradients_reach_the_inputs_and_are_finite(space):
+    distribution, inputs = distribution_for(space), inputs_for(space, 5).requires_grad_()
+    actions = distribution.sample(inputs.detach())
+    (distribution.log_prob(inputs, actions) + distribution.entropy(inputs)).sum().backward()
+    assert inputs.grad is not None
+    assert inputs.grad.isfinite().all()
+    assert inputs.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("start", [0, 5, -2])
+def test_discrete_agrees_with_categorical(start):
+    distribution = distribution_for(spaces.Discrete(4, start=start))
+    inputs, expected = (logits := inputs_for(spaces.Discrete(4), 9)), oracle.Categorical(logits=logits)
+    choices = torch.arange(9) % 4
+    torch.testing.assert_close(distribution.log_prob(inputs, choices + start), expected.log_prob(choices))
+    torch.testing.assert_close(distribution.entropy(inputs), expected.entropy())
+    assert torch.equal(distribution.mode(inputs), expected.mode + start)
+
+
+@pytest.mark.parametrize("start", [[0, 0, 0], [1, -3, 2]])
+def test_multi_discrete_agrees_with_one_categorical_a_choice(start):
+    space = spaces.MultiDiscrete(NUM_CHOICES, start=start)
+    distribution, inputs = distribution_for(space), inputs_for(space, 9)
+    actions = distribution.sample(inputs)
+    expected = categoricals(inputs)
+    log_probs = [e.log_prob(actions[:, k] - start[k]) for k, e in enumerate(expected)]
+    torch.testing.assert_close(distribution.log_prob(inputs, actions), torch.stack(log_probs).sum(0))
+    torch.testing.assert_close(distribution.entropy(inputs), torch.stack([e.entropy() for e in expected]).sum(0))
+
+
+def test_multi_discrete_in_two_axes_takes_its_inputs_row_after_row():
+    space = spaces.MultiDiscrete([[2, 3], [4, 2]])
+    distribution = distribution_for(space)
+    inputs = torch.zeros(11)
+    inputs[[1, 2 + 2, 5 + 3, 9 + 0]] = 50.0
+    assert distribution.mode(inputs).tolist() == [[1, 2], [3, 0]]
+    assert distribution.sample(inputs).tolist() == [[1, 2], [3, 0]]
+    torch.testing.assert_close(distribution.log_prob(inputs, distribution.mode(inputs)), torch.tensor(0.0))
+
+
+def test_multi_binary_agrees_with_bernoulli():
+    space = spaces.MultiBinary((2, 3))
+    distribution, inputs = distribution_for(space), inputs_for(space, 9)
+    expected = oracle.Independent(oracle.Bernoulli(logits=inputs), 1)
+    actions = distribution.sample(inputs)
+    assert actions.dtype == torch.int8
+    torch.testing.assert_close(distribution.log_prob(inputs, actions), expected.log_prob(actions.flatten(1).float()))
+    torch.testing.assert_close(distribution.entropy(inputs), expected.entropy())
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
+def test_a_box_agrees_with_a_diagonal_normal(shape):
+    space = spaces.Box(-1.0, 1.0, shape)
+    distribution, inputs = distribution_for(space), inputs_for(space, 9)
+    expected = gaussian(inputs)
+    actions = distribution.sample(inputs)
+    assert actions.shape == (9, *shape)
+    torch.testing.assert_close(distribution.log_prob(inputs, actions), expected.log_prob(actions.reshape(9, -1)))
+    torch.testing.assert_close(distribution.entropy(inputs), expected.entropy())
+    assert torch.equal(distribution.mode(inputs).reshape(9, -1), expected.mean)
+
+
+def test_a_joint_distribution_sums_its_parts_in_the_order_of_the_space():
+    space = spaces.Dict({"b": spaces.Discrete(3), "a": spaces.Box(-1.0, 1.0, (2,))})
+    distribution, inputs = distribution_for(space), inputs_for(space, 9)
+    actions = distribution.sample(inputs)
+    assert list(actions) == list(space.spaces)
+    parts = {key: distribution_for(part) for key, part in space.spaces.items()}
+    rows = dict(zip(parts, inputs.split([part.num_inputs for part in parts.values()], dim=-1), strict=True))
+    log_probs = [parts[key].log_prob(rows[key], actions[key]) for key in parts]
+    torch.testing.assert_close(distribution.log_prob(inputs, actions), log_probs[0] + log_probs[1])
+    entropies = [parts[key].entropy(rows[key]) for key in parts]
+    torch.testing.assert_close(distribution.entropy(inputs), entropies[0] + entropies[1])
+
+
+def test_a_masked_action_is_never_drawn_and_harms_no_gradient():
+    distribution = distribution_for(spaces.Discrete(3))
+    logits = torch.tensor([0.5, -torch.inf, 0.1]).repeat(2000, 1).requires_grad_()
+    actions = distribution.sample(logits.detach())
+    assert set(actions.tolist()) == {0, 2}
+    (distribution.log_prob(logits, actions) + distribution.entropy(logits)).sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+    expected = oracle.Categorical(logits=torch.tensor([0.5, 0.1]))
+    torch.testing.assert_close(distribution.entropy(logits.detach())[0], expected.entropy())
+
+
+def test_draws_follow_the_probabilities():
+    generator = torch.Generator().manual_seed(0)
+    num_draws = 200_000
+    logits = torch.tensor([0.0, 1.0, -1.0, 2.0])
+    draws = distribution_for(spaces.Discrete(4)).sample(logits.expand(num_draws, 4), generator)
+    expected = logits.softmax(-1) * num_draws
+    chi_square = ((draws.bincount(minlength=4) - expected) ** 2 / expected).sum()
+    assert chi_square < 16.27  # 99.9 % of chi-square with 3 degrees of freedom
+    ones = distribution_for(spaces.MultiBinary(1)).sample(torch.tensor([1.0]).expand(num_draws, 1), generator)
+    assert abs(ones.float().mean() - torch.tensor(1.0).sigmoid()) < 0.005
+    numbers = distribution_for(spaces.Box(-1, 1, (1,))).sample(
+        torch.tensor([3.0, -1.0]).expand(num_draws, 2), generator
+    )
+    assert abs(numbers.mean() - 3.0) < 0.005
+    assert abs(numbers.std() - np.exp(-1.0)) < 0.005
+
+
+@pytest.mark.parametrize(
+    "space",
+    [spaces.Text(5), spaces.Box(0, 255, (2,), np.uint8), spaces.Dict({}), spaces.Tuple((spaces.Text(3),))],
+    ids=str,
+)
+def test_a_space_without_a_distribution_is_named(space):
+    with pytest.raises(InvalidArgument, match="this space has no action distribution"):
+        distribution_for(space)
+
+
+@each_space
+def test_a_distribution_survives_pickling(space):
+    distribution, inputs = distribution_for(space), inputs_for(space, 4)
+    again = pickle.loads(pickle.dumps(distribution))
+    assert torch.equal(again.entropy(inputs), distribution.entropy(inputs))
