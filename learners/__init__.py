@@ -1,0 +1,5 @@
+"""Batches in, better policies out."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

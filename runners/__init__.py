@@ -1,0 +1,5 @@
+"""Environment and policy in, episodes out."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
