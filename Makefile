@@ -6,7 +6,7 @@ BENCH_READY := .venv-bench/.ready
 PACKAGES := episodes connectors runners learners
 ARGS ?=
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format api bench clean
 
 demo: $(READY)
 	$(BIN)/python -m learners.demo $(ARGS)
@@ -24,6 +24,10 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Writes the list of public names that the tests compare with.
+api: $(READY)
+	$(BIN)/python -m tests.test_house
 
 bench: $(BENCH_READY)
 	.venv-bench/bin/python -m benchmarks $(ARGS)
