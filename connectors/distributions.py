@@ -206,8 +206,8 @@ def distribution_for(space: spaces.Space) -> ActionDistribution:
         case spaces.Tuple() if space.spaces:
             return JointDistribution(tuple(distribution_for(part) for part in space.spaces))
     raise InvalidArgument(
-        f"distribution_for({space}): this space has no action distribution (Discrete, MultiDiscrete, MultiBinary, Box of "
-        "floats, and non-empty Dict and Tuple of these have); let the policy put its own 'actions' out instead of "
+        f"distribution_for({space}): this space has no action distribution (Discrete, MultiDiscrete, MultiBinary, Box "
+        "of floats, and non-empty Dict and Tuple of these have); let the policy put its own 'actions' out instead of "
         "'action_dist_inputs'."
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -31,7 +32,7 @@ SPACES = {
     "discrete from minus two": spaces.Discrete(4, start=-2),
     "multi-discrete": spaces.MultiDiscrete(NUM_CHOICES),
     "multi-discrete from other starts": spaces.MultiDiscrete(NUM_CHOICES, start=[1, -3, 0]),
-    "multi-discrete in two axes": spaces.MultiDiscrete([[2, 3], [4, 2]]),
+    "multi-discrete in two axes": spaces.MultiDiscrete(np.array([[2, 3], [4, 2]])),
     "multi-binary": spaces.MultiBinary(3),
     "multi-binary in two axes": spaces.MultiBinary((2, 3)),
     "box": spaces.Box(-100.0, 100.0, (3,)),
@@ -48,14 +49,14 @@ def inputs_for(space: gym.Space, *leading: int) -> torch.Tensor:
     return torch.randn(*leading, distribution_for(space).num_inputs, generator=generator)
 
 
-def leaves(actions: object) -> list[torch.Tensor]:
+def leaves(actions: Any) -> list[torch.Tensor]:
     if isinstance(actions, torch.Tensor):
         return [actions]
     parts = actions.values() if isinstance(actions, dict) else actions
     return [leaf for part in parts for leaf in leaves(part)]
 
 
-def rows_of(actions: object, i: int) -> object:
+def rows_of(actions: Any, i: int) -> Any:
     if isinstance(actions, torch.Tensor):
         return actions[i].numpy()
     if isinstance(actions, dict):
@@ -132,7 +133,7 @@ def test_multi_discrete_agrees_with_one_categorical_a_choice(start):
 
 
 def test_multi_discrete_in_two_axes_takes_its_inputs_row_after_row():
-    space = spaces.MultiDiscrete([[2, 3], [4, 2]])
+    space = spaces.MultiDiscrete(np.array([[2, 3], [4, 2]]))
     distribution = distribution_for(space)
     inputs = torch.zeros(11)
     inputs[[1, 2 + 2, 5 + 3, 9 + 0]] = 50.0
