@@ -1,0 +1,216 @@
+"""Returns and advantages agree with a scalar reference, for every layout and every ending."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from episodes.errors import InvalidArgument, ShapeMismatch
+from episodes.returns import discounted_returns, gae, n_step_returns, vtrace
+from tests.reference_returns import (
+    columns,
+    fractions,
+    packed,
+    plain_discounted_returns,
+    plain_episodes,
+    plain_gae,
+    plain_n_step_returns,
+    plain_vtrace,
+)
+
+packs_of_episodes = st.lists(plain_episodes(min_length=0), min_size=1, max_size=4)
+EXACT = {"rtol": 0, "atol": 1e-6}
+
+
+def joined(per_episode):
+    """The reference's (a, b) of each episode as two flat arrays."""
+    return [np.array([x for pair in per_episode for x in pair[i]]) for i in (0, 1)]
+
+
+@given(packs_of_episodes, fractions, fractions)
+def test_packed_gae_agrees_with_the_scalar_reference(episodes, gamma, lambda_):
+    advantages, targets = gae(**packed(episodes), gamma=gamma, lambda_=lambda_)
+    expected = joined([plain_gae(e, gamma, lambda_) for e in episodes])
+    np.testing.assert_allclose(advantages, expected[0], **EXACT)
+    np.testing.assert_allclose(targets, expected[1], **EXACT)
+
+
+@given(packs_of_episodes, fractions, st.integers(1, 320))
+def test_packed_n_step_returns_agree_with_the_scalar_reference(episodes, gamma, n_step):
+    targets, counts = n_step_returns(**packed(episodes), gamma=gamma, n_step=n_step)
+    expected = joined([plain_n_step_returns(e, gamma, n_step) for e in episodes])
+    np.testing.assert_allclose(targets, expected[0], **EXACT)
+    np.testing.assert_array_equal(counts, expected[1])
+
+
+@given(packs_of_episodes, fractions, st.booleans())
+def test_packed_discounted_returns_agree_with_the_scalar_reference(episodes, gamma, bootstrap):
+    arguments = packed(episodes)
+    values = arguments.pop("values")
+    returns = discounted_returns(**arguments, values=values if bootstrap else None, gamma=gamma)
+    expected = [x for e in episodes for x in plain_discounted_returns(e, gamma, bootstrap)]
+    np.testing.assert_allclose(returns, expected, **EXACT)
+
+
+@given(packs_of_episodes, fractions, fractions, st.floats(0.1, 5.0), st.floats(0.1, 5.0))
+def test_packed_vtrace_agrees_with_the_scalar_reference(episodes, gamma, lambda_, clip_rho, clip_pg_rho):
+    ratios = np.array([x for e in episodes for x in e.ratios])
+    options = {"gamma": gamma, "lambda_": lambda_, "clip_rho": clip_rho, "clip_pg_rho": clip_pg_rho}
+    found = vtrace(**packed(episodes), ratios=ratios, **options)
+    expected = joined([plain_vtrace(e, gamma, lambda_, clip_rho, clip_pg_rho) for e in episodes])
+    np.testing.assert_allclose(found[0], expected[0], **EXACT)
+    np.testing.assert_allclose(found[1], expected[1], **EXACT)
+
+
+def lay_out(found_columns, per_piece):
+    """The reference's answers for each piece, put where the piece lies in [T, N]."""
+    laid_out = np.full(found_columns.rewards.shape, np.nan)
+    for start, column, piece in found_columns.pieces:
+        laid_out[start : start + len(piece.rewards), column] = per_piece(piece)
+    return laid_out
+
+
+shapes = st.tuples(st.integers(1, 40), st.one_of(st.integers(1, 5), st.just(300)))  # 300 columns are swept row by row
+
+
+@given(shapes, st.sampled_from([0.0, 0.05, 0.5]), st.integers(0, 2**32 - 1), fractions, fractions, st.integers(1, 50))
+def test_columns_agree_with_the_scalar_reference(shape, ending_rate, seed, gamma, lambda_, n_step):
+    made = columns(np.random.default_rng(seed), *shape, ending_rate)
+    arguments = made.arguments()
+    found = {
+        "gae": gae(**arguments, gamma=gamma, lambda_=lambda_),
+        "n_step": n_step_returns(**arguments, gamma=gamma, n_step=n_step),
+        "vtrace": vtrace(**arguments, ratios=made.ratios, gamma=gamma, lambda_=lambda_),
+        "discounted": (discounted_returns(**arguments, gamma=gamma),),
+    }
+    plain = {
+        "gae": lambda e: plain_gae(e, gamma, lambda_),
+        "n_step": lambda e: plain_n_step_returns(e, gamma, n_step),
+        "vtrace": lambda e: plain_vtrace(e, gamma, lambda_, 1.0, 1.0),
+        "discounted": lambda e: (plain_discounted_returns(e, gamma, True),),
+    }
+    for name, results in found.items():
+        for i, result in enumerate(results):
+            expected = lay_out(made, lambda piece, name=name, i=i: plain[name](piece)[i])
+            np.testing.assert_allclose(result, expected, **EXACT, err_msg=name)
+
+
+@pytest.mark.parametrize("layout", ["packed", "columns"])
+@pytest.mark.parametrize(
+    ("terminated", "truncated", "expected"),
+    [
+        (True, False, [3.439, 2.71, 1.9, 1.0]),
+        (False, True, [10.0] * 4),
+        (False, False, [10.0] * 4),
+        (True, True, [3.439, 2.71, 1.9, 1.0]),
+    ],
+)
+def test_the_four_step_table(layout, terminated, truncated, expected):
+    rewards, values = np.ones(4), np.full(5, 10.0)
+    if layout == "packed":
+        ending = {"terminateds": [terminated], "truncateds": [truncated], "offsets": [0, 4]}
+    else:
+        last = np.arange(4)[:, None] == 3
+        ending = {"terminateds": last & terminated, "truncateds": last & truncated}
+        rewards, values = rewards[:, None], values[:, None]
+    targets = gae(rewards, values, **ending, gamma=0.9, lambda_=1.0)[1]
+    np.testing.assert_allclose(targets.ravel(), expected)
+    np.testing.assert_allclose(discounted_returns(rewards, values=values, **ending, gamma=0.9).ravel(), expected)
+    np.testing.assert_allclose(n_step_returns(rewards, values, **ending, gamma=0.9, n_step=9)[0].ravel(), expected)
+
+
+def test_both_flags_set_count_as_a_termination():
+    arguments = {"rewards": [1.0], "values": [0.0, 10.0], "offsets": [0, 1], "gamma": 0.9, "lambda_": 1.0}
+    assert gae(terminateds=[True], truncateds=[True], **arguments)[1] == pytest.approx([1.0])
+    assert gae(terminateds=[False], truncateds=[True], **arguments)[1] == pytest.approx([10.0])
+
+
+def test_a_time_limit_bootstraps_from_its_true_last_observation_not_from_the_next_episodes_first():
+    rewards, values = np.zeros((2, 1)), np.array([[1.0], [100.0], [3.0]])
+    truncateds, final_values = np.array([[True], [False]]), np.array([[7.0], [np.nan]])
+    nothing = np.zeros((2, 1), bool)
+    targets = gae(rewards, values, nothing, truncateds, gamma=1.0, lambda_=1.0, final_values=final_values)[1]
+    np.testing.assert_array_equal(targets, [[7.0], [3.0]])
+
+
+def test_n_step_targets_near_an_ending_use_the_steps_that_exist_and_say_how_many():
+    arguments = {"rewards": np.ones(3), "values": np.full(4, 10.0), "truncateds": [False], "offsets": [0, 3]}
+    targets, counts = n_step_returns(**arguments, terminateds=[True], gamma=0.5, n_step=2)
+    np.testing.assert_allclose(targets, [4.0, 1.5, 1.0])
+    np.testing.assert_array_equal(counts, [2, 2, 1])
+
+
+def test_vtrace_with_equal_policies_has_the_targets_of_gae():
+    rng = np.random.default_rng(0)
+    made = columns(rng, 20, 3, 0.1)
+    targets = vtrace(**made.arguments(), ratios=np.ones((20, 3)), gamma=0.9, lambda_=0.8)[1]
+    np.testing.assert_allclose(targets, gae(**made.arguments(), gamma=0.9, lambda_=0.8)[1])
+
+
+def test_float32_stays_float32_and_integers_become_floats():
+    ending = {"terminateds": [True], "truncateds": [False], "offsets": [0, 2], "gamma": 0.9}
+    half = np.ones(2, np.float32)
+    assert gae(half, np.ones(3, np.float32), **ending, lambda_=0.9)[0].dtype == np.float32
+    assert discounted_returns(half, **ending).dtype == np.float32
+    assert n_step_returns(half, np.ones(3, np.float32), **ending, n_step=2)[0].dtype == np.float32
+    np.testing.assert_allclose(discounted_returns([1, 1], **ending), [1.9, 1.0])
+
+
+def test_the_arguments_are_left_as_they_were():
+    made = columns(np.random.default_rng(1), 6, 2, 0.3)
+    before = {name: array.copy() for name, array in made.arguments().items()}
+    gae(**made.arguments(), gamma=0.9, lambda_=0.9)
+    n_step_returns(**made.arguments(), gamma=0.9, n_step=3)
+    discounted_returns(**made.arguments(), gamma=0.9)
+    vtrace(**made.arguments(), ratios=made.ratios, gamma=0.9)
+    for name, array in made.arguments().items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_no_episodes_give_no_returns():
+    advantages, targets = gae([], [], [], [], gamma=0.9, lambda_=0.9, offsets=[0])
+    assert advantages.shape == targets.shape == (0,)
+
+
+GOOD = {"rewards": np.ones(3), "values": np.ones(5), "terminateds": [False] * 2, "truncateds": [False] * 2}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"values": np.ones(4)}, r"values \[4\] of 2 packed episodes with 3 steps: they must be \[5\]"),
+        ({"terminateds": [False]}, r"terminateds \[1\] of 2 packed episodes"),
+        ({"truncateds": [False] * 3}, r"truncateds \[3\] of 2 packed episodes"),
+        ({"offsets": [0, 1, 4]}, r"offsets from 0 to 4 of 3 packed steps"),
+        ({"offsets": [0, 4, 3]}, r"they must rise"),
+        ({"offsets": None}, r"values \[5\] beside rewards \[3\]: they must be \[4\]"),
+        ({"rewards": np.ones((3, 1))}, r"rewards \[3, 1\] with offsets \[3\]"),
+        ({"rewards": 1.0, "offsets": None}, "a single number"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(wrong, message):
+    arguments = GOOD | {"offsets": [0, 2, 3]} | wrong
+    with pytest.raises(ShapeMismatch, match=message):
+        gae(**arguments, gamma=0.9, lambda_=0.9)
+
+
+def test_a_discount_outside_0_to_1_and_zero_steps_are_refused():
+    arguments = GOOD | {"offsets": [0, 2, 3]}
+    with pytest.raises(InvalidArgument, match=r"gamma=1\.1"):
+        gae(**arguments, gamma=1.1, lambda_=0.9)
+    with pytest.raises(InvalidArgument, match=r"lambda_=-0\.1"):
+        gae(**arguments, gamma=0.9, lambda_=-0.1)
+    with pytest.raises(InvalidArgument, match="n_step=0"):
+        n_step_returns(**arguments, gamma=0.9, n_step=0)
+    with pytest.raises(InvalidArgument, match="final_values with offsets"):
+        gae(**arguments, gamma=0.9, lambda_=0.9, final_values=np.ones(3))
+
+
+def test_final_values_and_ratios_have_one_entry_per_step():
+    made = columns(np.random.default_rng(2), 4, 2, 0.1)
+    with pytest.raises(ShapeMismatch, match=r"ratios \[3, 2\] beside rewards \[4, 2\]"):
+        vtrace(**made.arguments(), ratios=made.ratios[:3], gamma=0.9)
+    with pytest.raises(ShapeMismatch, match="final_values"):
+        gae(**made.arguments() | {"final_values": np.ones(2)}, gamma=0.9, lambda_=0.9)
