@@ -1,0 +1,57 @@
+"""msgpack with arrays, numpy scalars and tuples: how irregular infos and custom data travel. Never pickles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from episodes.errors import InvalidArgument, WrongType
+
+_ARRAY, _SCALAR, _TUPLE = 1, 2, 3
+
+
+def encode(value: Any, name: str) -> bytes:
+    """The value as msgpack bytes; `WrongType` names the key whose value msgpack cannot hold."""
+    try:
+        return msgpack.packb(value, default=_to_ext, strict_types=True)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise WrongType(f"{_first_bad_key(value, name)} cannot be written as msgpack: {error}") from None
+
+
+def decode(data: bytes) -> Any:
+    """The value of `encode`d bytes."""
+    return msgpack.unpackb(data, ext_hook=_from_ext, strict_map_key=False)
+
+
+def _to_ext(value: Any) -> msgpack.ExtType:
+    if isinstance(value, tuple):
+        return msgpack.ExtType(_TUPLE, msgpack.packb(list(value), default=_to_ext, strict_types=True))
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "OV":
+        array = np.ascontiguousarray(value)
+        body = msgpack.packb([value.dtype.str, list(value.shape), array.tobytes()])
+        return msgpack.ExtType(_ARRAY if isinstance(value, np.ndarray) else _SCALAR, body)
+    if isinstance(value, dict):
+        return dict(value)  # type: ignore[return-value]
+    raise TypeError(f"a {type(value).__name__} is not a number, string, array, list, tuple or dict")
+
+
+def _from_ext(code: int, data: bytes) -> Any:
+    if code == _TUPLE:
+        return tuple(decode(data))
+    if code in (_ARRAY, _SCALAR):
+        dtype, shape, body = msgpack.unpackb(data)
+        array = np.frombuffer(body, np.dtype(dtype)).reshape(shape)
+        return array.copy() if code == _ARRAY else array[()]
+    raise InvalidArgument(f"msgpack extension {code} is unknown here; the data was written by something else")
+
+
+def _first_bad_key(value: Any, name: str) -> str:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    for key, item in items:
+        try:
+            msgpack.packb(item, default=_to_ext, strict_types=True)
+        except (TypeError, ValueError, OverflowError):
+            return _first_bad_key(item, f"{name}[{key!r}]")
+    return name

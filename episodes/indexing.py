@@ -1,0 +1,99 @@
+"""Index arithmetic of tracks: from what a user asks for to positions in the data. Touches no data.
+
+A track holds `lookback` items before step 0 and `size` items from step 0 on; position 0 is the first of all
+`lookback + size`. An index `i >= 0` counts from step 0. An index `i < 0` counts from the end and may run on into
+the lookback; with `neg_index_as_lookback`, -1 is the item just before step 0.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import InvalidArgument, StepOutOfRange, WrongType
+
+Indices = int | np.integer | slice | Sequence[int] | np.ndarray | None
+
+
+def position_of(index: int, lookback: int, size: int, neg_index_as_lookback: bool) -> int:
+    """The position of one index; outside [0, lookback + size) when there is no such item."""
+    if index >= 0 or neg_index_as_lookback:
+        return lookback + index
+    return lookback + size + index
+
+
+def positions_of(indices: np.ndarray, lookback: int, size: int, neg_index_as_lookback: bool) -> np.ndarray:
+    """The positions [...] of an integer array of indices [...]; those outside [0, lookback + size) have no item."""
+    positions = indices + lookback
+    if not neg_index_as_lookback:
+        positions = np.where(indices < 0, positions + size, positions)
+    return positions
+
+
+def span_of(slice_: slice, lookback: int, size: int, neg_index_as_lookback: bool) -> range:
+    """The positions of a slice, not clipped: they may lie left of 0 and right of the last item.
+
+    An open end is step 0 or the last item, never the lookback.
+    """
+    step = 1 if slice_.step is None else operator.index(slice_.step)
+    if step == 0:
+        raise InvalidArgument("a slice cannot have a step of 0; give a positive or a negative one")
+    first, last = (lookback, lookback + size) if step > 0 else (lookback + size - 1, lookback - 1)
+    start, stop = slice_.start, slice_.stop
+    if start is not None:
+        first = position_of(operator.index(start), lookback, size, neg_index_as_lookback)
+    if stop is not None:
+        last = position_of(operator.index(stop), lookback, size, neg_index_as_lookback)
+    return range(first, last, step)
+
+
+def clip(span: range, total: int) -> slice:
+    """The span as a slice of `total` items, its bounds clipped as Python clips a list's."""
+    if span.step > 0:
+        start, stop = max(span.start, 0), min(span.stop, total)
+        return slice(start, max(stop, start), span.step)
+    start, stop = min(span.start, total - 1), max(span.stop, -1)
+    if start <= stop:
+        return slice(0, 0, 1)
+    return slice(start, None if stop < 0 else stop, span.step)
+
+
+def as_index_array(indices: Any) -> np.ndarray:
+    """The indices as an int64 array [k]; booleans and floats are refused."""
+    if isinstance(indices, (str, bytes)) or not isinstance(indices, (Sequence, np.ndarray, range)):
+        raise WrongType(
+            f"indices {indices!r}: an index is an int, a slice, or a list, tuple, range or integer array of ints"
+        )
+    array = np.asarray(indices)
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise WrongType(f"indices {indices!r}: they must be integers in one dimension, not {array.dtype} {array.shape}")
+    return array.astype(np.int64, copy=False)
+
+
+def out_of_range(name: str, index: Any, lookback: int, size: int) -> StepOutOfRange:
+    """The error for an index without an item, which names the range that there is."""
+    there = f"items 0..{size - 1}" if size else "no items from step 0 on"
+    before = f" and {lookback} lookback items (-{lookback}..-1 with neg_index_as_lookback=True)" if lookback else ""
+    return StepOutOfRange(f"{name}[{index}]: there are {there}{before}; pass fill= to read past the ends.")
+
+
+def check_positions(name: str, indices: np.ndarray, positions: np.ndarray, lookback: int, size: int) -> None:
+    """Raise `StepOutOfRange`, naming the first index that has no item."""
+    outside = (positions < 0) | (positions >= lookback + size)
+    if outside.any():
+        raise out_of_range(name, int(indices[outside.argmax()]), lookback, size)
+
+
+def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
+    """The steps [start, stop) of a sub-episode, clipped as Python clips a list's slice."""
+    start, stop, step = slice_.indices(num_steps)
+    if step != 1:
+        raise InvalidArgument(
+            f"an episode cannot be sliced with a step of {step}; read its tracks with that step instead"
+        )
+    return start, max(start, stop)

@@ -1,0 +1,183 @@
+"""Nested values: a leaf, or a dict or tuple of nested values. Lists are leaves.
+
+Observations and actions of `Dict` and `Tuple` spaces are nested. These functions walk them; each has a
+first line that takes the plain leaf out of the way, since most values are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import TrackMismatch
+
+_LEAF_TYPES = frozenset((np.ndarray, int, float, bool, str, list, type(None)))
+
+
+def is_leaf(value: Any) -> bool:
+    """True unless the value is a dict or a tuple."""
+    return type(value) in _LEAF_TYPES or not isinstance(value, (dict, tuple))
+
+
+def rebuild(container: Any, values: list[Any]) -> Any:
+    """A container of the same type and keys as `container`, holding `values`."""
+    if isinstance(container, dict):
+        return dict(zip(container, values, strict=True))
+    if hasattr(container, "_fields"):
+        return type(container)(*values)
+    return tuple(values)
+
+
+def children(container: Any) -> list[tuple[str, Any]]:
+    """The (name, value) pairs directly under a dict or a tuple."""
+    if isinstance(container, dict):
+        return [(str(key), value) for key, value in container.items()]
+    return [(str(i), value) for i, value in enumerate(container)]
+
+
+def map_leaves(fn: Callable[..., Any], nested: Any, *others: Any) -> Any:
+    """The nested value with `fn` applied to each leaf (and to the leaves of `others` in the same place)."""
+    if is_leaf(nested):
+        return fn(nested, *others)
+    if isinstance(nested, dict):
+        check_same_keys(nested, others)
+        return {key: map_leaves(fn, value, *(o[key] for o in others)) for key, value in nested.items()}
+    check_same_keys(nested, others)
+    return rebuild(nested, [map_leaves(fn, *values) for values in zip(nested, *others, strict=True)])
+
+
+def check_same_keys(container: Any, others: Sequence[Any]) -> None:
+    """Raise `TrackMismatch` unless all of `others` are containers like `container`."""
+    for other in others:
+        if is_leaf(other) or isinstance(other, dict) != isinstance(container, dict):
+            raise TrackMismatch(f"nested values differ: {describe(container)} beside {describe(other)}")
+        same = container.keys() == other.keys() if isinstance(container, dict) else len(container) == len(other)
+        if not same:
+            raise TrackMismatch(f"nested values differ: {describe(container)} beside {describe(other)}")
+
+
+def describe(nested: Any) -> str:
+    """A few words on a nested value's structure, for error messages."""
+    if is_leaf(nested):
+        shape = np.shape(nested) if isinstance(nested, np.ndarray) else ()
+        return f"an array of shape {shape}" if isinstance(nested, np.ndarray) else f"a {type(nested).__name__}"
+    if isinstance(nested, dict):
+        return f"a dict with keys {sorted(map(str, nested))}"
+    return f"a tuple of {len(nested)}"
+
+
+def iter_leaves(nested: Any) -> Iterator[Any]:
+    """The leaves from left to right."""
+    if is_leaf(nested):
+        yield nested
+        return
+    for value in nested.values() if isinstance(nested, dict) else nested:
+        yield from iter_leaves(value)
+
+
+def leaves(nested: Any) -> list[Any]:
+    """The list of leaves from left to right."""
+    return [nested] if is_leaf(nested) else list(iter_leaves(nested))
+
+
+def first_leaf(nested: Any) -> Any:
+    """The leftmost leaf."""
+    return nested if is_leaf(nested) else next(iter_leaves(nested))
+
+
+def escape(key: str) -> str:
+    """A key as one part of a path: `~` and `/` are escaped as in JSON pointers.
+
+    >>> escape("a/b~c")
+    'a~1b~0c'
+    """
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def unescape(part: str) -> str:
+    """The key that `escape` made into a path's part."""
+    return part.replace("~1", "/").replace("~0", "~")
+
+
+def flatten(nested: Any, prefix: str = "") -> dict[str, Any]:
+    """The leaves by path.
+
+    >>> flatten({"camera": 1, "joints": (2, 3)}, "observations")
+    {'observations/camera': 1, 'observations/joints/0': 2, 'observations/joints/1': 3}
+    """
+    if is_leaf(nested):
+        return {prefix: nested}
+    flat: dict[str, Any] = {}
+    for name, value in children(nested):
+        flat |= flatten(value, f"{prefix}/{escape(name)}" if prefix else escape(name))
+    return flat
+
+
+def skeleton(nested: Any, prefix: str = "") -> Any:
+    """The nested value with each leaf replaced by its path."""
+    return unflatten_like(nested, list(flatten(nested, prefix)))
+
+
+def unflatten_like(nested: Any, values: Sequence[Any]) -> Any:
+    """A nested value with the structure of `nested` and the given leaves."""
+    remaining = iter(values)
+    return map_leaves(lambda _: next(remaining), nested)
+
+
+def same_structure(a: Any, b: Any) -> bool:
+    """True when both have the same containers and keys; leaves do not count."""
+    if is_leaf(a) or is_leaf(b):
+        return is_leaf(a) and is_leaf(b)
+    if isinstance(a, dict) or isinstance(b, dict):
+        both = isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys()
+        return both and all(same_structure(a[key], b[key]) for key in a)
+    return len(a) == len(b) and all(map(same_structure, a, b))
+
+
+def transpose(items: Sequence[Any]) -> Any:
+    """One nested value whose leaves are the lists of the items' leaves."""
+    first = items[0]
+    if is_leaf(first):
+        return list(items)
+    check_same_keys(first, items[1:])
+    if isinstance(first, dict):
+        return {key: transpose([item[key] for item in items]) for key in first}
+    return rebuild(first, [transpose(column) for column in zip(*items, strict=True)])
+
+
+def stack(items: Sequence[Any]) -> Any:
+    """The items, all of one structure and shape, as one nested value of arrays [len(items), ...]."""
+    return map_leaves(np.array, transpose(items))
+
+
+def take(nested: Any, rows: Any) -> Any:
+    """`leaf[rows]` of each leaf: a view for an int or a slice, a copy for an integer array."""
+    if is_leaf(nested):
+        return nested[rows]
+    return map_leaves(lambda leaf: leaf[rows], nested)
+
+
+def concatenate(parts: Sequence[Any]) -> Any:
+    """The parts, one after another, one concatenate a leaf."""
+    if len(parts) == 1:
+        return parts[0]
+    if is_leaf(parts[0]):
+        return np.concatenate(parts)
+    return map_leaves(lambda *arrays: np.concatenate(arrays), *parts)
+
+
+def equal(a: Any, b: Any) -> bool:
+    """True when both have the same structure and equal leaves (NaN equals NaN)."""
+    if not same_structure(a, b):
+        return False
+    return all(map(_equal_leaves, leaves(a), leaves(b)))
+
+
+def _equal_leaves(a: Any, b: Any) -> bool:
+    a, b = np.asarray(a), np.asarray(b)
+    if a.shape != b.shape:
+        return False
+    inexact = a.dtype.kind in "fc" and b.dtype.kind in "fc"
+    return bool(np.array_equal(a, b, equal_nan=inexact))
