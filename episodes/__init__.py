@@ -2,4 +2,8 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from episodes.columns import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID, Columns
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+
+__all__ = ["Columns", "DEFAULT_AGENT_ID", "DEFAULT_MODULE_ID", "EpisodePack", "SingleAgentEpisode"]

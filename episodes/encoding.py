@@ -15,7 +15,7 @@ _ARRAY, _SCALAR, _TUPLE = 1, 2, 3
 def encode(value: Any, name: str) -> bytes:
     """The value as msgpack bytes; `WrongType` names the key whose value msgpack cannot hold."""
     try:
-        return msgpack.packb(value, default=_to_ext, strict_types=True)
+        return bytes(msgpack.packb(value, default=_to_ext, strict_types=True) or b"")
     except (TypeError, ValueError, OverflowError) as error:
         raise WrongType(f"{_first_bad_key(value, name)} cannot be written as msgpack: {error}") from None
 

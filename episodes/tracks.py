@@ -205,7 +205,8 @@ class ArrayTrack:
         """True when both hold equal arrays of the same dtypes."""
         if not nested.equal(self.data, other.finalize("track").data):
             return False
-        return all(a.dtype == b.dtype for a, b in zip(nested.leaves(self.data), nested.leaves(other.data), strict=True))
+        theirs = other.finalize("track").data
+        return all(a.dtype == b.dtype for a, b in zip(nested.leaves(self.data), nested.leaves(theirs), strict=True))
 
     def replaced(self, positions: Any, new_items: Any) -> ArrayTrack:
         """A changed copy: other items (nested arrays [k, ...]) at the positions."""
@@ -294,7 +295,7 @@ def _stack(column: list[Any], name: str, lookback: int, dtype: np.dtype | None) 
         return array
     if dtype.kind in "iub" and array.dtype.kind in "fc" and not (array.astype(dtype) == array).all():
         raise ShapeMismatch(
-            f"{name}: items of dtype {array.dtype} do not fit the space's {dtype} without loss; give items of the space's dtype"
+            f"{name}: items of dtype {array.dtype} do not fit the space's {dtype} without loss; give such items"
         )
     return array.astype(dtype)
 

@@ -1,0 +1,91 @@
+"""From a list of episodes to the columns of a pack: one concatenate per track."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from episodes import nested
+from episodes.errors import TrackMismatch
+from episodes.infos import EmptyInfos, Infos, ListInfos
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import ArrayTrack
+
+
+def columns_of(episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+    """The observations, actions, rewards, extra outputs and infos of all episodes, as `EpisodePack` takes them."""
+    finished = [
+        (e.observations, e.actions, e.rewards, e.extra_model_outputs) if e.is_numpy else e.arrays() for e in episodes
+    ]
+    observations, actions, rewards, extras = zip(*finished, strict=True)
+    keys = extras[0].keys()
+    for episode, extra in zip(episodes, extras, strict=True):
+        if extra.keys() != keys and len(episode):
+            raise TrackMismatch(
+                f"episode {episode.id_} has the extra model outputs {list(extra)}, others have {list(keys)}"
+            )
+    infos = [e.infos if isinstance(e.infos, Infos) else ListInfos.of(e.infos) for e in episodes]
+    return {
+        "observations": _column("observations", episodes, observations),
+        "actions": _column("actions", episodes, actions),
+        "rewards": _column("rewards", episodes, rewards),
+        "extra_model_outputs": {
+            key: _column(key, episodes, [extra.get(key, _NO_ITEMS) for extra in extras]) for key in keys
+        },
+        "infos": EmptyInfos(sum(map(len, infos))) if all(type(i) is EmptyInfos for i in infos) else Infos.concat(infos),
+    }
+
+
+def metadata_of(episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+    """What a pack keeps per episode, as `EpisodePack` takes it."""
+    ids = [e.id_ for e in episodes]
+    if not all(type(id_) is str for id_ in ids):
+        ids = _object_array(ids)
+    return {
+        "ids": ids,
+        "lengths": [len(e) for e in episodes],
+        "lookbacks": [e.lookback for e in episodes],
+        "t_started": [e.t_started for e in episodes],
+        "terminated": [e.is_terminated for e in episodes],
+        "truncated": [e.is_truncated for e in episodes],
+        "agent_ids": [e.agent_id for e in episodes],
+        "module_ids": [e.module_id for e in episodes],
+        "multi_agent_episode_ids": [e.multi_agent_episode_id for e in episodes],
+        "custom_data": [e.custom_data for e in episodes],
+        "observation_space": episodes[0].observation_space,
+        "action_space": episodes[0].action_space,
+    }
+
+
+_NO_ITEMS = ArrayTrack(np.zeros(0))
+
+
+def _object_array(values: list[Any]) -> np.ndarray:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def _column(name: str, episodes: Sequence[SingleAgentEpisode], tracks: Sequence[Any]) -> Any:
+    parts = [track.data for track in tracks]
+    try:
+        if type(parts[0]) is np.ndarray:
+            return np.concatenate(parts)
+        return nested.concatenate(parts)
+    except ValueError:
+        return _column_without_empty(name, episodes, tracks)
+
+
+def _column_without_empty(name: str, episodes: Sequence[SingleAgentEpisode], tracks: Sequence[ArrayTrack]) -> Any:
+    """The column of tracks of which some have no items, and so no shape; `TrackMismatch` where shapes really differ."""
+    filled = [(episode, track.data) for episode, track in zip(episodes, tracks, strict=True) if track.total]
+    shapes = [nested.map_leaves(lambda leaf: list(leaf.shape[1:]), data) for _, data in filled]
+    for (episode, _), shape in zip(filled, shapes, strict=True):
+        if shape != shapes[0]:
+            raise TrackMismatch(
+                f"{name}: items of episode {episode.id_} have shape {shape}, those of {filled[0][0].id_} have {shapes[0]}; "
+                "only episodes of one shape go into one pack"
+            )
+    return nested.concatenate([data for _, data in filled])
