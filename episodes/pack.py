@@ -293,7 +293,8 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     def __repr__(self) -> str:
         mean = f"{self.returns().mean():g}" if len(self) else "none"
         ended = f"{int(self.terminated.sum())} terminated, {int((self.truncated & ~self.terminated).sum())} truncated"
-        return f"EpisodePack({len(self)} episodes, {self.num_steps} steps, mean return {mean}, {ended}, {self.nbytes} bytes)"
+        what = f"{len(self)} episodes, {self.num_steps} steps, mean return {mean}"
+        return f"EpisodePack({what}, {ended}, {self.nbytes} bytes)"
 
 
 _PER_EPISODE = ("lengths", "lookbacks", "ids", "t_started", "terminated", "truncated")

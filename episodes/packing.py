@@ -85,7 +85,7 @@ def _column_without_empty(name: str, episodes: Sequence[SingleAgentEpisode], tra
     for (episode, _), shape in zip(filled, shapes, strict=True):
         if shape != shapes[0]:
             raise TrackMismatch(
-                f"{name}: items of episode {episode.id_} have shape {shape}, those of {filled[0][0].id_} have {shapes[0]}; "
-                "only episodes of one shape go into one pack"
+                f"{name}: items of episode {episode.id_} have shape {shape}, those of {filled[0][0].id_} "
+                f"have {shapes[0]}; only episodes of one shape go into one pack"
             )
     return nested.concatenate([data for _, data in filled])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from time import perf_counter
 from typing import Any, Self
 
@@ -16,14 +15,13 @@ from gymnasium import spaces
 
 from episodes import indexing, nested, reading
 from episodes import spaces as space_items
-from episodes.columns import Columns
+from episodes.episode_state import EpisodeState
 from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
-from episodes.getters import TrackGetters
-from episodes.infos import EmptyInfos, Infos, ListInfos, same_info
+from episodes.infos import EmptyInfos, Infos, ListInfos
 from episodes.tracks import ArrayTrack, ListTrack, Track
 
 
-class SingleAgentEpisode(TrackGetters):
+class SingleAgentEpisode(EpisodeState):
     """One chunk of one agent's episode in one environment.
 
     All given data becomes lookback with `len_lookback_buffer="auto"`, as in RLlib: the episode then starts at the
@@ -44,19 +42,7 @@ class SingleAgentEpisode(TrackGetters):
     (1, 0.5, [1.0, 1.0, 1.0, 1.0])
     """
 
-    __slots__ = (
-        "_duration",
-        "_item_shape",
-        "_last_time",
-        "_open",
-        "agent_id",
-        "custom_data",
-        "is_terminated",
-        "is_truncated",
-        "module_id",
-        "multi_agent_episode_id",
-        "t_started",
-    )
+    __slots__ = ()
 
     def __init__(
         self,
@@ -102,69 +88,6 @@ class SingleAgentEpisode(TrackGetters):
         )
         if observed or num_given or actions is not None or extra_model_outputs:
             self.validate()
-
-    def _set(
-        self,
-        *,
-        id_: Any,
-        observations: Track,
-        actions: Track,
-        rewards: Track,
-        infos: list[dict[str, Any]] | Infos,
-        extra_model_outputs: dict[str, Track],
-        lookback: int,
-        t_started: int,
-        terminated: bool,
-        truncated: bool,
-        observation_space: spaces.Space | None,
-        action_space: spaces.Space | None,
-        agent_id: Any,
-        module_id: Any,
-        multi_agent_episode_id: Any,
-        custom_data: dict[str, Any],
-    ) -> None:
-        """Set every attribute: the one place that does, so that no way of making an episode forgets one."""
-        self.id_ = id_
-        self.observations = observations
-        self.actions = actions
-        self.rewards = rewards
-        self.infos = infos
-        self.extra_model_outputs = extra_model_outputs
-        self.lookback = lookback
-        self.t_started = t_started
-        self.is_terminated = terminated
-        self.is_truncated = truncated
-        self.observation_space = observation_space
-        self.action_space = action_space
-        self.agent_id = agent_id
-        self.module_id = module_id
-        self.multi_agent_episode_id = multi_agent_episode_id
-        self.custom_data = custom_data
-        self._item_shape: Any = None
-        self._duration = 0.0
-        self._last_time: float | None = None
-        growing = type(observations) is ListTrack
-        self._open = growing and not (terminated or truncated) and bool(observations.items)
-
-    @classmethod
-    def _make(cls, **attributes: Any) -> Self:
-        """An episode of the attributes that `_set` takes."""
-        episode = cls.__new__(cls)
-        episode._set(**attributes)
-        return episode
-
-    def _successor(self, **changed: Any) -> Self:
-        """An episode with this one's identity, spaces and custom data, and the other attributes that are given."""
-        return self._make(
-            id_=self.id_,
-            agent_id=self.agent_id,
-            module_id=self.module_id,
-            multi_agent_episode_id=self.multi_agent_episode_id,
-            observation_space=self.observation_space,
-            action_space=self.action_space,
-            custom_data=dict(self.custom_data),
-            **changed,
-        )
 
     @classmethod
     def from_arrays(
@@ -307,8 +230,8 @@ class SingleAgentEpisode(TrackGetters):
         late, missing = [k for k in given if k not in known], [k for k in known if k not in given]
         what = f"{late} would start late" if late else f"{missing} would stop early"
         return TrackMismatch(
-            f"episode {self.id_}: extra model outputs: {what}, at step {len(self)}; every step so far has {list(known)}, "
-            "and so must this one"
+            f"episode {self.id_}: extra model outputs: {what}, at step {len(self)}; every step so far has "
+            f"{list(known)}, and so must this one"
         )
 
     def to_numpy(self) -> Self:
@@ -370,7 +293,7 @@ class SingleAgentEpisode(TrackGetters):
         first -= lookback
         ends = stop == len(self)
         infos = self.infos[first : last + 1]
-        return self._successor(
+        return self._derived(
             observations=self.observations.view(first, last + 1, lookback),
             actions=self.actions.view(first, last, lookback),
             rewards=self.rewards.view(first, last, lookback),
@@ -395,7 +318,7 @@ class SingleAgentEpisode(TrackGetters):
         lookback = min(_checked_lookback(len_lookback_buffer), self.lookback + len(self))
         total = self.lookback + len(self)
         carried = lambda track: ListTrack(track.item_list(total - lookback, total), lookback)  # noqa: E731
-        successor = self._successor(
+        successor = self._derived(
             observations=ListTrack(self.observations.item_list(total - lookback, total + 1), lookback),
             actions=carried(self.actions),
             rewards=carried(self.rewards),
@@ -403,8 +326,6 @@ class SingleAgentEpisode(TrackGetters):
             extra_model_outputs={key: carried(track) for key, track in self.extra_model_outputs.items()},
             lookback=lookback,
             t_started=self.t,
-            terminated=False,
-            truncated=False,
         )
         successor._item_shape = self._item_shape
         successor._last_time = self._last_time
@@ -450,8 +371,8 @@ class SingleAgentEpisode(TrackGetters):
             )
         if other.t_started != self.t:
             raise ChunkMismatch(
-                f"episode {self.id_}: a chunk that begins at t={other.t_started} does not follow one that stops at t={self.t}; "
-                "join chunks in order, none left out"
+                f"episode {self.id_}: a chunk that begins at t={other.t_started} does not follow one that stops at "
+                f"t={self.t}; join chunks in order, none left out"
             )
         if not nested.equal(self.get_observations(-1), other.get_observations(0)):
             raise ChunkMismatch(
@@ -466,153 +387,10 @@ class SingleAgentEpisode(TrackGetters):
             return {key: (blank or ListTrack([], 0), track) for key, track in theirs.items()}
         if mine.keys() != theirs.keys() and any(len(track) for track in theirs.values()):
             raise TrackMismatch(
-                f"episode {self.id_}: extra model outputs {list(theirs)} of the chunk from t={self.t} beside {list(mine)} "
-                "before it; all chunks of an episode have the same keys"
+                f"episode {self.id_}: extra model outputs {list(theirs)} of the chunk from t={self.t} beside "
+                f"{list(mine)} before it; all chunks of an episode have the same keys"
             )
         return {key: (track, theirs.get(key, track.view(0, 0))) for key, track in mine.items()}
-
-    # --- state -----------------------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return len(self.rewards)
-
-    @property
-    def t(self) -> int:
-        """The environment step at which this chunk stops: `t_started + len(self)`."""
-        return self.t_started + len(self.rewards)
-
-    @property
-    def is_done(self) -> bool:
-        """True when the episode terminated or was truncated; False for an ongoing or cut chunk."""
-        return self.is_terminated or self.is_truncated
-
-    @property
-    def is_reset(self) -> bool:
-        """True once there is a first observation."""
-        return len(self.observations) > 0
-
-    @property
-    def is_numpy(self) -> bool:
-        """True once finalized by `to_numpy`."""
-        return type(self.observations) is ArrayTrack
-
-    is_finalized = is_numpy
-
-    def env_steps(self) -> int:
-        """The number of environment steps: `len(self)`."""
-        return len(self)
-
-    def agent_steps(self) -> int:
-        """The number of agent steps: `len(self)`."""
-        return len(self)
-
-    def get_return(self) -> float:
-        """The undiscounted sum of the rewards from step 0 of this chunk on."""
-        rewards = self.rewards.get()
-        return float(rewards.sum() if isinstance(rewards, np.ndarray) else sum(rewards))
-
-    def get_duration_s(self) -> float:
-        """The seconds from the first observation to the last step, while this object grew."""
-        return self._duration
-
-    def validate(self) -> None:
-        """Raise `TrackMismatch` unless there are L + T actions, rewards and extra outputs, L + T + 1 observations and infos."""
-        steps = self.rewards.total
-        lengths = {"observations": self.observations.total, "infos": len(self.infos), "actions": self.actions.total}
-        lengths |= {f"extra_model_outputs[{key!r}]": track.total for key, track in self.extra_model_outputs.items()}
-        for name, length in lengths.items():
-            wanted = steps + (name in ("observations", "infos"))
-            if length != wanted:
-                raise TrackMismatch(
-                    f"episode {self.id_}: {length} {name} beside {steps} rewards; there must be {wanted} (one more observation "
-                    "and info than rewards, as many of all else)"
-                )
-
-    def get_data_dict(self) -> dict[str, Any]:
-        """The T steps as columns: `obs` (without the last), `actions`, `rewards`, flags, `t`, `eps_id`, infos, extra outputs."""
-        steps = len(self)
-        flags = np.zeros((2, steps), bool)
-        flags[:, -1:] = [[self.is_terminated], [self.is_truncated]]
-        columns = {
-            Columns.OBS: self.get_observations(slice(0, steps)),
-            Columns.ACTIONS: self.get_actions(),
-            Columns.REWARDS: self.get_rewards(),
-            Columns.TERMINATEDS: flags[0],
-            Columns.TRUNCATEDS: flags[1],
-            Columns.T: np.arange(self.t_started, self.t),
-            Columns.EPS_ID: np.full(steps, self.id_),
-            Columns.INFOS: self.get_infos(slice(0, steps)),
-        }
-        if not self.is_numpy:
-            columns = {
-                key: column.tolist() if isinstance(column, np.ndarray) else column for key, column in columns.items()
-            }
-        return columns | {key: track.get() for key, track in self.extra_model_outputs.items()}
-
-    def get_state(self) -> dict[str, Any]:
-        """The whole episode as a dict of plain values and arrays; it shares no memory with the episode."""
-        state = {name: getattr(self, name) for name in _STATE}
-        state["observations"] = self.observations.items_or_arrays()
-        state["actions"] = self.actions.items_or_arrays()
-        state["rewards"] = self.rewards.items_or_arrays()
-        state["extra_model_outputs"] = {key: track.items_or_arrays() for key, track in self.extra_model_outputs.items()}
-        state["infos"] = list(self.infos)
-        return deepcopy(state) | {"is_numpy": self.is_numpy, "duration_s": self._duration}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The episode of a `get_state`; it shares no memory with the state."""
-        copied = deepcopy(dict(state))
-        finished, duration = copied.pop("is_numpy"), copied.pop("duration_s")
-        lookback = copied["lookback"]
-        track = lambda data: ArrayTrack.of(data, lookback) if finished else ListTrack(data, lookback)  # noqa: E731
-        for name in ("observations", "actions", "rewards"):
-            copied[name] = track(copied[name])
-        copied["extra_model_outputs"] = {key: track(data) for key, data in copied["extra_model_outputs"].items()}
-        if finished:
-            copied["infos"] = ListInfos.of(copied["infos"])
-        copied |= {"terminated": copied.pop("is_terminated"), "truncated": copied.pop("is_truncated")}
-        episode = cls._make(**copied)
-        episode._duration = duration
-        return episode
-
-    def equals(self, other: object) -> bool:
-        """True when both are the same chunk of the same episode: ids, tracks, lookback, infos, ending, custom data."""
-        if not isinstance(other, SingleAgentEpisode) or self.is_numpy != other.is_numpy:
-            return False
-        names = [name for name in _STATE if name != "custom_data"]
-        if any(getattr(self, name) != getattr(other, name) for name in names):
-            return False
-        mine, theirs = self.extra_model_outputs, other.extra_model_outputs
-        tracks = [(getattr(self, name), getattr(other, name)) for name in ("observations", "actions", "rewards")]
-        return (
-            mine.keys() == theirs.keys()
-            and all(a.same_items(b) for a, b in [*tracks, *((mine[key], theirs[key]) for key in mine)])
-            and same_info(list(self.infos), list(other.infos))
-            and same_info(self.custom_data, other.custom_data)
-        )
-
-    def __repr__(self) -> str:
-        begin = f" from t={self.t_started}" if self.t_started else ""
-        ending = "terminated" if self.is_terminated else "truncated" if self.is_truncated else "ongoing"
-        agent = "" if self.agent_id is None else f", agent {self.agent_id}"
-        steps = "1 step" if len(self) == 1 else f"{len(self)} steps"
-        return f"SingleAgentEpisode({str(self.id_)[:8]}: {steps}{begin}{agent}, return {self.get_return():g}, {ending})"
-
-
-_STATE = (
-    "id_",
-    "agent_id",
-    "module_id",
-    "multi_agent_episode_id",
-    "observation_space",
-    "action_space",
-    "custom_data",
-    "lookback",
-    "t_started",
-    "is_terminated",
-    "is_truncated",
-)
 
 
 def _array_track(data: Any) -> ArrayTrack:

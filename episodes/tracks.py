@@ -124,7 +124,8 @@ class ArrayTrack:
         return ArrayTrack.of, (self.data, self.lookback)
 
     def __len__(self) -> int:
-        return len(nested.first_leaf(self.data)) - self.lookback
+        data = self.data
+        return len(data if type(data) is np.ndarray else nested.first_leaf(data)) - self.lookback
 
     def __getitem__(self, indices: Indices) -> Any:
         return self.get(indices)
