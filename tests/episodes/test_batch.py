@@ -1,0 +1,458 @@
+"""A batch is a struct of columns: nested, of arrays or tensors, and it never guesses."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from typing import Protocol
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from episodes import batch_views
+from episodes.batch import Batch
+from episodes.batch_views import BatchView, Numbers, ObsBatch, PrioBatch, RolloutBatch
+from episodes.errors import (
+    InvalidArgument,
+    InvalidFill,
+    ShapeMismatch,
+    StepOutOfRange,
+    TrackMismatch,
+    UnknownKey,
+    WrongType,
+)
+
+
+def rows_of(length: int, start: int = 0) -> Batch:
+    """A nested batch whose values tell their row."""
+    row = np.arange(start, start + length)
+    return Batch(
+        obs={"camera": row[:, None, None] * np.ones((2, 2)), "joints": (row * 1.0, row * 2.0)},
+        actions=row,
+        terminateds=row % 3 == 0,
+        eps_id=row.astype(str),
+    )
+
+
+def same(a: Batch, b: Batch) -> bool:
+    return a == b and a.keys() == b.keys()
+
+
+@pytest.fixture(params=["numpy", "torch"])
+def batch(request: pytest.FixtureRequest) -> Batch:
+    made = rows_of(6)
+    del made.eps_id
+    return made.to_torch() if request.param == "torch" else made
+
+
+def test_columns_are_read_by_key_and_by_attribute_at_every_depth(batch):
+    assert batch.obs.camera is batch["obs"]["camera"]
+    assert list(batch.keys()) == ["obs", "actions", "terminateds"]
+    assert "obs" in batch
+    assert "rewards" not in batch
+    assert batch.get("rewards", 3) == 3
+    assert isinstance(batch.obs, Batch)
+    assert isinstance(batch.obs.joints, tuple)
+
+
+def test_writing_to_a_nested_column_writes_to_the_batch():
+    batch = rows_of(3)
+    batch.obs.camera = np.zeros((3, 1))
+    batch["obs"]["depth"] = np.ones(3)
+    batch.rewards = [1.0, 2.0, 3.0]
+    assert batch.obs.camera.shape == (3, 1)
+    assert batch.obs.depth.sum() == 3
+    assert batch.rewards.dtype == np.float64
+    del batch.obs.depth
+    assert "depth" not in batch.obs
+
+
+def test_leaves_are_shared_and_dicts_are_not():
+    array, inner = np.zeros(3), {"a": np.ones(3)}
+    batch = Batch(x=array, inner=inner)
+    assert batch.x is array
+    batch.inner.b = np.ones(3)
+    assert list(inner) == ["a"]
+
+
+def test_an_unknown_column_is_named_with_those_there_are(batch):
+    with pytest.raises(UnknownKey, match="no column 'reward'; there are 'obs', 'actions'"):
+        batch["reward"]
+    with pytest.raises(AttributeError, match="no column 'reward'"):
+        batch.reward  # noqa: B018
+    with pytest.raises(UnknownKey, match="reward"):
+        del batch["reward"]
+
+
+def test_a_column_named_like_a_method_is_reached_by_key_only():
+    batch = Batch({"keys": np.ones(2)})
+    assert batch["keys"].sum() == 2
+    assert list(batch.keys()) == ["keys"]
+    with pytest.raises(InvalidArgument, match=r"batch\['split'\]"):
+        batch.split = np.ones(2)
+
+
+@pytest.mark.parametrize(
+    "index", [slice(1, 4), slice(None, None, -2), [4, 0, 0], np.array([5, -1]), np.arange(6) > 3, slice(0, 0)]
+)
+def test_rows_are_taken_from_every_leaf(batch, index):
+    taken = batch[index]
+    expected = np.arange(6)[index]
+    assert len(taken) == len(expected)
+    np.testing.assert_array_equal(taken.to_numpy().actions, expected)
+    np.testing.assert_array_equal(taken.to_numpy().obs.joints[1], expected * 2.0)
+    assert type(taken.actions) is type(batch.actions)
+
+
+def test_rows_are_taken_by_a_tensor_too(batch):
+    np.testing.assert_array_equal(batch[torch.tensor([2, 0])].to_numpy().actions, [2, 0])
+    np.testing.assert_array_equal(batch[torch.arange(6) > 4].to_numpy().actions, [5])
+
+
+def test_slices_are_views_and_iterating_gives_rows(batch):
+    batch[1:3].obs.camera[0] = -1
+    assert batch.obs.camera[1].max() == -1
+    assert [int(row.actions) for row in batch] == list(range(6))
+    assert batch[-1].obs.camera.shape == (2, 2)
+
+
+def test_a_row_that_is_not_there_is_an_error(batch):
+    with pytest.raises(StepOutOfRange, match="row 6: this batch has 6 rows"):
+        batch[6]
+    with pytest.raises(WrongType, match="one index for the rows"):
+        batch[0, 1]
+
+
+def test_columns_of_different_lengths_are_named_and_the_length_is_not_the_shortest():
+    batch = Batch(obs=np.zeros((4, 2)), inner={"rewards": np.zeros(3)})
+    for read in (len, lambda b: b[0], lambda b: b[0:2], lambda b: list(b.split(2)), lambda b: Batch.cat([b, b])):
+        with pytest.raises(TrackMismatch, match="'inner/rewards' has 3 rows, 'obs' has 4"):
+            read(batch)
+    with pytest.raises(TrackMismatch, match="'t' is a single item"):
+        len(Batch(obs=np.zeros(2), t=np.float64(3)))
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.booleans())
+def test_cat_then_split_at_the_seams_is_the_identity(lengths, as_tensors):
+    starts = np.cumsum([0, *lengths])
+    parts = [rows_of(length, int(start)) for length, start in zip(lengths, starts, strict=False)]
+    if as_tensors:
+        for part in parts:
+            del part.eps_id
+        parts = [part.to_torch() for part in parts]
+    joined = Batch.cat(parts)
+    assert len(joined) == sum(lengths)
+    for part, start, stop in zip(parts, starts, starts[1:], strict=False):
+        assert same(joined[start:stop], part)
+
+
+@given(st.integers(1, 4), st.integers(0, 5))
+def test_stack_then_row_is_the_identity(count, length):
+    parts = [rows_of(length, start) for start in range(count)]
+    stacked = Batch.stack(parts)
+    assert len(stacked) == count
+    assert all(same(row, part) for row, part in zip(stacked, parts, strict=True))
+
+
+@given(st.integers(0, 20), st.integers(1, 8), st.booleans(), st.integers(0, 99))
+def test_split_gives_each_row_once(length, size, shuffle, seed):
+    batch = rows_of(length)
+    parts = list(batch.split(size, shuffle=shuffle, generator=np.random.default_rng(seed)))
+    assert all(len(part) == size for part in parts[:-1])
+    found = [int(a) for part in parts for a in part.actions]
+    assert sorted(found) == list(range(length))
+    assert shuffle or found == list(range(length))
+
+
+def test_a_shuffled_split_follows_its_generator(batch):
+    orders = [
+        [part.to_numpy().actions.tolist() for part in batch.split(4, shuffle=True, generator=np.random.default_rng(s))]
+        for s in (1, 1, 2)
+    ]
+    assert orders[0] == orders[1]
+    assert orders[0] != orders[2]
+
+
+def test_the_last_part_may_be_merged(batch):
+    assert [len(part) for part in batch.split(4)] == [4, 2]
+    assert [len(part) for part in batch.split(4, merge_last=True)] == [6]
+    assert [len(part) for part in batch.split(3, merge_last=True)] == [3, 3]
+    with pytest.raises(InvalidArgument, match=r"split\(0\)"):
+        next(batch.split(0))
+
+
+@pytest.mark.parametrize("join", [Batch.stack, Batch.cat])
+def test_joining_batches_whose_keys_differ_is_an_error_that_names_them(join):
+    a, b = Batch(obs={"x": np.zeros(2)}, r=np.zeros(2)), Batch(obs={"x": np.zeros(2), "y": np.zeros(2)})
+    with pytest.raises(TrackMismatch, match=r"batch 1 lacks 'r'; batch 0 lacks 'obs/y'; .* fill="):
+        join([a, b])
+
+
+def test_missing_columns_are_filled_only_when_asked():
+    a, b = Batch(obs={"x": np.ones((2, 3))}, n=np.ones(2, int)), Batch(obs={"y": torch.ones(1)})
+    joined = Batch.cat([a, b], fill=7)
+    np.testing.assert_array_equal(joined.obs.x, [[1] * 3, [1] * 3, [7] * 3])
+    np.testing.assert_array_equal(joined.n, [1, 1, 7])
+    assert joined.n.dtype == a.n.dtype
+    assert torch.equal(joined.obs.y, torch.tensor([7.0, 7.0, 1.0]))
+    stacked = Batch.stack([a[0], b[0]], fill=7)
+    np.testing.assert_array_equal(stacked.obs.x, [[1] * 3, [7] * 3])
+    with pytest.raises(InvalidFill, match=r"'n': fill=0\.5"):
+        Batch.cat([a, b], fill=0.5)
+
+
+@pytest.mark.parametrize(
+    ("other", "error", "message"),
+    [
+        (
+            Batch(obs=np.zeros((2, 4))),
+            ShapeMismatch,
+            r"cat: 'obs' is float64 \[2, 3\] in one batch and float64 \[2, 4\]",
+        ),
+        (Batch(obs=torch.zeros(2, 3)), TrackMismatch, "'obs' is an array in one batch and a tensor in another"),
+    ],
+)
+def test_leaves_that_do_not_go_together_are_named(other, error, message):
+    with pytest.raises(error, match=message):
+        Batch.cat([Batch(obs=np.zeros((2, 3))), other])
+    with pytest.raises(InvalidArgument, match="no batches"):
+        Batch.stack([])
+
+
+def test_rows_are_set_from_the_same_columns(batch):
+    batch[2:4] = {
+        "obs": {"camera": np.full((2, 2, 2), -1.0), "joints": (-1.0, -1.0)},
+        "actions": 9,
+        "terminateds": True,
+    }
+    changed = batch.to_numpy()
+    np.testing.assert_array_equal(changed.actions, [0, 1, 9, 9, 4, 5])
+    np.testing.assert_array_equal(changed.obs.camera[:, 0, 0], [0, 1, -1, -1, 4, 5])
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        ({"a": 1.0, "b": 1.5}, WrongType, "'b' holds .*int64; .*float64 cannot be put into it without loss"),
+        ({"a": 1.0, "b": np.ones(3, int)}, ShapeMismatch, r"'b': \[3\] cannot be put into rows of shape \[2\]"),
+        ({"a": 1.0}, TrackMismatch, "setting rows: batch 1 lacks 'b'"),
+        (1.0, WrongType, "rows are set from a batch"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_an_error_that_changes_nothing(kind, rows, error, message):
+    batch = Batch(a=np.zeros(4), b=np.zeros(4, int))
+    batch = batch.to_torch() if kind == "torch" else batch
+    with pytest.raises(error, match=message):
+        batch[1:3] = rows
+    assert batch == Batch(a=np.zeros(4), b=np.zeros(4, int))
+
+
+def test_read_only_columns_are_refused_before_anything_is_written():
+    frozen = np.zeros(2)
+    frozen.flags.writeable = False
+    batch = Batch(a=np.zeros(2), b=frozen)
+    with pytest.raises(WrongType, match="'b' is read-only"):
+        batch[0] = {"a": 1.0, "b": 1.0}
+    assert batch.a.sum() == 0
+
+
+def test_arithmetic_pairs_columns_by_name_not_by_order():
+    a, b = Batch(x=np.array([1.0]), y=np.array([10.0])), Batch(y=np.array([5.0]), x=np.array([2.0]))
+    assert a + b == Batch(x=np.array([3.0]), y=np.array([15.0]))
+    assert a - b == Batch(x=np.array([-1.0]), y=np.array([5.0]))
+    assert a * 2 == Batch(x=np.array([2.0]), y=np.array([20.0]))
+    assert a / b == Batch(x=np.array([0.5]), y=np.array([2.0]))
+    with pytest.raises(TrackMismatch, match=r"batch \+ batch: batch 1 lacks 'y'"):
+        a + Batch(x=np.array([2.0]))
+
+
+def with_nulls() -> Batch:
+    return Batch(
+        obs={"x": torch.tensor([[1.0, 2.0], [float("nan"), 1.0], [1.0, 1.0]])},
+        names=np.array(["a", "b", None], object),
+        n=np.arange(3),
+    )
+
+
+def test_a_nan_in_a_tensor_and_a_none_in_an_object_array_are_seen():
+    batch = with_nulls()
+    assert batch.hasnull()
+    assert batch.isnull().obs.x.tolist() == [[False, False], [True, False], [False, False]]
+    assert batch.isnull().names.tolist() == [False, False, True]
+    assert not batch[0:1].hasnull()
+
+
+def test_dropnull_drops_rows_and_keeps_shapes_and_nesting():
+    kept = with_nulls().dropnull()
+    assert len(kept) == 1
+    assert kept.obs.x.shape == (1, 2)
+    assert kept.n.tolist() == [0]
+    assert len(with_nulls()[0:0].dropnull()) == 0
+
+
+def test_to_torch_and_back_is_the_identity():
+    batch = rows_of(4)
+    del batch.eps_id
+    tensors = batch.to_torch()
+    assert isinstance(tensors.obs.joints[0], torch.Tensor)
+    assert same(tensors.to_numpy(), batch)
+    assert np.shares_memory(tensors.to_numpy().actions, batch.actions)
+
+
+def test_to_torch_casts_floating_leaves_only():
+    tensors = rows_of(2)
+    del tensors.eps_id
+    tensors = tensors.to_torch(dtype=torch.float32, device="cpu")
+    assert tensors.obs.camera.dtype == torch.float32
+    assert tensors.actions.dtype == torch.int64
+    assert tensors.terminateds.dtype == torch.bool
+
+
+def test_to_torch_copies_what_is_read_only_and_names_what_no_tensor_holds():
+    frozen = np.zeros(2)
+    frozen.flags.writeable = False
+    tensor = Batch(x=frozen).to_torch().x
+    tensor += 1
+    assert frozen.sum() == 0
+    with pytest.raises(WrongType, match="'eps_id' holds <U"):
+        rows_of(2).to_torch()
+
+
+@pytest.mark.gpu
+def test_a_batch_lives_on_a_cuda_device():
+    batch = rows_of(5)
+    del batch.eps_id
+    on_device = batch.to_torch(device="cuda")
+    assert on_device.actions.device.type == "cuda"
+    assert same(Batch.cat([on_device[:2], on_device[2:]]), batch)
+    assert sorted(a for part in on_device.split(2, shuffle=True) for a in part.actions.tolist()) == list(range(5))
+    on_device.obs.camera[1] = float("nan")
+    assert on_device.hasnull()
+    assert len(on_device.dropnull()) == 4
+
+
+def test_to_dict_gives_plain_dicts_of_the_same_leaves():
+    batch = rows_of(2)
+    plain = batch.to_dict()
+    assert type(plain["obs"]) is dict
+    assert plain["obs"]["camera"] is batch.obs.camera
+    plain["obs"].clear()
+    assert "camera" in batch.obs
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b))])
+def test_copies_are_equal_and_share_nothing(duplicate):
+    batch = rows_of(3)
+    other = duplicate(batch)
+    assert same(other, batch)
+    assert not np.shares_memory(other.actions, batch.actions)
+
+
+def test_equality_compares_values_and_takes_nan_for_itself():
+    assert with_nulls()[0:2] == with_nulls()[0:2]
+    assert Batch(a=np.ones(2)) != Batch(a=np.zeros(2))
+    assert Batch(a=np.ones(2)) != Batch(b=np.ones(2))
+    assert Batch(a=np.ones(2)) == Batch(a=torch.ones(2))
+    assert Batch() != 3
+
+
+def test_the_repr_is_one_line_that_tells_rows_dtypes_and_shapes():
+    assert (
+        repr(Batch(obs={"x": np.zeros((2, 3))}, n=torch.zeros(2)))
+        == "Batch(2 rows: obs/x float64 [2, 3], n float32 [2])"
+    )
+    assert repr(Batch()) == "Batch(0 rows)"
+    assert "no common length" in repr(Batch(a=np.zeros(2), b=np.zeros(3)))
+
+
+def test_columns_are_named_by_strings_and_hold_arrays():
+    with pytest.raises(WrongType, match="obs has the key 3"):
+        Batch(obs={3: np.zeros(2)})
+    with pytest.raises(ShapeMismatch, match="'x' cannot be an array"):
+        Batch(x=[[1, 2], [3]])
+
+
+class CameraObs(Protocol):
+    camera: Numbers
+
+
+class CameraBatch(BatchView, Protocol):
+    obs: CameraObs
+
+
+def transitions() -> Batch:
+    flags = np.zeros(2, bool)
+    return Batch(
+        obs={"camera": np.ones(2)},
+        new_obs=np.ones(2),
+        actions=np.ones(2),
+        rewards=np.ones(2),
+        terminateds=flags,
+        truncateds=flags,
+    )
+
+
+def test_require_returns_the_batch_when_it_has_what_the_view_names():
+    batch = transitions()
+    assert batch.require(RolloutBatch) is batch
+    assert batch.require(CameraBatch).obs.camera.sum() == 2
+    assert batch.to_torch().require(RolloutBatch).terminateds.dtype == torch.bool
+
+
+@pytest.mark.parametrize(
+    ("changes", "view", "message"),
+    [
+        ({"rewards": None}, RolloutBatch, "no RolloutBatch: no 'rewards'; it has obs/camera, new_obs"),
+        ({"terminateds": np.ones(2)}, RolloutBatch, "'terminateds' is float64, not booleans"),
+        ({"rewards": {"a": np.ones(2)}}, RolloutBatch, "'rewards' is nested, not numbers"),
+        ({"rewards": np.array(["a", "b"])}, RolloutBatch, "'rewards' is <U1, not numbers"),
+        ({"obs": {"depth": np.ones(2)}}, CameraBatch, "no 'obs/camera'"),
+        ({"obs": np.ones(2)}, CameraBatch, "'obs' is not nested"),
+        ({"obs": None, "actions": None}, RolloutBatch, "no 'obs'; no 'actions'"),
+        ({}, PrioBatch, "no 'weights'; no 'indices'"),
+    ],
+)
+def test_require_names_everything_that_keeps_a_batch_from_being_the_view(changes, view, message):
+    batch = transitions()
+    for name, value in changes.items():
+        del batch[name]
+        if value is not None:
+            batch[name] = value
+    with pytest.raises(TrackMismatch, match=message):
+        batch.require(view)
+
+
+def test_views_defined_inside_a_function_are_refused_with_words():
+    class Inner(Protocol):
+        x: Numbers
+
+    class Outer(Protocol):
+        inner: Inner
+
+    with pytest.raises(WrongType, match="define it at the top of a module"):
+        Batch(inner={"x": np.ones(1)}).require(Outer)
+
+
+def test_every_named_view_is_there():
+    names = (
+        "ObsBatch RolloutBatch BatchWithReturns BatchWithAdvantages ActStateBatch ModelOutputBatch DistBatch PrioBatch"
+    )
+    for name in names.split():
+        with pytest.raises(TrackMismatch, match=f"no {name}"):
+            Batch().require(getattr(batch_views, name))
+    assert Batch(obs=np.ones(1)).require(ObsBatch).obs.sum() == 1
+
+
+def test_batches_of_arrays_never_import_torch():
+    code = """if True:
+        import sys, numpy as np
+        from episodes.batch import Batch
+        Batch.cat([Batch(a=np.ones(2))]).dropnull()
+        sys.exit('torch' in sys.modules)"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
