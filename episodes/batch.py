@@ -40,8 +40,9 @@ class Batch:
     _columns: dict[str, Any]
 
     def __init__(self, columns: Mapping[str, Any] | Batch | None = None, /, **more: Any) -> None:
-        given = {} if columns is None else dict(columns.items())
-        object.__setattr__(self, "_columns", _adopt({**given, **more}, ""))
+        if columns is not None:
+            more = {**(columns._columns if isinstance(columns, Batch) else columns), **more}
+        object.__setattr__(self, "_columns", _adopt(more, ""))
 
     @classmethod
     def _of(cls, columns: dict[str, Any]) -> Batch:
@@ -111,15 +112,12 @@ class Batch:
     # Rows
 
     def __len__(self) -> int:
-        first, length = "", None
-        for path, leaf in nested.flatten(self._columns).items():
-            rows = leaf.shape[0] if leaf.ndim else None
-            if length is None:
-                first, length = path, rows
-            if rows is None or rows != length:
-                given = "is a single item" if rows is None else f"has {rows} rows, {first!r} has {length}"
-                raise TrackMismatch(f"this batch has no common length: {path!r} {given}")
-        return length or 0
+        lengths = {leaf.shape[0] if leaf.ndim else None for leaf in nested.leaves(self._columns)}
+        if len(lengths) > 1 or None in lengths:
+            flat = nested.flatten(self._columns).items()
+            rows = [f"{p!r} has {leaf.shape[0]} rows" if leaf.ndim else f"{p!r} is a single item" for p, leaf in flat]
+            raise TrackMismatch(f"this batch has no common length: {', '.join(rows)}")
+        return lengths.pop() or 0 if lengths else 0
 
     def __iter__(self) -> Iterator[Batch]:
         return (self._rows(i) for i in range(len(self)))
@@ -311,11 +309,13 @@ def _adopt(value: Any, path: str) -> Any:
     """A value as a batch keeps it: dicts of their own around leaves that are shared."""
     if isinstance(value, Batch):
         value = value._columns
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise WrongType(f"{path or 'this batch'} has the key {key!r}: columns are named by strings")
-        return {key: _adopt(item, f"{path}/{key}" if path else key) for key, item in value.items()}
+    if isinstance(value, (dict, Mapping)):
+        if not set(map(type, value)) <= {str}:
+            raise WrongType(f"{path or 'this batch'} has the keys {list(value)}: columns are named by strings")
+        return {
+            key: item if type(item) is np.ndarray else _adopt(item, f"{path}/{key}" if path else key)
+            for key, item in value.items()
+        }
     if isinstance(value, tuple):
         return nested.rebuild(value, [_adopt(item, f"{path}/{i}") for i, item in enumerate(value)])
     return batch_leaves.as_leaf(value, path)
