@@ -1,0 +1,54 @@
+"""Columns that are still parts become arrays, and all columns have one length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectors.column_parts import ColumnParts, joined, num_rows
+from connectors.connector import Batch, Connector
+from episodes import nested
+from episodes.errors import TrackMismatch
+
+__all__ = ["BatchItems"]
+
+
+class BatchItems(Connector):
+    """Makes nested arrays [B, ...] of the columns that were added item by item: one concatenate a leaf.
+
+    Raises:
+        TrackMismatch: columns differ in length.
+    """
+
+    takes_packs = True
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: Any = (),
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        length = -1
+        for name, column in batch.items():
+            if isinstance(column, ColumnParts):
+                batch[name] = column = joined(column)
+            elif is_module(column):
+                self(batch=column)
+                continue
+            rows = num_rows(column)
+            if rows != length >= 0:
+                raise TrackMismatch(
+                    f"column {name!r} has {rows} rows, {next(iter(batch))!r} has {length}: columns of a batch have one "
+                    "length; add as many items to each, and name the episode that they belong to"
+                )
+            length = rows
+        return batch
+
+
+def is_module(value: Any) -> bool:
+    """True for one module's columns in a batch of several modules: a dict that still has parts in it."""
+    return isinstance(value, dict) and any(isinstance(leaf, ColumnParts) for leaf in nested.iter_leaves(value))

@@ -1,0 +1,117 @@
+"""A column still being filled: whole arrays, one concatenate away from being a column of a batch.
+
+A batch is a dict of columns `{name: nested arrays [B, ...]}`; with several modules it is one such dict for each,
+`{module_id: {name: nested arrays}}`. Pieces that add rows episode by episode leave `ColumnParts` in the batch, and
+`BatchItems` makes arrays of them. Each part knows whose rows it holds, so that parts can still be sorted by module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from episodes import nested
+from episodes.errors import ShapeMismatch
+
+
+class Owner(NamedTuple):
+    """Whose rows a part holds; None where that is not known."""
+
+    eps_id: str | None = None
+    agent_id: Any = None
+    module_id: Any = None
+
+    @classmethod
+    def of(cls, episode: Any) -> Owner:
+        """The owner of an episode's rows; for None, nobody in particular."""
+        if episode is None:
+            return cls()
+        return cls(episode.multi_agent_episode_id or episode.id_, episode.agent_id, episode.module_id)
+
+
+@dataclass(slots=True)
+class ColumnParts:
+    """Parts of one column in order: nested arrays [n_i, ...] and their owners."""
+
+    parts: list[Any] = field(default_factory=list)
+    owners: list[Owner] = field(default_factory=list)
+
+    def append(self, rows: Any, owner: Owner) -> None:
+        """Add nested arrays [n, ...]."""
+        self.parts.append(rows)
+        self.owners.append(owner)
+
+    def __len__(self) -> int:
+        return sum(num_rows(part) for part in self.parts)
+
+    def joined(self) -> Any:
+        """The column: nested arrays [sum of n_i, ...], one concatenate a leaf."""
+        return self.parts[0] if len(self.parts) == 1 else nested.map_leaves(_concatenate, nested.transpose(self.parts))
+
+    def row_owners(self) -> list[Owner]:
+        """The owner of each row."""
+        pairs = zip(self.parts, self.owners, strict=True)
+        return [owner for part, owner in pairs for _ in range(num_rows(part))]
+
+    def with_rows(self, rows: Any) -> ColumnParts:
+        """Parts of the same sizes and owners that hold other rows, nested arrays [sum of n_i, ...]."""
+        ends = np.cumsum([num_rows(part) for part in self.parts]).tolist()
+        spans = zip([0, *ends], ends, strict=False)
+        return ColumnParts([nested.take(rows, slice(start, end)) for start, end in spans], list(self.owners))
+
+
+def joined(column: Any) -> Any:
+    """The column's nested arrays, whether it is parts or arrays already."""
+    return column.joined() if isinstance(column, ColumnParts) else column
+
+
+def _concatenate(arrays: list[Any]) -> Any:
+    return torch.cat(arrays) if isinstance(arrays[0], torch.Tensor) else np.concatenate(arrays)
+
+
+def as_rows(items: Any, num_items: int, column: str) -> Any:
+    """Items, a list of them or nested arrays [num_items, ...], as nested arrays; ShapeMismatch for another number."""
+    rows = nested.stack(items) if isinstance(items, list) and items else nested.map_leaves(_as_array, items)
+    lengths = {len(leaf) if np.ndim(leaf) else None for leaf in nested.iter_leaves(rows)}
+    if lengths != {num_items}:
+        raise ShapeMismatch(
+            f"add_n_batch_items({column!r}, num_items={num_items}): the items' leading axes are "
+            f"{sorted(map(str, lengths))}; give a list of that many items, or arrays with that many rows"
+        )
+    return rows
+
+
+def as_single_row(item: Any) -> Any:
+    """One item as nested arrays [1, ...]."""
+    return nested.map_leaves(lambda leaf: _as_array(leaf)[None], item)
+
+
+def _as_array(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
+
+
+def num_rows(column: Any) -> int:
+    """The number of rows of a column (or of its first leaf)."""
+    return len(column if type(column) is np.ndarray else nested.first_leaf(column))
+
+
+def rows_of(column: Any) -> list[Any]:
+    """The items of a column, nested as it is."""
+    if type(column) is np.ndarray:
+        return list(column)
+    return [nested.take(column, row) for row in range(num_rows(column))]
+
+
+def changed_items(columns: list[Any], func: Callable[..., Any], module_id: Any) -> list[Any]:
+    """The columns with the tuple `func(items, eps_id, agent_id, module_id)` in the place of each row's items."""
+    parts = next((column for column in columns if isinstance(column, ColumnParts)), None)
+    rows = list(zip(*[rows_of(joined(column)) for column in columns], strict=True))
+    owners = parts.row_owners() if parts is not None else [Owner(module_id=module_id)] * len(rows)
+    changed = [func(items, *owner) for items, owner in zip(rows, owners, strict=True)]
+    arrays = [nested.stack(items) for items in zip(*changed, strict=True)]
+    pairs = zip(columns, arrays, strict=True)
+    return [column.with_rows(rows) if isinstance(column, ColumnParts) else rows for column, rows in pairs]

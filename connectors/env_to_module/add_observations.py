@@ -1,0 +1,40 @@
+"""The newest observation of each episode, as the policy's input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectors.connector import Batch, Connector
+from episodes import nested
+from episodes.columns import Columns
+
+__all__ = ["AddObservations"]
+
+
+class AddObservations(Connector):
+    """Adds "obs" [N, ...], each episode's newest observation; where the runner has brought the row, it is left."""
+
+    writes = (Columns.OBS,)
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: Any = (),
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        if Columns.OBS not in batch:
+            batch[Columns.OBS] = newest_observations(episodes)
+        return batch
+
+
+def newest_observations(episodes: Any) -> Any:
+    """The newest observation of each episode, nested arrays [N, ...]."""
+    recent = getattr(episodes, "recent", None)
+    if recent is not None:
+        return nested.take(recent("observations", 1)[0], 0)
+    return nested.stack([episode.get_observations(-1) for episode in episodes])

@@ -1,0 +1,83 @@
+"""Episodes -> the policy's input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from connectors.batch_items import BatchItems
+from connectors.connector import Connector
+from connectors.env_to_module.add_observations import AddObservations
+from connectors.numpy_to_tensor import NumpyToTensor
+from connectors.pipeline import ConnectorPipeline
+from connectors.rewriter import ObservationRewriter
+from episodes.columns import Columns
+from episodes.errors import UnwiredPipeline
+
+__all__ = ["EnvToModulePipeline", "env_to_module_pipeline"]
+
+
+class EnvToModulePipeline(ConnectorPipeline):
+    """Makes the policy's input batch out of ongoing episodes, or out of the vector row that the runner has.
+
+    `rewrite` sends observations through the pieces that rewrite them, which come first: what it gives is what an
+    episode stores. `recorded_observation_space` is the space of that, `observation_space` of what the policy sees.
+    """
+
+    given = (Columns.OBS,)
+    _rewriters: tuple[ObservationRewriter, ...] = ()
+
+    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
+        """The observations, nested arrays [N, ...], after all rewriters; for each new observation called once.
+
+        Args:
+            episodes: the ongoing episodes [N], as they were before these observations.
+            update: pieces that learn from observations learn from these.
+        """
+        for rewriter in self._rewriters:
+            observations = rewriter.rewrite(observations, episodes, update)
+        return observations
+
+    @property
+    def recorded_observation_space(self) -> gym.Space | None:
+        """The space of the observations that `rewrite` gives."""
+        return self._rewriters[-1].observation_space if self._rewriters else self.input_observation_space
+
+    def _rewire(self, pieces: dict[str, Connector]) -> None:
+        viewer = None
+        for name, piece in pieces.items():
+            if isinstance(piece, ObservationRewriter) and viewer is not None:
+                raise UnwiredPipeline(
+                    f"{name} rewrites what episodes store, {viewer} changes what the policy sees of it: "
+                    f"put {name} before {viewer}"
+                )
+            if not isinstance(piece, ObservationRewriter) and Columns.OBS in piece.writes:
+                viewer = name
+        super()._rewire(pieces)
+        self._rewriters = tuple(piece for piece in pieces.values() if isinstance(piece, ObservationRewriter))
+
+
+def env_to_module_pipeline(
+    observation_space: gym.Space | None = None,
+    action_space: gym.Space | None = None,
+    *,
+    pieces: Iterable[Connector] = (),
+    policy: Any = None,
+    device: str | torch.device | None = None,
+) -> EnvToModulePipeline:
+    """The default pipeline from episodes to the policy's input, on a device.
+
+    Args:
+        observation_space: the space of one environment's observations.
+        action_space: the space of one environment's actions.
+        pieces: your own, which come first.
+        policy: for a stateful one, the batch gets its states and a time axis.
+    """
+    return EnvToModulePipeline(
+        observation_space,
+        action_space,
+        connectors=[*pieces, AddObservations(), BatchItems(), NumpyToTensor(device=device)],
+    )

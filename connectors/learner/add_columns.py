@@ -1,0 +1,94 @@
+"""Actions, rewards, endings, and what the policy said when it acted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from connectors.connector import Batch, Connector
+from episodes import nested
+from episodes.columns import Columns
+from episodes.errors import UnknownKey
+from episodes.pack import EpisodePack
+
+__all__ = ["AddColumns"]
+
+_STEP_COLUMNS = (Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
+_POLICY_COLUMNS = (Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP, Columns.VF_PREDS)
+_STATES = frozenset((Columns.STATE_IN, Columns.STATE_OUT))  # a matter of AddStates
+
+
+class AddColumns(Connector):
+    """Adds "actions", "rewards", "terminateds", "truncateds" [B, ...] and the extra model outputs [B, ...].
+
+    Without a lookback the tracks are the columns: nothing is copied. Endings are set at each episode's last step, and
+    nowhere for a cut one. Columns that are there are left.
+
+    Args:
+        extra_model_outputs: which ones; by default all that the episodes have, but for recurrent states.
+
+    Raises:
+        UnknownKey: the episodes lack an output that is asked for.
+    """
+
+    takes_packs = True
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        extra_model_outputs: Iterable[str] | None = None,
+        name: str | None = None,
+    ) -> None:
+        self._extra = None if extra_model_outputs is None else tuple(extra_model_outputs)
+        self.writes = (*_STEP_COLUMNS, *(_POLICY_COLUMNS if self._extra is None else self._extra))
+        super().__init__(input_observation_space, input_action_space, name=name)
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: EpisodePack,
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        rows = episodes.step_rows()
+        given = set(batch)
+        tracks = {Columns.ACTIONS: episodes.actions, Columns.REWARDS: episodes.rewards, **self._chosen(episodes)}
+        for name, track in tracks.items():
+            if name not in given:
+                batch[name] = nested.take(track, rows)
+        if not {Columns.TERMINATEDS, Columns.TRUNCATEDS} <= given:
+            lasts, which = last_steps(episodes)
+            for name, flags in ((Columns.TERMINATEDS, episodes.terminated), (Columns.TRUNCATEDS, episodes.truncated)):
+                if name not in given:
+                    batch[name] = np.zeros(episodes.num_steps, bool)
+                    batch[name][lasts] = flags[which]
+        return batch
+
+    def _chosen(self, pack: EpisodePack) -> dict[str, Any]:
+        there = pack.extra_model_outputs
+        if self._extra is None:
+            return {key: track for key, track in there.items() if key not in _STATES}
+        missing = [key for key in self._extra if key not in there]
+        if missing:
+            raise UnknownKey(
+                f"{self.name}: the episodes have no extra model output {missing[0]!r}; they have {list(there)}"
+            )
+        return {key: there[key] for key in self._extra}
+
+
+def last_steps(pack: EpisodePack) -> tuple[np.ndarray, np.ndarray | slice]:
+    """Where in a column [num_steps] each episode's last step is, and which episodes have one."""
+    ends = np.cumsum(pack.lengths)
+    if pack.lengths.min(initial=1) > 0:
+        return ends - 1, slice(None)
+    which = np.flatnonzero(pack.lengths)
+    return ends[which] - 1, which

@@ -1,0 +1,36 @@
+"""The info dicts of the steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectors.connector import Batch, Connector
+from episodes.columns import Columns
+from episodes.pack import EpisodePack
+
+__all__ = ["AddInfos"]
+
+
+class AddInfos(Connector):
+    """Adds "infos", a sequence of B dicts: the info that came with the observation before each step.
+
+    The dicts are made when they are read. `NumpyToTensor` leaves them alone.
+    """
+
+    writes = (Columns.INFOS,)
+    takes_packs = True
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: EpisodePack,
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        if Columns.INFOS not in batch:
+            batch[Columns.INFOS] = episodes.infos.take(episodes.observation_rows())
+        return batch

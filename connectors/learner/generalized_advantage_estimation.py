@@ -1,0 +1,87 @@
+"""Advantages and value targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from connectors.connector import Batch, Connector
+from connectors.learner.observation_source import observation_source
+from connectors.learner.values import ValueFunction
+from episodes.columns import Columns
+from episodes.pack import EpisodePack
+from episodes.returns import gae
+
+__all__ = ["GeneralizedAdvantageEstimation"]
+
+
+class GeneralizedAdvantageEstimation(Connector):
+    """Adds "advantages" and "value_targets" [B], from the rewards and from values of all T + 1 observations.
+
+    `rl_module.compute_values({"obs": [n, ...]}) -> [n]` runs once over them, in minibatches and without gradients; no
+    step is added to any episode. Terminated episodes end with value 0, truncated and cut ones with that of their last
+    observation. https://arxiv.org/abs/1506.02438
+
+    Args:
+        gamma: the discount.
+        lambda_: how far advantages look past the value function.
+        normalize: bring the advantages to mean 0 and deviation 1, over the real steps of the whole batch.
+        minibatch_size: observations in one forward pass of the value function.
+    """
+
+    writes = (Columns.ADVANTAGES, Columns.VALUE_TARGETS)
+    takes_packs = True
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        gamma: float = 0.99,
+        lambda_: float = 0.95,
+        normalize: bool = False,
+        minibatch_size: int = 8192,
+        name: str | None = None,
+    ) -> None:
+        self.gamma, self.lambda_, self.normalize = gamma, lambda_, normalize
+        self._values = ValueFunction(minibatch_size)
+        super().__init__(input_observation_space, input_action_space, name=name)
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: EpisodePack,
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        values = self._values(rl_module, episodes, observation_source(shared_data))
+        advantages, targets = gae(
+            episodes.rewards[episodes.step_rows()],
+            values,
+            episodes.terminated,
+            episodes.truncated,
+            gamma=self.gamma,
+            lambda_=self.lambda_,
+            offsets=real_offsets(episodes),
+        )
+        batch[Columns.ADVANTAGES] = standardized(advantages) if self.normalize else advantages
+        batch[Columns.VALUE_TARGETS] = targets
+        return batch
+
+
+def real_offsets(pack: EpisodePack) -> np.ndarray:
+    """Where each episode's steps begin in a column of real steps, [n + 1]."""
+    return np.concatenate([[0], np.cumsum(pack.lengths)])
+
+
+def standardized(advantages: np.ndarray) -> np.ndarray:
+    """The advantages with mean 0 and deviation 1; nearly equal ones are only centered."""
+    if not advantages.size:
+        return advantages
+    return (advantages - advantages.mean()) / max(float(advantages.std()), 1e-4)

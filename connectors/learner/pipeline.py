@@ -1,0 +1,107 @@
+"""Episodes -> a train batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from connectors.batch_items import BatchItems
+from connectors.connector import Batch, Connector
+from connectors.editable import EditableEpisodes
+from connectors.learner.add_columns import AddColumns
+from connectors.learner.add_next_observations import AddNextObservations
+from connectors.learner.add_observations import AddObservations
+from connectors.numpy_to_tensor import NumpyToTensor
+from connectors.pipeline import ConnectorPipeline, call_piece
+from connectors.rewriter import ObservationRewriter
+from connectors.trace import Trace
+from episodes.pack import EpisodePack
+
+__all__ = ["LearnerPipeline", "learner_pipeline"]
+
+
+class LearnerPipeline(ConnectorPipeline):
+    """Makes a train batch of exactly the real steps out of episodes, which it sees as one pack.
+
+    Pieces that work on whole tracks get the pack. Others get ordinary episodes; what they write to them is seen by the
+    pieces after them, and never by the caller.
+    """
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch | None = None,
+        episodes: Any = (),
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        trace: bool = False,
+        **kwargs: Any,
+    ) -> Batch:
+        """The train batch of the episodes, a sequence of them or a pack; without steps in them, of 0 rows.
+
+        Args:
+            batch: columns to start from; the dict itself is left as it is.
+            shared_data: a dict that all pieces see, made when None.
+            trace: note in `self.trace` what each piece got and gave.
+        """
+        shared_data = {} if shared_data is None else shared_data
+        context = {"rl_module": rl_module, "explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
+        batch = {} if batch is None else dict(batch)
+        self.trace = Trace() if trace else self.trace
+        return self._run(batch, self.packed(episodes), self.trace if trace else None, context)
+
+    def packed(self, episodes: Any) -> EpisodePack | Mapping[Any, EpisodePack]:
+        """The episodes as the pieces get them: one pack, or with several modules one for each, by module id."""
+        return EpisodePack.from_episodes(episodes)
+
+    def _run(self, batch: Batch, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> Batch:
+        for name, piece in self._pieces.items():
+            if isinstance(piece, ObservationRewriter):
+                episodes = _each_pack(episodes, piece.rewritten_pack)
+            given = episodes if piece.takes_packs else _each_pack(episodes, EditableEpisodes)
+            batch = call_piece(piece, name, trace, {"batch": batch, "episodes": given, **context})
+            if not piece.takes_packs:
+                episodes = _each_pack(given, EditableEpisodes.packed)
+        return batch
+
+
+def _each_pack(episodes: Any, change: Any) -> Any:
+    """The pack changed, or each module's."""
+    if isinstance(episodes, Mapping):
+        return {module_id: change(pack) for module_id, pack in episodes.items()}
+    return change(episodes)
+
+
+def learner_pipeline(
+    observation_space: gym.Space | None = None,
+    action_space: gym.Space | None = None,
+    *,
+    pieces: Iterable[Connector] = (),
+    returns: Connector | None = None,
+    next_observations: bool = False,
+    device: str | torch.device | None = None,
+) -> LearnerPipeline:
+    """The default pipeline from episodes to a train batch, on a device.
+
+    Args:
+        observation_space: the space of the observations that the episodes hold.
+        action_space: the space of their actions.
+        pieces: your own, which come first.
+        returns: what computes advantages or targets, such as `GeneralizedAdvantageEstimation`; none by default.
+        next_observations: add "new_obs".
+    """
+    connectors = [
+        *pieces,
+        AddObservations(),
+        *([AddNextObservations()] if next_observations else []),
+        AddColumns(),
+        *([returns] if returns is not None else []),
+        BatchItems(),
+        NumpyToTensor(device=device),
+    ]
+    return LearnerPipeline(observation_space, action_space, connectors=connectors)

@@ -1,0 +1,20 @@
+"""From the policy's outputs to actions."""
+
+from __future__ import annotations
+
+from connectors.module_to_env.get_actions import GetActions
+from connectors.module_to_env.listify_for_vector_env import ListifyForVectorEnv
+from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClipActions
+from connectors.module_to_env.pipeline import ModuleToEnvPipeline, module_to_env_pipeline
+from connectors.module_to_env.tensor_to_numpy import TensorToNumpy
+from connectors.module_to_env.unbatch_items import UnbatchItems
+
+__all__ = [
+    "GetActions",
+    "ListifyForVectorEnv",
+    "ModuleToEnvPipeline",
+    "NormalizeAndClipActions",
+    "TensorToNumpy",
+    "UnbatchItems",
+    "module_to_env_pipeline",
+]

@@ -1,0 +1,83 @@
+"""Actions out of what the policy says about them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from connectors.connector import Batch, Connector
+from connectors.distributions import ActionDistribution, distribution_for
+from episodes.columns import Columns
+from episodes.errors import UnknownKey
+
+__all__ = ["GetActions"]
+
+
+class GetActions(Connector):
+    """Adds "actions" [N, ...] and "action_logp" [N] out of "action_dist_inputs" [N, num_inputs].
+
+    Actions are sampled, or with `explore=False` the most likely ones. Where the policy gives "actions", they are left.
+
+    Args:
+        seed: a seed of the piece's own random generator; torch's global one by default.
+    """
+
+    writes = (Columns.ACTIONS, Columns.ACTION_LOGP)
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        seed: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        self._seed = seed
+        self._generator: torch.Generator | None = None
+        self._distribution: ActionDistribution | None = None
+        super().__init__(input_observation_space, input_action_space, name=name)
+
+    def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
+        """Take new input spaces; the distribution is made when the first inputs come."""
+        super().set_input_spaces(observation_space, action_space)
+        self._distribution = None
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: Any = (),
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        if Columns.ACTIONS in batch:
+            return batch
+        inputs = batch.get(Columns.ACTION_DIST_INPUTS)
+        if inputs is None:
+            raise UnknownKey(
+                f"{self.name}: the policy gave neither 'actions' nor 'action_dist_inputs', "
+                f"but {', '.join(batch) or 'nothing'}"
+            )
+        distribution = self._distribution or self._make_distribution()
+        if explore is False:
+            actions = distribution.mode(inputs)
+        else:
+            generator = self._generator
+            if generator is None and self._seed is not None:
+                generator = self._generator = torch.Generator(inputs.device).manual_seed(self._seed)
+            actions = distribution.sample(inputs, generator)
+        batch[Columns.ACTIONS] = actions
+        if Columns.ACTION_LOGP not in batch:
+            batch[Columns.ACTION_LOGP] = distribution.log_prob(inputs, actions)
+        return batch
+
+    def _make_distribution(self) -> ActionDistribution:
+        if self.input_action_space is None:
+            raise UnknownKey(f"{self.name} has no action space; give one to the pipeline")
+        self._distribution = distribution_for(self.input_action_space)
+        return self._distribution

@@ -1,0 +1,64 @@
+"""Actions in the form that a vector environment takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+from gymnasium import spaces
+
+from connectors.column_parts import rows_of
+from connectors.connector import Batch, Connector
+from episodes.columns import Columns
+
+__all__ = ["ListifyForVectorEnv"]
+
+_BATCHED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class ListifyForVectorEnv(Connector):
+    """Puts "actions_for_env" into the form of Gymnasium's batched action space.
+
+    That is arrays [N, ...] for Box, Discrete, MultiDiscrete and MultiBinary, in the structure of Dict and Tuple, so
+    mostly nothing is done; parts in other spaces become tuples of N actions.
+    """
+
+    reads = (Columns.ACTIONS_FOR_ENV,)
+    writes = (Columns.ACTIONS_FOR_ENV,)
+    _as_arrays = True
+
+    def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
+        """Take new input spaces, and see whether their actions are batched as arrays."""
+        super().set_input_spaces(observation_space, action_space)
+        self._as_arrays = action_space is None or _batched_as_arrays(action_space)
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: Any = (),
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        if not self._as_arrays:
+            batch[Columns.ACTIONS_FOR_ENV] = _batched(self.input_action_space, batch[Columns.ACTIONS_FOR_ENV])
+        return batch
+
+
+def _batched_as_arrays(space: gym.Space) -> bool:
+    if isinstance(space, spaces.Dict):
+        return all(map(_batched_as_arrays, space.spaces.values()))
+    if isinstance(space, spaces.Tuple):
+        return all(map(_batched_as_arrays, space.spaces))
+    return isinstance(space, _BATCHED)
+
+
+def _batched(space: gym.Space | None, actions: Any) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _batched(part, actions[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_batched(part, action) for part, action in zip(space.spaces, actions, strict=True))
+    return actions if isinstance(space, _BATCHED) else tuple(rows_of(actions))

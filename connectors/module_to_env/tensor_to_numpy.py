@@ -1,0 +1,39 @@
+"""Outputs of the policy as numpy arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from connectors.connector import Batch, Connector
+from episodes import nested
+
+__all__ = ["TensorToNumpy"]
+
+
+class TensorToNumpy(Connector):
+    """Makes numpy arrays of all tensors: views of those in host memory, copies of those on a device."""
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: Any = (),
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        for name, column in batch.items():
+            if type(column) is torch.Tensor and not column.requires_grad and column.is_cpu:
+                batch[name] = column.numpy()
+            else:
+                batch[name] = nested.map_leaves(array_of, column)
+        return batch
+
+
+def array_of(leaf: Any) -> Any:
+    """A tensor as a numpy array, anything else as it is."""
+    return leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf

@@ -1,0 +1,44 @@
+"""One row of each output for each environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectors.column_parts import num_rows
+from connectors.connector import Batch, Connector
+from episodes.errors import TrackMismatch
+
+__all__ = ["UnbatchItems"]
+
+
+class UnbatchItems(Connector):
+    """Checks that row i of every column belongs to episode i; from here on the columns are read row by row.
+
+    Arrays [N, ...] are sequences of N items already, so nothing is taken apart.
+
+    Raises:
+        TrackMismatch: a column has another number of rows than there are episodes.
+    """
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: Any = (),
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        expected = len(episodes)
+        if not expected:
+            return batch
+        for name, column in batch.items():
+            rows = num_rows(column)
+            if rows != expected:
+                raise TrackMismatch(
+                    f"the policy's output {name!r} has {rows} rows for {expected} episodes; "
+                    "it must keep the rows of its input"
+                )
+        return batch

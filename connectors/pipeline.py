@@ -1,0 +1,241 @@
+"""A pipeline of connectors: pieces that run one after another, each on the batch the one before it gave.
+
+A pipeline is a connector too. Its pieces have unique names, by which they are found, and their state is kept, restored
+and merged. When it is built, and whenever it is changed, each piece must find the columns it reads, and the spaces are
+computed anew from piece to piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import gymnasium as gym
+
+from connectors.connector import Batch, Connector
+from connectors.trace import Trace
+from connectors.wiring import check_wiring, named
+from episodes.errors import StateMismatch, UnknownKey
+
+__all__ = ["ConnectorPipeline"]
+
+
+class ConnectorPipeline(Connector):
+    """Connectors in a row.
+
+    Args:
+        connectors: the pieces, in order.
+        given: columns that the caller brings in its batch, beside those that the class names.
+
+    Raises:
+        UnwiredPipeline: a piece reads a column that is neither given nor written by a piece before it.
+        InvalidArgument: the same piece twice, or two pieces that were given one name.
+    """
+
+    given: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        connectors: Iterable[Connector] = (),
+        given: Iterable[str] = (),
+        name: str | None = None,
+    ) -> None:
+        self.given = (*type(self).given, *given)
+        self.trace: Trace | None = None  # of the last call with trace=True
+        self._pieces: dict[str, Connector] = {}
+        self._order: tuple[Connector, ...] = ()
+        self._input_observation_space = input_observation_space
+        self._input_action_space = input_action_space
+        self._name = name
+        self._rewire(named(connectors))
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch | None = None,
+        episodes: Any = (),
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        trace: bool = False,
+        **kwargs: Any,
+    ) -> Batch:
+        """The batch after all pieces.
+
+        Args:
+            batch: columns to start from; the dict itself is left as it is.
+            shared_data: a dict that all pieces see, made when None.
+            trace: note in `self.trace` what each piece got and gave.
+        """
+        batch = {} if batch is None else dict(batch)
+        shared_data = {} if shared_data is None else shared_data
+        self.trace = Trace() if trace else self.trace
+        if trace or kwargs:
+            context = {"rl_module": rl_module, "explore": explore, "shared_data": shared_data, "metrics": metrics}
+            return self._run(batch, episodes, self.trace if trace else None, {**context, **kwargs})
+        for piece in self._order:
+            batch = piece(
+                rl_module=rl_module,
+                batch=batch,
+                episodes=episodes,
+                explore=explore,
+                shared_data=shared_data,
+                metrics=metrics,
+            )
+        return batch
+
+    def _run(self, batch: Batch, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> Batch:
+        for name, piece in self._pieces.items():
+            batch = call_piece(piece, name, trace, {"batch": batch, "episodes": episodes, **context})
+        return batch
+
+    # Pieces
+
+    @property
+    def connectors(self) -> tuple[Connector, ...]:
+        """The pieces in order."""
+        return self._order
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The pieces' names in order."""
+        return tuple(self._pieces)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[Connector]:
+        return iter(self._order)
+
+    def __contains__(self, name_or_class: str | type[Connector]) -> bool:
+        return self._find(name_or_class) is not None
+
+    def __getitem__(self, name_or_class: str | type[Connector]) -> Any:
+        """The piece of that name, or the first of that class; UnknownKey when there is none."""
+        return self._pieces[self._key(name_or_class)]
+
+    def __repr__(self) -> str:
+        return f"{self.name}({' > '.join(self._pieces)})"
+
+    def prepend(self, connector: Connector) -> None:
+        """Put a piece first."""
+        self._insert(0, connector)
+
+    def append(self, connector: Connector) -> None:
+        """Put a piece last."""
+        self._insert(len(self._order), connector)
+
+    def insert_before(self, name_or_class: str | type[Connector], connector: Connector) -> None:
+        """Put a piece before another; UnknownKey when that is not there."""
+        self._insert(self.names.index(self._key(name_or_class)), connector)
+
+    def insert_after(self, name_or_class: str | type[Connector], connector: Connector) -> None:
+        """Put a piece after another; UnknownKey when that is not there."""
+        self._insert(self.names.index(self._key(name_or_class)) + 1, connector)
+
+    def remove(self, name_or_class: str | type[Connector]) -> Connector:
+        """Take a piece out and return it; UnknownKey when it is not there."""
+        key = self._key(name_or_class)
+        removed = self._pieces[key]
+        self._rewire({name: piece for name, piece in self._pieces.items() if name != key})
+        return removed
+
+    def _insert(self, position: int, connector: Connector) -> None:
+        items = list(self._pieces.items())
+        new = named([connector], beside=self._pieces).items()
+        self._rewire(dict([*items[:position], *new, *items[position:]]))
+
+    def _rewire(self, pieces: dict[str, Connector]) -> None:
+        """Take the pieces if each finds what it reads; otherwise nothing changes."""
+        check_wiring(pieces, self.given)
+        self._pieces = pieces
+        self._order = tuple(pieces.values())
+        self.writes = tuple(dict.fromkeys(column for piece in self._order for column in piece.writes))
+        self.set_input_spaces(self._input_observation_space, self._input_action_space)
+
+    def _find(self, name_or_class: str | type[Connector]) -> str | None:
+        if isinstance(name_or_class, str):
+            return name_or_class if name_or_class in self._pieces else None
+        return next((name for name, piece in self._pieces.items() if isinstance(piece, name_or_class)), None)
+
+    def _key(self, name_or_class: str | type[Connector]) -> str:
+        key = self._find(name_or_class)
+        if key is None:
+            wanted = name_or_class if isinstance(name_or_class, str) else name_or_class.__name__
+            raise UnknownKey(f"{self.name} has no piece {wanted!r}; it has {', '.join(self._pieces) or 'none'}")
+        return key
+
+    # Spaces
+
+    def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
+        """Take new input spaces and recompute them from piece to piece."""
+        self._input_observation_space = observation_space
+        self._input_action_space = action_space
+        for piece in self._order:
+            piece.set_input_spaces(observation_space, action_space)
+            observation_space, action_space = piece.observation_space, piece.action_space
+        self._observation_space, self._action_space = observation_space, action_space
+
+    # State
+
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """The states of the pieces that have one, by name."""
+        states = {name: piece.get_state() for name, piece in self._pieces.items()}
+        return {name: state for name, state in states.items() if state}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` gave.
+
+        Raises:
+            StateMismatch: it is the state of a pipeline with other pieces; nothing is changed.
+        """
+        before = self.get_state()
+        unknown = [name for name in state if name not in self._pieces]
+        missing = [name for name in before if name not in state]
+        if unknown or missing:
+            raise StateMismatch(
+                f"{self.name}.set_state: the state has {', '.join(state) or 'nothing'}, the pieces with a state are "
+                f"{', '.join(before) or 'none'}; give a state of a pipeline with the same pieces"
+            )
+        try:
+            for name, piece_state in state.items():
+                self._pieces[name].set_state(piece_state)
+        except Exception:
+            for name, piece_state in before.items():
+                self._pieces[name].set_state(piece_state)
+            raise
+
+    def reset_state(self) -> None:
+        """Forget what any piece has learned from data."""
+        for piece in self._order:
+            piece.reset_state()
+
+    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """One state out of those of several copies of this pipeline, merged piece by piece by name."""
+        names = dict.fromkeys(name for state in states for name in state)
+        return {
+            name: self._pieces[self._key(name)].merge_states([state[name] for state in states if name in state])
+            for name in names
+        }
+
+
+def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict[str, Any]) -> Batch:
+    """The batch after one piece; where there are several modules, after the piece has run for each.
+
+    With `episodes` a mapping {module_id: episodes}, the batch is {module_id: columns}, and the piece, which knows
+    nothing of modules, gets one module's columns, episodes and `rl_module` at a time.
+    """
+    call = piece if trace is None else trace.watcher(name, piece)
+    episodes = arguments["episodes"]
+    if not isinstance(episodes, Mapping):
+        return call(**arguments)
+    batch, rl_module = arguments["batch"], arguments["rl_module"]
+    for module_id, module_episodes in episodes.items():
+        module = rl_module[module_id] if rl_module is not None else None
+        columns = batch.get(module_id, {})
+        batch[module_id] = call(**{**arguments, "batch": columns, "episodes": module_episodes, "rl_module": module})
+    return batch

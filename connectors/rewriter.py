@@ -1,0 +1,94 @@
+"""Pieces that rewrite observations: what they make of an observation is what the episode stores.
+
+A runner sends each vector row of observations through the rewriters of its pipeline once, before it is recorded.
+Called by hand with growing episodes, a rewriter replaces each episode's last observation, once. In a learner pipeline
+it works on all observations of the pack, of which it makes a changed one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import gymnasium as gym
+
+from connectors.connector import Batch, Connector
+from episodes import nested
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from episodes.pack import EpisodePack
+
+__all__ = ["ObservationRewriter"]
+
+
+class ObservationRewriter(Connector):
+    """A connector that replaces observations by others."""
+
+    takes_packs = True
+    _rewritten: frozenset[tuple[str, int]] = frozenset()  # (episode id, t) of what the last call by hand rewrote
+
+    @abstractmethod
+    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
+        """The rewritten observations, nested arrays [N, ...] of nested arrays [N, ...].
+
+        Args:
+            episodes: the ongoing episodes [N], as they were before these observations, when there are any.
+            update: learn from these observations, where the piece learns.
+        """
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: Any = (),
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        """Rewrite each episode's last observation, unless the batch has observations (they are rewritten already)."""
+        if Columns.OBS not in batch and not isinstance(episodes, EpisodePack):
+            self._rewrite_last(list(self.single_agent_episode_iterator(episodes)))
+        return batch
+
+    def _rewrite_last(self, episodes: list[Any]) -> None:
+        finalized = [episode.id_ for episode in episodes if episode.is_numpy]
+        if finalized:
+            raise InvalidArgument(
+                f"{self.name}: episode {finalized[0]} is finalized; observations are rewritten while an episode grows, "
+                "or all at once in a learner pipeline"
+            )
+        new = [episode for episode in episodes if (episode.id_, episode.t) not in self._rewritten]
+        if new:
+            rewritten = self.rewrite(nested.stack([episode.get_observations(-1) for episode in new]), new)
+            for row, episode in enumerate(new):
+                episode.set_observations(new_data=nested.take(rewritten, row), at_indices=-1)
+        self._rewritten = frozenset((episode.id_, episode.t) for episode in episodes)
+
+    def rewritten_pack(self, pack: EpisodePack) -> EpisodePack:
+        """The pack with all its observations rewritten, lookbacks too; nothing is learned from them."""
+        return with_observations(pack, self.rewrite(pack.observations, None, False), self.observation_space)
+
+
+def with_observations(pack: EpisodePack, observations: Any, space: gym.Space | None) -> EpisodePack:
+    """The pack with other observations, nested arrays of as many rows."""
+    return EpisodePack(
+        observations=observations,
+        actions=pack.actions,
+        rewards=pack.rewards,
+        lengths=pack.lengths,
+        infos=pack.infos,
+        extra_model_outputs=pack.extra_model_outputs,
+        lookbacks=pack.lookbacks,
+        ids=pack.ids,
+        t_started=pack.t_started,
+        terminated=pack.terminated,
+        truncated=pack.truncated,
+        agent_ids=pack.agent_ids,
+        module_ids=pack.module_ids,
+        multi_agent_episode_ids=pack.multi_agent_episode_ids,
+        custom_data=pack.custom_data,
+        observation_space=space,
+        action_space=pack.action_space,
+    )

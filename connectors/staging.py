@@ -1,0 +1,77 @@
+"""Many arrays to a device in one copy: laid side by side in one page-locked buffer that is used again and again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+ALIGNMENT = 64  # bytes; every array of the buffer starts at a multiple, so that it can be viewed in its dtype
+
+
+class StagingBuffer:
+    """One host buffer, grown when needed, and the event after which it may be written again.
+
+    Args:
+        device: where the arrays go. For CUDA the buffer is page-locked and the copy does not block the host.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._on_cuda = device.type == "cuda"
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._copied: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StagingBuffer, (self.device,)
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the buffer."""
+        return self._buffer.numel()
+
+    def send(self, arrays: list[np.ndarray], dtypes: list[torch.dtype]) -> list[torch.Tensor]:
+        """The arrays as tensors of the dtypes on the device; they share one allocation there."""
+        sizes = [array.size * dtype.itemsize for array, dtype in zip(arrays, dtypes, strict=True)]
+        ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]).tolist()
+        starts = [0, *ends[:-1]]
+        total = ends[-1] if ends else 0
+        self._reserve(total)
+        for array, dtype, start, size in zip(arrays, dtypes, starts, sizes, strict=True):
+            _view(self._buffer, start, size, dtype, array.shape).copy_(_source(array))
+        on_device = torch.empty(total, dtype=torch.uint8, device=self.device)
+        on_device.copy_(self._buffer[:total], non_blocking=self._on_cuda)
+        if self._on_cuda:
+            self._copied.record(torch.cuda.current_stream(self.device))
+        spans = zip(arrays, dtypes, starts, sizes, strict=True)
+        return [_view(on_device, start, size, dtype, array.shape) for array, dtype, start, size in spans]
+
+    def _reserve(self, total: int) -> None:
+        """Wait until the last copy has left the buffer, and grow it when it is too small."""
+        if self._on_cuda:
+            if self._copied is None:
+                self._copied = torch.cuda.Event()
+            self._copied.synchronize()
+        if self.capacity < total:
+            self._buffer = torch.empty(max(total, 2 * self.capacity), dtype=torch.uint8, pin_memory=self._on_cuda)
+
+
+def _view(buffer: torch.Tensor, start: int, size: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    return buffer[start : start + size].view(dtype).view(shape)
+
+
+def _source(array: np.ndarray) -> torch.Tensor:
+    """A tensor over the array's memory, to read from; numpy may call that memory read-only, torch would warn of it."""
+    if any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Alias(array)))
+
+
+class _Alias:
+    """An array's memory under another name, not marked read-only."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+        self._array = array  # keeps the memory alive

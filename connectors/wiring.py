@@ -1,0 +1,58 @@
+"""How pieces of a pipeline are named, and whether each finds the columns that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from connectors.connector import Connector
+from episodes.errors import InvalidArgument, UnwiredPipeline, WrongType
+
+
+def named(connectors: Iterable[Connector], beside: Mapping[str, Connector] | None = None) -> dict[str, Connector]:
+    """The pieces by unique name; a piece without a name of its own gets its class's, numbered when taken.
+
+    Raises:
+        InvalidArgument: a piece that is there already, or a name of its own that is taken.
+        WrongType: something that is not a connector.
+    """
+    taken = dict(beside or {})
+    new: dict[str, Connector] = {}
+    for piece in connectors:
+        if not isinstance(piece, Connector):
+            raise WrongType(f"a pipeline's pieces are connectors, not {piece!r}; derive the class from Connector")
+        if any(piece is other for other in taken.values()):
+            raise InvalidArgument(
+                f"the piece {piece.name} is in the pipeline already; make another object of its class"
+            )
+        name = _free_name(piece, taken)
+        taken[name] = new[name] = piece
+    return new
+
+
+def _free_name(piece: Connector, taken: Mapping[str, Connector]) -> str:
+    name = piece.name
+    if name not in taken:
+        return name
+    if name != type(piece).__name__:
+        raise InvalidArgument(f"two pieces have the name {name!r}; names in a pipeline are unique: give another one")
+    number = 2
+    while f"{name}_{number}" in taken:
+        number += 1
+    return f"{name}_{number}"
+
+
+def check_wiring(pieces: Mapping[str, Connector], given: Iterable[str]) -> None:
+    """Raise UnwiredPipeline unless each piece's columns are given or written by a piece before it."""
+    there = dict.fromkeys(given)
+    for name, piece in pieces.items():
+        missing = [column for column in piece.reads if column not in there]
+        if missing:
+            raise UnwiredPipeline(_unwired(name, missing[0], list(there), pieces))
+        there |= dict.fromkeys(piece.writes)
+
+
+def _unwired(name: str, column: str, there: list[str], pieces: Mapping[str, Connector]) -> str:
+    writers = [other for other, piece in pieces.items() if column in piece.writes and other != name]
+    advice = f"put it after {writers[0]}" if writers else f"add a piece that writes {column!r} before it"
+    columns = ", ".join(there) or "no columns"
+    return f"{name} reads {column!r}, which no piece before it writes (there are: {columns}); {advice}"
