@@ -1,0 +1,61 @@
+"""The notebooks run from top to bottom, and what they show is what they would show today.
+
+`python -m tests.test_notebooks` runs them and writes what they show into the files.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).parent.parent / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
+PICTURES = {"image/png", "image/svg+xml"}  # their bytes depend on fonts
+
+
+def executed(path: Path) -> nbformat.NotebookNode:
+    """A notebook run in a kernel of its own, without what depends on when and where it ran."""
+    notebook = nbformat.read(path, as_version=4)
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(FOLDER.parent)}}
+    ).execute()
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+    notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    return notebook
+
+
+def shown(notebook: nbformat.NotebookNode) -> list[list[Any]]:
+    """What each code cell prints and displays; of pictures, that there is one."""
+    return [[_content(output) for output in cell.outputs] for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def _content(output: nbformat.NotebookNode) -> Any:
+    if output.output_type == "stream":
+        return output.name, output.text
+    return {kind: kind if kind in PICTURES else data for kind, data in output.get("data", {}).items()}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.filterwarnings("default")
+def test_a_notebook_shows_what_it_shows_in_the_file(path: Path) -> None:
+    assert shown(executed(path)) == shown(nbformat.read(path, as_version=4))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_short_and_begins_with_what_it_is_about(path: Path) -> None:
+    cells = nbformat.read(path, as_version=4).cells
+    assert cells[0].cell_type == "markdown"
+    assert cells[0].source.startswith("# ")
+    assert len(cells) <= 30
+
+
+if __name__ == "__main__":
+    for file in NOTEBOOKS:
+        nbformat.write(executed(file), file)
