@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from connectors.column_parts import ColumnParts, joined, num_rows
 from connectors.connector import Batch, Connector
 from episodes import nested
@@ -34,12 +36,14 @@ class BatchItems(Connector):
     ) -> Batch:
         length = -1
         for name, column in batch.items():
-            if isinstance(column, ColumnParts):
-                batch[name] = column = joined(column)
+            if type(column) is np.ndarray:
+                rows = len(column)
             elif is_module(column):
                 self(batch=column)
                 continue
-            rows = num_rows(column)
+            else:
+                batch[name] = column = joined(column)
+                rows = num_rows(column)
             if rows != length >= 0:
                 raise TrackMismatch(
                     f"column {name!r} has {rows} rows, {next(iter(batch))!r} has {length}: columns of a batch have one "

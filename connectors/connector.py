@@ -43,6 +43,8 @@ class Connector:
     writes: tuple[str, ...] = ()  # columns that it may put there
     takes_packs: ClassVar[bool] = False  # it works on whole tracks: learner pipelines hand it the EpisodePack itself
 
+    is_idle: bool = False  # with the spaces and arguments it has, it changes nothing: its pipeline does not call it
+
     _input_observation_space: gym.Space | None = None
     _input_action_space: gym.Space | None = None
     _observation_space: gym.Space | None = None

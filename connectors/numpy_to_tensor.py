@@ -15,6 +15,7 @@ from episodes import nested
 __all__ = ["NumpyToTensor"]
 
 _KINDS = frozenset("biufc")  # dtypes of numbers; strings and objects stay as they are
+_WRAPPED = frozenset("?bBhilqfeFD")  # dtypes that torch knows and that stay what they are
 
 
 class NumpyToTensor(Connector):
@@ -53,30 +54,29 @@ class NumpyToTensor(Connector):
         metrics: Any = None,
         **kwargs: Any,
     ) -> Batch:
-        return self.to_tensors(batch)
+        if self._staging is not None:
+            return _staged(batch, self._staging)
+        for name, column in batch.items():
+            batch[name] = tensor_of(column) if type(column) is np.ndarray else nested.map_leaves(tensor_of, column)
+        return batch
 
     def to_tensors(self, values: Any) -> Any:
         """The nested value with tensors in the place of its numeric arrays."""
-        if self._staging is not None:
-            return _staged(values, self._staging)
-        if type(values) is not dict:
-            return nested.map_leaves(tensor_of, values)
-        return {
-            name: tensor_of(value) if type(value) is np.ndarray else nested.map_leaves(tensor_of, value)
-            for name, value in values.items()
-        }
+        return nested.map_leaves(tensor_of, values) if self._staging is None else _staged(values, self._staging)
 
 
 def tensor_of(leaf: Any) -> Any:
     """A numeric array as a CPU tensor (shared memory where it may be written), anything else as it is."""
     if type(leaf) is not np.ndarray:
         return leaf
-    dtype = leaf.dtype
-    if dtype.char == "d":
-        return torch.from_numpy(leaf.astype(np.float32))
-    if dtype.kind not in _KINDS:
+    flags = leaf.flags
+    if flags.c_contiguous and flags.writeable and leaf.dtype.char in _WRAPPED:
+        return torch.from_numpy(leaf)
+    if leaf.dtype.kind not in _KINDS:
         return leaf
-    if not leaf.flags.writeable or any(stride < 0 for stride in leaf.strides):
+    if leaf.dtype == np.float64:
+        return torch.from_numpy(leaf.astype(np.float32))
+    if not flags.writeable or any(stride < 0 for stride in leaf.strides):
         leaf = leaf.copy()
     return torch.from_numpy(leaf)
 

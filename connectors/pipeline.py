@@ -47,6 +47,7 @@ class ConnectorPipeline(Connector):
         self.trace: Trace | None = None  # of the last call with trace=True
         self._pieces: dict[str, Connector] = {}
         self._order: tuple[Connector, ...] = ()
+        self._active: tuple[Connector, ...] = ()  # those that are called
         self._input_observation_space = input_observation_space
         self._input_action_space = input_action_space
         self._name = name
@@ -77,7 +78,7 @@ class ConnectorPipeline(Connector):
         if trace or kwargs:
             context = {"rl_module": rl_module, "explore": explore, "shared_data": shared_data, "metrics": metrics}
             return self._run(batch, episodes, self.trace if trace else None, {**context, **kwargs})
-        for piece in self._order:
+        for piece in self._active:
             batch = piece(
                 rl_module=rl_module,
                 batch=batch,
@@ -179,6 +180,7 @@ class ConnectorPipeline(Connector):
             piece.set_input_spaces(observation_space, action_space)
             observation_space, action_space = piece.observation_space, piece.action_space
         self._observation_space, self._action_space = observation_space, action_space
+        self._active = tuple(piece for piece in self._order if not piece.is_idle)
 
     # State
 

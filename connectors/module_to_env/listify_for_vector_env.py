@@ -25,12 +25,12 @@ class ListifyForVectorEnv(Connector):
 
     reads = (Columns.ACTIONS_FOR_ENV,)
     writes = (Columns.ACTIONS_FOR_ENV,)
-    _as_arrays = True
+    is_idle = True
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
         """Take new input spaces, and see whether their actions are batched as arrays."""
         super().set_input_spaces(observation_space, action_space)
-        self._as_arrays = action_space is None or _batched_as_arrays(action_space)
+        self.is_idle = action_space is None or _batched_as_arrays(action_space)
 
     def __call__(
         self,
@@ -43,7 +43,7 @@ class ListifyForVectorEnv(Connector):
         metrics: Any = None,
         **kwargs: Any,
     ) -> Batch:
-        if not self._as_arrays:
+        if not self.is_idle:
             batch[Columns.ACTIONS_FOR_ENV] = _batched(self.input_action_space, batch[Columns.ACTIONS_FOR_ENV])
         return batch
 

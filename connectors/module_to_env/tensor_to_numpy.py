@@ -27,9 +27,9 @@ class TensorToNumpy(Connector):
         **kwargs: Any,
     ) -> Batch:
         for name, column in batch.items():
-            if type(column) is torch.Tensor and not column.requires_grad and column.is_cpu:
+            try:
                 batch[name] = column.numpy()
-            else:
+            except (AttributeError, RuntimeError, TypeError):  # no tensor, one with a gradient, one on a device
                 batch[name] = nested.map_leaves(array_of, column)
         return batch
 

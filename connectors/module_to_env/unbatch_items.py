@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from connectors.column_parts import num_rows
 from connectors.connector import Batch, Connector
 from episodes.errors import TrackMismatch
@@ -35,7 +37,7 @@ class UnbatchItems(Connector):
         if not expected:
             return batch
         for name, column in batch.items():
-            rows = num_rows(column)
+            rows = len(column) if type(column) is np.ndarray else num_rows(column)
             if rows != expected:
                 raise TrackMismatch(
                     f"the policy's output {name!r} has {rows} rows for {expected} episodes; "
