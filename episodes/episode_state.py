@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
+from time import perf_counter
 from typing import Any, Self
 
 import numpy as np
@@ -20,10 +21,9 @@ class EpisodeState(TrackGetters):
     """The attributes of a chunk: its tracks, where it begins and how it stops, whose it is."""
 
     __slots__ = (
+        "_began",
         "_duration",
         "_item_shape",
-        "_last_time",
-        "_open",
         "agent_id",
         "custom_data",
         "is_terminated",
@@ -70,11 +70,10 @@ class EpisodeState(TrackGetters):
         self.module_id = module_id
         self.multi_agent_episode_id = multi_agent_episode_id
         self.custom_data = custom_data
-        self._item_shape: Any = None
-        self._duration = 0.0
-        self._last_time: float | None = None
-        growing = type(observations) is ListTrack
-        self._open = growing and not (terminated or truncated) and bool(observations.items)
+        self._grow = None
+        self._item_shape: Any = None  # of the observations added; a stored one may have been rewritten
+        self._began: float | None = None  # when this object began to grow
+        self._duration = 0.0  # seconds that it grew before
 
     @classmethod
     def _make(cls, **attributes: Any) -> Self:
@@ -156,8 +155,17 @@ class EpisodeState(TrackGetters):
         return float(rewards.sum() if isinstance(rewards, np.ndarray) else sum(rewards))
 
     def get_duration_s(self) -> float:
-        """The seconds from the first observation to the last step, while this object grew."""
-        return self._duration
+        """The seconds that it grew: from the reset to the end, the cut or `to_numpy`; until now while it grows."""
+        return self._duration + (0.0 if self._began is None else perf_counter() - self._began)
+
+    def _stop_clock(self) -> None:
+        self._duration, self._began = self.get_duration_s(), None
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """The slots, for pickles and copies: the lists, but not the bound methods that append to them."""
+        names = [name for cls in type(self).__mro__ for name in getattr(cls, "__slots__", ())]
+        slots = {name: getattr(self, name) for name in names}
+        return None, slots | {"_grow": None, "_began": None, "_duration": self.get_duration_s()}
 
     def validate(self) -> None:
         """Raise `TrackMismatch` unless all tracks have L + T items, observations and infos one more."""
@@ -173,7 +181,7 @@ class EpisodeState(TrackGetters):
                 )
 
     def get_data_dict(self) -> dict[str, Any]:
-        """The T steps as columns: `obs` (all but the last), `actions`, `rewards`, flags, `t`, ids, infos, extra outputs."""
+        """The T steps as columns: `obs` (but the last), `actions`, `rewards`, flags, `t`, ids, infos, extra outputs."""
         steps = len(self)
         flags = np.zeros((2, steps), bool)
         flags[:, -1:] = [[self.is_terminated], [self.is_truncated]]
@@ -201,7 +209,7 @@ class EpisodeState(TrackGetters):
         state["rewards"] = self.rewards.items_or_arrays()
         state["extra_model_outputs"] = {key: track.items_or_arrays() for key, track in self.extra_model_outputs.items()}
         state["infos"] = list(self.infos)
-        return deepcopy(state) | {"is_numpy": self.is_numpy, "duration_s": self._duration}
+        return deepcopy(state) | {"is_numpy": self.is_numpy, "duration_s": self.get_duration_s()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:

@@ -30,23 +30,29 @@ def place(data: np.ndarray, positions: int | range | np.ndarray, fill: Any) -> n
 def _place_span(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
     total, size = len(data), len(span)
     start, step = span.start, span.step
-    if step > 0:
+    if step == 1:
+        head = 0 if start >= 0 else -start
+        tail = size if span.stop <= total else total - start
+    elif step > 0:
         head = 0 if start >= 0 else -(start // step)
         tail = size if span.stop <= total else max(-((start - total) // step), 0)
     else:
         head = 0 if start < total else -((start - total + 1) // step)
         tail = size if span.stop >= -1 else max(start // -step + 1, 0)
-    head, tail = min(head, size), min(tail, size)
-    tail = max(head, tail)
+    head = head if head < size else size
+    tail = head if tail < head else tail if tail < size else size
     last = start + tail * step
     inner = data[start + head * step : (None if last < 0 else last) : step] if tail > head else data[:0]
     if tail - head == size:
         return inner
     fill = check_fill(fill, data)
     out = np.empty((size, *data.shape[1:]), data.dtype)
-    out[:head] = fill
-    out[head:tail] = inner
-    out[tail:] = fill
+    if head:
+        out[:head] = fill
+    if tail > head:
+        out[head:tail] = inner
+    if tail < size:
+        out[tail:] = fill
     return out
 
 

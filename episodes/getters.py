@@ -25,6 +25,7 @@ class TrackGetters:
     """
 
     __slots__ = (
+        "_grow",
         "action_space",
         "actions",
         "extra_model_outputs",
@@ -43,6 +44,7 @@ class TrackGetters:
     infos: list[dict[str, Any]] | Infos  # L + T + 1 items, a list while the episode grows
     extra_model_outputs: dict[str, Track]  # L + T items each
     lookback: int  # L
+    _grow: Any  # the lists' own `append`s while the episode grows; None after any change of tracks
     observation_space: spaces.Space | None
     action_space: spaces.Space | None
 
@@ -133,6 +135,7 @@ class TrackGetters:
         except StepOutOfRange as error:
             raise self._named(error, name) from None
         setattr(self, name, track)
+        self._grow = None
 
     def set_extra_model_outputs(
         self, *, key: str, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
@@ -150,3 +153,4 @@ class TrackGetters:
         else:
             track = reading.new_track(name, new_data, self.rewards)
         self.extra_model_outputs = {**self.extra_model_outputs, key: track}
+        self._grow = None

@@ -7,7 +7,6 @@ the lookback; with `neg_index_as_lookback`, -1 is the item just before step 0.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,16 +37,19 @@ def span_of(slice_: slice, lookback: int, size: int, neg_index_as_lookback: bool
 
     An open end is step 0 or the last item, never the lookback.
     """
-    step = 1 if slice_.step is None else operator.index(slice_.step)
+    start, stop, step = slice_.start, slice_.stop, slice_.step
+    step = 1 if step is None else step
     if step == 0:
         raise InvalidArgument("a slice cannot have a step of 0; give a positive or a negative one")
-    first, last = (lookback, lookback + size) if step > 0 else (lookback + size - 1, lookback - 1)
-    start, stop = slice_.start, slice_.stop
-    if start is not None:
-        first = position_of(operator.index(start), lookback, size, neg_index_as_lookback)
-    if stop is not None:
-        last = position_of(operator.index(stop), lookback, size, neg_index_as_lookback)
-    return range(first, last, step)
+    if start is None:
+        start = lookback if step > 0 else lookback + size - 1
+    else:
+        start += lookback if start >= 0 or neg_index_as_lookback else lookback + size
+    if stop is None:
+        stop = lookback + size if step > 0 else lookback - 1
+    else:
+        stop += lookback if stop >= 0 or neg_index_as_lookback else lookback + size
+    return range(start, stop, step)
 
 
 def clip(span: range, total: int) -> slice:

@@ -150,11 +150,12 @@ class SingleAgentEpisode(EpisodeState):
             raise EpisodeStateError(
                 f"episode {self.id_}: add_env_reset after a reset; make a new episode for a new reset"
             )
-        self.observations.items.append(observation)  # type: ignore[union-attr]
+        items = self.observations.items  # type: ignore[union-attr]
+        items.append(observation)
+        self.observations.uniform = len(items) == 1  # type: ignore[union-attr]
         self.infos.append({} if infos is None else infos)  # type: ignore[union-attr]
         self._item_shape = reading.shape_of(observation)
-        self._last_time = perf_counter()
-        self._open = True
+        self._began = perf_counter()
 
     def add_env_step(
         self,
@@ -173,28 +174,38 @@ class SingleAgentEpisode(EpisodeState):
         finalized; `ShapeMismatch` for an observation of another shape; `TrackMismatch` for an extra model output
         that starts late or stops early.
         """
-        if not self._open:
-            raise self._refusal("add_env_step")
-        if type(observation) is not np.ndarray or observation.shape != self._item_shape:
+        add_observation, add_action, add_reward, add_info, extra = self._grow or self._growing("add_env_step")
+        try:
+            if observation.shape != self._item_shape:
+                self._check_observation(observation)
+        except AttributeError:
             self._check_observation(observation)
-        extra = self.extra_model_outputs
         if extra_model_outputs:
-            if extra_model_outputs.keys() != extra.keys():
+            if len(extra_model_outputs) != len(extra):
                 extra = self._start_extra(extra_model_outputs)
-            for key, value in extra_model_outputs.items():
-                extra[key].items.append(value)  # type: ignore[union-attr]
+            try:
+                for key, append in extra:
+                    append(extra_model_outputs[key])
+            except KeyError:
+                raise self._without_half_a_step(extra_model_outputs) from None
         elif extra:
             raise self._extra_mismatch({})
-        self.observations.items.append(observation)  # type: ignore[union-attr]
-        self.actions.items.append(action)  # type: ignore[union-attr]
-        self.rewards.items.append(reward)  # type: ignore[union-attr]
-        self.infos.append({} if infos is None else infos)  # type: ignore[union-attr]
+        add_observation(observation)
+        add_action(action)
+        add_reward(reward)
+        add_info({} if infos is None else infos)
         if terminated or truncated:
-            self.is_terminated, self.is_truncated, self._open = bool(terminated), bool(truncated), False
-        now = perf_counter()
-        if self._last_time is not None:
-            self._duration += now - self._last_time
-        self._last_time = now
+            self.is_terminated, self.is_truncated, self._grow = bool(terminated), bool(truncated), None
+            self._stop_clock()
+
+    def _growing(self, call: str) -> tuple[Any, ...]:
+        """The `append`s of observations, actions, rewards and infos, and the (key, `append`) pairs of extra outputs."""
+        if self.is_done or self.is_numpy or not self.is_reset:
+            raise self._refusal(call)
+        lists = [track.items for track in (self.observations, self.actions, self.rewards)]  # type: ignore[union-attr]
+        pairs = tuple((key, track.items.append) for key, track in self.extra_model_outputs.items())  # type: ignore[union-attr]
+        self._grow = (*(items.append for items in lists), self.infos.append, pairs)  # type: ignore[union-attr]
+        return self._grow
 
     def _refusal(self, call: str) -> EpisodeStateError:
         if self.is_done:
@@ -218,12 +229,17 @@ class SingleAgentEpisode(EpisodeState):
                 f"{self._item_shape}; all observations of an episode have one shape"
             )
 
-    def _start_extra(self, given: Mapping[str, Any]) -> dict[str, Track]:
-        if self.extra_model_outputs or self.rewards.items:  # type: ignore[union-attr]
+    def _start_extra(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
+        if self.extra_model_outputs or self.rewards.total:
             raise self._extra_mismatch(given)
-        for key in given:
-            self.extra_model_outputs[key] = ListTrack([], 0)
-        return self.extra_model_outputs
+        self.extra_model_outputs = {key: ListTrack() for key in given}
+        return self._growing("add_env_step")[4]
+
+    def _without_half_a_step(self, given: Mapping[str, Any]) -> TrackMismatch:
+        """The error for a key that is not given, after what was appended for other keys is taken back."""
+        for track in self.extra_model_outputs.values():
+            del track.items[self.rewards.total :]  # type: ignore[union-attr]
+        return self._extra_mismatch(given)
 
     def _extra_mismatch(self, given: Mapping[str, Any]) -> TrackMismatch:
         known = self.extra_model_outputs
@@ -245,7 +261,8 @@ class SingleAgentEpisode(EpisodeState):
             self.observations, self.actions, self.rewards = columns[:3]
             self.extra_model_outputs = dict(columns[3])
             self.infos = ListInfos.of(self.infos)
-            self._open = False
+            self._grow = None
+            self._stop_clock()
         return self
 
     finalize = to_numpy
@@ -286,18 +303,19 @@ class SingleAgentEpisode(EpisodeState):
             len_lookback_buffer: how many items before the slice to keep, as far as they are there; this episode's
                 own lookback when None.
         """
-        start, stop = indexing.chunk_bounds(slice_, len(self))
+        num_steps = len(self.rewards)
+        start, stop = indexing.chunk_bounds(slice_, num_steps)
         wanted = self.lookback if len_lookback_buffer is None else _checked_lookback(len_lookback_buffer)
         first, last = self.lookback + start, self.lookback + stop
         lookback = min(wanted, first)
         first -= lookback
-        ends = stop == len(self)
-        infos = self.infos[first : last + 1]
+        ends = stop == num_steps
+        infos = self.infos
         return self._derived(
             observations=self.observations.view(first, last + 1, lookback),
             actions=self.actions.view(first, last, lookback),
             rewards=self.rewards.view(first, last, lookback),
-            infos=infos,
+            infos=infos[first : last + 1] if type(infos) is list else infos.view(first, last + 1),
             extra_model_outputs={k: track.view(first, last, lookback) for k, track in self.extra_model_outputs.items()},
             lookback=lookback,
             t_started=self.t_started + start,
@@ -328,7 +346,8 @@ class SingleAgentEpisode(EpisodeState):
             t_started=self.t,
         )
         successor._item_shape = self._item_shape
-        successor._last_time = self._last_time
+        self._stop_clock()
+        successor._began = perf_counter()
         return successor
 
     def concat_episode(self, other: SingleAgentEpisode) -> None:
@@ -357,10 +376,9 @@ class SingleAgentEpisode(EpisodeState):
                 [self.infos, others_infos if isinstance(others_infos, Infos) else ListInfos.of(others_infos)]
             )
         self.is_terminated, self.is_truncated = other.is_terminated, other.is_truncated
-        self._open = not (self.is_numpy or self.is_done)
+        self._grow = None
         self.custom_data.update(other.custom_data)
-        self._duration += other._duration
-        self._last_time = other._last_time
+        self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
 
     def _check_follows(self, other: SingleAgentEpisode) -> None:
         if self.is_done or not self.is_reset:

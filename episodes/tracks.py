@@ -6,6 +6,9 @@ Both read the same way (`track[i]`, `track.get(...)`); the index arithmetic of b
 
 from __future__ import annotations
 
+import operator
+import struct
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +21,21 @@ from episodes.filling import fill_like, place
 from episodes.indexing import Indices
 
 _INTEGERS = (int, np.integer)
+_dtype_of = operator.attrgetter("dtype")
+
+
+def _packing_codes() -> dict[type, str]:
+    """The `struct` codes of Python numbers; no float where this numpy takes an array of shape (1,) for a number."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            float(np.zeros(1))
+    except TypeError:
+        return {float: "d", int: "q"}
+    return {int: "q"}
+
+
+_CODES = _packing_codes()
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +44,7 @@ class ListTrack:
 
     items: list[Any] = field(default_factory=list)  # L + n items
     lookback: int = 0  # L
+    uniform: bool = False  # True when all items are known to have one shape
 
     def __len__(self) -> int:
         return len(self.items) - self.lookback
@@ -76,7 +95,7 @@ class ListTrack:
 
     def view(self, start: int, stop: int, lookback: int = 0) -> ListTrack:
         """The items at positions [start, stop) as a track of their own."""
-        return ListTrack(self.items[start:stop], lookback)
+        return ListTrack(self.items[start:stop], lookback, self.uniform)
 
     def item_list(self, start: int, stop: int) -> list[Any]:
         """The items at positions [start, stop) as a list."""
@@ -85,6 +104,7 @@ class ListTrack:
     def joined(self, other: Track, skip: int = 0) -> ListTrack:
         """This very track, with the other's items after its lookback and the first `skip` appended."""
         self.items.extend(other.item_list(other.lookback + skip, other.total))
+        self.uniform = False
         return self
 
     def items_or_arrays(self) -> Any:
@@ -105,6 +125,8 @@ class ListTrack:
 
     def finalize(self, name: str, dtypes: Any = None) -> ArrayTrack:
         """The items as arrays; `dtypes` is a dtype, or a nested value of dtypes, or None for numpy's promotion."""
+        if self.uniform and (joined := _joined_bytes(self.items)) is not None:
+            return ArrayTrack.of(_cast(joined, name, dtypes), self.lookback)
         return ArrayTrack.of(stack_items(self.items, name, self.lookback, dtypes), self.lookback)
 
 
@@ -142,6 +164,12 @@ class ArrayTrack:
             positions = _unchecked_positions(indices, self.lookback, len(self), neg_index_as_lookback)
             return self.get_at(positions, fill)
         data, lookback = self.data, self.lookback
+        if type(indices) is int and type(data) is np.ndarray:
+            total = len(data)
+            row = indices + (lookback if indices >= 0 or neg_index_as_lookback else total)
+            if not 0 <= row < total:
+                raise indexing.out_of_range("track", indices, lookback, total - lookback)
+            return data[row]
         if type(indices) is slice:
             if lookback or neg_index_as_lookback:
                 span = indexing.span_of(indices, lookback, len(self), neg_index_as_lookback)
@@ -279,20 +307,55 @@ def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: Any 
     """
     if not items:
         return nested.map_leaves(lambda dtype: np.zeros(0, dtype), dtypes)
-    columns = nested.transpose(items)
+    columns = nested.transpose(items) if not nested.is_leaf(items[0]) else items
     if dtypes is None or not nested.same_structure(columns, dtypes):
         return nested.map_leaves(lambda column: _stack(column, name, lookback, None), columns)
     return nested.map_leaves(lambda column, dtype: _stack(column, name, lookback, dtype), columns, dtypes)
 
 
-def _stack(column: list[Any], name: str, lookback: int, dtype: np.dtype | None) -> np.ndarray:
+def _stack(column: Sequence[Any], name: str, lookback: int, dtype: np.dtype | None) -> np.ndarray:
+    return _cast(_quick(column, name, lookback), name, dtype)
+
+
+def _joined_bytes(items: list[Any]) -> np.ndarray | None:
+    """Items of one shape, joined as bytes: faster than `np.array`; None unless all are arrays of one dtype."""
+    if list(map(type, items)).count(np.ndarray) != len(items):
+        return None
+    dtype = items[0].dtype
+    if dtype.kind not in "iufb" or list(map(_dtype_of, items)).count(dtype) != len(items):
+        return None
+    try:
+        return np.frombuffer(b"".join(items), dtype).reshape(len(items), *items[0].shape)
+    except (BufferError, ValueError):
+        return None
+
+
+def _quick(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
+    """`np.array(column)`; Python numbers as float64 or int64 [n] by a faster way.
+
+    Packing refuses what has no `__float__` (or `__index__`), so nothing else slips in.
+    """
+    code = _CODES.get(type(column[0]))
+    if code is not None:
+        try:
+            return np.frombuffer(struct.pack(f"{len(column)}{code}", *column), code)
+        except (struct.error, OverflowError):
+            pass
+    return _stacked(column, name, lookback)
+
+
+def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
     try:
         array = np.array(column)
     except ValueError:
         raise _first_misfit(column, name, lookback, np.shape) from None
     if array.dtype.kind == "O":
         raise _first_misfit(column, name, lookback, lambda item: np.asarray(item).dtype.kind != "O")
-    if dtype is None or array.dtype == dtype:
+    return array
+
+
+def _cast(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
+    if not isinstance(dtype, np.dtype) or array.dtype == dtype:
         return array
     if dtype.kind in "iub" and array.dtype.kind in "fc" and not (array.astype(dtype) == array).all():
         raise ShapeMismatch(
@@ -301,7 +364,7 @@ def _stack(column: list[Any], name: str, lookback: int, dtype: np.dtype | None) 
     return array.astype(dtype)
 
 
-def _first_misfit(column: list[Any], name: str, lookback: int, kind: Callable[[Any], Any]) -> ShapeMismatch:
+def _first_misfit(column: Sequence[Any], name: str, lookback: int, kind: Callable[[Any], Any]) -> ShapeMismatch:
     kinds = [kind(item) for item in column]
     step = next((i for i, k in enumerate(kinds) if k != kinds[0] or k is False), 0)
     first, other = column[0], column[step]
