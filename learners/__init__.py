@@ -2,4 +2,9 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from learners.algorithm import Algorithm, linear_decay
+from learners.history import EpisodeHistory
+from learners.policy import LSTMPolicy, MLPPolicy, Policy
+from learners.ppo import PPO, PPOConfig
+
+__all__ = ["PPO", "Algorithm", "EpisodeHistory", "LSTMPolicy", "MLPPolicy", "PPOConfig", "Policy", "linear_decay"]

@@ -1,0 +1,57 @@
+"""What was sampled so far: every whole episode's return and length, and the last whole episodes themselves."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+
+__all__ = ["EpisodeHistory"]
+
+
+class EpisodeHistory:
+    """Chunks go in as they are sampled; whole episodes come out, however often they were cut.
+
+    Args:
+        keep: how many of the last whole episodes are kept; of the others, only returns and lengths.
+    """
+
+    def __init__(self, keep: int = 50) -> None:
+        self.returns: list[float] = []  # of whole episodes, in the order in which they ended
+        self.lengths: list[int] = []
+        self.num_steps = 0  # sampled, those of unfinished episodes too
+        self._unfinished: dict[str, list[SingleAgentEpisode]] = {}
+        self._kept: deque[list[SingleAgentEpisode]] = deque(maxlen=keep)
+
+    def add(self, pack: EpisodePack) -> None:
+        """Take a pack of whole episodes and of chunks that continue those of earlier packs; nothing is copied."""
+        self.num_steps += pack.num_steps
+        ended = pack.terminated | pack.truncated
+        for chunk, has_ended in zip(pack, ended, strict=True):
+            chunks = self._unfinished.setdefault(chunk.id_, [])
+            chunks.append(chunk)
+            if has_ended:
+                self._finish(self._unfinished.pop(chunk.id_))
+
+    def _finish(self, chunks: list[SingleAgentEpisode]) -> None:
+        self.returns.append(float(sum(chunk.get_return() for chunk in chunks)))
+        self.lengths.append(sum(len(chunk) for chunk in chunks))
+        self._kept.append(chunks)
+
+    def mean_return(self, last: int = 50) -> float:
+        """The mean return of the last whole episodes; NaN before the first."""
+        return float(np.mean(self.returns[-last:])) if self.returns else float("nan")
+
+    def episodes(self) -> list[SingleAgentEpisode]:
+        """The last whole episodes, each in one piece, the newest last."""
+        return [_joined(chunks) for chunks in self._kept]
+
+
+def _joined(chunks: list[SingleAgentEpisode]) -> SingleAgentEpisode:
+    whole = chunks[0].slice(slice(None))
+    for chunk in chunks[1:]:
+        whole.concat_episode(chunk)
+    return whole.to_numpy()

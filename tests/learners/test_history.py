@@ -1,0 +1,99 @@
+"""Whole episodes out of the chunks that a runner samples, and what a report makes of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from learners import EpisodeHistory
+from learners.report import draw_run, episode_table, save_episodes
+
+
+def episode(length: int, id_: str, *, terminated: bool = True) -> SingleAgentEpisode:
+    rng = np.random.default_rng(length)
+    return SingleAgentEpisode.from_arrays(
+        rng.normal(size=(length + 1, 3)).astype(np.float32),
+        rng.integers(0, 2, length),
+        rng.normal(size=length),
+        id_=id_,
+        terminated=terminated,
+        truncated=not terminated,
+        action_space=spaces.Discrete(2),
+    )
+
+
+def chunks(whole: SingleAgentEpisode, *bounds: int) -> list[SingleAgentEpisode]:
+    edges = [0, *bounds, len(whole)]
+    return [whole[a:b] for a, b in pairwise(edges)]
+
+
+def test_chunks_of_several_packs_become_the_episode_that_they_were_cut_from():
+    a, b = episode(9, "a"), episode(5, "b", terminated=False)
+    a_chunks, b_chunks = chunks(a, 3, 6), chunks(b, 4)
+    history = EpisodeHistory()
+    history.add(EpisodePack.from_episodes([a_chunks[0], b_chunks[0]]))
+    assert history.returns == []
+    history.add(EpisodePack.from_episodes([b_chunks[1], a_chunks[1]]))
+    history.add(EpisodePack.from_episodes([a_chunks[2]]))
+    assert history.lengths == [5, 9]
+    assert history.returns == pytest.approx([b.get_return(), a.get_return()])
+    assert history.num_steps == 14
+    for joined, whole in zip(history.episodes(), [b, a], strict=True):
+        assert joined.id_ == whole.id_
+        assert (joined.is_terminated, joined.is_truncated) == (whole.is_terminated, whole.is_truncated)
+        assert np.array_equal(joined.get_observations(), whole.get_observations())
+        assert np.array_equal(joined.get_rewards(), whole.get_rewards())
+
+
+def test_only_the_last_episodes_are_kept_but_all_are_counted():
+    history = EpisodeHistory(keep=2)
+    for i in range(5):
+        history.add(EpisodePack.from_episodes([episode(i + 1, str(i))]))
+    assert [kept.id_ for kept in history.episodes()] == ["3", "4"]
+    assert history.lengths == [1, 2, 3, 4, 5]
+    assert history.mean_return(2) == pytest.approx(np.mean(history.returns[-2:]))
+
+
+def test_before_the_first_ending_there_is_no_mean_and_no_episode():
+    history = EpisodeHistory()
+    history.add(EpisodePack.from_episodes(chunks(episode(4, "a"), 2)[:1]))
+    assert np.isnan(history.mean_return())
+    assert history.episodes() == []
+
+
+def test_the_table_has_a_line_for_each_episode_with_its_ending():
+    lines = episode_table([episode(9, "a"), episode(5, "bb", terminated=False)]).splitlines()
+    assert lines[0].split() == ["episode", "length", "return", "ending"]
+    assert [line.split()[0] for line in lines[1:]] == ["a", "bb"]
+    assert [line.split()[1] for line in lines[1:]] == ["9", "5"]
+    assert [line.split()[3] for line in lines[1:]] == ["terminated", "truncated"]
+
+
+def test_saved_episodes_are_arrays_without_a_pickle_and_come_back_equal(tmp_path: Path):
+    episodes = [episode(9, "a"), episode(5, "bb", terminated=False)]
+    save_episodes(tmp_path / "episodes.npz", episodes)
+    with np.load(tmp_path / "episodes.npz", allow_pickle=False) as file:
+        columns = dict(file)
+    assert columns["ids"].tolist() == ["a", "bb"]
+    assert columns["terminated"].tolist() == [True, False]
+    for i, whole in enumerate(episodes):
+        begin, end = columns["offsets"][i : i + 2]
+        assert np.array_equal(columns["actions"][begin:end], whole.get_actions())
+        assert np.array_equal(columns["observations"][begin + i : end + i + 1], whole.get_observations())
+
+
+@pytest.mark.parametrize("num_observed", [1, 3, 20])
+def test_a_picture_is_drawn_of_any_number_of_observed_numbers(num_observed, tmp_path: Path):
+    whole = SingleAgentEpisode.from_arrays(
+        np.zeros((6, num_observed), np.float32), np.zeros((5, 2), np.float32), np.ones(5), truncated=True
+    )
+    figure = draw_run([1.0, 2.0, 5.0], [1, 2, 5], whole, title="a run", goal=4.0)
+    figure.savefig(tmp_path / "run.png")
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert len(figure.axes) == 3

@@ -1,0 +1,133 @@
+"""Policies: shapes, seeds, heads, and the state of the recurrent one."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from episodes.errors import InvalidArgument
+from learners import LSTMPolicy, MLPPolicy
+
+OBSERVATIONS = spaces.Box(-1.0, 1.0, (3,))
+ACTION_SPACES = {
+    "discrete": spaces.Discrete(4),
+    "multi-discrete": spaces.MultiDiscrete([2, 3]),
+    "multi-binary": spaces.MultiBinary(3),
+    "box": spaces.Box(-1.0, 1.0, (2,)),
+    "dict": spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1.0, 1.0, (2,))}),
+}
+each_action_space = pytest.mark.parametrize("action_space", ACTION_SPACES.values(), ids=ACTION_SPACES.keys())
+
+
+def mlp(action_space: gym.Space = ACTION_SPACES["discrete"], seed: int = 0) -> MLPPolicy:
+    return MLPPolicy(OBSERVATIONS, action_space, generator=torch.Generator().manual_seed(seed))
+
+
+def lstm(action_space: gym.Space = ACTION_SPACES["discrete"], seed: int = 0) -> LSTMPolicy:
+    return LSTMPolicy(OBSERVATIONS, action_space, state_size=8, generator=torch.Generator().manual_seed(seed))
+
+
+def states(num_rows: int, policy: LSTMPolicy) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(part).expand(num_rows, -1) for name, part in policy.get_initial_state().items()}
+
+
+@each_action_space
+def test_an_mlp_gives_distribution_inputs_to_act_and_values_to_learn(action_space):
+    policy, obs = mlp(action_space), torch.randn(6, 3)
+    acting, learning = policy({"obs": obs}, explore=True), policy({"obs": obs})
+    assert set(acting) == {"action_dist_inputs"}
+    assert set(learning) == {"action_dist_inputs", "vf_preds"}
+    assert acting["action_dist_inputs"].shape == (6, policy.distribution.num_inputs)
+    assert torch.equal(acting["action_dist_inputs"], learning["action_dist_inputs"])
+    assert torch.equal(policy.compute_values({"obs": obs}), learning["vf_preds"])
+    assert learning["vf_preds"].shape == (6,)
+
+
+@each_action_space
+def test_an_lstm_keeps_the_time_axis_and_gives_its_last_state(action_space):
+    policy = lstm(action_space)
+    batch = {"obs": torch.randn(5, 7, 3), "state_in": states(5, policy)}
+    outputs = policy(batch)
+    assert outputs["action_dist_inputs"].shape == (5, 7, policy.distribution.num_inputs)
+    assert outputs["vf_preds"].shape == (5, 7)
+    assert {name: part.shape for name, part in outputs["state_out"].items()} == {"h": (5, 8), "c": (5, 8)}
+    assert torch.equal(policy.compute_values(batch), outputs["vf_preds"])
+    assert "vf_preds" not in policy(batch, explore=False)
+
+
+def test_an_lstm_stepped_one_by_one_says_what_it_says_of_the_whole_sequence():
+    policy, obs = lstm(), torch.randn(4, 6, 3)
+    whole = policy({"obs": obs, "state_in": states(4, policy)})
+    state, singles = states(4, policy), []
+    for t in range(6):
+        outputs = policy({"obs": obs[:, t : t + 1], "state_in": state})
+        state = outputs["state_out"]
+        singles.append(outputs["action_dist_inputs"])
+    torch.testing.assert_close(torch.cat(singles, 1), whole["action_dist_inputs"])
+    torch.testing.assert_close(state["h"], whole["state_out"]["h"])
+
+
+@pytest.mark.parametrize("make", [mlp, lstm])
+def test_weights_depend_on_the_generator_alone(make):
+    torch.manual_seed(1)
+    first = make(seed=3).state_dict()
+    torch.manual_seed(2)
+    same, other = make(seed=3).state_dict(), make(seed=4).state_dict()
+    assert all(torch.equal(first[name], same[name]) for name in first)
+    assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_the_first_policy_is_nearly_uniform():
+    policy = mlp()
+    inputs = policy({"obs": torch.randn(100, 3)})["action_dist_inputs"]
+    assert (policy.distribution.entropy(inputs) > np.log(4) - 0.01).all()
+
+
+def test_a_box_policy_begins_at_deviation_one_and_learns_it_as_a_parameter():
+    policy = mlp(ACTION_SPACES["box"])
+    inputs = policy({"obs": torch.randn(10, 3)})["action_dist_inputs"]
+    assert torch.equal(inputs[:, 2:], torch.zeros(10, 2))
+    inputs.sum().backward()
+    gradient = policy.get_parameter("actor.4.log_std").grad
+    assert gradient is not None
+    assert gradient.tolist() == [10.0, 10.0]
+
+
+def test_observations_with_several_axes_are_read_flat():
+    policy = MLPPolicy(spaces.Box(-1, 1, (2, 3)), spaces.Discrete(2))
+    obs = torch.randn(5, 2, 3)
+    assert torch.equal(policy({"obs": obs})["vf_preds"], policy.compute_values({"obs": obs.flatten(1)}))
+
+
+def test_an_observation_space_that_is_no_box_is_refused_with_advice():
+    with pytest.raises(InvalidArgument, match="FlattenObservations"):
+        MLPPolicy(spaces.Dict({"a": OBSERVATIONS}), spaces.Discrete(2))
+
+
+@each_action_space
+@pytest.mark.parametrize("explore", [False, True])
+def test_one_action_for_one_observation_is_a_member_of_the_space(action_space, explore):
+    torch.manual_seed(0)
+    action = mlp(action_space).compute_action(np.array([0.1, 0.2, -0.3]), explore=explore)
+    if isinstance(action_space, spaces.Box):
+        assert action.shape == (2,)
+        assert action.dtype == np.float32
+    elif isinstance(action_space, spaces.Dict):
+        assert set(action) == {"a", "b"}
+    else:
+        assert action_space.contains(action[()] if action.ndim == 0 else action)
+
+
+def test_without_exploring_one_observation_always_gets_the_same_action():
+    policy = mlp(ACTION_SPACES["box"])
+    actions = [policy.compute_action(np.ones(3), explore=False) for _ in range(3)]
+    assert np.array_equal(actions[0], actions[1])
+    assert np.array_equal(actions[1], actions[2])
+
+
+def test_a_recurrent_policy_refuses_to_act_without_its_state():
+    with pytest.raises(InvalidArgument, match="carries a state"):
+        lstm().compute_action(np.ones(3))

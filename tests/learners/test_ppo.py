@@ -1,0 +1,229 @@
+"""PPO on packs made by hand: the loss, the gradient's direction, minibatches, and the state of a run."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from episodes.errors import InvalidArgument, UnknownKey
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from learners import PPO, LSTMPolicy, MLPPolicy, PPOConfig, linear_decay
+from learners.ppo import clipped_surrogate, ppo_loss
+
+OBSERVATIONS = spaces.Box(-1.0, 1.0, (2,))
+TWO_ACTIONS = spaces.Discrete(2)
+
+
+def policy(seed: int = 0, action_space: spaces.Space = TWO_ACTIONS) -> MLPPolicy:
+    return MLPPolicy(OBSERVATIONS, action_space, hidden_sizes=(16,), generator=torch.Generator().manual_seed(seed))
+
+
+def bandit_episodes(num: int = 8, length: int = 16, seed: int = 0) -> list[SingleAgentEpisode]:
+    """Episodes in which action 1 is worth 1 and action 0 nothing, sampled uniformly."""
+    rng = np.random.default_rng(seed)
+    episodes = []
+    for i in range(num):
+        actions = rng.integers(0, 2, length)
+        episode = SingleAgentEpisode.from_arrays(
+            rng.uniform(-1, 1, (length + 1, 2)).astype(np.float32),
+            actions,
+            actions.astype(np.float64),
+            terminated=i % 2 == 0,
+            truncated=i % 2 == 1,
+            extra_model_outputs={"action_logp": np.full(length, np.log(0.5), np.float32)},
+        )
+        episodes.append(episode)
+    return episodes
+
+
+def test_the_clipped_surrogate_gains_nothing_outside_the_clip_and_loses_without_bound():
+    ratio = torch.tensor([0.5, 0.9, 1.0, 1.1, 1.5, 0.5, 1.5])
+    advantages = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, -1.0, -1.0])
+    expected = torch.tensor([0.5, 0.9, 1.0, 1.1, 1.2, -0.8, -1.5])
+    torch.testing.assert_close(clipped_surrogate(ratio, advantages, 0.2), expected)
+
+
+def test_the_loss_is_the_sum_of_its_parts_as_the_paper_writes_it():
+    learner, generator = policy(), torch.Generator().manual_seed(5)
+    obs = torch.randn(40, 2, generator=generator)
+    batch = {
+        "actions": torch.randint(0, 2, (40,), generator=generator),
+        "action_logp": -torch.rand(40, generator=generator),
+        "advantages": torch.randn(40, generator=generator),
+        "value_targets": torch.randn(40, generator=generator),
+    }
+    outputs = learner({"obs": obs})
+    config = PPOConfig(clip=0.1, value_coefficient=0.7, entropy_coefficient=0.03)
+    loss, measured = ppo_loss(learner.distribution, outputs, batch, config)
+    categorical = torch.distributions.Categorical(logits=outputs["action_dist_inputs"])
+    surrogates = []
+    for i, (logp, old) in enumerate(zip(categorical.log_prob(batch["actions"]), batch["action_logp"], strict=True)):
+        ratio, advantage = float((logp - old).detach().exp()), float(batch["advantages"][i])
+        surrogates.append(min(ratio * advantage, min(max(ratio, 0.9), 1.1) * advantage))
+    value_loss = ((outputs["vf_preds"] - batch["value_targets"]) ** 2).mean()
+    expected = -np.mean(surrogates) + 0.7 * value_loss - 0.03 * categorical.entropy().mean()
+    torch.testing.assert_close(loss, expected.to(loss.dtype))
+    torch.testing.assert_close(measured["entropy"], categorical.entropy().mean())
+    assert measured["kl"] >= 0
+
+
+def test_an_update_makes_rewarded_actions_likelier():
+    learner = policy()
+    ppo = PPO(learner, PPOConfig(learning_rate=1e-2, gamma=0.0, lambda_=0.0, minibatch_size=32))
+    obs = torch.rand(64, 2) * 2 - 1
+    before = learner({"obs": obs})["action_dist_inputs"].softmax(-1)[:, 1]
+    metrics = ppo.update(bandit_episodes())
+    after = learner({"obs": obs})["action_dist_inputs"].softmax(-1)[:, 1]
+    assert after.mean() > before.mean() + 0.05
+    assert metrics["clip_fraction"] > 0
+    assert set(metrics) >= {"policy_loss", "value_loss", "entropy", "kl", "gradient_norm", "learning_rate"}
+
+
+def test_values_come_near_their_targets():
+    learner = policy()
+    ppo = PPO(learner, PPOConfig(learning_rate=1e-2, gamma=0.0, lambda_=0.0, minibatch_size=32, num_epochs=1))
+    losses = [ppo.update(bandit_episodes())["value_loss"] for _ in range(15)]
+    assert losses[-1] < losses[0]
+    assert losses[-1] == pytest.approx(0.25, abs=0.05)  # the variance of a fair coin
+
+
+def test_a_list_of_episodes_and_their_pack_teach_the_same():
+    states = []
+    for episodes in (bandit_episodes(), EpisodePack.from_episodes(bandit_episodes())):
+        ppo = PPO(policy(), seed=1)
+        ppo.update(episodes)
+        states.append(ppo.policy.state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_an_update_leaves_the_episodes_as_they_are():
+    episodes, untouched = bandit_episodes(), bandit_episodes()
+    PPO(policy()).update(episodes)
+    for episode, same in zip(episodes, untouched, strict=True):
+        assert np.array_equal(episode.get_observations(), same.get_observations())
+        assert np.array_equal(episode.get_rewards(), same.get_rewards())
+
+
+def test_each_epoch_sees_each_step_once():
+    seen: list[torch.Tensor] = []
+
+    class Watched(MLPPolicy):
+        def forward(self, batch, explore=None):
+            seen.append(batch["obs"])
+            return super().forward(batch, explore)
+
+    episodes = bandit_episodes(num=3, length=7)
+    ppo = PPO(Watched(OBSERVATIONS, TWO_ACTIONS), PPOConfig(num_epochs=2, minibatch_size=10))
+    ppo.update(episodes)
+    expected = np.concatenate([episode.get_observations()[:-1] for episode in episodes])
+    assert [len(obs) for obs in seen] == [10, 10, 1] * 2
+    orders = [torch.cat(seen[:3]).numpy(), torch.cat(seen[3:]).numpy()]
+    for order in orders:
+        assert np.array_equal(order[np.lexsort(order.T)], expected[np.lexsort(expected.T)])
+    assert not np.array_equal(orders[0], orders[1])
+
+
+def test_no_further_epoch_once_the_policy_has_moved_too_far():
+    steps = []
+    for max_kl in (None, 1e-9):
+        ppo = PPO(policy(), PPOConfig(learning_rate=1e-2, num_epochs=10, minibatch_size=64, max_kl=max_kl))
+        ppo.update(bandit_episodes())
+        steps.append(float(ppo.optimizer.state_dict()["state"][0]["step"]))
+    assert steps == [20.0, 2.0]
+
+
+def test_the_learning_rate_comes_down_to_zero_in_equal_steps():
+    ppo = PPO(policy(), PPOConfig(learning_rate=0.4, num_epochs=1), scheduler=linear_decay(4))
+    rates = [ppo.update(bandit_episodes(num=1))["learning_rate"] for _ in range(6)]
+    assert rates == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.0, 0.0])
+
+
+def test_a_restored_run_goes_on_as_if_it_had_never_stopped():
+    def make(seed: int) -> PPO:
+        return PPO(policy(seed), PPOConfig(minibatch_size=32), scheduler=linear_decay(10), seed=seed)
+
+    ppo = make(0)
+    ppo.update(bandit_episodes(seed=1))
+    file = io.BytesIO()
+    torch.save(ppo.state_dict(), file)
+    file.seek(0)
+    restored = make(99)
+    restored.load_state_dict(torch.load(file, weights_only=True))
+    assert restored.num_updates == 1
+    for seed in (2, 3):
+        assert ppo.update(bandit_episodes(seed=seed)) == restored.update(bandit_episodes(seed=seed))
+    ours, theirs = ppo.policy.state_dict(), restored.policy.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_padding_teaches_nothing():
+    """A recurrent train batch with garbage in its padding gives the same weights as one with zeros there."""
+    generator = torch.Generator().manual_seed(3)
+    mask = torch.arange(5)[None] < torch.tensor([5, 2, 4])[:, None]  # [3, 5]
+    zeros = {name: torch.zeros(3, 8) for name in ("h", "c")}
+
+    def batch(padding: float) -> dict[str, object]:
+        generator.manual_seed(3)
+        columns = {
+            "obs": torch.randn(3, 5, 2, generator=generator),
+            "action_logp": -torch.rand(3, 5, generator=generator),
+            "advantages": torch.randn(3, 5, generator=generator),
+            "value_targets": torch.randn(3, 5, generator=generator),
+        }
+        for column in columns.values():
+            column[~mask] = padding
+        actions = torch.randint(0, 2, (3, 5), generator=generator) * mask
+        return {**columns, "actions": actions, "loss_mask": mask, "state_in": zeros}
+
+    learned = []
+    for padding in (0.0, 1e3):
+        recurrent = LSTMPolicy(OBSERVATIONS, TWO_ACTIONS, state_size=8, generator=torch.Generator().manual_seed(0))
+        PPO(recurrent, PPOConfig(num_epochs=2, minibatch_size=10)).learn(batch(padding))
+        learned.append(recurrent.state_dict())
+    assert all(torch.equal(learned[0][name], learned[1][name]) for name in learned[0])
+
+
+def test_continuous_actions_learn_too():
+    learner = policy(action_space=spaces.Box(-1.0, 1.0, (1,)))
+    rng = np.random.default_rng(0)
+    actions = rng.normal(size=(256, 1)).astype(np.float32)
+    logp = (-0.5 * actions[:, 0] ** 2 - 0.5 * np.log(2 * np.pi)).astype(np.float32)
+    episode = SingleAgentEpisode.from_arrays(
+        rng.uniform(-1, 1, (257, 2)).astype(np.float32),
+        actions,
+        -((actions[:, 0] - 0.5) ** 2).astype(np.float64),
+        truncated=True,
+        extra_model_outputs={"action_logp": logp},
+    )
+    PPO(learner, PPOConfig(learning_rate=1e-2, gamma=0.0, lambda_=0.0)).update([episode])
+    mean, log_std = learner({"obs": torch.zeros(1, 2)})["action_dist_inputs"][0].tolist()
+    assert mean > 0.05
+    assert log_std < 0
+
+
+def test_a_batch_that_lacks_a_column_says_which_and_what_to_do():
+    episode = SingleAgentEpisode.from_arrays(np.zeros((3, 2), np.float32), np.zeros(2, np.int64), np.ones(2))
+    with pytest.raises(UnknownKey, match=r"action_logp.*explore=True"):
+        PPO(policy()).update([episode])
+
+
+def test_nothing_to_learn_from_is_an_error():
+    reset = SingleAgentEpisode.from_arrays(
+        np.zeros((1, 2), np.float32),
+        np.zeros(0, np.int64),
+        np.zeros(0),
+        extra_model_outputs={"action_logp": np.zeros(0, np.float32)},
+    )
+    with pytest.raises(InvalidArgument, match="no steps"):
+        PPO(policy()).update([reset])
+
+
+@pytest.mark.parametrize("wrong", [{"num_epochs": 0}, {"minibatch_size": 0}, {"gamma": 1.1}, {"lambda_": -0.1}])
+def test_numbers_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+        PPOConfig(**wrong)
