@@ -1,0 +1,87 @@
+"""A PPO train batch of 4,000 steps in 38 episodes, with and without advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE, Steps, our_episode, train_steps
+from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most
+from benchmarks.peers import RLLIB, pipelines
+
+EXTRAS = ("action_dist_inputs", "action_logp")
+
+
+def ppo_steps(size: Size) -> list[Steps]:
+    """4,000 steps in 38 episodes, the last one cut."""
+    return train_steps(size(4000), size(38) if size.most is None else 3, EXTRAS)
+
+
+def our_batch(*, packed: bool, gae: bool = False) -> Callable[[Size], Timed]:
+    """Our learner pipeline on a list of finalized episodes, or on a pack of them."""
+
+    def prepare(size: Size) -> Timed:
+        from connectors import learner_pipeline
+        from connectors.learner import GeneralizedAdvantageEstimation
+        from episodes import EpisodePack
+
+        episodes: Any = [our_episode(steps) for steps in ppo_steps(size)]
+        episodes = EpisodePack.from_episodes(episodes) if packed else episodes
+        returns = GeneralizedAdvantageEstimation(gamma=0.99, lambda_=0.95) if gae else None
+        pipeline = learner_pipeline(OBSERVATION_SPACE, ACTION_SPACE, returns=returns)
+        module = ReadyValues()
+        return Timed(lambda: pipeline(rl_module=module, batch={}, episodes=episodes))
+
+    return prepare
+
+
+class ReadyValues:
+    """A policy whose value function answers at once, so that a figure shows the pipeline alone."""
+
+    is_stateful = False
+
+    def __init__(self) -> None:
+        self.values = torch.zeros(100_000)
+
+    def compute_values(self, batch: dict[str, Any]) -> torch.Tensor:
+        return self.values[: len(batch["obs"])]
+
+
+def bare_concatenation(size: Size) -> Timed:
+    """One `np.concatenate` a column over the finalized episodes' arrays, and `torch.from_numpy` of each."""
+    data = ppo_steps(size)
+
+    def run() -> dict[str, torch.Tensor]:
+        terminateds = np.zeros(sum(map(len, data)), bool)
+        truncateds = np.zeros_like(terminateds)
+        ends = np.cumsum([len(steps) for steps in data]) - 1
+        terminateds[ends] = [steps.terminated for steps in data]
+        columns = {
+            "obs": np.concatenate([steps.observations[:-1] for steps in data]),
+            "actions": np.concatenate([steps.actions for steps in data]),
+            "rewards": np.concatenate([steps.rewards for steps in data]),
+            "terminateds": terminateds,
+            "truncateds": truncateds,
+            **{key: np.concatenate([steps.extras[key] for steps in data]) for key in EXTRAS},
+        }
+        return {key: torch.from_numpy(column) for key, column in columns.items()}
+
+    return Timed(run)
+
+
+LISTED = Side("ours", our_batch(packed=False))
+PACKED = Side("ours", our_batch(packed=True))
+WITH_GAE = Side("ours", our_batch(packed=False, gae=True))
+BARE = Side("np.concatenate", bare_concatenation)
+RLLIB_BATCH = Side("RLlib", pipelines.train_batch(ppo_steps), RLLIB)
+RLLIB_GAE = Side("RLlib", pipelines.train_batch(ppo_steps, gae=True), RLLIB)
+
+FIGURES = (
+    Figure("batches/list floor", LISTED, BARE, at_most(2), "ms"),
+    Figure("batches/pack floor", PACKED, BARE, at_most(1), "ms"),
+    Figure("batches/list", LISTED, RLLIB_BATCH, at_least(8), "ms"),
+    Figure("batches/list with GAE", WITH_GAE, RLLIB_GAE, at_least(8), "ms"),
+)

@@ -1,0 +1,114 @@
+"""Connector pieces: recurrent batches, actions for the environment, frame stacks, the mean-std filter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from benchmarks.batches import ReadyValues, ppo_steps
+from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE, our_episode
+from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most
+from benchmarks.peers import RLLIB, pipelines
+
+FRAME = (84, 84)
+STACK = 4
+
+
+class ReadyRecurrentValues(ReadyValues):
+    """The same for a recurrent policy: values [B, T]."""
+
+    is_stateful = True
+    max_seq_len = 20
+
+    def get_initial_state(self) -> dict[str, np.ndarray]:
+        return {"h": np.zeros(64, np.float32), "c": np.zeros(64, np.float32)}
+
+    def compute_values(self, batch: dict[str, Any]) -> torch.Tensor:
+        shape = batch["obs"].shape[:2]
+        return self.values[: shape.numel()].view(shape)
+
+
+def recurrent_batch(size: Size) -> Timed:
+    """4,000 steps in 38 episodes with recorded states of 64 + 64, cut into sequences of 20, with advantages."""
+    from connectors import learner_pipeline
+
+    episodes = [our_episode(steps.with_states_as_extras()) for steps in ppo_steps(size)]
+    module = ReadyRecurrentValues()
+    pipeline = learner_pipeline(
+        OBSERVATION_SPACE, ACTION_SPACE, gamma=0.99, lambda_=0.95, max_seq_len=20, stateful=True
+    )
+    return Timed(lambda: pipeline(rl_module=module, batch={}, episodes=episodes))
+
+
+def actions_for_environment(num_envs: int) -> Any:
+    """From distribution inputs [N, 2] to actions drawn, their log-probabilities, and what the environment gets."""
+
+    def prepare(size: Size) -> Timed:
+        from connectors import module_to_env_pipeline
+
+        inputs = torch.randn(size(num_envs), 2)
+        pipeline = module_to_env_pipeline(OBSERVATION_SPACE, ACTION_SPACE)
+
+        def run() -> None:
+            pipeline(batch={"action_dist_inputs": inputs}, explore=True)
+
+        return Timed(run)
+
+    return prepare
+
+
+def filtered(size: Size) -> Timed:
+    """A row [64, 376] through the filter: statistics updated, observations rewritten."""
+    from connectors import MeanStdFilter
+
+    space = gym.spaces.Box(-np.inf, np.inf, (376,), np.float32)
+    piece = MeanStdFilter(space, ACTION_SPACE)
+    observations = np.random.default_rng(0).standard_normal((size(64), 376), np.float32)
+    return Timed(lambda: piece.rewrite(observations))
+
+
+def frames(count: int) -> np.ndarray:
+    """Frames [count, 84, 84]."""
+    return np.random.default_rng(0).integers(0, 256, (count, *FRAME), np.uint8)
+
+
+def stacked_frames(size: Size) -> Timed:
+    """A learner batch of 32 steps of Atari-like frames, each observation and next observation a stack of 4."""
+    from connectors import FrameStacking
+    from episodes import EpisodePack, SingleAgentEpisode
+
+    steps = size(32)
+    space = gym.spaces.Box(0, 255, FRAME, np.uint8)
+    episode = SingleAgentEpisode.from_arrays(
+        frames(steps + 1), np.zeros(steps, np.int64), np.zeros(steps, np.float32), observation_space=space
+    )
+    pack = EpisodePack.from_episodes([episode])
+    piece = FrameStacking(space, ACTION_SPACE, num_frames=STACK, as_learner_connector=True, next_observations=True)
+    return Timed(lambda: piece(batch={}, episodes=pack))
+
+
+def gathered_frames(size: Size) -> Timed:
+    """The same stacks [32, 84, 84, 4] by one gather of rows each, moved to the last axis as a view."""
+    steps = size(32)
+    rows = frames(steps + 1)
+    index = np.maximum(np.arange(steps)[:, None] - np.arange(STACK - 1, -1, -1), 0)
+
+    def run() -> tuple[np.ndarray, np.ndarray]:
+        return np.moveaxis(rows[index], 1, -1), np.moveaxis(rows[np.minimum(index + 1, steps)], 1, -1)
+
+    return Timed(run)
+
+
+RECURRENT = Side("RLlib", pipelines.train_batch(ppo_steps, gae=True, lstm=True), RLLIB)
+ACTIONS = Side("RLlib", pipelines.module_to_env(64), RLLIB)
+FILTER = Side("RLlib", pipelines.mean_std_filter(64, 376), RLLIB)
+
+FIGURES = (
+    Figure("connectors/recurrent batch", Side("ours", recurrent_batch), RECURRENT, at_least(20), "ms"),
+    Figure("connectors/module to env", Side("ours", actions_for_environment(64)), ACTIONS, at_least(20), "us"),
+    Figure("connectors/frame stacks", Side("ours", stacked_frames), Side("numpy", gathered_frames), at_most(1.3), "ms"),
+    Figure("connectors/mean-std filter", Side("ours", filtered), FILTER, at_least(5), "us"),
+)

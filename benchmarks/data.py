@@ -1,0 +1,95 @@
+"""The data both sides of a figure work on: CartPole-like steps, the same arrays for everybody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+
+if TYPE_CHECKING:
+    from episodes import SingleAgentEpisode
+
+OBSERVATION_SPACE = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+ACTION_SPACE = spaces.Discrete(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """One episode's arrays: T + 1 observations, T of all else."""
+
+    observations: np.ndarray  # [T + 1, ...]
+    actions: np.ndarray  # [T]
+    rewards: np.ndarray  # [T]
+    extras: dict[str, Any]  # each [T, ...], or a dict of such
+    terminated: bool = True
+    states: dict[str, np.ndarray] = field(default_factory=dict)  # of a recurrent policy, after each step, [T, 64]
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def with_states_as_extras(self, states: dict[str, np.ndarray] | None = None) -> Steps:
+        """The states (or the given ones) as one more extra output, `state_out`, a dict of arrays."""
+        return replace(self, extras={**self.extras, "state_out": states or self.states})
+
+
+def steps(length: int, seed: int = 0, *, extras: tuple[str, ...] = (), terminated: bool = True) -> Steps:
+    """An episode of random numbers with the shapes of CartPole and the named outputs of a policy."""
+    rng = np.random.default_rng(seed)
+    outputs = {
+        "action_dist_inputs": rng.standard_normal((length, 2), np.float32),
+        "action_logp": -rng.random(length, np.float32),
+        "vf_preds": rng.standard_normal(length, np.float32),
+    }
+    return Steps(
+        observations=rng.standard_normal((length + 1, 4), np.float32),
+        actions=rng.integers(0, 2, length),
+        rewards=np.ones(length, np.float32),
+        extras={key: outputs[key] for key in extras},
+        terminated=terminated,
+        states={name: rng.standard_normal((length, 64), np.float32) for name in ("h", "c")},
+    )
+
+
+def train_steps(total: int, count: int, extras: tuple[str, ...]) -> list[Steps]:
+    """`count` episodes of uneven length, `total` steps together; the last one is cut."""
+    rng = np.random.default_rng(7)
+    shares = rng.multinomial(total - count, rng.dirichlet(np.full(count, 4.0))) + 1
+    last = count - 1
+    return [steps(int(n), i, extras=extras, terminated=i != last) for i, n in enumerate(shares)]
+
+
+def our_episode(data: Steps, lookback: int = 0, **more: Any) -> SingleAgentEpisode:
+    """Ours, finalized, with the first `lookback` steps before its step 0."""
+    from episodes import SingleAgentEpisode
+
+    return SingleAgentEpisode(**rllib_arguments(data, lookback), **more).to_numpy()
+
+
+def rllib_episode(data: Steps, lookback: int = 0, **more: Any) -> Any:
+    """RLlib's, finalized."""
+    from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+    return SingleAgentEpisode(**rllib_arguments(data, lookback), **more).to_numpy()
+
+
+def rllib_arguments(data: Steps, lookback: int) -> dict[str, Any]:
+    """The constructor's arguments, which both libraries share."""
+    return {
+        "observations": list(data.observations),
+        "actions": list(data.actions),
+        "rewards": list(data.rewards),
+        "extra_model_outputs": {key: items(values) for key, values in data.extras.items()},
+        "observation_space": OBSERVATION_SPACE,
+        "action_space": ACTION_SPACE,
+        "terminated": data.terminated,
+        "len_lookback_buffer": lookback,
+    }
+
+
+def items(values: Any) -> list[Any]:
+    """A track as one item a step; of a dict of arrays, one dict a step."""
+    if not isinstance(values, dict):
+        return list(values)
+    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]

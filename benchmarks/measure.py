@@ -1,0 +1,127 @@
+"""Two sides measured in one interleaved run: A B, B A, A B, ... and the median of each."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+import traceback
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from benchmarks.figure import Counted, Figure, NotHere, Side, Size, Timed
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to measure: so many rounds of at least so many seconds for each side."""
+
+    rounds: int
+    seconds: float
+
+
+FULL = Effort(rounds=15, seconds=0.02)
+QUICK = Effort(rounds=5, seconds=0.006)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What came out. Costs are in seconds (or bytes) per item; None where nothing was measured, and `note` says why."""
+
+    figure: Figure
+    ours: float | None = None
+    other: float | None = None
+    note: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """The ratio that the bar is about."""
+        if self.ours is None or self.other is None:
+            return None
+        return self.figure.bar.ratio(self.ours, self.other)
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the bar holds; None when there was nothing to compare with."""
+        return None if self.ratio is None else self.figure.bar.holds(self.ratio)
+
+
+def measure(figure: Figure, effort: Effort, size: Size | None = None) -> Row:
+    """One row. What this machine cannot measure, or a peer that is not installed, is a row that says so."""
+    size = size or Size()
+    missing = [module for module in figure.other.needs if not installed(module)]
+    sides = [figure.ours] if missing else [figure.ours, figure.other]
+    try:
+        costs = interleaved([side.prepare(size) for side in sides], effort)
+    except NotHere as reason:
+        return Row(figure, note=str(reason))
+    if missing:
+        return Row(figure, ours=costs[0], note=f"not installed: {', '.join(missing)}")
+    return Row(figure, ours=costs[0], other=costs[1])
+
+
+def failure(figure: Figure, error: Exception) -> Row:
+    """The row of a figure whose measurement raised."""
+    return Row(figure, note=traceback.format_exception_only(error)[-1].strip().splitlines()[0])
+
+
+def installed(module: str) -> bool:
+    """Whether a module can be imported (it is not imported)."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def interleaved(works: list[Timed | Counted], effort: Effort) -> list[float]:
+    """Median costs per item, one for each piece of work, the sides taking turns in going first."""
+    gc.collect()
+    gc.freeze()
+    try:
+        calls = [enough_calls(work, effort.seconds) for work in works]
+        order = list(range(len(works)))
+        costs: list[list[float]] = [[] for _ in works]
+        for _ in range(effort.rounds):
+            for index in order:
+                costs[index].append(cost(works[index], calls[index]))
+            order.reverse()
+    finally:
+        gc.unfreeze()
+    return [statistics.median(rounds) for rounds in costs]
+
+
+def enough_calls(work: Timed | Counted, seconds: float) -> int:
+    """How many calls a round needs; finding out also warms the work."""
+    calls = 1
+    while isinstance(work, Timed):
+        spent = cost(work, calls) * calls * work.items
+        if spent >= seconds:
+            break
+        calls = max(calls + 1, min(10 * calls, int(1.2 * calls * seconds / max(spent, 1e-9))))
+    return calls
+
+
+def cost(work: Timed | Counted, calls: int) -> float:
+    """Seconds per item of so many calls in a row, without pauses of the garbage collector."""
+    if isinstance(work, Counted):
+        return work.amount
+    run = work.run
+    inputs = None if work.fresh is None else [work.fresh() for _ in range(calls)]
+    gc.collect()
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        if inputs is None:
+            for _ in range(calls):
+                run()
+        else:
+            for value in inputs:
+                run(value)
+        return (time.perf_counter() - start) / (calls * work.items)
+    finally:
+        gc.enable()
+
+
+def try_once(side: Side, size: Size) -> float:
+    """Cost per item of one small call: whether a side works at all."""
+    return cost(side.prepare(size), 1)

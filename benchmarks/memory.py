@@ -1,0 +1,120 @@
+"""Bytes per stored transition, counted by tracemalloc, against buffers that store what ours does not."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from benchmarks.data import ACTION_SPACE
+from benchmarks.figure import Counted, Figure, Side, Size, at_most
+
+WIDTH = 256  # float32: 1 kB an observation
+STORED = 20_000
+FRAME = (84, 84)
+NUM_FRAMES = 5_000
+STACK = 4
+SCALARS = 8 + 4 + 1 + 1  # action, reward, two endings
+
+
+def allocated(make: Callable[[], Any]) -> tuple[int, Any]:
+    """Bytes that are there after a call and were not before, and what it made."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        made = make()
+        return tracemalloc.get_traced_memory()[0] - before, made
+    finally:
+        tracemalloc.stop()
+
+
+def buffer_of(observations: np.ndarray, episode_length: int) -> Any:
+    """Our buffer with these observations in it, as episodes of one length."""
+    from episodes import SingleAgentEpisode
+    from episodes.replay import EpisodeReplayBuffer
+
+    length = min(episode_length, len(observations) - 1)
+    count = len(observations) // (length + 1)
+    space = gym.spaces.Box(-np.inf, np.inf, observations.shape[1:], observations.dtype.type)
+    buffer = EpisodeReplayBuffer(count * length, seed=0)
+    for i in range(count):
+        rows = observations[i * (length + 1) : (i + 1) * (length + 1)]
+        actions, rewards = np.zeros(length, np.int64), np.zeros(length, np.float32)
+        buffer.add([SingleAgentEpisode.from_arrays(rows, actions, rewards, terminated=True, observation_space=space)])
+    return buffer
+
+
+def whole_episodes(size: Size) -> Counted:
+    """Episodes of 200 steps, added whole."""
+    observations = np.zeros((size(STORED) + 1, WIDTH), np.float32)
+    spent, buffer = allocated(lambda: buffer_of(observations, 200))
+    return Counted(spent / len(buffer))
+
+
+def step_by_step(size: Size) -> Counted:
+    """64 environments that add one step at a time."""
+    from episodes.recorder import VectorRecorder
+    from episodes.replay import EpisodeReplayBuffer
+
+    num_envs, stored = 64, size(STORED)
+    space = gym.spaces.Box(-np.inf, np.inf, (WIDTH,), np.float32)
+    observations = np.zeros((num_envs, WIDTH), np.float32)
+    ended, rewards, actions = np.zeros(num_envs, bool), np.zeros(num_envs), np.zeros(num_envs, np.int64)
+
+    def fill() -> Any:
+        buffer = EpisodeReplayBuffer(stored, seed=0)
+        mode = gym.vector.AutoresetMode.NEXT_STEP
+        recorder = VectorRecorder(num_envs, space, ACTION_SPACE, autoreset_mode=mode)
+        recorder.reset(observations, {})
+        while len(buffer) < stored:
+            recorder.step(observations, actions, rewards, ended, ended, {})
+            buffer.add(recorder.take())
+        return buffer
+
+    spent, buffer = allocated(fill)
+    return Counted(spent / len(buffer))
+
+
+def frames(size: Size) -> Counted:
+    """Frames stored once, to be drawn as stacks of 4."""
+    rows = np.zeros((size(NUM_FRAMES) + 1, *FRAME), np.uint8)
+    spent, buffer = allocated(lambda: buffer_of(rows, size(NUM_FRAMES)))
+    return Counted(spent / len(buffer))
+
+
+def both_observations(size: Size) -> Counted:
+    """Rows with both observations."""
+    return Counted(2 * 4 * WIDTH + SCALARS)
+
+
+def stacks_twice(size: Size) -> Counted:
+    """Rows with both observations, each a stack of 4 frames."""
+    return Counted(2 * STACK * FRAME[0] * FRAME[1] + SCALARS)
+
+
+def drawn_episodes(size: Size) -> Counted:
+    """What drawing 16 episodes allocates."""
+    buffer = buffer_of(np.zeros((size(STORED) + 1, WIDTH), np.float32), 200)
+    buffer.sample_episodes(16)
+    return Counted(allocated(lambda: buffer.sample_episodes(16))[0] / 16)
+
+
+def copied_episodes(size: Size) -> Counted:
+    """What copies of 16 such episodes would take."""
+    length = min(200, size(STORED))
+    return Counted(length * (4 * WIDTH + SCALARS))
+
+
+TWICE = Side("both stored", both_observations)
+
+FIGURES = (
+    Figure("memory/observations of 1 kB", Side("ours", whole_episodes), TWICE, at_most(0.55), "bytes"),
+    Figure("memory/64 envs, step by step", Side("ours", step_by_step), TWICE, at_most(0.55), "bytes"),
+    Figure("memory/frame stacks", Side("ours", frames), Side("stacks stored", stacks_twice), at_most(0.15), "bytes"),
+    Figure(
+        "memory/sample_episodes", Side("ours", drawn_episodes), Side("copies", copied_episodes), at_most(0.05), "bytes"
+    ),
+)

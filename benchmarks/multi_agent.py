@@ -1,0 +1,164 @@
+"""Multi-agent episodes: growing, reading, slicing, and a runner on a CartPole with four agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE
+from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most
+from benchmarks.peers import RLLIB, multi_agent_cartpole
+
+AGENTS = (2, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """What an environment says from the reset on."""
+
+    agents: list[str]
+    first: dict[str, Any]  # observations of the reset
+    steps: list[tuple[dict[str, Any], ...]]  # per env step: observations, actions, rewards, infos
+
+    @property
+    def num_agent_steps(self) -> int:
+        return sum(len(actions) for _, actions, _, _ in self.steps)
+
+
+def all_step(num_agents: int, num_steps: int) -> Game:
+    """Every agent acts all the time."""
+    names = [f"agent_{i}" for i in range(num_agents)]
+    rows = np.random.default_rng(0).standard_normal((num_steps + 1, num_agents, 4), np.float32)
+    actions, rewards = dict.fromkeys(names, 1), dict.fromkeys(names, 0.5)
+    observations = [dict(zip(names, row, strict=True)) for row in rows]
+    return Game(names, observations[0], [(later, actions, rewards, {}) for later in observations[1:]])
+
+
+def in_turns(num_agents: int, num_steps: int) -> Game:
+    """One agent acts at a time, and the next one observes what came of it."""
+    names = [f"agent_{i}" for i in range(num_agents)]
+    rows = np.random.default_rng(0).standard_normal((num_steps + 1, 4), np.float32)
+    turns = [names[t % num_agents] for t in range(num_steps + 1)]
+    steps = [({turns[t + 1]: rows[t + 1]}, {turns[t]: 1}, {turns[t]: 0.5}, {}) for t in range(num_steps)]
+    return Game(names, {turns[0]: rows[0]}, steps)
+
+
+def our_class() -> Callable[..., Any]:
+    from episodes.multi_agent import MultiAgentEpisode
+
+    return MultiAgentEpisode
+
+
+def rllib_class() -> Callable[..., Any]:
+    from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+
+    return MultiAgentEpisode
+
+
+def grower(episode_class: Callable[..., Any], game: Game) -> Callable[[], Any]:
+    """A function that grows an episode of the game."""
+    observation_space = gym.spaces.Dict(dict.fromkeys(game.agents, OBSERVATION_SPACE))
+    action_space = gym.spaces.Dict(dict.fromkeys(game.agents, ACTION_SPACE))
+
+    def grow() -> Any:
+        episode = episode_class(observation_space=observation_space, action_space=action_space)
+        episode.add_env_reset(observations=game.first)
+        add = episode.add_env_step
+        for step in game.steps:
+            add(*step)
+        return episode
+
+    return grow
+
+
+def growing(library: Callable[[], Any], make_game: Callable[[int, int], Game], num_agents: int, num_steps: int) -> Side:
+    """Growing an episode; the cost of one agent's step."""
+
+    def prepare(size: Size) -> Timed:
+        game = make_game(num_agents, size(num_steps))
+        return Timed(grower(library(), game), game.num_agent_steps)
+
+    return side(library, prepare)
+
+
+def reading(library: Callable[[], Any], read: Callable[[Any], Any], num_agents: int, *, finalized: bool) -> Side:
+    """Reading an episode of 100 env steps in which every agent acts all the time."""
+
+    def prepare(size: Size) -> Timed:
+        episode = grower(library(), all_step(num_agents, 100))()
+        if finalized:
+            episode.to_numpy()
+        return Timed(lambda: read(episode))
+
+    return side(library, prepare)
+
+
+def side(library: Callable[[], Any], prepare: Callable[[Size], Timed]) -> Side:
+    return Side("RLlib", prepare, RLLIB) if library is rllib_class else Side("ours", prepare)
+
+
+def a_sub_episode(episode: Any) -> object:
+    return episode[20:60]
+
+
+def newest_observations(episode: Any) -> object:
+    return episode.get_observations(-1)
+
+
+def all_rewards(episode: Any) -> object:
+    return episode.get_rewards()
+
+
+def reading_figure(name: str, num_agents: int, read: Callable[[Any], Any], times: float) -> Figure:
+    """Ours against RLlib's; the newest observations are read while the episode grows, all else when it is finished."""
+    ours, other = (
+        reading(library, read, num_agents, finalized=read is not newest_observations)
+        for library in (our_class, rllib_class)
+    )
+    return Figure(f"multi_agent/{name}, {num_agents} agents", ours, other, at_least(times), "us")
+
+
+def growing_figure(name: str, game: Callable[[int, int], Game], num_agents: int, times: float) -> Figure:
+    """Ours against RLlib's over 1,000 env steps."""
+    ours, other = (growing(library, game, num_agents, 1000) for library in (our_class, rllib_class))
+    return Figure(f"multi_agent/{name}, {num_agents} agents", ours, other, at_least(times), "us")
+
+
+def flat_figure(name: str, game: Callable[[int, int], Game], num_agents: int) -> Figure:
+    """A step's cost in a long episode against the same in a short one."""
+    short = Side("ours, 100 steps", growing(our_class, game, num_agents, 100).prepare)
+    return Figure(f"multi_agent/{name}", growing(our_class, game, num_agents, 10_000), short, at_most(1.3), "us")
+
+
+def sampling(size: Size) -> Timed:
+    """Our runner on a CartPole of four agents that share a policy; per env step."""
+    from learners import MLPPolicy
+    from runners import MultiAgentEnvRunner
+
+    policy = MLPPolicy(OBSERVATION_SPACE, ACTION_SPACE)
+    runner = MultiAgentEnvRunner(
+        multi_agent_cartpole.MultiAgentCartPole,
+        {"shared": policy},
+        agent_to_module_mapping_fn=lambda agent, episode: "shared",
+    )
+    count = size(500)
+    return Timed(lambda: runner.sample(num_timesteps=count), count)
+
+
+SAMPLING = Side("ours", sampling, ("runners",))
+RLLIB_SAMPLING = Side("RLlib", multi_agent_cartpole.rllib_sampling, RLLIB)
+
+FIGURES = (
+    *(growing_figure("step, all step", all_step, num_agents, 4) for num_agents in AGENTS),
+    growing_figure("step, in turns", in_turns, 10, 10),
+    flat_figure("step, 10,000 env steps, all step", all_step, 2),
+    flat_figure("step, 10,000 env steps, in turns", in_turns, 10),
+    *(reading_figure("[20:60]", num_agents, a_sub_episode, 50) for num_agents in AGENTS),
+    *(reading_figure("get_observations(-1)", num_agents, newest_observations, 3) for num_agents in AGENTS),
+    *(reading_figure("get_rewards()", num_agents, all_rewards, 10) for num_agents in AGENTS),
+    Figure("multi_agent/sampling, 4 agents", SAMPLING, RLLIB_SAMPLING, at_least(3), "steps/s"),
+)

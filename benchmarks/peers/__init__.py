@@ -1,0 +1,7 @@
+"""The other libraries' sides, written the way their documentation says; each imports its library when prepared."""
+
+RLLIB = ("ray.rllib",)
+SB3 = ("stable_baselines3",)
+TIANSHOU = ("tianshou",)
+TORCHRL = ("torchrl",)
+CPPRB = ("cpprb",)

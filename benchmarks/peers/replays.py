@@ -1,0 +1,206 @@
+"""The other libraries' replay buffers, filled with the same transitions and drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE, Steps, rllib_episode
+from benchmarks.figure import Size, Timed
+from benchmarks.transitions import (
+    BATCH,
+    PRIORITY_ALPHA,
+    PRIORITY_BETA,
+    STORED,
+    Transitions,
+    stored_episodes,
+    transitions,
+)
+
+Prepare = Callable[[Size], Timed]
+
+
+def cpprb_columns() -> dict[str, Any]:
+    """What each transition has."""
+    flag = {"dtype": np.bool_}
+    return {
+        "obs": {"shape": 4},
+        "act": {"dtype": np.int64},
+        "rew": {},
+        "next_obs": {"shape": 4},
+        "done": flag,
+        "truncated": flag,
+    }
+
+
+def cpprb_arguments(data: Transitions) -> dict[str, Any]:
+    return {
+        "obs": data.obs,
+        "act": data.actions,
+        "rew": data.rewards,
+        "next_obs": data.new_obs,
+        "done": data.terminateds,
+        "truncated": data.truncateds,
+    }
+
+
+def cpprb_uniform(size: Size) -> Timed:
+    """cpprb's `ReplayBuffer.sample`."""
+    import cpprb
+
+    data = transitions(size(STORED))
+    buffer = cpprb.ReplayBuffer(len(data.obs), cpprb_columns())
+    buffer.add(**cpprb_arguments(data))
+    return Timed(lambda: buffer.sample(BATCH))
+
+
+def cpprb_prioritized(*, update: bool) -> Prepare:
+    """cpprb's `PrioritizedReplayBuffer.sample`, and `update_priorities` of what was drawn."""
+
+    def prepare(size: Size) -> Timed:
+        import cpprb
+
+        data = transitions(size(STORED))
+        buffer = cpprb.PrioritizedReplayBuffer(len(data.obs), cpprb_columns(), alpha=PRIORITY_ALPHA)
+        buffer.add(**cpprb_arguments(data), priorities=data.priorities)
+
+        def run() -> None:
+            drawn = buffer.sample(BATCH, beta=PRIORITY_BETA)
+            if update:
+                buffer.update_priorities(drawn["indexes"], data.new_priorities)
+
+        return Timed(run)
+
+    return prepare
+
+
+def tianshou_uniform(size: Size) -> Timed:
+    """Tianshou's `ReplayBuffer.sample`: one environment, its fastest case."""
+    from tianshou.data import ReplayBuffer
+
+    data = transitions(size(STORED))
+    buffer = ReplayBuffer.from_data(
+        obs=data.obs,  # type: ignore[arg-type]
+        act=data.actions,  # type: ignore[arg-type]
+        rew=data.rewards,  # type: ignore[arg-type]
+        terminated=data.terminateds,  # type: ignore[arg-type]
+        truncated=data.truncateds,  # type: ignore[arg-type]
+        done=data.terminateds | data.truncateds,  # type: ignore[arg-type]
+        obs_next=data.new_obs,  # type: ignore[arg-type]
+    )
+    return Timed(lambda: buffer.sample(BATCH))
+
+
+def tianshou_prioritized(*, update: bool) -> Prepare:
+    """Tianshou's `PrioritizedReplayBuffer.sample`, and `update_weight` of what was drawn."""
+
+    def prepare(size: Size) -> Timed:
+        from tianshou.data import Batch, PrioritizedReplayBuffer
+
+        data = transitions(size(STORED))
+        buffer = PrioritizedReplayBuffer(len(data.obs), alpha=PRIORITY_ALPHA, beta=PRIORITY_BETA)
+        for i in range(len(data.obs)):
+            buffer.add(
+                Batch(
+                    obs=data.obs[i],
+                    act=data.actions[i],
+                    rew=data.rewards[i],
+                    terminated=data.terminateds[i],
+                    truncated=data.truncateds[i],
+                    obs_next=data.new_obs[i],
+                    info=Batch(),
+                )
+            )
+        buffer.update_weight(np.arange(len(data.obs)), data.priorities)
+
+        def run() -> None:
+            _, indices = buffer.sample(BATCH)
+            if update:
+                buffer.update_weight(indices, data.new_priorities)
+
+        return Timed(run)
+
+    return prepare
+
+
+def sb3_uniform(size: Size) -> Timed:
+    """SB3's `ReplayBuffer.sample`, which makes tensors."""
+    from stable_baselines3.common.buffers import ReplayBuffer
+
+    data = transitions(size(STORED))
+    buffer = ReplayBuffer(len(data.obs), OBSERVATION_SPACE, ACTION_SPACE, device="cpu")
+    for i in range(len(data.obs)):
+        row = slice(i, i + 1)
+        buffer.add(data.obs[row], data.new_obs[row], data.actions[row], data.rewards[row], data.terminateds[row], [{}])
+    return Timed(lambda: buffer.sample(BATCH))
+
+
+def torchrl_data(data: Transitions) -> Any:
+    """The transitions as TorchRL lays them out."""
+    import torch
+    from tensordict import TensorDict
+
+    entries: dict[Any, Any] = {
+        "observation": data.obs,
+        "action": data.actions,
+        ("next", "observation"): data.new_obs,
+        ("next", "reward"): data.rewards,
+        ("next", "done"): data.terminateds | data.truncateds,
+        ("next", "terminated"): data.terminateds,
+        ("next", "truncated"): data.truncateds,
+    }
+    tensors = {key: torch.from_numpy(values) for key, values in entries.items()}
+    return TensorDict(tensors, batch_size=[len(data.obs)])  # type: ignore[arg-type]
+
+
+def torchrl_uniform(size: Size) -> Timed:
+    """TorchRL's `ReplayBuffer.sample` over a `LazyTensorStorage`, its leanest class."""
+    from torchrl.data import LazyTensorStorage, ReplayBuffer
+
+    data = transitions(size(STORED))
+    buffer = ReplayBuffer(storage=LazyTensorStorage(len(data.obs)), batch_size=BATCH)
+    buffer.extend(torchrl_data(data))
+    return Timed(lambda: buffer.sample())
+
+
+def torchrl_sequences(batch_size: int, length: int) -> Prepare:
+    """TorchRL's `SliceSampler`, told where episodes end."""
+
+    def prepare(size: Size) -> Timed:
+        from torchrl.data import LazyTensorStorage, ReplayBuffer, SliceSampler
+
+        data = transitions(size(STORED))
+        sampler = SliceSampler(slice_len=length, end_key=("next", "done"), strict_length=False)
+        storage = LazyTensorStorage(len(data.obs))
+        buffer = ReplayBuffer(storage=storage, sampler=sampler, batch_size=batch_size * length)
+        buffer.extend(torchrl_data(data))
+        return Timed(lambda: buffer.sample())
+
+    return prepare
+
+
+def rllib_uniform(size: Size) -> Timed:
+    """RLlib's `EpisodeReplayBuffer.sample` of sequences of one step, its fastest way to single steps."""
+    buffer = rllib_buffer(stored_episodes(size(STORED)))
+    return Timed(lambda: buffer.sample(batch_size_B=BATCH, batch_length_T=1))
+
+
+def rllib_sequences(batch_size: int, length: int) -> Prepare:
+    """RLlib's `EpisodeReplayBuffer.sample` of sequences."""
+
+    def prepare(size: Size) -> Timed:
+        buffer = rllib_buffer(stored_episodes(size(STORED)))
+        return Timed(lambda: buffer.sample(batch_size_B=batch_size, batch_length_T=length))
+
+    return prepare
+
+
+def rllib_buffer(episodes: list[Steps]) -> Any:
+    """RLlib's buffer with the episodes in it."""
+    from ray.rllib.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
+
+    buffer = EpisodeReplayBuffer(capacity=sum(map(len, episodes)))
+    buffer.add([rllib_episode(steps) for steps in episodes])
+    return buffer

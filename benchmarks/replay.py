@@ -1,0 +1,255 @@
+"""Replay: drawing transitions, sequences and frame stacks, by priority too, and adding while sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE
+from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most, limit
+from benchmarks.peers import CPPRB, RLLIB, SB3, TIANSHOU, TORCHRL, replays
+from benchmarks.transitions import BATCH, LENGTH, PRIORITY_ALPHA, PRIORITY_BETA, STORED, transitions
+
+FRAME = (84, 84)
+FRAMES = 20_000
+STACK = 4
+SHAPES = ((8, 32), (16, 64))
+
+Prepare = Callable[[Size], Timed]
+
+
+def stored_pack(num_steps: int) -> Any:
+    """The stored episodes as one pack."""
+    from episodes import EpisodePack
+
+    length = min(LENGTH, num_steps)
+    count = num_steps // length
+    rng = np.random.default_rng(0)
+    return EpisodePack(
+        observations=rng.standard_normal((count * (length + 1), 4), np.float32),
+        actions=rng.integers(0, 2, count * length),
+        rewards=np.ones(count * length, np.float32),
+        lengths=np.full(count, length),
+        terminated=np.ones(count, bool),
+        observation_space=OBSERVATION_SPACE,
+        action_space=ACTION_SPACE,
+    )
+
+
+def filled(num_steps: int) -> Any:
+    """Our uniform buffer, full."""
+    from episodes.replay import EpisodeReplayBuffer
+
+    pack = stored_pack(num_steps)
+    buffer = EpisodeReplayBuffer(pack.num_steps, seed=0)
+    buffer.add(pack)
+    return buffer
+
+
+def uniform(stored: int = STORED, n_step: int = 1) -> Prepare:
+    def prepare(size: Size) -> Timed:
+        buffer = filled(size(stored))
+        return Timed(lambda: buffer.sample(BATCH, n_step=n_step))
+
+    return prepare
+
+
+def bare_gather(size: Size) -> Timed:
+    """Index draw and one gather of each column, rows of both observations stored."""
+    data = transitions(size(STORED))
+    rng = np.random.default_rng(0)
+    columns = (data.obs, data.new_obs, data.actions, data.rewards, data.terminateds, data.truncateds)
+
+    def run() -> list[np.ndarray]:
+        rows = rng.integers(0, len(data.obs), BATCH)
+        return [column[rows] for column in columns]
+
+    return Timed(run)
+
+
+def prioritized(*, update: bool) -> Prepare:
+    def prepare(size: Size) -> Timed:
+        from episodes.replay import PrioritizedEpisodeReplayBuffer
+
+        data = transitions(size(STORED))
+        pack = stored_pack(size(STORED))
+        buffer = PrioritizedEpisodeReplayBuffer(pack.num_steps, alpha=PRIORITY_ALPHA, beta=PRIORITY_BETA, seed=0)
+        buffer.add(pack)
+        buffer.update_priorities(np.arange(pack.num_steps), data.priorities)
+
+        def run() -> None:
+            drawn = buffer.sample(BATCH)
+            if update:
+                buffer.update_priorities(drawn.indices, data.new_priorities)
+
+        return Timed(run)
+
+    return prepare
+
+
+def sequences(batch_size: int, length: int, stored: int = STORED) -> Prepare:
+    def prepare(size: Size) -> Timed:
+        buffer = filled(size(stored))
+        return Timed(lambda: buffer.sample_sequences(batch_size, length))
+
+    return prepare
+
+
+def fed_by(num_envs: int) -> Prepare:
+    """A uniform draw from a buffer that so many environments have filled, some rows at a time."""
+
+    def prepare(size: Size) -> Timed:
+        from episodes.replay import EpisodeReplayBuffer
+
+        stored = size(STORED)
+        buffer = EpisodeReplayBuffer(stored, seed=0)
+        recorder, row = recorder_and_row(min(num_envs, stored))
+        for t in range(1, stored // recorder.num_envs + 1):
+            recorder.step(*row)
+            if t % max(1, 1000 // recorder.num_envs) == 0:
+                buffer.add(recorder.take())
+        buffer.add(recorder.take())
+        return Timed(lambda: buffer.sample(BATCH))
+
+    return prepare
+
+
+def recorder_and_row(num_envs: int) -> tuple[Any, tuple[Any, ...]]:
+    """A recorder after its reset, and a row to record: one environment in a hundred ends."""
+    from episodes.recorder import VectorRecorder
+
+    rng = np.random.default_rng(0)
+    mode = gym.vector.AutoresetMode.NEXT_STEP
+    recorder = VectorRecorder(num_envs, OBSERVATION_SPACE, ACTION_SPACE, autoreset_mode=mode)
+    observations = rng.standard_normal((num_envs, 4), np.float32)
+    recorder.reset(observations, {})
+    ended = np.arange(num_envs) % 100 == 99
+    rewards, actions = np.ones(num_envs), rng.integers(0, 2, num_envs)
+    return recorder, (observations, actions, rewards, ended, np.zeros(num_envs, bool), {})
+
+
+def adding(num_envs: int) -> Prepare:
+    """Record one vector step, take it, add it; the cost of one environment's step."""
+
+    def prepare(size: Size) -> Timed:
+        from episodes.replay import EpisodeReplayBuffer
+
+        recorder, row = recorder_and_row(size(num_envs))
+        buffer = EpisodeReplayBuffer(size(STORED), seed=0)
+
+        def run() -> None:
+            recorder.step(*row)
+            buffer.add(recorder.take())
+
+        return Timed(run, recorder.num_envs)
+
+    return prepare
+
+
+def frame_rows(count: int) -> np.ndarray:
+    """Frames [count, 84, 84]."""
+    return np.random.default_rng(0).integers(0, 256, (count, *FRAME), np.uint8)
+
+
+def drawn_stacks(size: Size) -> Timed:
+    """32 transitions whose observations are stacks of 4 frames, at both ends."""
+    from episodes import EpisodePack, SingleAgentEpisode
+    from episodes.replay import EpisodeReplayBuffer
+
+    steps = size(FRAMES)
+    episode = SingleAgentEpisode.from_arrays(
+        frame_rows(steps + 1),
+        np.zeros(steps, np.int64),
+        np.zeros(steps, np.float32),
+        observation_space=gym.spaces.Box(0, 255, FRAME, np.uint8),
+    )
+    buffer = EpisodeReplayBuffer(steps, seed=0)
+    buffer.add(EpisodePack.from_episodes([episode]))
+    return Timed(lambda: buffer.sample(32, stack=STACK))
+
+
+def gathered_stacks(size: Size) -> Timed:
+    """The same stacks [32, 4, 84, 84] by one gather of rows for each end."""
+    steps = size(FRAMES)
+    rows = frame_rows(steps + 1)
+    rng = np.random.default_rng(0)
+    before = np.arange(STACK - 1, -1, -1)
+
+    def run() -> tuple[np.ndarray, np.ndarray]:
+        index = np.maximum(rng.integers(0, steps, 32)[:, None] - before, 0)
+        return rows[index], rows[np.minimum(index + 1, steps)]
+
+    return Timed(run)
+
+
+UNIFORM = Side("ours", uniform())
+DRAW = Side("ours", prioritized(update=False))
+DRAW_AND_UPDATE = Side("ours", prioritized(update=True))
+
+
+def against_peers() -> tuple[Figure, ...]:
+    """Uniform draws against the floor and every library."""
+    others = (
+        (Side("numpy", bare_gather), at_most(1.6)),
+        (Side("cpprb", replays.cpprb_uniform, CPPRB), at_least(1)),
+        (Side("SB3", replays.sb3_uniform, SB3), at_least(1)),
+        (Side("Tianshou", replays.tianshou_uniform, TIANSHOU), at_least(1)),
+        (Side("TorchRL", replays.torchrl_uniform, TORCHRL), at_least(1)),
+        (Side("RLlib", replays.rllib_uniform, RLLIB), at_least(100)),
+    )
+    return tuple(Figure(f"replay/uniform {other.name}", UNIFORM, other, bar, "us") for other, bar in others)
+
+
+def prioritized_figures() -> tuple[Figure, ...]:
+    """Draws by priority, alone and with the update of what was drawn."""
+    figures = []
+    for name, ours, update in (("draw", DRAW, False), ("draw and update", DRAW_AND_UPDATE, True)):
+        cpprb = Side("cpprb", replays.cpprb_prioritized(update=update), CPPRB)
+        tianshou = Side("Tianshou", replays.tianshou_prioritized(update=update), TIANSHOU)
+        figures += [
+            Figure(f"replay/prioritized {name} cpprb", ours, cpprb, at_least(1), "us"),
+            Figure(f"replay/prioritized {name} Tianshou", ours, tianshou, at_most(1.3), "us"),
+        ]
+    return tuple(figures)
+
+
+def sequence_figures() -> tuple[Figure, ...]:
+    """Sequences against TorchRL and RLlib, and against themselves with less stored."""
+    figures = []
+    for shape in SHAPES:
+        ours = Side("ours", sequences(*shape))
+        name = f"replay/sequences {shape[0]} x {shape[1]}"
+        small, large = Side("ours, 10k", sequences(*shape, 10_000)), Side("ours", sequences(*shape, 1_000_000))
+        figures += [
+            Figure(
+                f"{name} TorchRL", ours, Side("TorchRL", replays.torchrl_sequences(*shape), TORCHRL), at_least(10), "us"
+            ),
+            Figure(f"{name} RLlib", ours, Side("RLlib", replays.rllib_sequences(*shape), RLLIB), at_least(10), "us"),
+            Figure(f"{name} of 1M stored", large, small, at_most(1.5), "us"),
+        ]
+    return tuple(figures)
+
+
+FIGURES = (
+    *against_peers(),
+    Figure(
+        "replay/uniform of 1M stored",
+        Side("ours", uniform(1_000_000)),
+        Side("ours, 10k", uniform(10_000)),
+        at_most(1.5),
+        "us",
+    ),
+    Figure(
+        "replay/uniform from 1,000 envs", Side("ours", fed_by(1000)), Side("ours, 1 env", fed_by(1)), at_most(1.5), "us"
+    ),
+    Figure(
+        "replay/uniform n_step=3", Side("ours", uniform(n_step=3)), Side("ours, 1", UNIFORM.prepare), at_most(2), "us"
+    ),
+    *prioritized_figures(),
+    *sequence_figures(),
+    Figure("replay/frame stacks", Side("ours", drawn_stacks), Side("numpy", gathered_stacks), at_most(1.3), "us"),
+    Figure("replay/add, 64 envs", Side("ours", adding(64)), limit("bar", 0.5e-6), at_most(1), "us"),
+)

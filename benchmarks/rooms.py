@@ -1,0 +1,51 @@
+"""All figures, room by room."""
+
+from __future__ import annotations
+
+from benchmarks import (
+    batches,
+    connectors,
+    getters,
+    gpu,
+    growing,
+    memory,
+    multi_agent,
+    recording,
+    replay,
+    sampling,
+)
+from benchmarks.figure import Figure
+
+FIGURES: tuple[Figure, ...] = (
+    *growing.FIGURES,
+    *getters.FIGURES,
+    *sampling.FIGURES,
+    *recording.FIGURES,
+    *batches.FIGURES,
+    *connectors.FIGURES,
+    *gpu.FIGURES,
+    *multi_agent.FIGURES,
+    *replay.FIGURES,
+    *memory.FIGURES,
+)
+
+
+def chosen(names: list[str]) -> list[Figure]:
+    """The figures of the given names (`replay`, `replay/uniform`, or a whole name); all of them without a name.
+
+    Raises ValueError for a name that is none.
+    """
+    if not names:
+        return list(FIGURES)
+    unknown = [name for name in names if not any(goes_by(figure, name) for figure in FIGURES)]
+    if unknown:
+        known = sorted({figure.name.split("/")[0] for figure in FIGURES})
+        raise ValueError(
+            f"no figure is called {', '.join(unknown)}; rooms: {', '.join(known)} (--list shows all names)"
+        )
+    return [figure for figure in FIGURES if any(goes_by(figure, name) for name in names)]
+
+
+def goes_by(figure: Figure, name: str) -> bool:
+    """Whether a name is the figure's, or a leading part of it."""
+    return figure.name == name or figure.name.startswith((f"{name}/", f"{name} "))

@@ -1,0 +1,94 @@
+"""Rows as an aligned table, printed as they come, and as JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from benchmarks.figure import Figure
+from benchmarks.measure import Row
+
+PEERS = ("ray", "tianshou", "stable-baselines3", "torchrl", "cpprb")
+PACKAGES = ("numpy", "torch", "gymnasium", "tensordict", *PEERS)
+
+# unit -> (factor of the cost in seconds or bytes per item, digits); a negative factor: the rate, 1 / cost, instead
+UNITS = {
+    "ns": (1e9, 0),
+    "us": (1e6, 3),
+    "ms": (1e3, 3),
+    "steps/s": (-1.0, 0),
+    "GB/s": (-1e-9, 2),
+    "bytes": (1.0, 0),
+}
+WIDTHS = (16, 28, 9, 20)
+
+
+def shown(cost: float | None, unit: str) -> str:
+    """A cost per item in its unit: `0.312 us`, `12,800 steps/s`."""
+    if cost is None:
+        return "-"
+    factor, digits = UNITS[unit]
+    value = cost * factor if factor > 0 else -factor / cost
+    return f"{value:,.{digits}f} {unit}"
+
+
+def name_width(figures: Sequence[Figure]) -> int:
+    """Room for the longest name."""
+    return max((len(figure.name) for figure in figures), default=4)
+
+
+def header(width: int) -> str:
+    """The head of the table."""
+    ours, other, ratio, bar = WIDTHS
+    line = (
+        f"{'figure':<{width}}  {'ours':>{ours}}  {'the other side':>{other}}  {'ratio':>{ratio}}  {'bar':<{bar}}  holds"
+    )
+    return f"{line}\n{'-' * len(line)}"
+
+
+def formatted(row: Row, width: int) -> str:
+    """A row of the table."""
+    figure = row.figure
+    ours, other, ratio, bar = WIDTHS
+    opposite = f"{figure.other.name} {shown(row.other, figure.unit)}"
+    verdict = row.note if row.holds is None else ("yes" if row.holds else "NO")
+    times = "-" if row.ratio is None else f"{row.ratio:.2f}x"
+    cells = f"{shown(row.ours, figure.unit):>{ours}}  {opposite:>{other}}  {times:>{ratio}}"
+    return f"{figure.name:<{width}}  {cells}  {figure.bar!s:<{bar}}  {verdict}"
+
+
+def as_json(row: Row) -> dict[str, Any]:
+    """A row as plain data; costs in seconds or bytes per item."""
+    figure = row.figure
+    return {
+        "name": figure.name,
+        "ours": row.ours,
+        "other_side": figure.other.name,
+        "other": row.other,
+        "unit": figure.unit,
+        "ratio": row.ratio,
+        "bar": str(figure.bar),
+        "holds": row.holds,
+        "note": row.note,
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What was measured on: Python, cores, and the version of each library (None: not installed)."""
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "versions": {package: installed_version(package) for package in PACKAGES},
+    }
+
+
+def installed_version(package: str) -> str | None:
+    """The version of a distribution; None when it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
