@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_run", "episode_table", "save_episodes"]
 
-_BLUE, _ORANGE, _GREY, _LIGHT = "#2a6fbb", "#e07b39", "#555555", "#b8cfe8"
-_LINES = (_BLUE, _ORANGE, "#3a9d76", "#a65fa3", "#8a6d3b", "#5ab4c5", "#c94f5b", "#7a7a7a")
+_BLUE, _ORANGE, _DARK, _LIGHT = "#2a6fbb", "#e07b39", "#444444", "#a9c4e4"
+_MOST_PANELS = 6  # of observed numbers
 
 
 def episode_table(episodes: Sequence[SingleAgentEpisode]) -> str:
@@ -75,14 +75,21 @@ def draw_run(
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtra("draw_run needs matplotlib; install the extra: pip install 'rl-episodes[plot]'") from error
-    figure = Figure(figsize=(12, 4.8), dpi=120, layout="constrained")
-    figure.suptitle(title, fontsize=12, fontweight="bold", color=_GREY)
-    axes = figure.subplot_mosaic([["returns", "observations"], ["returns", "actions"]], height_ratios=[4, 1])
+    observed = _flat_rows(episode.get_observations())
+    panels = [f"obs[{k}]" for k in range(min(observed.shape[1], _MOST_PANELS))]
+    figure = Figure(figsize=(12, 5), dpi=120, layout="constrained")
+    figure.suptitle(title, fontsize=12, fontweight="bold", color=_DARK)
+    rows = [["returns", panel] for panel in [*panels, "actions"]]
+    axes = figure.subplot_mosaic(rows, height_ratios=[3.0] * len(panels) + [1.5])
     _draw_returns(axes["returns"], np.asarray(returns), np.cumsum(lengths), goal, window)
-    _draw_observations(axes["observations"], episode)
-    _draw_actions(axes["actions"], episode)
-    axes["observations"].sharex(axes["actions"])
-    axes["observations"].tick_params(labelbottom=False)
+    for k, panel in enumerate(panels):
+        _draw_numbers(axes[panel], observed[:, k], panel)
+        axes[panel].sharex(axes["actions"])
+    _draw_actions(axes["actions"], _flat_rows(episode.get_actions()))
+    more = f", {len(panels)} of {observed.shape[1]} observed numbers" if observed.shape[1] > len(panels) else ""
+    words = f"{len(episode)} steps, return {episode.get_return():g}, {ending_of(episode)}{more}"
+    figure.align_ylabels([axes[panel] for panel in [*panels, "actions"]])
+    _title(axes[panels[0]], f"the best of the last episodes: {words}")
     return figure
 
 
@@ -92,38 +99,42 @@ def _draw_returns(axes: Axes, returns: np.ndarray, steps: np.ndarray, goal: floa
     axes.plot(steps, running_mean(returns, window), color=_BLUE, linewidth=2, label=f"mean of the last {window}")
     if goal is not None:
         axes.axhline(goal, color=_ORANGE, linewidth=1.2, linestyle=(0, (4, 3)), label=f"goal: {goal:g}")
-    _label(axes, "returns of whole episodes", "environment steps")
-    axes.legend(frameon=False, fontsize=9, loc="best")
+    axes.set_xlabel("environment steps", fontsize=9, color=_DARK)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.legend(frameon=False, fontsize=9, loc="lower right", labelcolor=_DARK)
+    _title(axes, "returns of whole episodes")
+    _plain(axes)
 
 
-def _draw_observations(axes: Axes, episode: SingleAgentEpisode) -> None:
-    rows = _flat_rows(episode.get_observations())
-    for k in range(min(rows.shape[1], len(_LINES))):
-        axes.plot(rows[:, k], color=_LINES[k], linewidth=1.2, label=f"obs[{k}]")
-    more = f", the first {len(_LINES)} of {rows.shape[1]} numbers" if rows.shape[1] > len(_LINES) else ""
-    words = f"{len(episode)} steps, return {episode.get_return():g}, {ending_of(episode)}"
-    _label(axes, f"the best of the last episodes: {words}{more}", None)
-    axes.legend(frameon=False, fontsize=9, ncols=4, loc="best")
+def _draw_numbers(axes: Axes, numbers: np.ndarray, name: str) -> None:
+    """Numbers [T + 1], one an observation."""
+    axes.plot(numbers, color=_BLUE, linewidth=0.9)
+    axes.set_ylabel(name, fontsize=9, color=_DARK, rotation=0, ha="right", va="center")
+    axes.tick_params(labelbottom=False)
+    _plain(axes)
 
 
-def _draw_actions(axes: Axes, episode: SingleAgentEpisode) -> None:
-    rows = _flat_rows(episode.get_actions())
-    for k in range(min(rows.shape[1], len(_LINES))):
-        axes.step(np.arange(len(rows)), rows[:, k], where="post", color=_LINES[k], linewidth=0.8)
-    _label(axes, None, "step")
-    axes.set_ylabel("actions", fontsize=9, color=_GREY)
-    axes.margins(x=0.01, y=0.25)
+def _draw_actions(axes: Axes, actions: np.ndarray) -> None:
+    """Actions [T, k] as k strips of colour, a step wide each."""
+    axes.imshow(
+        actions.T, aspect="auto", interpolation="nearest", cmap="Blues", extent=(0, len(actions), actions.shape[1], 0)
+    )
+    axes.set_ylabel("actions", fontsize=9, color=_DARK, rotation=0, ha="right", va="center")
+    axes.set_xlabel("step", fontsize=9, color=_DARK)
+    axes.set_yticks([])
+    _plain(axes)
 
 
-def _label(axes: Axes, title: str | None, x_label: str | None) -> None:
-    if title is not None:
-        axes.set_title(title, fontsize=10, loc="left", color=_GREY)
-    if x_label is not None:
-        axes.set_xlabel(x_label, fontsize=9, color=_GREY)
+def _title(axes: Axes, title: str) -> None:
+    axes.set_title(title, fontsize=10, loc="left", color=_DARK)
+
+
+def _plain(axes: Axes) -> None:
     axes.grid(color="#eeeeee", linewidth=0.8)
+    axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#cccccc")
-    axes.tick_params(labelsize=9, colors=_GREY)
+    axes.tick_params(labelsize=8, colors=_DARK, length=2)
 
 
 def _flat_rows(nested: Any) -> np.ndarray:
