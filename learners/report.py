@@ -79,7 +79,7 @@ def draw_run(
     panels = [f"obs[{k}]" for k in range(min(observed.shape[1], _MOST_PANELS))]
     figure = Figure(figsize=(12, 5), dpi=120, layout="constrained")
     figure.suptitle(title, fontsize=12, fontweight="bold", color=_DARK)
-    rows = [["returns", panel] for panel in [*panels, "actions"]]
+    rows: Any = [["returns", panel] for panel in [*panels, "actions"]]
     axes = figure.subplot_mosaic(rows, height_ratios=[3.0] * len(panels) + [1.5])
     _draw_returns(axes["returns"], np.asarray(returns), np.cumsum(lengths), goal, window)
     for k, panel in enumerate(panels):
