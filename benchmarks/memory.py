@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -21,11 +22,14 @@ SCALARS = 8 + 4 + 1 + 1  # action, reward, two endings
 
 
 def allocated(make: Callable[[], Any]) -> tuple[int, Any]:
-    """Bytes that are there after a call and were not before, and what it made."""
+    """Bytes that a call leaves behind, and what it made; called twice, so that imports are not counted."""
+    make()
+    gc.collect()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         made = make()
+        gc.collect()
         return tracemalloc.get_traced_memory()[0] - before, made
     finally:
         tracemalloc.stop()
@@ -38,7 +42,8 @@ def buffer_of(observations: np.ndarray, episode_length: int) -> Any:
 
     length = min(episode_length, len(observations) - 1)
     count = len(observations) // (length + 1)
-    space = gym.spaces.Box(-np.inf, np.inf, observations.shape[1:], observations.dtype.type)
+    low, high = (0, 255) if observations.dtype == np.uint8 else (-np.inf, np.inf)
+    space = gym.spaces.Box(low, high, observations.shape[1:], observations.dtype.type)
     buffer = EpisodeReplayBuffer(count * length, seed=0)
     for i in range(count):
         rows = observations[i * (length + 1) : (i + 1) * (length + 1)]

@@ -1,0 +1,178 @@
+"""The benchmarks' harness measures what it says, and every figure's own side runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import __main__ as command
+from benchmarks import rooms, table
+from benchmarks.figure import Bar, Counted, Figure, NotHere, Side, Size, Timed, at_least, at_most, limit
+from benchmarks.measure import Effort, Row, interleaved, measure, try_once
+
+ONCE = Effort(rounds=3, seconds=0.0)
+TINY = Size(most=12)
+
+
+def counted(name: str, amount: float) -> Side:
+    return Side(name, lambda size: Counted(amount))
+
+
+def figure(ours: Side, other: Side, bar: Bar, name: str = "room/figure") -> Figure:
+    return Figure(name, ours, other, bar, "us")
+
+
+def no_gpu(size: Size) -> Timed:
+    raise NotHere("no GPU here")
+
+
+def broken(size: Size) -> Timed:
+    raise ValueError("does not work")
+
+
+def test_both_sides_are_measured_in_turns() -> None:
+    calls: list[str] = []
+    works: list[Timed | Counted] = [Timed(lambda: calls.append("a")), Timed(lambda: calls.append("b"))]
+    costs = interleaved(works, Effort(rounds=4, seconds=0.0))
+    assert "".join(calls) == "ab" + "abbaabba"  # once each to find the number of calls, then round after round
+    assert all(cost > 0 for cost in costs)
+
+
+def test_a_round_repeats_its_work_until_it_lasts_long_enough() -> None:
+    calls: list[int] = []
+    interleaved([Timed(lambda: calls.append(1))], Effort(rounds=1, seconds=0.002))
+    assert len(calls) > 100
+
+
+def test_costs_are_per_item() -> None:
+    (whole,) = interleaved([Timed(lambda: sum(range(20_000)))], ONCE)
+    (per_item,) = interleaved([Timed(lambda: sum(range(20_000)), items=1000)], ONCE)
+    assert per_item < whole / 50
+
+
+def test_work_that_uses_up_its_input_gets_a_fresh_one_each_time() -> None:
+    made: list[list[int]] = []
+
+    def fresh() -> list[int]:
+        made.append([1])
+        return made[-1]
+
+    interleaved([Timed(lambda value: value.pop(), fresh=fresh)], ONCE)
+    assert made
+    assert not any(made)
+
+
+@pytest.mark.parametrize(
+    ("bar", "ours", "other", "ratio", "holds"),
+    [
+        (at_least(2), 1.0, 2.0, 2.0, True),
+        (at_least(2), 1.0, 1.9, 1.9, False),
+        (at_most(1.3), 1.3, 1.0, 1.3, True),
+        (at_most(1.3), 1.4, 1.0, 1.4, False),
+    ],
+)
+def test_a_ratio_is_held_against_its_bar(bar: Bar, ours: float, other: float, ratio: float, holds: bool) -> None:
+    row = measure(figure(counted("ours", ours), counted("other", other), bar), ONCE)
+    assert row.ratio == pytest.approx(ratio)
+    assert row.holds is holds
+
+
+def test_a_limit_is_a_side_without_work() -> None:
+    row = measure(figure(counted("ours", 2e-7), limit("bar", 1e-7), at_most(1)), ONCE)
+    assert row.ratio == pytest.approx(2.0)
+    assert row.holds is False
+
+
+def test_a_peer_that_is_not_installed_is_a_row_that_says_so() -> None:
+    peer = Side("Peer", broken, ("no_such_library.inside",))
+    row = measure(figure(counted("ours", 1e-6), peer, at_least(2)), ONCE)
+    assert row.ours == 1e-6
+    assert (row.other, row.ratio, row.holds) == (None, None, None)
+    assert "not installed: no_such_library.inside" in table.formatted(row, width=20)
+
+
+def test_what_this_machine_cannot_measure_is_a_row_that_says_so() -> None:
+    row = measure(figure(Side("ours", no_gpu), counted("other", 1.0), at_least(0.8)), ONCE)
+    assert row.holds is None
+    assert table.formatted(row, width=20).endswith("no GPU here")
+
+
+def test_the_table_shows_costs_in_their_unit() -> None:
+    assert table.shown(3.12e-7, "us") == "0.312 us"
+    assert table.shown(1 / 12_800, "steps/s") == "12,800 steps/s"
+    assert table.shown(2.5e-10, "GB/s") == "4.00 GB/s"
+    assert table.shown(1064.0, "bytes") == "1,064 bytes"
+    assert table.shown(None, "us") == "-"
+
+
+def test_rows_line_up() -> None:
+    rows = [
+        Row(figure(counted("ours", 1), counted("numpy", 1), at_most(1)), ours=1e-6, other=123.4),
+        Row(
+            figure(counted("ours", 1), counted("Tianshou", 1), at_least(2.5), "room/a longer name"), note="no GPU here"
+        ),
+    ]
+    width = table.name_width([row.figure for row in rows])
+    lines = [table.formatted(row, width) for row in rows]
+    assert len({line.index("at ") for line in lines}) == 1
+    assert table.header(width).splitlines()[0].index("bar") == lines[0].index("at most")
+
+
+def test_a_name_chooses_a_room_or_a_figure() -> None:
+    assert {figure.name.split("/")[0] for figure in rooms.chosen(["getters"])} == {"getters"}
+    assert [figure.name for figure in rooms.chosen(["growing/step"])] == ["growing/step"]
+    assert len(rooms.chosen([])) == len(rooms.FIGURES)
+
+
+def test_an_unknown_name_is_answered_with_the_rooms(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["nonsense"]) == 2
+    assert "nonsense; rooms: batches, connectors, getters" in capsys.readouterr().err
+
+
+def test_the_list_has_every_name_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--list"]) == 0
+    names = capsys.readouterr().out.split("\n")[:-1]
+    assert names == [figure.name for figure in rooms.FIGURES]
+    assert len(set(names)) == len(names)
+
+
+def test_a_figure_that_fails_is_a_row_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    good = figure(counted("ours", 1.0), counted("other", 2.0), at_least(2), "room/good")
+    bad = figure(Side("ours", broken), counted("other", 2.0), at_least(2), "room/bad")
+    monkeypatch.setattr(rooms, "FIGURES", (bad, good))
+    monkeypatch.setattr(command, "hush", lambda: None)
+    file = tmp_path / "rows.json"
+    assert command.main(["--quick", "--json", str(file)]) == 1
+    printed = capsys.readouterr()
+    assert "ValueError: does not work" in printed.out
+    assert "1 of 2 hold, 1 not compared" in printed.out
+    assert "Traceback" in printed.err
+    rows = json.loads(file.read_text())["rows"]
+    assert [(row["name"], row["holds"]) for row in rows] == [("room/bad", None), ("room/good", True)]
+
+
+OURS = {figure.ours.prepare: figure for figure in reversed(rooms.FIGURES)}
+FLOORS = {figure.other.prepare: figure for figure in rooms.FIGURES if not figure.other.needs}
+
+
+@pytest.mark.parametrize("figure", OURS.values(), ids=lambda figure: figure.name)
+def test_our_side_of_each_figure_works(figure: Figure) -> None:
+    if figure.name.startswith("gpu/") and not torch.cuda.is_available():
+        with pytest.raises(NotHere, match="no GPU here"):
+            try_once(figure.ours, TINY)
+        return
+    assert try_once(figure.ours, TINY) > 0
+
+
+@pytest.mark.parametrize("figure", FLOORS.values(), ids=lambda figure: figure.name)
+def test_the_floor_of_each_figure_works(figure: Figure) -> None:
+    if figure.name.startswith("gpu/") and not torch.cuda.is_available():
+        with pytest.raises(NotHere, match="no GPU here"):
+            try_once(figure.other, TINY)
+        return
+    assert try_once(figure.other, TINY) > 0
