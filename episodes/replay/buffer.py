@@ -1,0 +1,274 @@
+"""`EpisodeReplayBuffer`: episodes kept and drawn again, at the cost of one gather a track."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from episodes.batch import Batch
+from episodes.columns import Columns
+from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.pack import EpisodePack
+from episodes.replay import draws
+from episodes.replay.chunk_blocks import add_pack
+from episodes.replay.draws import Extents, Windows
+from episodes.replay.gathering import blank, checked_keys, column, states_before
+from episodes.replay.linked_ring import REWARDS, LinkedRing
+from episodes.replay.recorder import ReplayRecorder
+from episodes.replay.ring import Allocator
+from episodes.replay.states import ring_state, set_ring_state
+from episodes.replay.stored import episode_at
+from episodes.single_agent import SingleAgentEpisode
+
+INDICES = "indices"
+
+
+class EpisodeReplayBuffer:
+    """Holds the newest `capacity` steps of the episodes and chunks that are added, and draws from them uniformly.
+
+    Steps lie in rings, in order of arrival; an observation is stored once, whoever refers to it. When the buffer is
+    full the oldest steps make way: an episode that loses its beginning goes on as a chunk with a later `t_started`.
+    A chunk continues its episode by `id_` and `t_started`, however short it is.
+
+    Args:
+        capacity: in steps.
+        seed: of the one generator that every draw uses.
+        path: a directory for memory-mapped files, for what does not fit into memory; in memory when None.
+
+    >>> buffer = EpisodeReplayBuffer(1000, seed=0)
+    >>> buffer.add([SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 1, 0], [1.0, 1.0, 1.0], terminated=True)])
+    >>> batch = buffer.sample(32, n_step=2)
+    >>> len(buffer), batch.obs.shape, sorted(set(batch.n_step.tolist()))
+    (3, (32,), [1, 2])
+    """
+
+    def __init__(self, capacity: int, *, seed: int | None = None, path: str | Path | None = None) -> None:
+        if capacity < 1:
+            raise InvalidArgument(f"capacity={capacity}: a buffer needs room for at least one step")
+        self.capacity = capacity
+        self.generator = np.random.default_rng(seed)
+        self._path = path
+        self._ring = LinkedRing(capacity, Allocator(path))
+        self._spaces: tuple[Any, Any] = (None, None)
+
+    def __len__(self) -> int:
+        """The number of steps that are there."""
+        return len(self._ring)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({len(self)} of {self.capacity} steps, {self.num_episodes} episodes, "
+            f"{self.nbytes} bytes)"
+        )
+
+    @property
+    def num_episodes(self) -> int:
+        """The number of episodes that have steps here."""
+        return len(self._ring.table)
+
+    @property
+    def num_added(self) -> int:
+        """The number of steps ever added."""
+        return self._ring.head
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tracks and links."""
+        return self._ring.nbytes
+
+    def add(self, episodes: Sequence[SingleAgentEpisode]) -> None:
+        """Add whole episodes, chunks, or a pack. Their lookbacks are not stored: they are steps of earlier chunks.
+
+        Of an episode longer than the capacity, the last steps are kept. Chunks of an episode come in order; one whose
+        predecessor is no longer there begins anew at its `t_started`.
+
+        Errors, each leaving the buffer as it was: `ChunkMismatch` for a chunk that does not begin where its episode
+        stops; `TrackMismatch` and `ShapeMismatch` for items of another kind than those stored.
+        """
+        if not len(episodes):
+            return
+        pack = EpisodePack.from_episodes(episodes)
+        add_pack(self._ring, pack)
+        self._spaces = (pack.observation_space or self._spaces[0], pack.action_space or self._spaces[1])
+
+    def recorder(self, num_envs: int, *, autoreset_mode: AutoresetMode | str) -> ReplayRecorder:
+        """A recorder that writes the rows of a vector environment straight into this buffer."""
+        return ReplayRecorder(self._ring, num_envs, autoreset_mode)
+
+    def clear(self) -> None:
+        """Forget everything but the generator's state."""
+        self._ring.clear()
+
+    # --- draws -------------------------------------------------------------------------------------------------
+
+    def sample(
+        self,
+        n: int,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        stack: int = 1,
+        include_infos: bool = False,
+        keys: Sequence[str] | None = None,
+    ) -> Batch:
+        """`n` transitions, each stored step equally likely: a `Batch` of columns [n, ...].
+
+        Args:
+            n_step: rewards are discounted sums of up to n steps of the episode, `new_obs` and the endings are those
+                after the last of them, and the column `n_step` [n] says how many they are. Near an ending they are
+                fewer; bootstrap with gamma ** n_step unless `terminateds`.
+            stack: observations become [n, stack, ...], the newest last; the episode's first one is repeated.
+            keys: which columns, of `obs`, `new_obs`, `actions`, `rewards`, `terminateds`, `truncateds` (the default),
+                the extra model outputs, `infos`, `t`, `eps_id`, `agent_id` and `module_id`.
+
+        `indices` are step numbers: they stay those of these steps. `weights` are 1. Errors: `EpisodeStateError` when
+        nothing is stored, `UnknownKey` for a column that there is not.
+        """
+        _check_positive(n=n, n_step=n_step, stack=stack)
+        slots, weights = self._draw(n)
+        return self._transitions(slots, weights, n_step, gamma, stack, checked_keys(self._ring, keys, include_infos))
+
+    def _draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Positions [n] of drawn steps, and their importance weights."""
+        size = len(self._ring)
+        if not size:
+            raise self._empty()
+        return (self.generator.random(n) * size).astype(np.int64), np.ones(n, np.float32)
+
+    def _empty(self) -> EpisodeStateError:
+        return EpisodeStateError("nothing is stored to draw from; add(episodes) first")
+
+    def _transitions(
+        self, slots: np.ndarray, weights: np.ndarray, n_step: int, gamma: float, stack: int, keys: Sequence[str]
+    ) -> Batch:
+        last, ring = slots, self._ring
+        columns: dict[str, Any] = {}
+        if n_step > 1:
+            last, returns, counts = draws.n_steps(ring.links.next, ring.track(REWARDS), slots, n_step, gamma)
+            columns[REWARDS] = returns
+        else:
+            counts = np.ones(len(slots), np.int32)
+        columns = {key: column(ring, key, slots, last, stack) if key not in columns else columns[key] for key in keys}
+        columns[Columns.N_STEP] = counts
+        columns[Columns.WEIGHTS] = weights
+        columns[INDICES] = ring.slot_numbers(slots)
+        return Batch(columns)
+
+    def sample_sequences(
+        self,
+        batch_size: int,
+        length: int,
+        *,
+        burn_in: int = 0,
+        lookback: int = 0,
+        boundary: str = "pad",
+        stack: int = 1,
+        keys: Sequence[str] | None = None,
+        include_infos: bool = False,
+    ) -> Batch:
+        """Sequences of successive steps, zero-padded: a `Batch` of columns [B, W, ...].
+
+        W is lookback + burn_in + length. Each stored step is equally likely to be the first to learn from. A sequence
+        never leaves its episode.
+
+        Args:
+            burn_in: up to so many steps before that one come first, to warm up a recurrent state; `loss_mask` is
+                False on them.
+            lookback: so many columns more on the left, for context; zeros where the episode begins later.
+            boundary: what happens where an episode ends too soon: `"pad"` leaves the sequence shorter, `"stop"` moves
+                it back so that it stops with the episode, and is shorter only where the episode is.
+
+        `loss_mask` [B, W] is True on the steps to learn from, `seq_lens` [B] counts burn-in and those, `indices`
+        [B, W] are step numbers (-1 on padding), `weights` is [B]. If there is a `state_out`, `state_in` [B, ...] is
+        that of the step before column `lookback`, zeros at the episode's beginning.
+        """
+        _check_positive(batch_size=batch_size, length=length, stack=stack, burn_in=burn_in + 1, lookback=lookback + 1)
+        if boundary not in ("pad", "stop"):
+            raise InvalidArgument(f"boundary={boundary!r}: give 'pad' or 'stop'")
+        keys = checked_keys(self._ring, keys, include_infos)
+        slots, weights = self._draw(batch_size)
+        extents = self._extents(slots)
+        if boundary == "stop":
+            slots, extents = self._moved_back(slots, extents, length)
+        found = draws.windows(self._ring.links, slots, extents, length, burn_in, lookback)
+        return self._sequences(found, lookback, weights, stack, keys)
+
+    def _extents(self, slots: np.ndarray) -> Extents:
+        ring = self._ring
+        entry, t = ring.links.entry.take(slots), ring.links.t.take(slots)
+        return Extents(t - ring.links.t.take(ring.table.first.take(entry)), ring.table.t_next.take(entry) - t)
+
+    def _moved_back(self, slots: np.ndarray, extents: Extents, length: int) -> tuple[np.ndarray, Extents]:
+        back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
+        if back.any():
+            path = draws.walk(self._ring.links.previous, slots, int(back.max()))
+            slots = path[back, np.arange(len(slots))].astype(np.int64)
+        return slots, Extents(extents.before - back, extents.onward + back)
+
+    def _sequences(self, found: Windows, lookback: int, weights: np.ndarray, stack: int, keys: Sequence[str]) -> Batch:
+        ring, there, slots = self._ring, found.there(), found.slots
+        columns = {key: column(ring, key, slots, slots, stack) for key in keys}
+        indices = ring.slot_numbers(slots)
+        if not there.all():
+            gone = ~there
+            for values in columns.values():
+                blank(values, gone)
+            indices[gone] = -1
+        columns[Columns.LOSS_MASK] = found.learned()
+        columns[Columns.SEQ_LENS] = found.stops - lookback
+        columns[Columns.WEIGHTS] = weights
+        columns[INDICES] = indices
+        if Columns.STATE_OUT in ring.tracks:
+            columns[Columns.STATE_IN] = states_before(ring, slots[:, lookback])
+        return Batch(columns)
+
+    # --- whole episodes ----------------------------------------------------------------------------------------
+
+    def sample_episodes(self, n: int) -> list[SingleAgentEpisode]:
+        """`n` of the stored episodes, each equally likely, with repetition; of each, the steps that are there.
+
+        Episodes whose steps lie in a row are views: nothing is copied, and they show what is stored there now, so
+        read them before their steps are evicted, or copy them. The others are gathered.
+        """
+        _check_positive(n=n)
+        order = self._ring.table.order
+        if not order:
+            raise self._empty()
+        picked = (self.generator.random(n) * len(order)).astype(np.int64)
+        return [self._episode(order[i]) for i in picked.tolist()]
+
+    def iter_episodes(self) -> Iterator[SingleAgentEpisode]:
+        """All stored episodes, the one with the oldest step first; views where `sample_episodes` gives views."""
+        table = self._ring.table
+        entries = np.array(table.order, np.int64)
+        for entry in entries[np.argsort(self._ring.slot_numbers(table.first[entries]))].tolist():
+            yield self._episode(entry)
+
+    def _episode(self, entry: int) -> SingleAgentEpisode:
+        return episode_at(self._ring, entry, *self._spaces)
+
+    # --- state -------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that is stored and the generator's state, as a dict of plain values and arrays of its own."""
+        return {
+            "ring": ring_state(self._ring),
+            "generator": self.generator.bit_generator.state,
+            "spaces": self._spaces,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on, bit for bit, where `get_state` was called. Errors: `InvalidArgument` for another capacity."""
+        set_ring_state(self._ring, state["ring"])
+        self.generator.bit_generator.state = state["generator"]
+        self._spaces = state["spaces"]
+
+
+def _check_positive(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            raise InvalidArgument(f"{name}={count}: give at least 1")

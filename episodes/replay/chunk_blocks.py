@@ -1,0 +1,233 @@
+"""Packs of chunks as blocks of a linked ring: which rows are written, and which steps continue which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import ChunkMismatch
+from episodes.infos import Infos
+from episodes.pack import EpisodePack
+from episodes.replay.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing
+from episodes.replay.ring import positions
+from episodes.replay.table import NONE, EpisodeFacts, EpisodeTable
+
+
+def add_pack(ring: LinkedRing, pack: EpisodePack) -> None:
+    """Put the pack's steps into the ring. When something does not fit, the ring stays as it was."""
+    ids = pack.ids.tolist()
+    distinct = len(set(ids)) == len(ids)
+    check_chunks(pack, ids, ring.table, distinct)
+    ring.prepare(pack.observations, tracks_of(pack))
+    if distinct and pack.num_steps <= ring.capacity:
+        _add_part(ring, pack)
+        return
+    for part in parts(pack, ids, ring.capacity):
+        surplus = part.num_steps - ring.capacity
+        if surplus > 0:
+            ring.pass_by(surplus)
+            part = without_beginning(part, surplus)
+        _add_part(ring, part)
+
+
+def tracks_of(pack: EpisodePack) -> dict[str, Any]:
+    """The step tracks by name; endings have no data yet, only a dtype."""
+    flags = np.zeros(0, bool)
+    named = {ACTIONS: pack.actions, REWARDS: pack.rewards, TERMINATEDS: flags, TRUNCATEDS: flags}
+    return named | pack.extra_model_outputs
+
+
+def check_chunks(pack: EpisodePack, ids: list[str], table: EpisodeTable, distinct: bool) -> None:
+    """Raise `ChunkMismatch` unless every chunk of an episode that is there begins where that one stops."""
+    if not distinct:
+        return _check_in_turn(pack, ids, table)
+    entries = table.find(ids)
+    known = entries >= 0
+    if not known.any():
+        return None
+    wrong = known & (table.ended[entries] | (table.t_next[entries] != pack.t_started)) & (pack.lengths > 0)
+    if wrong.any():
+        i = int(wrong.argmax())
+        raise _mismatch(ids[i], int(pack.t_started[i]), int(table.t_next[entries[i]]), bool(table.ended[entries[i]]))
+    return None
+
+
+def _check_in_turn(pack: EpisodePack, ids: list[str], table: EpisodeTable) -> None:
+    there: dict[str, tuple[int, bool]] = {}
+    for id_, entry in zip(ids, table.find(ids).tolist(), strict=True):
+        if entry >= 0:
+            there[id_] = int(table.t_next[entry]), bool(table.ended[entry])
+    columns = (pack.t_started, pack.lengths, pack.terminated | pack.truncated)
+    for id_, t_started, length, done in zip(ids, *(column.tolist() for column in columns), strict=True):
+        t_next, ended = there.get(id_, (t_started, False))
+        if length and (ended or t_next != t_started):
+            raise _mismatch(id_, t_started, t_next, ended)
+        there[id_] = t_started + length, done
+
+
+def _mismatch(id_: str, t_started: int, t_next: int, ended: bool) -> ChunkMismatch:
+    there = f"ended at t={t_next}" if ended else f"goes on at t={t_next}"
+    return ChunkMismatch(
+        f"episode {id_}: a chunk that begins at t={t_started}, but the episode in the buffer {there}; "
+        "add an episode's chunks in order, each once"
+    )
+
+
+def parts(pack: EpisodePack, ids: list[str], capacity: int) -> Iterator[EpisodePack]:
+    """The pack in pieces in which no episode occurs twice, of at most `capacity` steps unless they are one chunk."""
+    start, num_steps, seen = 0, 0, set()
+    for i, (id_, length) in enumerate(zip(ids, pack.lengths.tolist(), strict=True)):
+        if i > start and (id_ in seen or num_steps + length > capacity):
+            yield pack[start:i]
+            start, num_steps, seen = i, 0, set()
+        num_steps += length
+        seen.add(id_)
+    yield pack[start:]
+
+
+def without_beginning(pack: EpisodePack, num_steps: int) -> EpisodePack:
+    """A pack of one chunk as one that begins `num_steps` later, of the same arrays."""
+    return EpisodePack(
+        observations=pack.observations,
+        actions=pack.actions,
+        rewards=pack.rewards,
+        infos=pack.infos,
+        extra_model_outputs=pack.extra_model_outputs,
+        lengths=pack.lengths - num_steps,
+        lookbacks=pack.lookbacks + num_steps,
+        ids=pack.ids,
+        t_started=pack.t_started + num_steps,
+        terminated=pack.terminated,
+        truncated=pack.truncated,
+        agent_ids=pack.agent_ids,
+        module_ids=pack.module_ids,
+        multi_agent_episode_ids=pack.multi_agent_episode_ids,
+        custom_data=pack.custom_data,
+        observation_space=pack.observation_space,
+        action_space=pack.action_space,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Chunks of a pack that have steps, and what they go on from in the ring; arrays [n].
+
+    Attributes:
+        chunks: their numbers in the pack.
+        lengths: in steps; `first` and `last` are the first and last one's place among all of them.
+        known: the entries of episodes that go on; NONE for new ones.
+        survives: the episode's newest step is still there once these are added.
+        reuses: its newest observation is near enough to be these steps' first; if not, it is stored again.
+    """
+
+    chunks: np.ndarray
+    lengths: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    known: np.ndarray
+    survives: np.ndarray
+    reuses: np.ndarray
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.last[-1]) + 1
+
+    @property
+    def num_rows(self) -> int:
+        return self.num_steps + len(self.chunks) - int(self.reuses.sum())
+
+
+def _arrivals(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray) -> Arrivals:
+    table, lengths = ring.table, pack.lengths[chunks]
+    stops = np.cumsum(lengths)
+    num_steps = int(stops[-1])
+    known = table.find(pack.ids[chunks].tolist())
+    survives = (known >= 0) & (table.last[known] >= ring.head + num_steps - ring.capacity)
+    survives &= table.t_next[known] == pack.t_started[chunks]
+    # Rows stay for `window` rows longer than steps: letting an old row be referred to would make the ring larger.
+    gaps = ring.rows_head + stops - lengths - table.last_row[known] + len(chunks)
+    limit = min(max(ring.capacity // 32, 4 * len(chunks)), ring.num_rows - num_steps)
+    reuses = survives & (gaps <= limit)
+    ring.window = max(ring.window, int(gaps[reuses].max(initial=0)))
+    return Arrivals(chunks, lengths, stops - lengths, stops - 1, known, survives, reuses)
+
+
+def _add_part(ring: LinkedRing, pack: EpisodePack) -> None:
+    chunks = np.flatnonzero(pack.lengths)
+    if not len(chunks):
+        return
+    arrivals = _arrivals(ring, pack, chunks)
+    ring.make_room(arrivals.num_steps, arrivals.num_rows)
+    entries = np.where(arrivals.survives, arrivals.known, NONE)
+    new = np.flatnonzero(~arrivals.survives)
+    if len(new):
+        facts = [facts_of(pack, i) for i in chunks[new].tolist()]
+        entries[new] = ring.table.open(facts, (ring.head + arrivals.first[new]) % ring.capacity)
+    block, head = _block(ring, pack, arrivals, entries), ring.head
+    ring.append(block)
+    _put_endings(ring, pack, arrivals, head)
+    last = arrivals.last
+    ring.table.extend(entries, head + last, block.next_row[last], block.t[last] + 1)
+    ring.table.ended[entries] = pack.terminated[chunks] | pack.truncated[chunks]
+
+
+def _block(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.ndarray) -> Block:
+    first, lengths, reuses = arrivals.first, arrivals.lengths, arrivals.reuses
+    steps = np.arange(arrivals.num_steps)
+    previous = steps + (ring.head - 1)
+    previous[first] = np.where(arrivals.survives, ring.table.last[entries], ring.head + first)
+    next_row = steps + np.repeat(ring.rows_head + np.cumsum(~reuses), lengths)
+    row = next_row - 1
+    row[first[reuses]] = ring.table.last_row[entries[reuses]]
+    rows = observation_rows(pack, arrivals.chunks, reuses)
+    return Block(
+        observations=pack.observations,
+        observation_rows=rows,
+        num_rows=arrivals.num_rows,
+        tracks={ACTIONS: pack.actions, REWARDS: pack.rewards} | pack.extra_model_outputs,
+        step_rows=pack.step_rows(),
+        row=row,
+        next_row=next_row,
+        previous=previous,
+        entry=np.repeat(entries, lengths),
+        t=steps + np.repeat(pack.t_started[arrivals.chunks] - first, lengths),
+        infos=_infos(pack.infos, rows),
+    )
+
+
+def _put_endings(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, head: int) -> None:
+    slots = positions(head, arrivals.num_steps, ring.capacity)
+    for name, flags in ((TERMINATEDS, pack.terminated), (TRUNCATEDS, pack.truncated)):
+        data = ring.track(name)
+        data[slots] = False
+        data[slots[arrivals.last]] = flags[arrivals.chunks]
+
+
+def observation_rows(pack: EpisodePack, chunks: np.ndarray, reuses: np.ndarray) -> Any:
+    """The pack's observation rows that are written: not the first of a chunk that goes on from a stored one."""
+    rows = pack.all_observation_rows()
+    skipped = np.ones(len(pack), bool)
+    skipped[chunks] = reuses
+    if not skipped.any():
+        return rows
+    kept = np.ones(len(pack) + pack.num_steps, bool)
+    kept[(np.cumsum(pack.lengths + 1) - pack.lengths - 1)[skipped]] = False
+    return np.flatnonzero(kept) if isinstance(rows, slice) else rows[kept]
+
+
+def _infos(infos: Infos, rows: Any) -> Infos:
+    return infos[rows] if isinstance(rows, slice) else infos.take(rows)
+
+
+def facts_of(pack: EpisodePack, i: int) -> EpisodeFacts:
+    """What the pack says of chunk i, apart from its steps."""
+    return EpisodeFacts(
+        str(pack.ids[i]),
+        None if pack.agent_ids is None else pack.agent_ids[i],
+        None if pack.module_ids is None else pack.module_ids[i],
+        None if pack.multi_agent_episode_ids is None else pack.multi_agent_episode_ids[i],
+        None if pack.custom_data is None else pack.custom_data[i],
+    )

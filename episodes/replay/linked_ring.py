@@ -1,0 +1,213 @@
+"""The linked ring: steps in order of arrival, observations stored once, episodes held together by links.
+
+Step number k lies at position k % capacity. Observations have a ring of their own, which is a little larger: an
+episode of T steps has T + 1 of them. Both only move forward: when a step is put in place of the oldest one, nothing
+else moves, and nothing is searched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from episodes import nested
+from episodes.errors import EpisodeStateError, TrackMismatch
+from episodes.infos import Infos
+from episodes.replay.info_segments import InfoSegments
+from episodes.replay.links import StepLinks
+from episodes.replay.ring import Allocator, TrackRing, numbers, positions
+from episodes.replay.table import EpisodeTable
+
+ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS = "actions", "rewards", "terminateds", "truncateds"
+STEP_TRACKS = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """Steps about to be written: the data, and how they hang together.
+
+    Attributes:
+        observations: nested arrays; `observation_rows` of them (all when None) are written.
+        tracks: nested arrays by name; `step_rows` of them (all when None) are written.
+        row, next_row: observation row number [S] of each step, and of the observation after it.
+        previous: step number [S] of the step before, a step's own where there is none.
+        entry, t: the episode's entry in the table [S], and the time in the episode [S].
+        infos: of the observations that are written.
+    """
+
+    observations: Any
+    observation_rows: Any
+    num_rows: int
+    tracks: dict[str, Any]
+    step_rows: Any
+    row: np.ndarray
+    next_row: np.ndarray
+    previous: np.ndarray
+    entry: np.ndarray
+    t: np.ndarray
+    infos: Infos
+
+
+class LinkedRing:
+    """Tracks of up to `capacity` steps, linked.
+
+    Attributes:
+        tail, head: steps with numbers in [tail, head) are there.
+        rows_head: number of the next observation row.
+        window: how many rows before a step's `next_row` its `row` may lie.
+        generation: changes when what is stored is replaced as a whole, so that writers know.
+    """
+
+    def __init__(self, capacity: int, allocator: Allocator) -> None:
+        self.capacity = capacity
+        self.allocator = allocator
+        self.num_rows = capacity + capacity // 32 + 1
+        self.links = StepLinks(capacity)
+        self._observations: TrackRing | None = None
+        self.tracks: dict[str, TrackRing] = {}
+        self.generation = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all steps; what kind of steps they are stays."""
+        self.tail = self.head = self.rows_head = 0
+        self.window = 1
+        self.table = EpisodeTable()
+        self.infos = InfoSegments()
+        self.generation += 1
+
+    def __len__(self) -> int:
+        return self.head - self.tail
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, links included."""
+        observations = self.observations.nbytes if self.has_observations else 0
+        return observations + sum(ring.nbytes for ring in self.tracks.values()) + self.links.nbytes
+
+    @property
+    def observations(self) -> TrackRing:
+        """The ring of observations; `EpisodeStateError` before the first ones came."""
+        if self._observations is None:
+            raise EpisodeStateError("nothing was ever stored here; add(episodes) first")
+        return self._observations
+
+    @property
+    def has_observations(self) -> bool:
+        """Whether it is known what observations are like."""
+        return self._observations is not None
+
+    def set_observations(self, ring: TrackRing | None) -> None:
+        """Put another ring of observations in place."""
+        self._observations = ring
+
+    def prepare(self, observations: Any, tracks: dict[str, Any]) -> None:
+        """Check that the items [k, ...] are of the kind stored here; the first ones say which kind that is."""
+        if not self.tracks:
+            rings = {name: TrackRing(name, self.capacity, items, self.allocator) for name, items in tracks.items()}
+            self.prepare_observations(observations)
+            self.tracks = rings
+            return
+        self.prepare_observations(observations)
+        if tracks.keys() != self.tracks.keys():
+            raise TrackMismatch(
+                f"the episodes have the tracks {sorted(tracks)}; the buffer holds {sorted(self.tracks)}: "
+                "all episodes of a buffer have the same extra model outputs"
+            )
+        for name, items in tracks.items():
+            self.tracks[name].check(items)
+
+    def prepare_observations(self, observations: Any) -> None:
+        """As `prepare`, for observations that no step goes with yet."""
+        if self._observations is None:
+            self._observations = TrackRing("observations", self.num_rows, observations, self.allocator)
+        else:
+            self._observations.check(observations)
+
+    # --- making room -------------------------------------------------------------------------------------------
+
+    def make_room(self, num_steps: int, num_rows: int) -> None:
+        """Evict as many of the oldest steps as `num_steps` new ones need, and see that `num_rows` more rows fit."""
+        surplus = self.head + num_steps - self.capacity - self.tail
+        if surplus > 0:
+            self._evict(surplus)
+        oldest = self.oldest_row()
+        if self.rows_head + num_rows - oldest > self.num_rows:
+            self._grow_rows(self.rows_head + num_rows - oldest, len(self) + num_steps)
+        if self.infos.starts:
+            self.infos.drop_before(oldest)
+
+    def pass_by(self, num_steps: int) -> None:
+        """Evict everything, and number the next step as if `num_steps` had come and gone."""
+        self._evict(len(self))
+        self.head += num_steps
+        self.tail = self.head
+
+    def oldest_row(self) -> int:
+        """Number of the oldest observation row that a step may still refer to."""
+        if self.tail == self.head:
+            return max(self.rows_head - self.window, 0)
+        latest = self.rows_head - 1
+        row = latest - (latest - int(self.links.next_row[self.tail % self.capacity])) % self.num_rows
+        return max(row - self.window, 0)
+
+    def _evict(self, num_steps: int) -> None:
+        slots = positions(self.tail, num_steps, self.capacity)
+        following = self.links.unlink(slots)
+        entries = self.links.entry.take(slots)
+        self.table.first[entries] = following
+        ended = (following == slots).nonzero()[0]
+        if len(ended):
+            self.table.close(entries.take(ended).tolist())
+        self.tail += num_steps
+
+    def _grow_rows(self, needed: int, num_steps: int) -> None:
+        """Make the ring of observations larger: episodes are shorter than it was laid out for."""
+        expected = needed * self.capacity // num_steps
+        size = max(needed, min(expected, 2 * self.capacity + self.window)) + self.capacity // 32 + 1
+        if self.has_observations:
+            first = max(self.rows_head - self.num_rows, 0)
+            self.observations.resize(size, first, self.rows_head, self.allocator)
+            self.links.renumber_rows(min(self.head, self.capacity), self.rows_head, self.num_rows, size)
+        self.num_rows = size
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def append(self, block: Block) -> None:
+        """Write the block's steps, for which room was made."""
+        start, num_steps = self.head % self.capacity, len(block.t)
+        self.append_rows(block.observations, block.observation_rows, block.num_rows, block.infos)
+        if not num_steps:
+            return
+        for name, items in block.tracks.items():
+            self.tracks[name].write(self.head, items, block.step_rows)
+        self.links.append_rows(start, block.row % self.num_rows, block.next_row % self.num_rows)
+        slots = positions(self.head, num_steps, self.capacity)
+        self.links.append(slots, block.previous % self.capacity, block.entry, block.t)
+        self.head += num_steps
+
+    def append_rows(self, observations: Any, rows: Any, num_rows: int, infos: Infos) -> None:
+        """Write observations that no step refers to yet."""
+        self.observations.write(self.rows_head, observations, rows)
+        self.infos.append(self.rows_head, infos)
+        self.rows_head += num_rows
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def slot_numbers(self, slots: np.ndarray) -> np.ndarray:
+        """The step numbers at the positions."""
+        return numbers(slots, self.head, self.capacity)
+
+    def row_numbers(self, rows: np.ndarray) -> np.ndarray:
+        """The observation row numbers at the positions."""
+        return numbers(rows, self.rows_head, self.num_rows)
+
+    def track(self, name: str) -> Any:
+        """The nested arrays [capacity, ...] of a step track."""
+        return self.tracks[name].data
+
+    def structure(self, name: str) -> Any:
+        """The nested value of paths of a track's leaves."""
+        return nested.skeleton(self.tracks[name].data, name)

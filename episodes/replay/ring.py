@@ -1,0 +1,141 @@
+"""Rings of rows: arrays that are written from left to right and, once full, from the left again.
+
+Rows are numbered by arrival, from 0 and for ever; row number k lies at position k % size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from episodes import nested
+from episodes.errors import ShapeMismatch, TrackMismatch
+
+
+class Allocator:
+    """Makes the arrays of rings: in memory, or as memory-mapped `.npy` files in a directory."""
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = None if path is None else Path(path)
+        self._num_files = 0
+
+    def empty(self, size: int, item: np.ndarray) -> np.ndarray:
+        """An array [size, ...] for items with the shape and dtype of those of `item` [k, ...]."""
+        shape = (size, *item.shape[1:])
+        if self.path is None:
+            return np.empty(shape, item.dtype)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._num_files += 1
+        file = self.path / f"ring_{self._num_files}.npy"
+        return np.asarray(np.lib.format.open_memmap(file, mode="w+", dtype=item.dtype, shape=shape))
+
+
+class TrackRing:
+    """One track: nested arrays [size, ...]."""
+
+    __slots__ = ("data", "name", "plain", "size")
+
+    def __init__(self, name: str, size: int, items: Any, allocator: Allocator) -> None:
+        self.name = name
+        self.size = size
+        self.plain = nested.is_leaf(items)
+        self.data = nested.map_leaves(lambda leaf: allocator.empty(size, leaf), items)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(leaf.nbytes for leaf in nested.leaves(self.data))
+
+    def check(self, items: Any) -> None:
+        """Raise unless the items [k, ...] are of this track's structure and shape, and of a dtype that fits."""
+        if self.plain and type(items) is np.ndarray:
+            self._check_leaf(self.data, items, self.name)
+            return
+        if not nested.same_structure(self.data, items):
+            raise TrackMismatch(f"{self.name}: {nested.describe(items)}; the buffer holds {nested.describe(self.data)}")
+        there = nested.flatten(items, self.name)
+        for path, leaf in nested.flatten(self.data, self.name).items():
+            self._check_leaf(leaf, there[path], path)
+
+    def _check_leaf(self, leaf: np.ndarray, items: np.ndarray, path: str) -> None:
+        if items.shape[1:] != leaf.shape[1:]:
+            raise ShapeMismatch(f"{path}: items of shape {items.shape[1:]}; the buffer holds items of {leaf.shape[1:]}")
+        if items.dtype != leaf.dtype and not np.can_cast(items.dtype, leaf.dtype, "safe"):
+            raise TrackMismatch(
+                f"{path}: items of {items.dtype} do not fit into the buffer's {leaf.dtype} without loss; "
+                "convert them first"
+            )
+
+    def write(self, number: int, items: Any, rows: Any = None) -> None:
+        """Put `items[rows]` (all of them when None) at the positions of row numbers `number`, `number + 1`, ..."""
+        start = number % self.size
+        if self.plain:
+            put(self.data, start, picked(items, rows))
+            return
+        nested.map_leaves(lambda ring, leaf: put(ring, start, picked(leaf, rows)), self.data, items)
+
+    def overwrite(self, numbers: np.ndarray, items: Any) -> None:
+        """Put the items [k, ...] in place of those with the row numbers [k]."""
+        nested.map_leaves(lambda ring, leaf: ring.__setitem__(numbers % self.size, leaf), self.data, items)
+
+    def take(self, positions: np.ndarray) -> Any:
+        """The items at the positions [...]: nested arrays [..., ...], copied."""
+        if self.plain:
+            return self.data.take(positions, 0)
+        return nested.map_leaves(lambda leaf: leaf.take(positions, 0), self.data)
+
+    def resize(self, size: int, first: int, stop: int, allocator: Allocator) -> None:
+        """Move row numbers [first, stop) into arrays of another size."""
+
+        def moved(old: np.ndarray) -> np.ndarray:
+            new = allocator.empty(size, old)
+            for number, count in stretches(first, stop, self.size, size):
+                a, b = number % self.size, number % size
+                new[b : b + count] = old[a : a + count]
+            return new
+
+        self.data = nested.map_leaves(moved, self.data)
+        self.size = size
+
+
+def picked(items: np.ndarray, rows: slice | np.ndarray | None) -> np.ndarray:
+    """`items[rows]`, or all of them."""
+    if rows is None:
+        return items
+    return items[rows] if isinstance(rows, slice) else items.take(rows, 0)
+
+
+def put(ring: np.ndarray, start: int, items: Any) -> None:
+    """Write the items [k, ...] from position `start` on, going on at 0 after the last; k is at most the size."""
+    stop = start + len(items)
+    if stop <= len(ring):
+        ring[start:stop] = items
+        return
+    split = len(ring) - start
+    ring[start:] = items[:split]
+    ring[: stop - len(ring)] = items[split:]
+
+
+def positions(number: int, count: int, size: int) -> np.ndarray:
+    """The positions [count] of row numbers from `number` on."""
+    start = number % size
+    found = np.arange(start, start + count)
+    if start + count > size:
+        found %= size
+    return found
+
+
+def numbers(positions: np.ndarray, head: int, size: int) -> np.ndarray:
+    """The row numbers at the positions, of a ring whose next row has number `head`."""
+    latest = head - 1
+    return latest - (latest - positions) % size
+
+
+def stretches(first: int, stop: int, *sizes: int) -> Iterator[tuple[int, int]]:
+    """Row numbers [first, stop) as (number, count) pieces that lie in a row in rings of all these sizes."""
+    while first < stop:
+        count = min(stop - first, *(size - first % size for size in sizes))
+        yield first, count
+        first += count

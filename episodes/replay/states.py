@@ -1,0 +1,76 @@
+"""A linked ring as a plain dict and back, bit for bit. What is copied is what is in use, and shares no memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from episodes import nested
+from episodes.errors import InvalidArgument
+from episodes.replay.info_segments import InfoSegments
+from episodes.replay.linked_ring import LinkedRing
+from episodes.replay.links import StepLinks
+from episodes.replay.ring import TrackRing
+from episodes.replay.table import EpisodeTable
+
+_NUMBERS = ("capacity", "num_rows", "tail", "head", "rows_head", "window")
+
+
+def ring_state(ring: LinkedRing) -> dict[str, Any]:
+    """Everything in the ring: numbers, lists, dicts and arrays."""
+    num_steps, num_rows = min(ring.head, ring.capacity), min(ring.rows_head, ring.num_rows)
+    return {
+        **{name: getattr(ring, name) for name in _NUMBERS},
+        "observations": _front(ring.observations, num_rows) if ring.has_observations else None,
+        "tracks": {name: _front(track, num_steps) for name, track in ring.tracks.items()},
+        "links": {name: getattr(ring.links, name)[:num_steps].copy() for name in StepLinks.ARRAYS},
+        "table": table_state(ring.table),
+        "infos": (list(ring.infos.starts), list(ring.infos.parts)),
+    }
+
+
+def set_ring_state(ring: LinkedRing, state: dict[str, Any]) -> None:
+    """Make the ring what it was. `InvalidArgument` when it has another capacity."""
+    if state["capacity"] != ring.capacity:
+        raise InvalidArgument(
+            f"a state of a buffer with capacity={state['capacity']}, this one has capacity={ring.capacity}; "
+            "make a buffer of that capacity"
+        )
+    ring.clear()
+    for name in _NUMBERS:
+        setattr(ring, name, state[name])
+    stored = state["observations"]
+    ring.set_observations(None if stored is None else _ring_of(ring, "observations", ring.num_rows, stored))
+    ring.tracks = {name: _ring_of(ring, name, ring.capacity, items) for name, items in state["tracks"].items()}
+    for name, values in state["links"].items():
+        getattr(ring.links, name)[: len(values)] = values
+    ring.table = table_of(state["table"])
+    ring.infos = InfoSegments()
+    ring.infos.starts, ring.infos.parts = map(list, state["infos"])
+
+
+def _front(track: TrackRing, size: int) -> Any:
+    return nested.map_leaves(lambda leaf: leaf[:size].copy(), track.data)
+
+
+def _ring_of(ring: LinkedRing, name: str, size: int, items: Any) -> TrackRing:
+    track = TrackRing(name, size, items, ring.allocator)
+    track.write(0, items)
+    return track
+
+
+def table_state(table: EpisodeTable) -> dict[str, Any]:
+    """The table's entries, used and free."""
+    arrays = {name: getattr(table, name).copy() for name in EpisodeTable.ARRAYS}
+    facts = [tuple(fact) for fact in table.facts]
+    return {**arrays, "facts": facts, "order": list(table.order), "free": list(table.free)}
+
+
+def table_of(state: dict[str, Any]) -> EpisodeTable:
+    """The table whose state it is."""
+    table = EpisodeTable()
+    for name in EpisodeTable.ARRAYS:
+        setattr(table, name, np.array(state[name]))
+    table.restore_entries(state["facts"], state["order"], state["free"])
+    return table

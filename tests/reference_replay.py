@@ -1,0 +1,79 @@
+"""A slow replay buffer: a list of transitions, an episode after another, no arithmetic on positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False)
+class Transition:
+    """One step, and its neighbours in its episode."""
+
+    id_: str
+    t: int
+    obs: float
+    action: int
+    reward: float
+    new_obs: float
+    terminated: bool = False
+    truncated: bool = False
+    next: Transition | None = None
+    previous: Transition | None = None
+
+
+@dataclass
+class ReferenceReplay:
+    """The newest `capacity` transitions of all that were added."""
+
+    capacity: int
+    steps: list[Transition] = field(default_factory=list)  # all that were ever added
+
+    @property
+    def tail(self) -> int:
+        return max(len(self.steps) - self.capacity, 0)
+
+    def alive(self) -> list[Transition]:
+        return self.steps[self.tail :]
+
+    def add_chunk(self, transitions: list[Transition]) -> None:
+        """Add successive steps of one episode; they go on from its newest step if that one is still there."""
+        there = self.steps[max(len(self.steps) + len(transitions) - self.capacity, 0) :]
+        before = next((s for s in reversed(there) if s.id_ == transitions[0].id_), None)
+        for step in transitions:
+            if before is not None:
+                before.next, step.previous = step, before
+            self.steps.append(step)
+            before = step
+        alive = set(map(id, self.alive()))
+        for step in self.alive():
+            if step.previous is not None and id(step.previous) not in alive:
+                step.previous = None
+
+    def episodes(self) -> dict[str, list[Transition]]:
+        """The steps that are there, by episode."""
+        found: dict[str, list[Transition]] = {}
+        for step in self.alive():
+            found.setdefault(step.id_, []).append(step)
+        return found
+
+    @staticmethod
+    def forward(step: Transition, num: int) -> list[Transition]:
+        """The step and those that follow, `num` at most."""
+        found = [step]
+        while len(found) < num and found[-1].next is not None:
+            found.append(found[-1].next)
+        return found
+
+    @staticmethod
+    def backward(step: Transition, num: int) -> list[Transition]:
+        """Up to `num` steps before the step, oldest first."""
+        found: list[Transition] = []
+        while len(found) < num and step.previous is not None:
+            step = step.previous
+            found.insert(0, step)
+        return found
+
+    def stack(self, step: Transition, k: int, *, after: bool) -> list[float]:
+        """The k newest observations before the step, or after it; the oldest one that is there is repeated."""
+        seen = [s.obs for s in [*self.backward(step, k), step]] + ([step.new_obs] if after else [])
+        return ([seen[0]] * k + seen)[-k:]

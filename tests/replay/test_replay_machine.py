@@ -1,0 +1,192 @@
+"""Whatever is added in whatever order, every draw is what a slow list of transitions says."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from episodes.batch import Batch
+from episodes.pack import EpisodePack
+from episodes.replay import EpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
+from tests.reference_replay import ReferenceReplay, Transition
+
+GAMMA = 0.9
+
+
+def chunk_of(steps: list[Transition], lookback: int = 0) -> SingleAgentEpisode:
+    """The steps as a chunk; the first `lookback` of them come before it."""
+    observations = [steps[0].obs, *(s.new_obs for s in steps)]
+    return SingleAgentEpisode(
+        steps[0].id_,
+        observations=[np.float64(x) for x in observations],
+        infos=[{"seen": x} for x in observations],
+        actions=[s.action for s in steps],
+        rewards=[s.reward for s in steps],
+        extra_model_outputs={"vf_preds": [2 * s.obs for s in steps]},
+        terminated=steps[-1].terminated,
+        truncated=steps[-1].truncated,
+        t_started=steps[lookback].t,
+        len_lookback_buffer=lookback,
+        agent_id=f"agent of {steps[0].id_}",
+    )
+
+
+class ReplayMachine(RuleBasedStateMachine):
+    @initialize(capacity=st.integers(1, 40), seed=st.integers(0, 5))
+    def begin(self, capacity: int, seed: int) -> None:
+        self.buffer = EpisodeReplayBuffer(capacity, seed=seed)
+        self.reference = ReferenceReplay(capacity)
+        self.history: dict[str, list[Transition]] = {}  # of the episodes that go on
+        self.count = 0
+
+    def grow(self, id_: str, length: int, ending: str) -> list[Transition]:
+        """The next steps of an episode, as transitions of their own."""
+        history = self.history.setdefault(id_, [])
+        obs = history[-1].new_obs if history else self.fresh()
+        steps = []
+        for _ in range(length):
+            new_obs = self.fresh()
+            steps.append(Transition(id_, len(history) + len(steps), obs, self.count % 7, self.count / 8, new_obs))
+            obs = new_obs
+        steps[-1].terminated, steps[-1].truncated = ending == "terminated", ending == "truncated"
+        history += steps
+        if ending != "cut":
+            del self.history[id_]
+        return steps
+
+    def fresh(self) -> float:
+        self.count += 1
+        return float(self.count)
+
+    def new_id(self) -> str:
+        self.count += 1
+        return f"episode {self.count}"
+
+    @rule(data=st.data(), num=st.integers(1, 6), as_pack=st.booleans())
+    def add(self, data: st.DataObject, num: int, as_pack: bool) -> None:
+        chunks = []
+        for _ in range(num):
+            id_ = data.draw(st.sampled_from([*self.history, ""])) or self.new_id()
+            past = list(self.history.get(id_, []))
+            steps = self.grow(
+                id_, data.draw(st.integers(1, 12)), data.draw(st.sampled_from(["cut", "terminated", "truncated"]))
+            )
+            lookback = data.draw(st.integers(0, min(3, len(past))))
+            chunks.append(chunk_of([*past[len(past) - lookback :], *steps], lookback))
+            self.reference.add_chunk(steps)
+        self.buffer.add(EpisodePack.from_episodes(chunks) if as_pack else chunks)
+
+    @rule(data=st.data())
+    @precondition(lambda self: len(self.history) > 1)
+    def add_one_step_to_each(self, data: st.DataObject) -> None:
+        ids = data.draw(st.permutations(list(self.history)))
+        chunks = []
+        for id_ in ids:
+            chunks.append(chunk_of(steps := self.grow(id_, 1, "cut")))
+            self.reference.add_chunk(steps)
+        self.buffer.add(chunks)
+
+    @rule()
+    def restore(self) -> None:
+        state = self.buffer.get_state()
+        restored = EpisodeReplayBuffer(self.buffer.capacity, seed=99)
+        restored.set_state(state)
+        if len(self.buffer):
+            first, second = self.buffer.sample(5, n_step=3), restored.sample(5, n_step=3)
+            assert all(np.array_equal(first[key], second[key]) for key, _ in first.items())
+            restored.set_state(state)
+            self.buffer.sample(1)
+        self.buffer = restored
+
+    @invariant()
+    def has_the_newest_steps(self) -> None:
+        assert len(self.buffer) == len(self.reference.alive())
+        assert self.buffer.num_episodes == len(self.reference.episodes())
+        assert self.buffer.num_added == len(self.reference.steps)
+
+    def drawn(self, indices: np.ndarray) -> list[Transition]:
+        assert indices.min() >= self.reference.tail
+        return [self.reference.steps[i] for i in indices.tolist()]
+
+    @rule(n_step=st.integers(1, 5), stack=st.integers(1, 4))
+    @precondition(lambda self: len(self.buffer) > 0)
+    def sample(self, n_step: int, stack: int) -> None:
+        keys = ["obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "vf_preds", "t", "eps_id", "infos"]
+        batch = self.buffer.sample(20, n_step=n_step, gamma=GAMMA, stack=stack, keys=[*keys, "agent_id"])
+        for i, step in enumerate(self.drawn(batch.indices)):
+            path = self.reference.forward(step, n_step)
+            seen = self.reference.stack(step, stack, after=False), self.reference.stack(path[-1], stack, after=True)
+            assert np.array_equal(batch.obs[i], seen[0] if stack > 1 else step.obs)
+            assert np.array_equal(batch.new_obs[i], seen[1] if stack > 1 else path[-1].new_obs)
+            assert batch.actions[i] == step.action
+            assert np.isclose(batch.rewards[i], sum(s.reward * GAMMA**k for k, s in enumerate(path)))
+            assert (batch.terminateds[i], batch.truncateds[i]) == (path[-1].terminated, path[-1].truncated)
+            assert (batch.n_step[i], batch.vf_preds[i]) == (len(path), 2 * step.obs)
+            assert (batch.t[i], batch.eps_id[i], batch.infos[i]) == (step.t, step.id_, {"seen": path[-1].new_obs})
+            assert batch.agent_id[i] == f"agent of {step.id_}"
+
+    @rule(
+        length=st.integers(1, 15),
+        burn_in=st.integers(0, 4),
+        lookback=st.integers(0, 4),
+        boundary=st.sampled_from(["pad", "stop"]),
+    )
+    @precondition(lambda self: len(self.buffer) > 0)
+    def sample_sequences(self, length: int, burn_in: int, lookback: int, boundary: str) -> None:
+        batch = self.buffer.sample_sequences(6, length, burn_in=burn_in, lookback=lookback, boundary=boundary)
+        for i in range(6):
+            learned = np.flatnonzero(batch.loss_mask[i])
+            assert np.array_equal(learned, np.arange(learned[0], learned[-1] + 1))
+            first = self.drawn(batch.indices[i, learned[:1]])[0]
+            onward = self.reference.forward(first, length)
+            before = self.reference.backward(first, 10**6)
+            if boundary == "stop" and len(onward) < length:
+                assert not before
+            burnt = before[max(len(before) - burn_in, 0) :]
+            seen = before[max(len(before) - len(burnt) - lookback, 0) :]
+            self.check_row(batch[i], [*seen, *onward], lookback + len(burnt) - len(seen))
+            assert learned.tolist() == list(range(lookback + len(burnt), lookback + len(burnt) + len(onward)))
+            assert batch.seq_lens[i] == len(burnt) + len(onward)
+
+    def check_row(self, row: Batch, steps: list[Transition], start: int) -> None:
+        width = len(row.rewards)
+        stop = start + len(steps)
+        there = np.arange(start, stop)
+        assert row.obs[there].tolist() == [s.obs for s in steps]
+        assert row.new_obs[there].tolist() == [s.new_obs for s in steps]
+        assert row.actions[there].tolist() == [s.action for s in steps]
+        assert row.rewards[there].tolist() == [s.reward for s in steps]
+        assert row.terminateds[there].tolist() == [s.terminated for s in steps]
+        assert row.truncateds[there].tolist() == [s.truncated for s in steps]
+        assert self.drawn(row.indices[there]) == steps
+        gone = np.setdiff1d(np.arange(width), there)
+        assert not row.obs[gone].any()
+        assert not row.rewards[gone].any()
+        assert not row.terminateds[gone].any()
+        assert (row.indices[gone] == -1).all()
+
+    @rule()
+    @precondition(lambda self: len(self.buffer) > 0)
+    def read_episodes(self) -> None:
+        stored = self.reference.episodes()
+        found = list(self.buffer.iter_episodes())
+        assert {episode.id_ for episode in found} == set(stored)
+        assert [episode.id_ for episode in found] == list(stored)
+        for episode in [*found, *self.buffer.sample_episodes(3)]:
+            steps = stored[episode.id_]
+            episode.validate()
+            assert episode.get_observations().tolist() == [steps[0].obs, *(s.new_obs for s in steps)]
+            assert episode.get_actions().tolist() == [s.action for s in steps]
+            assert episode.get_rewards().tolist() == [s.reward for s in steps]
+            assert episode.get_extra_model_outputs("vf_preds").tolist() == [2 * s.obs for s in steps]
+            assert [info["seen"] for info in episode.infos] == [steps[0].obs, *(s.new_obs for s in steps)]
+            assert episode.t_started == steps[0].t
+            assert (episode.is_terminated, episode.is_truncated) == (steps[-1].terminated, steps[-1].truncated)
+            assert episode.agent_id == f"agent of {episode.id_}"
+
+
+TestReplayMachine = ReplayMachine.TestCase
+TestReplayMachine.settings = settings(max_examples=150, stateful_step_count=30)
