@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -92,7 +93,7 @@ def reading(library: Callable[[], Any], read: Callable[[Any], Any], num_agents: 
         episode = grower(library(), all_step(num_agents, 100))()
         if finalized:
             episode.to_numpy()
-        return Timed(lambda: read(episode))
+        return Timed(partial(read, episode))
 
     return side(library, prepare)
 
