@@ -69,7 +69,7 @@ class Infos(Sequence[dict[str, Any]]):
         if all(isinstance(part, EmptyInfos) for part in parts):
             return EmptyInfos(sum(map(len, parts)))
         if all(isinstance(part, ListInfos) for part in parts):
-            return ListInfos(list(chain.from_iterable(part.items for part in parts)))  # type: ignore[attr-defined]
+            return ListInfos(list(chain.from_iterable(part.items[part.start : part.stop] for part in parts)))  # type: ignore[attr-defined]
         return ChainInfos.of(parts)
 
 

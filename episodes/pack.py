@@ -129,11 +129,12 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         for pack in packs[1:]:
             _check_same_tracks(first, pack)
         join = lambda name: nested.concatenate([getattr(pack, name) for pack in packs])  # noqa: E731
+        extra = [pack.extra_model_outputs for pack in packs]
         return cls(
             observations=join("observations"),
             actions=join("actions"),
             rewards=join("rewards"),
-            extra_model_outputs=join("extra_model_outputs") if first.extra_model_outputs else None,
+            extra_model_outputs={key: nested.concatenate([outputs[key] for outputs in extra]) for key in extra[0]},
             infos=Infos.concat([pack.infos for pack in packs]),
             custom_data=[data for pack in packs for data in pack.custom_data or [None] * len(pack)],
             observation_space=first.observation_space,
@@ -345,9 +346,9 @@ def _joined_objects(columns: list[np.ndarray | None], packs: list[EpisodePack]) 
 
 
 def _check_same_tracks(first: EpisodePack, other: EpisodePack) -> None:
-    mine = {path: array.shape[1:] for path, array in first.tracks.items()}
-    theirs = {path: array.shape[1:] for path, array in other.tracks.items()}
-    if mine != theirs:
+    mine = {path: array.shape[1:] if len(array) else None for path, array in first.tracks.items()}
+    theirs = {path: array.shape[1:] if len(array) else None for path, array in other.tracks.items()}
+    if mine.keys() != theirs.keys() or any(a != theirs[path] and a and theirs[path] for path, a in mine.items()):
         raise TrackMismatch(f"packs with other tracks cannot be joined: {mine} beside {theirs}")
 
 

@@ -71,8 +71,6 @@ def _object_array(values: list[Any]) -> np.ndarray:
 def _column(name: str, episodes: Sequence[SingleAgentEpisode], tracks: Sequence[Any]) -> Any:
     parts = [track.data for track in tracks]
     try:
-        if type(parts[0]) is np.ndarray:
-            return np.concatenate(parts)
         return nested.concatenate(parts)
     except ValueError:
         return _column_without_empty(name, episodes, tracks)

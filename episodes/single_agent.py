@@ -363,7 +363,7 @@ class SingleAgentEpisode(EpisodeState):
             if self.is_numpy
             else (other.observations, other.actions, other.rewards, other.extra_model_outputs)
         )
-        extra = self._joined_extra(theirs[3])
+        extra = self._joined_extra(theirs[3], len(other))
         self.observations = self.observations.joined(theirs[0], 1)
         self.actions = self.actions.joined(theirs[1])
         self.rewards = self.rewards.joined(theirs[2])
@@ -397,13 +397,13 @@ class SingleAgentEpisode(EpisodeState):
                 f"episode {self.id_}: the chunk's first observation is not the one at which this one stops (t={self.t})"
             )
 
-    def _joined_extra(self, theirs: Mapping[str, Track]) -> dict[str, tuple[Track, Track]]:
+    def _joined_extra(self, theirs: Mapping[str, Track], num_steps: int) -> dict[str, tuple[Track, Track]]:
         """The pairs of tracks to join, by key."""
         mine = self.extra_model_outputs
         if not self.rewards.total:
             blank = ArrayTrack(np.zeros(0)) if self.is_numpy else None
             return {key: (blank or ListTrack([], 0), track) for key, track in theirs.items()}
-        if mine.keys() != theirs.keys() and any(len(track) for track in theirs.values()):
+        if mine.keys() != theirs.keys() and num_steps:
             raise TrackMismatch(
                 f"episode {self.id_}: extra model outputs {list(theirs)} of the chunk from t={self.t} beside "
                 f"{list(mine)} before it; all chunks of an episode have the same keys"

@@ -223,15 +223,16 @@ class ArrayTrack:
         """A track of this one's items and the other's after its lookback and the first `skip`; copies both."""
         tail = other.finalize("track").data
         tail = nested.take(tail, slice(other.lookback + skip, None))
-        parts = [part for part in (self.data, tail) if len(nested.first_leaf(part))]
-        return ArrayTrack.of(nested.concatenate(parts), self.lookback) if parts else self
+        return ArrayTrack.of(nested.concatenate([self.data, tail]), self.lookback)
 
     def items_or_arrays(self) -> Any:
         """The nested arrays."""
         return self.data
 
     def same_items(self, other: Track) -> bool:
-        """True when both hold equal arrays of the same dtypes."""
+        """True when both hold equal arrays of the same dtypes; tracks without items are equal."""
+        if not self.total and not other.total:
+            return True
         if not nested.equal(self.data, other.finalize("track").data):
             return False
         theirs = other.finalize("track").data

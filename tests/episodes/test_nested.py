@@ -1,0 +1,76 @@
+"""Nested values: dicts and tuples of leaves, walked leaf by leaf."""
+
+from __future__ import annotations
+
+import pickle
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from episodes import errors, nested
+
+keys = st.text(alphabet="ab/~", max_size=3)
+values = st.recursive(
+    st.integers(0, 9),
+    lambda v: st.dictionaries(keys, v, min_size=1, max_size=3) | st.lists(v, min_size=1, max_size=3).map(tuple),
+    max_leaves=6,
+)
+Pair = namedtuple("Pair", "left right")
+
+
+@given(value=values)
+def test_flattening_gives_each_leaf_a_path_of_its_own_and_back(value: Any) -> None:
+    flat = nested.flatten(value)
+    assert list(flat.values()) == nested.leaves(value)
+    assert nested.unflatten_like(value, list(flat.values())) == value
+    assert nested.map_leaves(lambda leaf: leaf, value) == value
+
+
+@given(key=st.text(max_size=5))
+def test_an_escaped_key_has_no_slash_and_comes_back(key: str) -> None:
+    assert "/" not in nested.escape(key)
+    assert nested.unescape(nested.escape(key)) == key
+
+
+@given(value=values, num=st.integers(1, 4))
+def test_stacking_then_taking_gives_the_items(value: Any, num: int) -> None:
+    batch = nested.stack([value] * num)
+    assert all(len(leaf) == num for leaf in nested.leaves(batch))
+    assert nested.equal(nested.take(batch, num - 1), value)
+    assert nested.equal(nested.concatenate([batch, batch]), nested.stack([value] * 2 * num))
+
+
+def test_named_tuples_stay_named_tuples() -> None:
+    doubled = nested.map_leaves(lambda x: 2 * x, Pair(1, {"a": 2}))
+    assert doubled == Pair(2, {"a": 4})
+    assert isinstance(doubled, Pair)
+
+
+def test_structures_that_differ_are_told_apart() -> None:
+    for a, b in [({"a": 1}, {"b": 1}), ((1, 2), (1,)), ({"a": 1}, 1), ((1,), {"0": 1})]:
+        assert not nested.same_structure(a, b)
+        assert not nested.equal(a, b)
+        if not nested.is_leaf(a):
+            with pytest.raises(errors.TrackMismatch, match="nested values differ"):
+                nested.map_leaves(lambda x, y: x, a, b)
+
+
+def test_nan_equals_nan_and_shapes_must_agree() -> None:
+    assert nested.equal(np.array([np.nan, 1]), np.array([np.nan, 1]))
+    assert not nested.equal(np.zeros(2), np.zeros((1, 2)))
+
+
+ERRORS = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.EpisodeError)]
+
+
+@pytest.mark.parametrize("cls", ERRORS)
+def test_errors_survive_pickling_and_are_the_builtin_kind_too(cls: type[errors.EpisodeError]) -> None:
+    error = pickle.loads(pickle.dumps(cls("what was asked; what is there; what to do")))
+    assert type(error) is cls
+    assert str(error) == "what was asked; what is there; what to do"
+    if cls is not errors.EpisodeError:
+        assert any(base.__module__ == "builtins" for base in cls.__bases__)

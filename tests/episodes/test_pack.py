@@ -1,0 +1,215 @@
+"""A pack is a sequence of the very episodes that went in, columnar inside, and cheap to move."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import KINDS, built, plain
+
+from episodes import EpisodePack, SingleAgentEpisode
+from episodes.errors import EpisodeError, TrackMismatch, WrongType
+from episodes.pack import ranges
+
+
+@st.composite
+def lists_of_episodes(draw: st.DrawFn) -> list[SingleAgentEpisode]:
+    """Episodes of one kind, growing or finalized, of all lengths and lookbacks, with an ending or cut."""
+    observation, action = draw(st.sampled_from(sorted(KINDS))), draw(st.sampled_from(sorted(KINDS)))
+    extras = draw(st.sampled_from([(), ("logp",), ("logp", "state")]))
+    made = []
+    for number in range(draw(st.integers(1, 4))):
+        reference = plain(
+            observation,
+            action,
+            num_steps=draw(st.integers(0, 5)),
+            lookback=draw(st.integers(0, 3)),
+            extras=extras,
+            infos=draw(st.booleans()),
+            t_started=number,
+            terminated=draw(st.booleans()),
+            truncated=draw(st.booleans()),
+        )
+        episode = built(reference, observation, action)
+        episode.id_ = f"episode{number}"
+        if draw(st.booleans()):
+            episode.custom_data["number"] = number
+        made.append(episode.to_numpy() if draw(st.booleans()) else episode)
+    return made
+
+
+def same(pack: EpisodePack, episodes: list[SingleAgentEpisode]) -> bool:
+    finished = [SingleAgentEpisode.from_state(e.get_state()).to_numpy() for e in episodes]
+    return len(pack) == len(episodes) and all(a.equals(b) for a, b in zip(pack, finished, strict=True))
+
+
+@given(episodes=lists_of_episodes())
+def test_the_episodes_of_a_pack_are_those_that_went_in(episodes: list[SingleAgentEpisode]) -> None:
+    growing = [e.is_numpy for e in episodes]
+    pack = EpisodePack.from_episodes(episodes)
+    assert same(pack, episodes)
+    assert [e.is_numpy for e in episodes] == growing
+    assert pack.returns().tolist() == pytest.approx([e.get_return() for e in episodes])
+    assert pack.num_steps == sum(map(len, episodes))
+    assert EpisodePack.from_episodes(pack) is pack
+
+
+@given(
+    episodes=lists_of_episodes(), start=st.integers(-5, 5), stop=st.integers(-5, 5), step=st.sampled_from([1, 2, -1])
+)
+def test_slices_and_selections_of_a_pack_are_packs_of_those_episodes(
+    episodes: list[SingleAgentEpisode], start: int, stop: int, step: int
+) -> None:
+    pack = EpisodePack.from_episodes(episodes)
+    assert same(pack[start:stop:step], episodes[start:stop:step])
+    chosen = [i for i in range(len(episodes)) if i % 2 == 0][::-1]
+    assert same(pack.select(chosen), [episodes[i] for i in chosen])
+    mask = np.arange(len(episodes)) % 2 == 1
+    assert same(pack.select(mask), [e for e, m in zip(episodes, mask, strict=True) if m])
+
+
+@given(episodes=lists_of_episodes())
+def test_joined_packs_hold_the_episodes_of_both(episodes: list[SingleAgentEpisode]) -> None:
+    parts = [EpisodePack.from_episodes([e]) for e in episodes]
+    assert same(EpisodePack.concat(parts), episodes)
+    assert same(EpisodePack.concat([EpisodePack.from_episodes(episodes)] * 2), episodes * 2)
+
+
+@given(episodes=lists_of_episodes(), protocol=st.integers(2, 5))
+def test_a_pack_comes_out_of_a_pickle_equal(episodes: list[SingleAgentEpisode], protocol: int) -> None:
+    pack = EpisodePack.from_episodes(episodes)
+    assert pickle.loads(pickle.dumps(pack, protocol)) == pack
+
+
+@given(episodes=lists_of_episodes())
+def test_row_arithmetic_agrees_with_reading_each_episode(episodes: list[SingleAgentEpisode]) -> None:
+    pack = EpisodePack.from_episodes(episodes)
+    rewards = [r for e in episodes for r in e.get_rewards()]
+    assert pack.rewards[pack.step_rows()].tolist() == rewards
+    steps = np.concatenate([np.arange(len(e)) for e in episodes])
+    begins = pack.observation_offsets[:-1] + pack.lookbacks
+    expected = np.concatenate([b + np.arange(len(e)) for b, e in zip(begins, episodes, strict=True)])
+    assert pack.observation_rows(0).tolist() == expected.tolist()
+    assert pack.observation_rows(1).tolist() == (expected + 1).tolist()
+    every = np.arange(pack.observation_offsets[-1])[pack.all_observation_rows()]
+    assert every.tolist() == [b + t for b, e in zip(begins, episodes, strict=True) for t in range(len(e) + 1)]
+    assert len(steps) == pack.num_steps
+
+
+def many(num: int = 1000) -> EpisodePack:
+    lengths = np.arange(num) % 7 + 1
+    total = int(lengths.sum())
+    return EpisodePack(
+        observations=np.zeros((total + num, 4), np.float32),
+        actions=np.zeros(total, np.int64),
+        rewards=np.ones(total),
+        extra_model_outputs={"logp": np.zeros(total, np.float32)},
+        lengths=lengths,
+        terminated=np.ones(num, bool),
+    )
+
+
+def test_a_thousand_episodes_pickle_with_one_buffer_per_track() -> None:
+    pack = many()
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(pack, 5, buffer_callback=buffers.append)
+    assert len(buffers) == len(pack.tracks) == 4
+    assert sum(b.raw().nbytes for b in buffers) == pack.nbytes
+    twin = pickle.loads(data, buffers=buffers)
+    assert np.shares_memory(twin.observations, pack.observations)
+    assert twin == pack
+
+
+def test_the_episodes_of_a_pack_are_views_that_take_no_memory_but_small_objects() -> None:
+    num = 1000
+    observations = np.zeros((5 * num, 84, 84), np.uint8)
+    pack = EpisodePack(
+        observations=observations, actions=np.zeros(4 * num), rewards=np.zeros(4 * num), lengths=np.full(num, 4)
+    )
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    episodes = list(pack)
+    added = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert added < 5_000 * num < pack.nbytes / 5
+    assert all(np.shares_memory(e.get_observations(), observations) for e in episodes)
+
+
+def test_a_slice_of_a_pack_views_its_tracks() -> None:
+    pack = many(10)
+    assert all(np.shares_memory(a, b) for a, b in zip(pack[2:5].tracks.values(), pack.tracks.values(), strict=True))
+
+
+def test_a_pack_and_its_episodes_are_read_only_and_writing_copies_first() -> None:
+    rewards = np.ones(2)
+    pack = EpisodePack(observations=np.zeros((3, 2)), actions=np.zeros(2), rewards=rewards, lengths=[2])
+    with pytest.raises(ValueError, match="read-only"):
+        pack.rewards[0] = 2
+    episode = pack[0]
+    episode.set_rewards(new_data=[5.0, 6.0])
+    assert pack.rewards.tolist() == [1.0, 1.0]
+    rewards[0] = 1.0  # the caller's own array stays writable
+
+
+def test_paths_of_tracks_escape_slashes() -> None:
+    pack = EpisodePack.from_episodes(
+        [SingleAgentEpisode.from_arrays({"a/b": np.zeros(2), "c": (np.zeros(2), np.zeros(2))}, [0], [0.0])]
+    )
+    assert list(pack.tracks) == ["observations/a~1b", "observations/c/0", "observations/c/1", "actions", "rewards"]
+
+
+def test_a_pack_says_in_one_line_what_it_holds() -> None:
+    assert repr(many(10)).startswith("EpisodePack(10 episodes, 34 steps, mean return 3.4, 10 terminated, 0 truncated")
+
+
+def test_random_ids_differ() -> None:
+    assert len(set(many().ids)) == 1000
+
+
+def test_ranges_of_nothing_are_nothing() -> None:
+    assert ranges(np.array([5, 7]), np.array([0, 0])).tolist() == []
+
+
+BAD: dict[str, tuple[Any, type[Exception], str]] = {
+    "no episodes": (lambda: EpisodePack.from_episodes([]), ValueError, "at least one episode"),
+    "no packs": (lambda: EpisodePack.concat([]), ValueError, "at least one pack"),
+    "episodes of other shapes": (
+        lambda: EpisodePack.from_episodes(
+            [SingleAgentEpisode.from_arrays(np.zeros((2, n)), [0], [0.0], id_=f"of{n}") for n in (2, 3)]
+        ),
+        TrackMismatch,
+        r"items of episode of3 have shape \[3\], those of of2 have \[2\]",
+    ),
+    "episodes with other extra outputs": (
+        lambda: EpisodePack.from_episodes(
+            [SingleAgentEpisode.from_arrays([0, 1], [0], [0.0], extra_model_outputs=x) for x in ({}, {"logp": [1]})]
+        ),
+        TrackMismatch,
+        r"has the extra model outputs \['logp'\], others have \[\]",
+    ),
+    "packs with other tracks": (
+        lambda: EpisodePack.concat([many(2), EpisodePack.from_episodes([SingleAgentEpisode.from_arrays([0], [], [])])]),
+        TrackMismatch,
+        "other tracks",
+    ),
+    "a track of another length": (
+        lambda: EpisodePack(observations=np.zeros(3), actions=np.zeros(3), rewards=np.zeros(2), lengths=[2]),
+        TrackMismatch,
+        "track 'actions' has 3 rows, the episodes' lengths ask for 2",
+    ),
+    "an episode that is not there": (lambda: many(3)[3], IndexError, r"pack\[3\]: there are episodes 0\.\.2"),
+    "an index that is no integer": (lambda: many(3)["x"], WrongType, "give an int or a slice"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_raises_a_clear_error(name: str) -> None:
+    call, error, message = BAD[name]
+    with pytest.raises(error, match=message) as raised:
+        call()
+    assert isinstance(raised.value, EpisodeError)

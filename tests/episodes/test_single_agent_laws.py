@@ -1,0 +1,244 @@
+"""Every getter, slice, cut, join, finalize and pickle against a reference of plain lists."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import PlainEpisode, read
+from strategies import episodes, indices
+
+from episodes import SingleAgentEpisode, nested
+
+TRACKS = ("observations", "actions", "rewards", "infos")
+
+
+def assert_same(answer: Any, expected: Any) -> None:
+    """One item equal to another, in values, whatever the dtype."""
+    if isinstance(expected, dict) and not nested.leaves(expected):
+        assert answer == expected
+        return
+    assert nested.equal(answer, expected), (answer, expected)
+
+
+def assert_same_batch(answer: Any, expected: list[Any], finalized: bool) -> None:
+    """A list of items equals the expected list; arrays equal it item by item."""
+    if not finalized or isinstance(answer, list):
+        assert isinstance(answer, list)
+        assert len(answer) == len(expected)
+        for one, other in zip(answer, expected, strict=True):
+            assert_same(one, other)
+        return
+    assert all(isinstance(leaf, np.ndarray) and len(leaf) == len(expected) for leaf in nested.leaves(answer))
+    for i, item in enumerate(expected):
+        assert_same(nested.take(answer, i), item)
+
+
+def assert_same_episode(episode: SingleAgentEpisode, reference: PlainEpisode) -> None:
+    """All items (lookback included), ids, clock and ending are the reference's."""
+    everything = list(range(-reference.lookback, reference.num_steps))
+    observed = [*everything, reference.num_steps]
+    finalized = episode.is_numpy
+    for name, steps in zip(TRACKS, (observed, everything, everything, observed), strict=True):
+        answer = getattr(episode, f"get_{name}")(steps, neg_index_as_lookback=True)
+        assert_same_batch(answer, [reference.track(name)[s] for s in steps], finalized and name != "infos")
+    assert sorted(episode.extra_model_outputs) == sorted(reference.extra)
+    for key, track in reference.extra.items():
+        answer = episode.get_extra_model_outputs(key, everything, neg_index_as_lookback=True)
+        assert_same_batch(answer, [track[s] for s in everything], finalized)
+    assert (len(episode), episode.lookback) == (reference.num_steps, reference.lookback)
+    assert (episode.id_, episode.t_started, episode.t) == (
+        "abc",
+        reference.t_started,
+        reference.t_started + len(episode),
+    )
+    assert (episode.is_terminated, episode.is_truncated) == (reference.terminated, reference.truncated)
+    assert (episode.agent_id, episode.module_id, episode.multi_agent_episode_id) == ("agent", "module", "multi")
+    assert episode.custom_data == {"weather": "rain"}
+    episode.validate()
+
+
+def get(episode: SingleAgentEpisode, name: str, wanted: Any, **options: Any) -> Any:
+    if name in TRACKS:
+        return getattr(episode, f"get_{name}")(wanted, **options)
+    return episode.get_extra_model_outputs(name, wanted, **options)
+
+
+@given(pair=episodes(), wanted=indices, neg=st.booleans(), data=st.data())
+def test_every_getter_answers_as_plain_lists_do(pair: Any, wanted: Any, neg: bool, data: st.DataObject) -> None:
+    reference, episode = pair
+    name = data.draw(st.sampled_from([*TRACKS, *reference.extra]))
+    try:
+        expected = read(reference.track(name), wanted, neg)
+    except IndexError:
+        with pytest.raises(IndexError, match=r"there are .*fill="):
+            get(episode, name, wanted, neg_index_as_lookback=neg)
+        return
+    answer = get(episode, name, wanted, neg_index_as_lookback=neg)
+    if isinstance(wanted, int | np.integer):
+        assert_same(answer, expected)
+    else:
+        assert_same_batch(answer, expected, episode.is_numpy and name != "infos")
+
+
+@given(pair=episodes(), wanted=indices, neg=st.booleans(), data=st.data())
+def test_fill_stands_in_on_both_sides_and_honours_the_step(
+    pair: Any, wanted: Any, neg: bool, data: st.DataObject
+) -> None:
+    reference, episode = pair
+    name = data.draw(st.sampled_from(["observations", "actions", "rewards", *reference.extra]))
+    track = reference.track(name)
+    if not track:
+        return
+    filler = nested.map_leaves(lambda leaf: np.full(np.shape(leaf), 1), next(iter(track.values())))
+    expected = read(track, wanted, neg, filler)
+    answer = get(episode, name, wanted, neg_index_as_lookback=neg, fill=1)
+    if isinstance(wanted, int | np.integer):
+        assert_same(answer, expected)
+        return
+    assert_same_batch(answer, expected, episode.is_numpy)
+    if episode.is_numpy:
+        whole = get(episode, name, None)
+        assert [a.dtype for a in nested.leaves(answer)] == [a.dtype for a in nested.leaves(whole)]
+
+
+@given(pair=episodes(), wanted=indices, neg=st.booleans(), fill=st.booleans())
+def test_finalizing_changes_no_answer(pair: Any, wanted: Any, neg: bool, fill: bool) -> None:
+    reference, episode = pair
+    growing = episode if not episode.is_numpy else None
+    if growing is None:
+        return
+    finished = copy.deepcopy(growing).to_numpy()
+    options = {"neg_index_as_lookback": neg} | ({"fill": 1} if fill and reference.num_steps else {})
+    for name in ("observations", "actions", "rewards", *reference.extra):
+        try:
+            before = get(growing, name, wanted, **options)
+        except IndexError as error:
+            with pytest.raises(type(error)):
+                get(finished, name, wanted, **options)
+            continue
+        after = get(finished, name, wanted, **options)
+        if isinstance(wanted, int | np.integer):
+            assert_same(after, before)
+        else:
+            assert_same_batch(after, before, True)
+
+
+@given(pair=episodes(), start=st.none() | st.integers(-12, 12), stop=st.none() | st.integers(-12, 12), data=st.data())
+def test_a_slice_keeps_ids_infos_outputs_and_the_ending_of_the_last_step(
+    pair: Any, start: int | None, stop: int | None, data: st.DataObject
+) -> None:
+    reference, episode = pair
+    lookback = data.draw(st.none() | st.integers(0, 6))
+    begin, end, _ = slice(start, stop).indices(len(episode))
+    expected = reference.sub(begin, max(begin, end), reference.lookback if lookback is None else lookback)
+    assert_same_episode(episode.slice(slice(start, stop), len_lookback_buffer=lookback), expected)
+    assert_same_episode(episode, reference)
+
+
+@given(pair=episodes(ended=False), lookback=st.integers(0, 12))
+def test_cut_gives_the_successor_that_begins_where_the_chunk_stops(pair: Any, lookback: int) -> None:
+    reference, episode = pair
+    expected = reference.sub(reference.num_steps, reference.num_steps, lookback)
+    successor = episode.cut(lookback)
+    assert_same_episode(successor, expected)
+    assert not successor.is_numpy
+    assert_same_episode(episode, reference)
+
+
+@given(
+    pair=episodes(),
+    at=st.integers(0, 20),
+    lookback=st.integers(0, 5),
+    finalized=st.tuples(st.booleans(), st.booleans()),
+)
+def test_cut_then_concat_is_the_identity(pair: Any, at: int, lookback: int, finalized: tuple[bool, bool]) -> None:
+    reference, episode = pair
+    at = min(at, len(episode))
+    if at == len(episode) and episode.is_done:
+        return
+    head, tail = episode[:at], episode.slice(slice(at, None), len_lookback_buffer=lookback)
+    if finalized[0]:
+        head.to_numpy()
+    if finalized[1]:
+        tail.to_numpy()
+    head.concat_episode(tail)
+    assert_same_episode(head, reference)
+    assert_same_episode(episode, reference)
+
+
+@given(pair=episodes(), protocol=st.integers(2, 5))
+def test_what_comes_out_of_a_pickle_is_equal_and_shares_nothing(pair: Any, protocol: int) -> None:
+    reference, episode = pair
+    for twin in (pickle.loads(pickle.dumps(episode, protocol)), copy.deepcopy(episode)):
+        assert twin.equals(episode)
+        assert_same_episode(twin, reference)
+
+
+@given(pair=episodes())
+def test_state_gives_an_equal_episode_that_shares_no_memory_with_its_source(pair: Any) -> None:
+    reference, episode = pair
+    state = episode.get_state()
+    twin = SingleAgentEpisode.from_state(state)
+    assert twin.equals(episode)
+    assert_same_episode(twin, reference)
+    arrays = lambda e: [leaf for t in (e.observations, e.actions, e.rewards) for leaf in _arrays(t)]  # noqa: E731
+    for mine in arrays(episode):
+        assert not any(np.shares_memory(mine, theirs) for theirs in arrays(twin))
+
+
+def _arrays(track: Any) -> list[np.ndarray]:
+    items = [track.data] if hasattr(track, "data") else track.items
+    return [leaf for item in items for leaf in nested.leaves(item) if isinstance(leaf, np.ndarray)]
+
+
+@given(pair=episodes(ended=False), data=st.data())
+def test_growing_on_after_a_cut_equals_growing_without_one(pair: Any, data: st.DataObject) -> None:
+    _, episode = pair
+    if episode.is_numpy or not episode.rewards.total:
+        return
+    whole, head = copy.deepcopy(episode), copy.deepcopy(episode)
+    tail = head.cut(data.draw(st.integers(0, 5)))
+    for number in range(data.draw(st.integers(0, 3))):
+        step = {
+            "observation": episode.observations.items[-1],
+            "action": episode.actions.items[-1],
+            "reward": float(number),
+            "extra_model_outputs": {key: track.items[-1] for key, track in episode.extra_model_outputs.items()},
+        }
+        whole.add_env_step(**step)
+        tail.add_env_step(**step)
+    head.concat_episode(tail)
+    assert head.equals(whole)
+
+
+@given(pair=episodes(), data=st.data())
+def test_what_was_set_is_read_back_and_nothing_else_changes(pair: Any, data: st.DataObject) -> None:
+    reference, episode = pair
+    if not reference.num_steps:
+        return
+    at = data.draw(st.lists(st.integers(-reference.lookback, reference.num_steps - 1), unique=True, max_size=4))
+    before = episode.get_rewards(slice(-reference.lookback, None), neg_index_as_lookback=True)
+    before = list(before)
+    episode.set_rewards(new_data=[-1.0 - s for s in at], at_indices=at, neg_index_as_lookback=True)
+    expected = [-1.0 - (i - reference.lookback) if i - reference.lookback in at else r for i, r in enumerate(before)]
+    assert list(episode.get_rewards(slice(-reference.lookback, None), neg_index_as_lookback=True)) == expected
+    if at:
+        new = [nested.map_leaves(lambda leaf: np.zeros_like(leaf), reference.observations[s]) for s in at]
+        episode.set_observations(new_data=new, at_indices=at, neg_index_as_lookback=True)
+        for step, item in zip(at, new, strict=True):
+            assert_same(episode.get_observations(step, neg_index_as_lookback=True), item)
+        assert_same(episode.get_observations(-1), reference.observations[reference.num_steps])
+
+
+@given(pair=episodes())
+def test_a_missing_fill_and_a_missing_item_are_told_apart(pair: Any) -> None:
+    _, episode = pair
+    with pytest.raises(IndexError):
+        episode.get_rewards(len(episode))
+    assert episode.get_rewards(len(episode), fill=7.0) == 7.0

@@ -1,0 +1,421 @@
+"""The rules of an episode, and what other libraries' episodes get wrong, each by name."""
+
+# ruff: noqa: E501 (a table of bad input reads best with a case a line)
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from strategies import built, plain
+
+from episodes import SingleAgentEpisode
+from episodes.errors import (
+    ChunkMismatch,
+    EpisodeError,
+    EpisodeStateError,
+    InvalidFill,
+    ShapeMismatch,
+    StepOutOfRange,
+    TrackMismatch,
+)
+
+
+def grown(num_steps: int = 3, **last: Any) -> SingleAgentEpisode:
+    """A growing episode of vectors, with one extra output."""
+    episode = SingleAgentEpisode("abc")
+    episode.add_env_reset(np.zeros(2, np.float32), {"seed": 1})
+    for step in range(num_steps):
+        ending = last if step == num_steps - 1 else {}
+        episode.add_env_step(
+            np.full(2, step + 1, np.float32), step, float(step), extra_model_outputs={"logp": -0.5}, **ending
+        )
+    return episode
+
+
+def with_lookback(finalized: bool = False) -> SingleAgentEpisode:
+    """Steps 0..2 and two lookback items."""
+    episode = built(plain("number", "number", num_steps=3, lookback=2, extras=("logp",)), "number", "number")
+    return episode.to_numpy() if finalized else episode
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+@pytest.mark.parametrize("index", [-7, -100, 4, 100])
+def test_reading_past_either_end_raises_in_both_states(finalized: bool, index: int) -> None:
+    episode = with_lookback(finalized)
+    with pytest.raises(StepOutOfRange, match=r"episode abc: observations\[.*items 0\.\.3 and 2 lookback items"):
+        episode.get_observations(index)
+    with pytest.raises(IndexError):
+        episode.get_observations([0, index])
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+def test_reading_left_of_the_lookback_never_wraps_around_to_the_end(finalized: bool) -> None:
+    episode = with_lookback(finalized)
+    with pytest.raises(StepOutOfRange):
+        episode.get_rewards(-3, neg_index_as_lookback=True)
+    assert list(episode.get_rewards(slice(-9, 1), neg_index_as_lookback=True)) == [-1.5, -0.5, 0.5]
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+def test_fill_on_a_slice_fills_both_ends_and_honours_the_step(finalized: bool) -> None:
+    episode = with_lookback(finalized)
+    read = lambda s: list(episode.get_rewards(s, neg_index_as_lookback=True, fill=9))  # noqa: E731
+    assert read(slice(-4, 5)) == [9, 9, -1.5, -0.5, 0.5, 1.5, 2.5, 9, 9]
+    assert read(slice(-4, 5, 3)) == [9, -0.5, 2.5]
+    assert read(slice(4, -5, -2)) == [9, 2.5, 0.5, -1.5, 9]
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
+def test_numpy_integers_are_integers(finalized: bool, kind: Callable[[int], Any]) -> None:
+    episode = with_lookback(finalized)
+    assert episode.get_rewards(kind(1)) == 1.5
+    assert list(episode.get_rewards(np.array([kind(0), kind(2)]))) == [0.5, 2.5]
+    assert len(episode[kind(1) : kind(3)]) == 2
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+def test_an_empty_index_list_gives_an_empty_batch_with_the_right_shape(finalized: bool) -> None:
+    episode = built(plain("image", "multi"), "image", "multi")
+    if finalized:
+        episode.to_numpy()
+        assert episode.get_observations([]).shape == (0, 2, 3, 1)
+        assert episode.get_actions(()).shape == (0, 2)
+        assert episode.get_observations([]).dtype == np.uint8
+    else:
+        assert episode.get_observations([]) == []
+
+
+def test_a_slice_past_the_end_of_a_terminated_episode_is_terminated() -> None:
+    for episode in (grown(3, terminated=True), grown(3, terminated=True).to_numpy()):
+        assert episode[1:100].is_terminated
+        assert episode[1:].is_terminated
+        assert not episode[1:2].is_terminated
+        assert not episode[1:2].is_done
+    assert grown(3, truncated=True)[2:9].is_truncated
+
+
+def test_slice_and_cut_keep_every_id_custom_data_and_infos() -> None:
+    episode = with_lookback()
+    episode.custom_data["level"] = 3
+    for chunk in (episode[1:2], episode.cut(1), copy.deepcopy(episode).to_numpy()[1:2]):
+        assert (chunk.id_, chunk.agent_id, chunk.module_id, chunk.multi_agent_episode_id) == (
+            "abc",
+            "agent",
+            "module",
+            "multi",
+        )
+        assert chunk.custom_data == {"level": 3}
+        assert chunk.observation_space == episode.observation_space
+    assert episode[1:2].get_infos() == [{"step": 1}, {}]
+    assert episode.cut(1).get_infos(-1) == {"step": 3}
+
+
+def test_one_hot_respects_the_start_of_a_discrete_space() -> None:
+    space = spaces.Discrete(3, start=-1)
+    for finalized in (False, True):
+        episode = SingleAgentEpisode(
+            observations=[-1, 0, 1], actions=[1, -1], rewards=[0.0, 0.0], len_lookback_buffer=0,
+            observation_space=space, action_space=space,
+        )  # fmt: skip
+        if finalized:
+            episode.to_numpy()
+        assert np.asarray(episode.get_observations(one_hot_discrete=True)).tolist() == np.eye(3).tolist()
+        assert np.asarray(episode.get_actions(0, one_hot_discrete=True)).tolist() == [0, 0, 1]
+        filled = episode.get_actions(slice(-1, 3), neg_index_as_lookback=True, fill=0, one_hot_discrete=True)
+        assert np.asarray(filled).tolist() == [[0, 0, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+def test_one_hot_covers_multi_discrete_and_nested_spaces(finalized: bool) -> None:
+    episode = built(plain("tuple", "multi", num_steps=2), "tuple", "multi")
+    if finalized:
+        episode.to_numpy()
+    actions = np.asarray(episode.get_actions(one_hot_discrete=True))
+    assert actions.shape == (2, 3 + 4)
+    assert actions.sum(axis=1).tolist() == [2, 2]
+    discrete, box = episode.get_observations(-1, one_hot_discrete=True)
+    assert discrete.shape == (7,)
+    assert discrete.argmax() == episode.get_observations(-1)[0] - 2
+    assert box.tolist() == episode.get_observations(-1)[1].tolist()
+
+
+def test_items_of_mixed_dtypes_are_promoted_over_all_items() -> None:
+    episode = SingleAgentEpisode(
+        observations=[0, 1.5, 2], actions=[1, 2.5], rewards=[1, 0.25], len_lookback_buffer=0
+    ).to_numpy()
+    assert episode.get_rewards().tolist() == [1.0, 0.25]
+    assert episode.get_actions().tolist() == [1.0, 2.5]
+    assert episode.get_observations().tolist() == [0.0, 1.5, 2.0]
+
+
+def test_a_track_takes_the_dtype_of_its_space() -> None:
+    box = spaces.Box(-1, 1, (2,), np.float32)
+    episode = SingleAgentEpisode(
+        observations=[np.zeros(2), np.ones(2)], actions=[1], rewards=[1], len_lookback_buffer=0,
+        observation_space=box, action_space=spaces.Discrete(3),
+    ).to_numpy()  # fmt: skip
+    assert episode.get_observations().dtype == np.float32
+    assert episode.get_actions().dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [np.zeros(2), np.zeros(1), np.zeros(2)],
+        [np.zeros(1), np.zeros(2), np.zeros(2)],
+        [0.0, np.zeros(1), 0.0],
+        [np.zeros((2, 3)), np.zeros((2, 4)), np.zeros((2, 3))],
+    ],
+)
+def test_items_of_other_shapes_raise_and_are_never_broadcast(items: list[Any]) -> None:
+    episode = SingleAgentEpisode(observations=items, actions=[0, 0], rewards=[0, 0], len_lookback_buffer=0)
+    with pytest.raises(ShapeMismatch, match=r"observations: item 1 is of shape .*, item 0 is of shape"):
+        episode.to_numpy()
+    assert not episode.is_numpy
+    assert episode.get_observations(0) is items[0]
+
+
+def test_a_reward_that_is_no_number_is_named_with_its_step() -> None:
+    episode = SingleAgentEpisode(observations=[0, 1, 2], actions=[0, 0], rewards=[1.0, None], len_lookback_buffer=0)
+    with pytest.raises(ShapeMismatch, match="rewards: item 1 is a NoneType"):
+        episode.to_numpy()
+
+
+def test_a_float_that_does_not_fit_an_integer_space_is_not_truncated() -> None:
+    episode = SingleAgentEpisode(
+        observations=[0, 1], actions=[0.5], rewards=[0], len_lookback_buffer=0, action_space=spaces.Discrete(2)
+    )
+    with pytest.raises(ShapeMismatch, match="without loss"):
+        episode.to_numpy()
+
+
+def test_chunks_with_nested_observations_join_leaf_by_leaf() -> None:
+    reference = plain("dict", "tuple", num_steps=4)
+    whole = built(reference, "dict", "tuple").to_numpy()
+    head, tail = whole[:2], whole[2:]
+    head.concat_episode(tail)
+    assert head.equals(whole)
+    assert head.get_observations()["camera"].shape == (5, 2, 2)
+
+
+def test_an_extra_output_of_one_chunk_only_is_an_error_that_names_it() -> None:
+    head, tail = grown(3)[:2], grown(3)[2:]
+    del tail.extra_model_outputs["logp"]
+    for finalized in (False, True):
+        first = copy.deepcopy(head).to_numpy() if finalized else copy.deepcopy(head)
+        before = copy.deepcopy(first)
+        with pytest.raises(TrackMismatch, match=r"extra model outputs \[\] of the chunk from t=2 beside \['logp'\]"):
+            first.concat_episode(tail)
+        assert first.equals(before)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (None, r"\['logp'\] would stop early, at step 2"),
+        ({}, r"\['logp'\] would stop early, at step 2"),
+        ({"logp": 1, "value": 2}, r"\['value'\] would start late, at step 2"),
+        ({"value": 2}, r"\['value'\] would start late, at step 2"),
+    ],
+)
+def test_an_extra_output_that_starts_late_or_stops_early_names_key_and_step(outputs: Any, message: str) -> None:
+    episode = grown(2)
+    before = copy.deepcopy(episode)
+    with pytest.raises(TrackMismatch, match=message):
+        episode.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs=outputs)
+    assert episode.equals(before)
+    episode.validate()
+
+
+def test_an_episode_without_extra_outputs_refuses_a_late_one() -> None:
+    episode = SingleAgentEpisode()
+    episode.add_env_reset(0)
+    episode.add_env_step(1, 0, 0.0)
+    with pytest.raises(TrackMismatch, match=r"\['logp'\] would start late, at step 1"):
+        episode.add_env_step(2, 0, 0.0, extra_model_outputs={"logp": 1})
+    assert len(episode) == 1
+
+
+def test_a_finalized_episode_refuses_steps_and_says_cut() -> None:
+    episode = grown(2).to_numpy()
+    with pytest.raises(EpisodeStateError, match=r"go on with its successor: cut\(\)"):
+        episode.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs={"logp": 0})
+    successor = episode.cut()
+    successor.add_env_step(np.ones(2, np.float32), 0, 1.0, extra_model_outputs={"logp": 0})
+    episode.concat_episode(successor)
+    assert len(episode) == 3
+
+
+def test_slices_of_a_finalized_episode_are_views() -> None:
+    episode = built(plain("image", "multi", num_steps=6, extras=("logp",)), "image", "multi").to_numpy()
+    part = episode[2:4]
+    assert np.shares_memory(part.get_observations(), episode.get_observations())
+    assert np.shares_memory(part.get_extra_model_outputs("logp"), episode.get_extra_model_outputs("logp"))
+    assert np.shares_memory(episode.get_observations(slice(1, 3)), episode.get_observations())
+
+
+def test_writing_to_a_slice_leaves_its_source_alone() -> None:
+    episode = built(plain(num_steps=4), "vector", "number").to_numpy()
+    part = episode[1:3]
+    part.set_rewards(new_data=[7.0, 8.0])
+    assert part.get_rewards().tolist() == [7.0, 8.0]
+    assert episode.get_rewards().tolist() == [0.5, 1.5, 2.5, 3.5]
+    with pytest.raises(ValueError, match="read-only"):
+        episode.get_rewards()[0] = 1.0
+
+
+def test_all_given_data_becomes_lookback_by_default() -> None:
+    episode = SingleAgentEpisode(observations=[0, 1, 2], actions=[0, 1], rewards=[0.0, 1.0])
+    assert (len(episode), episode.lookback, episode.t_started, episode.t) == (0, 2, 0, 0)
+    assert episode.get_observations() == [2]
+    assert episode.get_observations(-2) == 1
+    episode.add_env_step(3, 2, 2.0)
+    assert episode.get_rewards(slice(-3, None)) == [0.0, 1.0, 2.0]
+
+
+def test_a_lookback_longer_than_the_data_is_all_of_it() -> None:
+    episode = SingleAgentEpisode(observations=[0, 1], actions=[0], rewards=[0.0], len_lookback_buffer=10, t_started=7)
+    assert (episode.lookback, episode.t) == (1, 7)
+
+
+def test_a_new_extra_output_is_added_whole() -> None:
+    for finalized in (False, True):
+        episode = with_lookback(finalized)
+        episode.set_extra_model_outputs(key="value", new_data=[1, 2, 3, 4, 5])
+        assert list(episode.get_extra_model_outputs("value")) == [3, 4, 5]
+        with pytest.raises(ShapeMismatch, match="give 5"):
+            episode.set_extra_model_outputs(key="other", new_data=[1, 2, 3])
+        with pytest.raises(KeyError, match="add the new key whole"):
+            episode.set_extra_model_outputs(key="other", new_data=[1], at_indices=[0])
+
+
+def test_observations_rewritten_to_another_shape_as_they_come_keep_growing() -> None:
+    episode = SingleAgentEpisode()
+    episode.add_env_reset(np.zeros((2, 2)))
+    for step in range(3):
+        episode.set_observations(new_data=episode.get_observations(-1).reshape(4), at_indices=-1)
+        episode.add_env_step(np.full((2, 2), step), 0, 0.0)
+    episode.set_observations(new_data=episode.get_observations(-1).reshape(4), at_indices=-1)
+    assert episode.cut().get_observations(0).shape == (4,)
+    assert episode.to_numpy().get_observations().shape == (4, 4)
+
+
+def test_the_data_dict_has_one_row_a_step_under_the_field_s_column_names() -> None:
+    columns = grown(2, truncated=True).to_numpy().get_data_dict()
+    assert sorted(columns) == sorted(
+        ["obs", "actions", "rewards", "terminateds", "truncateds", "t", "eps_id", "infos", "logp"]
+    )
+    assert columns["truncateds"].tolist() == [False, True]
+    assert columns["t"].tolist() == [0, 1]
+    assert {len(column) for column in columns.values()} == {2}
+
+
+def test_an_episode_says_in_one_line_its_length_return_and_ending() -> None:
+    assert repr(grown(3, terminated=True)) == "SingleAgentEpisode(abc: 3 steps, return 3, terminated)"
+    assert repr(grown(1)) == "SingleAgentEpisode(abc: 1 step, return 0, ongoing)"
+    assert "from t=3" in repr(grown(3).cut())
+
+
+def test_time_is_counted_while_an_episode_grows_and_not_after() -> None:
+    episode = grown(2, terminated=True)
+    duration = episode.get_duration_s()
+    assert duration > 0
+    assert episode.get_duration_s() == duration
+    assert SingleAgentEpisode().get_duration_s() == 0
+
+
+BAD = {
+    "a step before the reset": (SingleAgentEpisode, lambda e: e.add_env_step(0, 0, 0.0), EpisodeStateError, "before the reset"),
+    "a second reset": (grown, lambda e: e.add_env_reset(np.zeros(2)), EpisodeStateError, "add_env_reset after a reset"),
+    "a step after the end": (
+        lambda: grown(2, terminated=True),
+        lambda e: e.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs={"logp": 1}),
+        EpisodeStateError,
+        r"after the end \(terminated at t=2\)",
+    ),
+    "a step on a finalized episode": (
+        lambda: grown().to_numpy(),
+        lambda e: e.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs={"logp": 1}),
+        EpisodeStateError,
+        "finalized",
+    ),
+    "an observation of another shape": (
+        grown,
+        lambda e: e.add_env_step(np.zeros(3), 0, 0.0, extra_model_outputs={"logp": 1}),
+        ShapeMismatch,
+        r"step 3 has shape \(3,\), those before it have \(2,\)",
+    ),
+    "a number among array observations": (
+        grown,
+        lambda e: e.add_env_step(1.0, 0, 0.0, extra_model_outputs={"logp": 1}),
+        ShapeMismatch,
+        r"has shape \(\)",
+    ),
+    "an index out of range": (grown, lambda e: e.get_actions(3), StepOutOfRange, r"actions\[3\]: there are items 0\.\.2"),
+    "an index that is no integer": (grown, lambda e: e.get_actions(1.5), TypeError, "an index is an int"),
+    "an unknown extra output": (grown, lambda e: e.get_extra_model_outputs("x"), KeyError, r"there are \['logp'\]"),
+    "a fill of another shape": (
+        lambda: grown().to_numpy(),
+        lambda e: e.get_observations(slice(0, 9), fill=np.zeros(3)),
+        InvalidFill,
+        r"has shape \(3,\); items have \(2,\)",
+    ),
+    "a fill of another dtype": (
+        lambda: grown().to_numpy(),
+        lambda e: e.get_actions(slice(0, 9), fill=0.5),
+        InvalidFill,
+        "without loss",
+    ),
+    "a fill that is no number": (grown, lambda e: e.get_rewards(9, fill="x"), InvalidFill, "fill='x'"),
+    "a chunk of another episode": (
+        grown, lambda e: e.concat_episode(SingleAgentEpisode("other")), ChunkMismatch, "chunk of episode other",
+    ),
+    "a chunk that leaves a gap": (
+        grown, lambda e: e.concat_episode(grown(5)[4:]), ChunkMismatch, "begins at t=4 does not follow one that stops at t=3",
+    ),
+    "a chunk with another first observation": (
+        grown,
+        lambda e: e.concat_episode(SingleAgentEpisode("abc", observations=[np.ones(2) * 9], t_started=3)),
+        ChunkMismatch,
+        "first observation is not the one",
+    ),
+    "joining to an ended episode": (
+        lambda: grown(2, truncated=True), lambda e: e.concat_episode(e), EpisodeStateError, "after the end",
+    ),
+    "cutting an ended episode": (lambda: grown(2, truncated=True), lambda e: e.cut(), EpisodeStateError, "cut after the end"),
+    "a negative lookback": (grown, lambda e: e.cut(-1), ValueError, "0 or more"),
+    "slicing with a step": (grown, lambda e: e[::2], ValueError, "step of 2"),
+    "an int in brackets": (grown, lambda e: e[0], TypeError, r"episode\[a:b\]"),
+    "new data of another length": (grown, lambda e: e.set_rewards(new_data=[1.0]), ShapeMismatch, "1 new items for 3 places"),
+    "new data past the end": (grown, lambda e: e.set_rewards(new_data=[1.0], at_indices=[9]), StepOutOfRange, "rewards"),
+    "finalizing before the reset": (SingleAgentEpisode, lambda e: e.to_numpy(), EpisodeStateError, "no observation yet"),
+    "one-hot without a space": (
+        grown, lambda e: e.get_actions(one_hot_discrete=True), ValueError, "give observation_space and action_space",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_raises_a_clear_error_and_leaves_the_episode_as_it_was(name: str) -> None:
+    make, call, error, message = BAD[name]
+    episode = make()
+    before = copy.deepcopy(episode)
+    with pytest.raises(error, match=message) as raised:
+        call(episode)
+    assert isinstance(raised.value, EpisodeError)
+    assert episode.equals(before)
+
+
+@pytest.mark.parametrize("counts", [(3, 3, 2), (2, 2, 2), (4, 2, 3)])
+def test_tracks_whose_lengths_do_not_go_together_are_refused(counts: tuple[int, int, int]) -> None:
+    observations, actions, rewards = ([0] * n for n in counts)
+    with pytest.raises(TrackMismatch, match="one more observation and info than rewards"):
+        SingleAgentEpisode(observations=observations, actions=actions, rewards=rewards, len_lookback_buffer=0)
+    with pytest.raises(TrackMismatch):
+        SingleAgentEpisode.from_arrays(observations, actions, rewards)
