@@ -348,7 +348,8 @@ def _joined_objects(columns: list[np.ndarray | None], packs: list[EpisodePack]) 
 def _check_same_tracks(first: EpisodePack, other: EpisodePack) -> None:
     mine = {path: array.shape[1:] if len(array) else None for path, array in first.tracks.items()}
     theirs = {path: array.shape[1:] if len(array) else None for path, array in other.tracks.items()}
-    if mine.keys() != theirs.keys() or any(a != theirs[path] and a and theirs[path] for path, a in mine.items()):
+    both = [path for path in mine if mine[path] is not None and theirs.get(path) is not None]
+    if mine.keys() != theirs.keys() or any(mine[path] != theirs[path] for path in both):
         raise TrackMismatch(f"packs with other tracks cannot be joined: {mine} beside {theirs}")
 
 

@@ -315,7 +315,7 @@ class SingleAgentEpisode(EpisodeState):
             observations=self.observations.view(first, last + 1, lookback),
             actions=self.actions.view(first, last, lookback),
             rewards=self.rewards.view(first, last, lookback),
-            infos=infos[first : last + 1] if type(infos) is list else infos.view(first, last + 1),
+            infos=infos.view(first, last + 1) if isinstance(infos, Infos) else infos[first : last + 1],
             extra_model_outputs={k: track.view(first, last, lookback) for k, track in self.extra_model_outputs.items()},
             lookback=lookback,
             t_started=self.t_started + start,
