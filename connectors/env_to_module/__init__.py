@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from connectors.batch_items import BatchItems
 from connectors.env_to_module.add_observations import AddObservations
+from connectors.env_to_module.add_states import AddStates
+from connectors.env_to_module.add_time_dimension import AddTimeDimension
+from connectors.env_to_module.flatten_observations import FlattenObservations
+from connectors.env_to_module.frame_stacking import FrameStacking
+from connectors.env_to_module.mean_std_filter import MeanStdFilter
+from connectors.env_to_module.observation_preprocessor import ObservationPreprocessor
 from connectors.env_to_module.pipeline import EnvToModulePipeline, env_to_module_pipeline
+from connectors.env_to_module.prev_actions_prev_rewards import PrevActionsPrevRewards
 from connectors.numpy_to_tensor import NumpyToTensor
 
 __all__ = [
     "AddObservations",
+    "AddStates",
+    "AddTimeDimension",
     "BatchItems",
     "EnvToModulePipeline",
+    "FlattenObservations",
+    "FrameStacking",
+    "MeanStdFilter",
     "NumpyToTensor",
+    "ObservationPreprocessor",
+    "PrevActionsPrevRewards",
     "env_to_module_pipeline",
 ]

@@ -11,6 +11,9 @@ import torch
 from connectors.batch_items import BatchItems
 from connectors.connector import Connector
 from connectors.env_to_module.add_observations import AddObservations
+from connectors.env_to_module.add_states import AddStates
+from connectors.env_to_module.add_time_dimension import AddTimeDimension
+from connectors.env_to_module.frame_stacking import FrameStacking
 from connectors.numpy_to_tensor import NumpyToTensor
 from connectors.pipeline import ConnectorPipeline
 from connectors.rewriter import ObservationRewriter
@@ -49,9 +52,9 @@ class EnvToModulePipeline(ConnectorPipeline):
     def _rewire(self, pieces: dict[str, Connector]) -> None:
         viewer = None
         for name, piece in pieces.items():
-            if isinstance(piece, ObservationRewriter) and viewer is not None:
+            if viewer is not None and isinstance(piece, (ObservationRewriter, FrameStacking)):
                 raise UnwiredPipeline(
-                    f"{name} rewrites what episodes store, {viewer} changes what the policy sees of it: "
+                    f"{name} works on what episodes store, {viewer} changes what the policy sees of it: "
                     f"put {name} before {viewer}"
                 )
             if not isinstance(piece, ObservationRewriter) and Columns.OBS in piece.writes:
@@ -76,8 +79,9 @@ def env_to_module_pipeline(
         pieces: your own, which come first.
         policy: for a stateful one, the batch gets its states and a time axis.
     """
+    recurrent = [AddTimeDimension(), AddStates()] if getattr(policy, "is_stateful", False) else []
     return EnvToModulePipeline(
         observation_space,
         action_space,
-        connectors=[*pieces, AddObservations(), BatchItems(), NumpyToTensor(device=device)],
+        connectors=[*pieces, AddObservations(), BatchItems(), *recurrent, NumpyToTensor(device=device)],
     )

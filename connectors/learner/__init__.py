@@ -7,8 +7,14 @@ from connectors.learner.add_columns import AddColumns
 from connectors.learner.add_infos import AddInfos
 from connectors.learner.add_next_observations import AddNextObservations
 from connectors.learner.add_observations import AddObservations
+from connectors.learner.add_states import AddStates
+from connectors.learner.add_time_dimension_and_zero_pad import AddTimeDimensionAndZeroPad
+from connectors.learner.compute_returns_to_go import ComputeReturnsToGo
+from connectors.learner.frame_stacking import FrameStacking
 from connectors.learner.generalized_advantage_estimation import GeneralizedAdvantageEstimation
 from connectors.learner.pipeline import LearnerPipeline, learner_pipeline
+from connectors.learner.prev_actions_prev_rewards import PrevActionsPrevRewards
+from connectors.learner.v_trace import VTrace
 from connectors.numpy_to_tensor import NumpyToTensor
 
 __all__ = [
@@ -16,9 +22,15 @@ __all__ = [
     "AddInfos",
     "AddNextObservations",
     "AddObservations",
+    "AddStates",
+    "AddTimeDimensionAndZeroPad",
     "BatchItems",
+    "ComputeReturnsToGo",
+    "FrameStacking",
     "GeneralizedAdvantageEstimation",
     "LearnerPipeline",
     "NumpyToTensor",
+    "PrevActionsPrevRewards",
+    "VTrace",
     "learner_pipeline",
 ]

@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 
 from connectors.connector import Batch, Connector
-from connectors.learner.observation_source import observation_source
-from connectors.learner.values import ValueFunction
+from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
+from connectors.learner.values import ValueFunction, real_offsets
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 from episodes.returns import gae
@@ -20,8 +20,9 @@ __all__ = ["GeneralizedAdvantageEstimation"]
 class GeneralizedAdvantageEstimation(Connector):
     """Adds "advantages" and "value_targets" [B], from the rewards and from values of all T + 1 observations.
 
-    `rl_module.compute_values({"obs": [n, ...]}) -> [n]` runs once over them, in minibatches and without gradients; no
-    step is added to any episode. Terminated episodes end with value 0, truncated and cut ones with that of their last
+    `rl_module.compute_values({"obs": [n, ...]}) -> [n]` runs once over them, in minibatches and without gradients (with
+    padded rows in the batch: `{"obs": [r, m + 1, ...], "state_in": [r, ...], "seq_lens": [r]} -> [r, m + 1]`); no step
+    is added to any episode. Terminated episodes end with value 0, truncated and cut ones with that of their last
     observation. https://arxiv.org/abs/1506.02438
 
     Args:
@@ -60,7 +61,7 @@ class GeneralizedAdvantageEstimation(Connector):
         metrics: Any = None,
         **kwargs: Any,
     ) -> Batch:
-        values = self._values(rl_module, episodes, observation_source(shared_data))
+        values = self._values.of_batch(rl_module, batch, episodes, shared_data)
         advantages, targets = gae(
             episodes.rewards[episodes.step_rows()],
             values,
@@ -70,14 +71,10 @@ class GeneralizedAdvantageEstimation(Connector):
             lambda_=self.lambda_,
             offsets=real_offsets(episodes),
         )
-        batch[Columns.ADVANTAGES] = standardized(advantages) if self.normalize else advantages
-        batch[Columns.VALUE_TARGETS] = targets
+        advantages = standardized(advantages) if self.normalize else advantages
+        batch[Columns.ADVANTAGES] = in_batch_form(advantages, batch, episodes)
+        batch[Columns.VALUE_TARGETS] = in_batch_form(targets, batch, episodes)
         return batch
-
-
-def real_offsets(pack: EpisodePack) -> np.ndarray:
-    """Where each episode's steps begin in a column of real steps, [n + 1]."""
-    return np.concatenate([[0], np.cumsum(pack.lengths)])
 
 
 def standardized(advantages: np.ndarray) -> np.ndarray:

@@ -14,6 +14,8 @@ from connectors.editable import EditableEpisodes
 from connectors.learner.add_columns import AddColumns
 from connectors.learner.add_next_observations import AddNextObservations
 from connectors.learner.add_observations import AddObservations
+from connectors.learner.add_states import AddStates
+from connectors.learner.add_time_dimension_and_zero_pad import AddTimeDimensionAndZeroPad
 from connectors.numpy_to_tensor import NumpyToTensor
 from connectors.pipeline import ConnectorPipeline, call_piece
 from connectors.rewriter import ObservationRewriter
@@ -21,6 +23,8 @@ from connectors.trace import Trace
 from episodes.pack import EpisodePack
 
 __all__ = ["LearnerPipeline", "learner_pipeline"]
+
+DEFAULT_MAX_SEQ_LEN = 20
 
 
 class LearnerPipeline(ConnectorPipeline):
@@ -84,6 +88,8 @@ def learner_pipeline(
     pieces: Iterable[Connector] = (),
     returns: Connector | None = None,
     next_observations: bool = False,
+    policy: Any = None,
+    max_seq_len: int | None = None,
     device: str | torch.device | None = None,
 ) -> LearnerPipeline:
     """The default pipeline from episodes to a train batch, on a device.
@@ -94,12 +100,17 @@ def learner_pipeline(
         pieces: your own, which come first.
         returns: what computes advantages or targets, such as `GeneralizedAdvantageEstimation`; none by default.
         next_observations: add "new_obs".
+        policy: a stateful one gets padded rows of `max_seq_len` (20 by default) steps, and its states.
+        max_seq_len: the length of the rows; with it any policy gets padded rows.
     """
+    if max_seq_len is None and getattr(policy, "is_stateful", False):
+        max_seq_len = DEFAULT_MAX_SEQ_LEN
     connectors = [
         *pieces,
         AddObservations(),
         *([AddNextObservations()] if next_observations else []),
         AddColumns(),
+        *([AddTimeDimensionAndZeroPad(max_seq_len=max_seq_len), AddStates()] if max_seq_len is not None else []),
         *([returns] if returns is not None else []),
         BatchItems(),
         NumpyToTensor(device=device),

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from connectors.learner.observation_source import Source
+from connectors.learner.add_states import states_before
+from connectors.learner.observation_source import Source, observation_source
 from connectors.numpy_to_tensor import NumpyToTensor
+from connectors.sequences import Sequences
+from episodes import nested
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch
 from episodes.pack import EpisodePack
@@ -35,6 +38,37 @@ class ValueFunction:
             parts.append(self.compute(rl_module, {Columns.OBS: observations}, (span.stop - start,)))
         return on_host(parts)
 
+    def in_sequences(self, rl_module: Any, pack: EpisodePack, source: Source, max_seq_len: int) -> np.ndarray:
+        """The same values of a module with a memory.
+
+        It sees rows of `max_seq_len` steps, each from the state before it; an episode's last row is one longer, for
+        the observation after the last step.
+        """
+        rows = Sequences.of(pack.lengths, max_seq_len, with_empty=True)
+        lengths = rows.lengths + rows.lasts  # [R] observations of each row
+        firsts = pack.observation_offsets[rows.episodes] + pack.lookbacks[rows.episodes] + rows.starts
+        places = np.arange(max_seq_len + 1)
+        is_stateful = getattr(rl_module, "is_stateful", False)
+        states = {Columns.STATE_IN: states_before(rows, pack, rl_module)} if is_stateful else {}
+        parts = []
+        for part in rows.minibatches(self.minibatch_size):
+            shape = (part.stop - part.start, max_seq_len + 1)
+            observed = firsts[part, None] + np.minimum(places, lengths[part, None] - 1)
+            flat = source(pack, observed.ravel())
+            observations = nested.map_leaves(lambda leaf, shape=shape: leaf.reshape(*shape, *leaf.shape[1:]), flat)
+            batch = {Columns.OBS: observations, Columns.SEQ_LENS: lengths[part], **nested.take(states, part)}
+            parts.append(self.compute(rl_module, batch, shape))
+        return on_host(parts)[places < lengths[:, None]]
+
+    def of_batch(
+        self, rl_module: Any, batch: dict[str, Any], pack: EpisodePack, shared_data: dict[str, Any] | None
+    ) -> np.ndarray:
+        """The values [num_steps + n], in sequences where the batch has padded rows."""
+        source, mask = observation_source(shared_data), batch.get(Columns.LOSS_MASK)
+        if mask is None:
+            return self(rl_module, pack, source)
+        return self.in_sequences(rl_module, pack, source, mask.shape[1])
+
     def compute(self, rl_module: Any, batch: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
         """The values of one minibatch of numpy columns, of this shape, still on the module's device."""
         device = device_of(rl_module)
@@ -47,6 +81,11 @@ class ValueFunction:
                 f"compute_values gave {list(values.shape)} for {list(shape)} observations; it must give one each"
             )
         return values
+
+
+def real_offsets(pack: EpisodePack) -> np.ndarray:
+    """Where each episode's steps begin in a column of real steps, [n + 1]."""
+    return np.concatenate([[0], np.cumsum(pack.lengths)])
 
 
 def on_host(parts: list[torch.Tensor]) -> np.ndarray:

@@ -11,6 +11,7 @@ from connectors.connector import Connector
 from connectors.module_to_env.get_actions import GetActions
 from connectors.module_to_env.listify_for_vector_env import ListifyForVectorEnv
 from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClipActions
+from connectors.module_to_env.remove_time_dimension import RemoveTimeDimension
 from connectors.module_to_env.tensor_to_numpy import TensorToNumpy
 from connectors.module_to_env.unbatch_items import UnbatchItems
 from connectors.pipeline import ConnectorPipeline
@@ -55,8 +56,8 @@ def module_to_env_pipeline(
         seed: a seed for sampling actions; torch's global generator by default.
     """
     changes = NormalizeAndClipActions(normalize_actions=normalize_actions, clip_actions=clip_actions)
+    recurrent = [RemoveTimeDimension()] if getattr(policy, "is_stateful", False) else []
+    first = [*recurrent, GetActions(seed=seed), TensorToNumpy(), UnbatchItems()]
     return ModuleToEnvPipeline(
-        observation_space,
-        action_space,
-        connectors=[GetActions(seed=seed), TensorToNumpy(), UnbatchItems(), *pieces, changes, ListifyForVectorEnv()],
+        observation_space, action_space, connectors=[*first, *pieces, changes, ListifyForVectorEnv()]
     )

@@ -1,0 +1,53 @@
+"""The recurrent state of each episode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from connectors.connector import Batch, Connector
+from connectors.env_to_module.recent import recent
+from episodes import nested
+from episodes.columns import Columns
+
+__all__ = ["AddStates"]
+
+
+class AddStates(Connector):
+    """Adds "state_in", nested arrays [N, ...]: the newest "state_out" of each episode, at its start the initial state.
+
+    A module without a state gets nothing.
+    """
+
+    writes = (Columns.STATE_IN,)
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: Any = (),
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        if Columns.STATE_IN not in batch and getattr(rl_module, "is_stateful", False):
+            batch[Columns.STATE_IN] = _newest_states(episodes, rl_module)
+        return batch
+
+
+def _newest_states(episodes: Any, rl_module: Any) -> Any:
+    rows, valid = recent(episodes, Columns.STATE_OUT, 1)
+    going_on = valid[0]
+    if rows is not None and going_on.all():
+        return nested.take(rows, 0)
+    initial = nested.map_leaves(np.asarray, rl_module.get_initial_state())
+    if rows is None:
+        return nested.map_leaves(lambda leaf: np.repeat(leaf[None], len(going_on), axis=0), initial)
+
+    def either(states: np.ndarray, first: np.ndarray) -> np.ndarray:
+        return np.where(going_on.reshape(-1, *(1,) * first.ndim), states, first)
+
+    return nested.map_leaves(either, nested.take(rows, 0), initial)

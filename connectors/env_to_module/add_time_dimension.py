@@ -1,0 +1,32 @@
+"""A time axis of one step, for policies with a memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectors.column_parts import joined
+from connectors.connector import Batch, Connector
+from episodes import nested
+from episodes.columns import Columns
+
+__all__ = ["AddTimeDimension"]
+
+
+class AddTimeDimension(Connector):
+    """Makes [N, 1, ...] of every column [N, ...] but "state_in"."""
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: Any = (),
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        for name, column in batch.items():
+            if name != Columns.STATE_IN:
+                batch[name] = nested.map_leaves(lambda leaf: leaf[:, None], joined(column))
+        return batch

@@ -1,0 +1,54 @@
+"""Observations of any space as one vector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from connectors.flattening import flatten_rows
+from connectors.rewriter import ObservationRewriter
+from episodes.errors import InvalidArgument
+
+__all__ = ["FlattenObservations"]
+
+
+class FlattenObservations(ObservationRewriter):
+    """Makes one vector [D] of each observation, as `gymnasium.spaces.flatten` does, for all rows at once.
+
+    Box and MultiBinary parts are raveled, Discrete and MultiDiscrete ones become one-hot, Dict and Tuple parts follow
+    one another. Text and OneOf parts go item by item. Graph and Sequence have no fixed size: their items are flattened
+    one by one, and what comes out has Gymnasium's structure.
+
+    Args:
+        dtype: of the vectors; Gymnasium's own when None.
+    """
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        dtype: Any = np.float32,
+        name: str | None = None,
+    ) -> None:
+        self.dtype = dtype
+        super().__init__(input_observation_space, input_action_space, name=name)
+
+    def recompute_output_observation_space(
+        self, input_observation_space: gym.Space, input_action_space: gym.Space
+    ) -> gym.Space:
+        """The flat Box, in this piece's dtype."""
+        flat = spaces.flatten_space(input_observation_space)
+        if not isinstance(flat, spaces.Box) or self.dtype is None:
+            return flat
+        return spaces.Box(flat.low.astype(self.dtype), flat.high.astype(self.dtype), dtype=self.dtype)
+
+    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
+        """The vectors [N, D]; see `ObservationRewriter`."""
+        space = self.input_observation_space
+        if space is None:
+            raise InvalidArgument(f"{self.name} needs the observation space; give it to the pipeline")
+        return flatten_rows(space, observations, self.dtype)

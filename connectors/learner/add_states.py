@@ -1,0 +1,81 @@
+"""The recurrent state each row begins with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from connectors.connector import Batch, Connector
+from connectors.learner.add_time_dimension_and_zero_pad import sequences_of
+from connectors.sequences import Sequences
+from episodes import nested
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from episodes.pack import EpisodePack
+
+__all__ = ["AddStates"]
+
+
+class AddStates(Connector):
+    """Adds "state_in", nested arrays [R, ...] without a time axis: the state before each row's first step.
+
+    It is the "state_out" recorded with the step before, in the lookback for a chunk that goes on in the middle of an
+    episode, and the module's initial state at an episode's start; the initial state for every row, where no states
+    were recorded. A module without a state gets nothing.
+
+    Raises:
+        InvalidArgument: a chunk in the middle of an episode has no lookback, so the state before it is not known.
+    """
+
+    reads = (Columns.LOSS_MASK,)
+    writes = (Columns.STATE_IN,)
+    takes_packs = True
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: EpisodePack,
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        sequences = sequences_of(batch, episodes)
+        if Columns.STATE_IN not in batch and sequences is not None and getattr(rl_module, "is_stateful", False):
+            batch[Columns.STATE_IN] = states_before(sequences, episodes, rl_module)
+        return batch
+
+
+def states_before(sequences: Sequences, pack: EpisodePack, rl_module: Any) -> Any:
+    """The states [R, ...] before the first step of each row."""
+    initial = nested.map_leaves(np.asarray, rl_module.get_initial_state())
+    recorded = pack.extra_model_outputs.get(Columns.STATE_OUT)
+    num_rows = len(sequences)
+    if recorded is None or not len(pack.rewards):
+        return nested.map_leaves(lambda leaf: np.repeat(leaf[None], num_rows, axis=0), initial)
+    lookbacks = pack.lookbacks[sequences.episodes]
+    known = sequences.starts + lookbacks > 0
+    _check_known(sequences, pack, known)
+    before = np.where(known, pack.offsets[sequences.episodes] + lookbacks + sequences.starts - 1, 0)
+    states = nested.take(recorded, before)
+    if known.all():
+        return states
+    return nested.map_leaves(lambda state, first: np.where(_like(known, state), state, first), states, initial)
+
+
+def _like(flags: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The flags [R] with as many axes as the rows [R, ...]."""
+    return flags.reshape(-1, *(1,) * (rows.ndim - 1))
+
+
+def _check_known(sequences: Sequences, pack: EpisodePack, known: np.ndarray) -> None:
+    lost = np.flatnonzero(~known & (pack.t_started[sequences.episodes] > 0))
+    if len(lost):
+        i = int(sequences.episodes[lost[0]])
+        raise InvalidArgument(
+            f"AddStates: the chunk of episode {pack.ids[i]} that starts at t={pack.t_started[i]} has no lookback, so "
+            "the state before it is not known; sample with len_lookback_buffer=1 or more"
+        )

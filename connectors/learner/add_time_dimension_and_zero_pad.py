@@ -1,0 +1,67 @@
+"""Rows of several steps, for policies with a memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+from connectors.column_parts import joined
+from connectors.connector import Batch, Connector
+from connectors.sequences import Sequences, check_max_seq_len
+from episodes.columns import Columns
+from episodes.pack import EpisodePack
+
+__all__ = ["AddTimeDimensionAndZeroPad"]
+
+
+class AddTimeDimensionAndZeroPad(Connector):
+    """Makes [R, max_seq_len, ...] of every column [B, ...], with "loss_mask" [R, max_seq_len] and "seq_lens" [R].
+
+    Episodes are cut into rows of `max_seq_len` steps; the last row of each is filled with zeros on the right, where
+    the mask is False.
+    """
+
+    writes = (Columns.LOSS_MASK, Columns.SEQ_LENS)
+    takes_packs = True
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        max_seq_len: int = 20,
+        name: str | None = None,
+    ) -> None:
+        self.max_seq_len = check_max_seq_len(max_seq_len)
+        super().__init__(input_observation_space, input_action_space, name=name)
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: EpisodePack,
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        sequences = Sequences.of(episodes.lengths, self.max_seq_len)
+        for name, column in batch.items():
+            batch[name] = sequences.pad(joined(column), name)
+        batch[Columns.LOSS_MASK] = sequences.mask
+        batch[Columns.SEQ_LENS] = sequences.lengths
+        return batch
+
+
+def sequences_of(batch: Batch, pack: EpisodePack) -> Sequences | None:
+    """How a batch's rows are made of the pack's steps; None where each row is a step."""
+    mask = batch.get(Columns.LOSS_MASK)
+    return None if mask is None else Sequences.of(pack.lengths, mask.shape[1])
+
+
+def in_batch_form(column: Any, batch: Batch, pack: EpisodePack) -> Any:
+    """A column of real steps [S, ...] in the form of the batch's other columns: as it is, or as padded rows."""
+    sequences = sequences_of(batch, pack)
+    return column if sequences is None else sequences.pad(column)

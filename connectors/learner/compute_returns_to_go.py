@@ -1,0 +1,59 @@
+"""Discounted sums of what is still to come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+from connectors.connector import Batch, Connector
+from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
+from connectors.learner.values import real_offsets
+from episodes.columns import Columns
+from episodes.pack import EpisodePack
+from episodes.returns import discounted_returns
+
+__all__ = ["ComputeReturnsToGo"]
+
+
+class ComputeReturnsToGo(Connector):
+    """Adds "returns_to_go" [B], the discounted sum of the rewards from each step to the last of its chunk.
+
+    Args:
+        gamma: the discount.
+    """
+
+    writes = (Columns.RETURNS_TO_GO,)
+    takes_packs = True
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        gamma: float = 0.99,
+        name: str | None = None,
+    ) -> None:
+        self.gamma = gamma
+        super().__init__(input_observation_space, input_action_space, name=name)
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: EpisodePack,
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        returns = discounted_returns(
+            episodes.rewards[episodes.step_rows()],
+            episodes.terminated,
+            episodes.truncated,
+            gamma=self.gamma,
+            offsets=real_offsets(episodes),
+        )
+        batch[Columns.RETURNS_TO_GO] = in_batch_form(returns, batch, episodes)
+        return batch

@@ -1,0 +1,105 @@
+"""Advantages and value targets for a policy other than the one that acted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from connectors.connector import Batch, Connector
+from connectors.distributions import distribution_for
+from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
+from connectors.learner.values import ValueFunction, device_of, on_host, real_offsets
+from connectors.numpy_to_tensor import NumpyToTensor
+from episodes import nested
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from episodes.pack import EpisodePack
+from episodes.returns import vtrace
+
+__all__ = ["VTrace"]
+
+
+class VTrace(Connector):
+    """Adds "advantages" and "value_targets" [B], corrected for the policy having changed since it acted.
+
+    The ratios of probabilities are those of `rl_module` now and of the recorded "action_logp". Values and
+    probabilities are computed in minibatches without gradients. https://arxiv.org/abs/1802.01561
+
+    Args:
+        gamma: the discount.
+        lambda_: how far corrections look past the value function.
+        clip_rho: bound of the ratios in the value targets.
+        clip_pg_rho: bound of the ratios in the advantages.
+        minibatch_size: observations in one forward pass.
+    """
+
+    reads = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP)
+    writes = (Columns.ADVANTAGES, Columns.VALUE_TARGETS)
+    takes_packs = True
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        gamma: float = 0.99,
+        lambda_: float = 1.0,
+        clip_rho: float = 1.0,
+        clip_pg_rho: float = 1.0,
+        minibatch_size: int = 8192,
+        name: str | None = None,
+    ) -> None:
+        self.gamma, self.lambda_ = gamma, lambda_
+        self.clip_rho, self.clip_pg_rho = clip_rho, clip_pg_rho
+        self._values = ValueFunction(minibatch_size)
+        super().__init__(input_observation_space, input_action_space, name=name)
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: EpisodePack,
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        ratios = np.exp(self._log_probs(rl_module, batch, episodes) - batch[Columns.ACTION_LOGP])
+        advantages, targets = vtrace(
+            episodes.rewards[episodes.step_rows()],
+            self._values.of_batch(rl_module, batch, episodes, shared_data),
+            episodes.terminated,
+            episodes.truncated,
+            ratios if Columns.LOSS_MASK not in batch else ratios[batch[Columns.LOSS_MASK]],
+            gamma=self.gamma,
+            lambda_=self.lambda_,
+            clip_rho=self.clip_rho,
+            clip_pg_rho=self.clip_pg_rho,
+            offsets=real_offsets(episodes),
+        )
+        batch[Columns.ADVANTAGES] = in_batch_form(advantages, batch, episodes)
+        batch[Columns.VALUE_TARGETS] = in_batch_form(targets, batch, episodes)
+        return batch
+
+    def _log_probs(self, rl_module: Any, batch: Batch, pack: EpisodePack) -> np.ndarray:
+        """What the module now makes of the batch's actions, [B], or [R, max_seq_len] in padded rows."""
+        action_space = self.input_action_space or pack.action_space
+        if action_space is None:
+            raise InvalidArgument(f"{self.name} needs the action space; give it to the pipeline")
+        distribution = distribution_for(action_space)
+        inputs = (Columns.OBS, Columns.ACTIONS, Columns.STATE_IN, Columns.SEQ_LENS)
+        columns = {name: batch[name] for name in inputs if name in batch}
+        to_device = NumpyToTensor(device=device_of(rl_module))
+        logp = batch[Columns.ACTION_LOGP]
+        step = max(self._values.minibatch_size // (logp.shape[1] if logp.ndim > 1 else 1), 1)
+        parts = []
+        for start in range(0, len(logp), step):
+            part = to_device.to_tensors(nested.take(columns, slice(start, start + step)))
+            with torch.no_grad():
+                outputs = rl_module(part)
+            parts.append(distribution.log_prob(outputs[Columns.ACTION_DIST_INPUTS], part[Columns.ACTIONS]))
+        return on_host(parts) if parts else np.zeros_like(logp)

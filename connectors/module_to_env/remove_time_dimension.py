@@ -1,0 +1,44 @@
+"""Outputs of a policy with a memory, without their time axis of one step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectors.connector import Batch, Connector
+from episodes import nested
+from episodes.columns import Columns
+from episodes.errors import ShapeMismatch
+
+__all__ = ["RemoveTimeDimension"]
+
+
+class RemoveTimeDimension(Connector):
+    """Makes [N, ...] of every output [N, 1, ...] but "state_out", which has no time axis.
+
+    Raises:
+        ShapeMismatch: an output has no time axis of one step.
+    """
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: Any = (),
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        for name, column in batch.items():
+            if name != Columns.STATE_OUT:
+                batch[name] = nested.map_leaves(lambda leaf, name=name: _only_step(leaf, name), column)
+        return batch
+
+
+def _only_step(leaf: Any, name: str) -> Any:
+    if leaf.ndim < 2 or leaf.shape[1] != 1:
+        raise ShapeMismatch(
+            f"the policy's output {name!r} has shape {list(leaf.shape)}; a recurrent one gives [N, 1, ...]"
+        )
+    return leaf[:, 0]

@@ -1,0 +1,257 @@
+"""Learner batches equal those built step by step, however episodes were cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from reference_connectors import Accumulator, Sum, WholeEpisode, advantages, whole_episodes
+
+from connectors import learner_pipeline
+from connectors.learner import (
+    AddInfos,
+    ComputeReturnsToGo,
+    FrameStacking,
+    GeneralizedAdvantageEstimation,
+    PrevActionsPrevRewards,
+)
+from episodes import EpisodePack, SingleAgentEpisode
+from episodes.errors import InvalidArgument
+
+GAMMA, LAMBDA = 0.9, 0.7
+OBSERVATIONS, ACTIONS = spaces.Box(0, 9, (2,), np.float32), spaces.Discrete(3)
+
+
+def given_as(episodes: list[WholeEpisode], form: str) -> list[SingleAgentEpisode] | EpisodePack:
+    chunks = [chunk for episode in episodes for chunk in episode.chunks()]
+    if form == "growing" or not any(map(len, chunks)):
+        return chunks
+    chunks = [chunk.to_numpy() for chunk in chunks if len(chunk) or form == "finalized"]
+    return EpisodePack.from_episodes(chunks) if form == "pack" else chunks
+
+
+def steps(episodes: list[WholeEpisode]) -> Iterator[tuple[WholeEpisode, int, bool]]:
+    """(episode, step, whether it is the last one of its episode), chunk after chunk."""
+    for episode in episodes:
+        for span in episode.spans:
+            for g in range(*span):
+                yield episode, g, g == len(episode.actions) - 1
+
+
+def column(episodes: list[WholeEpisode], value: Callable[[WholeEpisode, int], object], dtype: type) -> np.ndarray:
+    return np.array([value(episode, g) for episode, g, _ in steps(episodes)], dtype)
+
+
+forms = st.sampled_from(["growing", "finalized", "pack"])
+
+
+@given(whole_episodes(), forms)
+def test_a_feed_forward_batch_equals_the_one_built_step_by_step(episodes: list[WholeEpisode], form: str) -> None:
+    returns = GeneralizedAdvantageEstimation(gamma=GAMMA, lambda_=LAMBDA, minibatch_size=3)
+    pipeline = learner_pipeline(OBSERVATIONS, ACTIONS, returns=returns, next_observations=True)
+    batch = pipeline(rl_module=Sum(), episodes=given_as(episodes, form))
+    num_steps = sum(len(episode.actions) for episode in episodes)
+    assert all(len(values) == num_steps for values in batch.values())
+    if not num_steps:
+        return
+    assert np.array_equal(batch["obs"], column(episodes, lambda e, g: e.observations[g], np.float32))
+    assert np.array_equal(batch["new_obs"], column(episodes, lambda e, g: e.observations[g + 1], np.float32))
+    assert np.array_equal(batch["actions"], column(episodes, lambda e, g: e.actions[g], np.int64))
+    assert np.array_equal(batch["rewards"], column(episodes, lambda e, g: e.rewards[g], np.float32))
+    assert np.array_equal(batch["action_logp"], column(episodes, lambda e, g: -g, np.float32))
+    assert batch["terminateds"].tolist() == [last and e.terminated for e, _, last in steps(episodes)]
+    assert batch["truncateds"].tolist() == [last and e.truncated for e, _, last in steps(episodes)]
+    values = [[float(o.sum()) for o in e.observations] for e in episodes]
+    expected = [
+        a for e, v in zip(episodes, values, strict=True) for s in e.spans for a in advantages(e, s, v, GAMMA, LAMBDA)
+    ]
+    np.testing.assert_allclose(batch["advantages"], expected, rtol=1e-4, atol=1e-4)
+    targets = [v[g] for e, v in zip(episodes, values, strict=True) for s in e.spans for g in range(*s)]
+    np.testing.assert_allclose(batch["value_targets"], np.add(expected, targets), rtol=1e-4, atol=1e-4)
+
+
+@given(whole_episodes(shape=(3, 2, 1), min_lookback=2), forms, st.integers(1, 3))
+def test_a_frame_stacked_batch_equals_the_one_built_step_by_step(
+    episodes: list[WholeEpisode], form: str, num_frames: int
+) -> None:
+    pipeline = learner_pipeline(
+        spaces.Box(0, 9, (3, 2, 1), np.float32),
+        ACTIONS,
+        pieces=[FrameStacking(num_frames=num_frames)],
+        returns=GeneralizedAdvantageEstimation(gamma=GAMMA, lambda_=LAMBDA, minibatch_size=4),
+        next_observations=True,
+    )
+    batch = pipeline(rl_module=Sum(), episodes=given_as(episodes, form))
+    if not any(len(episode.actions) for episode in episodes):
+        return
+    assert np.array_equal(batch["obs"], column(episodes, lambda e, g: e.stack(g, num_frames), np.float32))
+    assert np.array_equal(batch["new_obs"], column(episodes, lambda e, g: e.stack(g + 1, num_frames), np.float32))
+    assert pipeline.observation_space.shape == (3, 2, num_frames)
+    expected = []
+    for e in episodes:
+        values = [float(e.stack(g, num_frames).sum()) for g in range(len(e.observations))]
+        expected += [a for span in e.spans for a in advantages(e, span, values, GAMMA, LAMBDA)]
+    np.testing.assert_allclose(batch["advantages"], expected, rtol=1e-4, atol=1e-3)
+
+
+@given(whole_episodes(min_lookback=1), forms, st.sampled_from([1, 2, 3, 5, 20]))
+def test_a_recurrent_batch_equals_the_one_built_step_by_step(
+    episodes: list[WholeEpisode], form: str, max_seq_len: int
+) -> None:
+    returns = GeneralizedAdvantageEstimation(gamma=GAMMA, lambda_=LAMBDA, minibatch_size=4)
+    pipeline = learner_pipeline(OBSERVATIONS, ACTIONS, returns=returns, policy=Accumulator(), max_seq_len=max_seq_len)
+    batch = pipeline(rl_module=Accumulator(), episodes=given_as(episodes, form))
+    rows = []
+    for e in episodes:
+        values = [float(state[0]) for state in e.states]
+        for start, end in e.spans:
+            expected = advantages(e, (start, end), values, GAMMA, LAMBDA)
+            for first in range(start, end, max_seq_len):
+                rows.append((e, first, min(first + max_seq_len, end), expected[first - start :]))
+    assert len(batch["obs"]) == len(batch["state_in"]["h"]) == len(rows)
+    assert batch["seq_lens"].tolist() == [end - first for _, first, end, _ in rows]
+    for i, (e, first, end, expected) in enumerate(rows):
+        length = end - first
+        assert batch["loss_mask"][i].tolist() == [True] * length + [False] * (max_seq_len - length)
+        assert np.array_equal(batch["obs"][i, :length], e.observations[first:end])
+        assert batch["actions"][i, :length].tolist() == e.actions[first:end]
+        assert not batch["obs"][i, length:].any()
+        assert not batch["advantages"][i, length:].any()
+        assert batch["state_in"]["h"][i].tolist() == (e.states[first - 1].tolist() if first else [0.0])
+        np.testing.assert_allclose(batch["advantages"][i, :length], expected[:length], rtol=1e-4, atol=1e-4)
+
+
+@given(whole_episodes(min_lookback=2), forms, st.integers(1, 2))
+def test_previous_actions_and_rewards_are_those_before_each_observation(
+    episodes: list[WholeEpisode], form: str, num: int
+) -> None:
+    piece = PrevActionsPrevRewards(n_prev_actions=num, n_prev_rewards=num)
+    pipeline = learner_pipeline(OBSERVATIONS, ACTIONS, pieces=[piece], next_observations=True)
+    batch = pipeline(episodes=given_as(episodes, form))
+    if not any(len(episode.actions) for episode in episodes):
+        return
+    for name, shift in (("obs", 0), ("new_obs", 1)):
+        previous = [e.previous(g + shift, num, 3) for e, g, _ in steps(episodes)]
+        assert np.array_equal(batch[name]["prev_actions"], [actions for actions, _ in previous])
+        assert np.array_equal(batch[name]["prev_rewards"], [rewards for _, rewards in previous])
+        expected = column(episodes, lambda e, g, shift=shift: e.observations[g + shift], np.float32)
+        assert np.array_equal(batch[name]["obs"], expected)
+
+
+def test_pieces_that_change_what_the_policy_sees_compose() -> None:
+    pack = EpisodePack.from_episodes([SingleAgentEpisode.from_arrays(np.arange(3.0)[:, None], [0, 2], [1.0, 2.0])])
+    pieces = [FrameStacking(num_frames=2), PrevActionsPrevRewards()]
+    batch = learner_pipeline(spaces.Box(0, 9, (1,), np.float64), ACTIONS, pieces=pieces)(episodes=pack)
+    assert batch["obs"]["obs"].tolist() == [[0.0, 0.0], [0.0, 1.0]]
+    assert batch["obs"]["prev_rewards"].tolist() == [[0.0], [1.0]]
+
+
+def test_frames_with_channels_first_are_joined_along_the_first_axis() -> None:
+    frames = np.arange(3 * 2 * 2 * 2, dtype=np.uint8).reshape(3, 2, 2, 2)
+    episode = SingleAgentEpisode.from_arrays(frames, [0, 1], [0.0, 0.0])
+    batch = learner_pipeline(pieces=[FrameStacking(num_frames=2, axis=0)])(episodes=[episode])
+    assert np.array_equal(batch["obs"][1], np.concatenate([frames[0], frames[1]]))
+    assert batch["obs"].dtype == torch.uint8
+
+
+def test_returns_to_go_stop_at_the_end_of_each_chunk() -> None:
+    episodes = [
+        SingleAgentEpisode.from_arrays(np.zeros((3, 1)), [0, 0], [1.0, 2.0], terminated=True),
+        SingleAgentEpisode.from_arrays(np.zeros((2, 1)), [0], [5.0]),
+    ]
+    batch = learner_pipeline(returns=ComputeReturnsToGo(gamma=0.5))(episodes=episodes)
+    assert batch["returns_to_go"].tolist() == [2.0, 2.0, 5.0]
+    padded = learner_pipeline(returns=ComputeReturnsToGo(gamma=0.5), max_seq_len=2)(episodes=episodes)
+    assert padded["returns_to_go"].tolist() == [[2.0, 2.0], [5.0, 0.0]]
+
+
+def test_infos_are_those_of_the_observation_before_each_step() -> None:
+    infos = [{"step": i} for i in range(3)]
+    episode = SingleAgentEpisode.from_arrays(np.zeros((3, 1)), [0, 0], [1.0, 2.0], infos=infos)
+    pipeline = learner_pipeline(pieces=[AddInfos()])
+    assert list(pipeline(episodes=[episode])["infos"]) == infos[:2]
+    padded = learner_pipeline(pieces=[AddInfos()], max_seq_len=3)(episodes=[episode])
+    assert padded["infos"].tolist() == [[*infos[:2], {}]]
+
+
+def test_advantages_are_standardised_only_when_asked_and_over_real_steps_only() -> None:
+    episodes = [
+        SingleAgentEpisode.from_arrays(np.ones((n + 1, 2), np.float32), [0] * n, np.arange(n) * 1.0) for n in (5, 2)
+    ]
+    plain = learner_pipeline(returns=GeneralizedAdvantageEstimation())(rl_module=Sum(), episodes=episodes)
+    assert abs(float(plain["advantages"].mean())) > 0.1
+    returns = GeneralizedAdvantageEstimation(normalize=True)
+    padded = learner_pipeline(returns=returns, max_seq_len=4, policy=Accumulator())
+    batch = padded(rl_module=Accumulator(), episodes=episodes)
+    real = batch["advantages"][batch["loss_mask"]]
+    assert len(real) == 7
+    assert abs(float(real.mean())) < 1e-5
+    assert float(real.std(correction=0)) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_value_function_runs_in_minibatches_without_gradients() -> None:
+    class Watched(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(2))
+            self.sizes: list[int] = []
+
+        def compute_values(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            assert not torch.is_grad_enabled()
+            self.sizes.append(len(batch["obs"]))
+            return batch["obs"] @ self.weight
+
+    module = Watched()
+    episode = SingleAgentEpisode.from_arrays(np.ones((11, 2), np.float32), [0] * 10, np.ones(10))
+    pipeline = learner_pipeline(returns=GeneralizedAdvantageEstimation(minibatch_size=4))
+    batch = pipeline(rl_module=module, episodes=[episode])
+    assert module.sizes == [4, 4, 3]
+    assert not batch["advantages"].requires_grad
+
+
+def test_building_a_batch_leaves_the_callers_episodes_as_they_are() -> None:
+    growing = SingleAgentEpisode()
+    growing.add_env_reset(np.zeros(2, np.float32))
+    growing.add_env_step(np.ones(2, np.float32), 1, 1.0)
+    before = growing.get_state()
+    pipeline = learner_pipeline(returns=GeneralizedAdvantageEstimation())
+    pipeline(rl_module=Sum(), episodes=[growing])
+    assert not growing.is_numpy
+    assert not growing.is_done
+    assert len(growing) == 1
+    assert SingleAgentEpisode.from_state(before).equals(growing)
+
+
+def test_a_chunk_without_the_lookback_that_frames_need_is_an_error() -> None:
+    chunk = SingleAgentEpisode(
+        "x", observations=[np.zeros(1)] * 2, actions=[0], rewards=[0.0], len_lookback_buffer=0, t_started=9
+    )
+    for piece in (FrameStacking(num_frames=3), PrevActionsPrevRewards(n_prev_actions=2)):
+        pipeline = learner_pipeline(spaces.Box(0, 1, (1,)), ACTIONS, pieces=[piece])
+        with pytest.raises(InvalidArgument, match="episode x that starts at t=9 has a lookback of 0.*=2"):
+            pipeline(episodes=[chunk])
+
+
+def test_states_of_a_chunk_without_a_lookback_are_not_guessed() -> None:
+    chunk = SingleAgentEpisode(
+        "x",
+        observations=[np.zeros(1)] * 2,
+        actions=[0],
+        rewards=[0.0],
+        extra_model_outputs={"state_out": [{"h": np.ones(1)}]},
+        len_lookback_buffer=0,
+        t_started=9,
+    )
+    with pytest.raises(InvalidArgument, match="t=9 has no lookback.*len_lookback_buffer=1"):
+        learner_pipeline(policy=Accumulator())(rl_module=Accumulator(), episodes=[chunk])
+
+
+def test_without_recorded_states_every_row_begins_with_the_initial_state() -> None:
+    episode = SingleAgentEpisode.from_arrays(np.ones((4, 2), np.float32), [0] * 3, np.ones(3))
+    batch = learner_pipeline(policy=Accumulator(), max_seq_len=2)(rl_module=Accumulator(), episodes=[episode])
+    assert batch["state_in"]["h"].tolist() == [[0.0], [0.0]]
