@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes import nested
+from episodes import indexing, nested
 from episodes.errors import InvalidFill
 
 
@@ -18,7 +18,7 @@ def place(data: np.ndarray, positions: int | range | np.ndarray, fill: Any) -> n
     """
     total = len(data)
     if isinstance(positions, range):
-        return _place_span(data, positions, fill)
+        return place_span(data, positions, fill)
     if isinstance(positions, int):
         return data[positions] if 0 <= positions < total else _filler(fill, data)
     inside = (positions >= 0) & (positions < total)
@@ -27,30 +27,22 @@ def place(data: np.ndarray, positions: int | range | np.ndarray, fill: Any) -> n
     return out
 
 
-def _place_span(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
-    total, size = len(data), len(span)
-    start, step = span.start, span.step
-    if step == 1:
-        head = 0 if start >= 0 else -start
-        tail = size if span.stop <= total else total - start
-    elif step > 0:
-        head = 0 if start >= 0 else -(start // step)
-        tail = size if span.stop <= total else max(-((start - total) // step), 0)
+def place_span(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
+    """As `place`, for the positions of a span."""
+    size, start, step = len(span), span.start, span.step
+    head, tail = indexing.inside(span, len(data))
+    if head == tail:
+        inner = data[:0]
     else:
-        head = 0 if start < total else -((start - total + 1) // step)
-        tail = size if span.stop >= -1 else max(start // -step + 1, 0)
-    head = head if head < size else size
-    tail = head if tail < head else tail if tail < size else size
-    last = start + tail * step
-    inner = data[start + head * step : (None if last < 0 else last) : step] if tail > head else data[:0]
-    if tail - head == size:
+        last = start + tail * step
+        inner = data[start + head * step : None if last < 0 else last : step]
+    if len(inner) == size:
         return inner
     fill = check_fill(fill, data)
-    out = np.empty((size, *data.shape[1:]), data.dtype)
+    out = np.empty((size,) + data.shape[1:], data.dtype)  # noqa: RUF005 (unpacking costs more)
     if head:
         out[:head] = fill
-    if tail > head:
-        out[head:tail] = inner
+    out[head:tail] = inner
     if tail < size:
         out[tail:] = fill
     return out

@@ -63,6 +63,23 @@ def clip(span: range, total: int) -> slice:
     return slice(start, None if stop < 0 else stop, span.step)
 
 
+def inside(span: range, total: int) -> tuple[int, int]:
+    """Which part `[head, tail)` of the span's positions lies in [0, total).
+
+    >>> inside(range(-3, 9, 2), 4)
+    (2, 4)
+    """
+    start, step, size = span.start, span.step, len(span)
+    if step == 1:
+        head, tail = -start, total - start
+    elif step > 0:
+        head, tail = -(start // step), -((start - total) // step)
+    else:
+        head, tail = -((start - total + 1) // step), start // -step + 1
+    head = 0 if head < 0 else head if head < size else size
+    return head, head if tail < head else tail if tail < size else size
+
+
 def as_index_array(indices: Any) -> np.ndarray:
     """The indices as an int64 array [k]; booleans and floats are refused."""
     if isinstance(indices, (str, bytes)) or not isinstance(indices, (Sequence, np.ndarray, range)):

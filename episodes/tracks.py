@@ -17,7 +17,7 @@ import numpy as np
 
 from episodes import indexing, nested
 from episodes.errors import ShapeMismatch
-from episodes.filling import fill_like, place
+from episodes.filling import fill_like, place, place_span
 from episodes.indexing import Indices
 
 _INTEGERS = (int, np.integer)
@@ -161,6 +161,9 @@ class ArrayTrack:
         `fill` stands in for items that are not there, in the item's shape and dtype.
         """
         if fill is not None:
+            if type(indices) is slice and type(self.data) is np.ndarray:
+                span = indexing.span_of(indices, self.lookback, len(self.data) - self.lookback, neg_index_as_lookback)
+                return place_span(self.data, span, fill)
             positions = _unchecked_positions(indices, self.lookback, len(self), neg_index_as_lookback)
             return self.get_at(positions, fill)
         data, lookback = self.data, self.lookback
