@@ -1,5 +1,7 @@
 """Episodes kept and drawn again."""
 
 from episodes.replay.buffer import EpisodeReplayBuffer
+from episodes.replay.prioritized import PrioritizedEpisodeReplayBuffer
+from episodes.replay.recorder import ReplayRecorder
 
-__all__ = ["EpisodeReplayBuffer"]
+__all__ = ["EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer", "ReplayRecorder"]

@@ -190,12 +190,19 @@ class EpisodeReplayBuffer:
         if boundary not in ("pad", "stop"):
             raise InvalidArgument(f"boundary={boundary!r}: give 'pad' or 'stop'")
         keys = checked_keys(self._ring, keys, include_infos)
-        slots, weights = self._draw(batch_size)
-        extents = self._extents(slots)
+        drawn, weights = self._draw(batch_size)
+        slots, extents = drawn, self._extents(drawn)
         if boundary == "stop":
             slots, extents = self._moved_back(slots, extents, length)
         found = draws.windows(self._ring.links, slots, extents, length, burn_in, lookback)
-        return self._sequences(found, lookback, weights, stack, keys)
+        columns = self._sequences(found, lookback, stack, keys)
+        columns[Columns.WEIGHTS] = weights
+        columns[INDICES] = self._sequence_indices(self._ring.slot_numbers(drawn), columns[INDICES])
+        return Batch(columns)
+
+    def _sequence_indices(self, drawn: np.ndarray, window: np.ndarray) -> np.ndarray:
+        """The column `indices`, of the numbers of the drawn steps [B] and those of all steps [B, W]."""
+        return window
 
     def _extents(self, slots: np.ndarray) -> Extents:
         ring = self._ring
@@ -209,7 +216,7 @@ class EpisodeReplayBuffer:
             slots = path[back, np.arange(len(slots))].astype(np.int64)
         return slots, Extents(extents.before - back, extents.onward + back)
 
-    def _sequences(self, found: Windows, lookback: int, weights: np.ndarray, stack: int, keys: Sequence[str]) -> Batch:
+    def _sequences(self, found: Windows, lookback: int, stack: int, keys: Sequence[str]) -> dict[str, Any]:
         ring, there, slots = self._ring, found.there(), found.slots
         columns = {key: column(ring, key, slots, slots, stack) for key in keys}
         indices = ring.slot_numbers(slots)
@@ -220,11 +227,10 @@ class EpisodeReplayBuffer:
             indices[gone] = -1
         columns[Columns.LOSS_MASK] = found.learned()
         columns[Columns.SEQ_LENS] = found.stops - lookback
-        columns[Columns.WEIGHTS] = weights
         columns[INDICES] = indices
         if Columns.STATE_OUT in ring.tracks:
             columns[Columns.STATE_IN] = states_before(ring, slots[:, lookback])
-        return Batch(columns)
+        return columns
 
     # --- whole episodes ----------------------------------------------------------------------------------------
 
