@@ -10,7 +10,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.data import ACTION_SPACE
 from benchmarks.figure import Counted, Figure, Side, Size, at_most
 
 WIDTH = 256  # float32: 1 kB an observation
@@ -61,22 +60,19 @@ def whole_episodes(size: Size) -> Counted:
 
 def step_by_step(size: Size) -> Counted:
     """64 environments that add one step at a time."""
-    from episodes.recorder import VectorRecorder
     from episodes.replay import EpisodeReplayBuffer
 
-    num_envs, stored = 64, size(STORED)
-    space = gym.spaces.Box(-np.inf, np.inf, (WIDTH,), np.float32)
+    stored = size(STORED)
+    num_envs = min(64, stored // 2)
     observations = np.zeros((num_envs, WIDTH), np.float32)
     ended, rewards, actions = np.zeros(num_envs, bool), np.zeros(num_envs), np.zeros(num_envs, np.int64)
 
     def fill() -> Any:
         buffer = EpisodeReplayBuffer(stored, seed=0)
-        mode = gym.vector.AutoresetMode.NEXT_STEP
-        recorder = VectorRecorder(num_envs, space, ACTION_SPACE, autoreset_mode=mode)
+        recorder = buffer.recorder(num_envs, autoreset_mode=gym.vector.AutoresetMode.NEXT_STEP)
         recorder.reset(observations, {})
         while len(buffer) < stored:
             recorder.step(observations, actions, rewards, ended, ended, {})
-            buffer.add(recorder.take())
         return buffer
 
     spent, buffer = allocated(fill)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ import numpy as np
 from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE
 from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most, limit
 from benchmarks.peers import CPPRB, RLLIB, SB3, TIANSHOU, TORCHRL, replays
+from benchmarks.recording import ROWS, rollout
 from benchmarks.transitions import BATCH, LENGTH, PRIORITY_ALPHA, PRIORITY_BETA, STORED, transitions
 
 FRAME = (84, 84)
@@ -99,52 +101,43 @@ def sequences(batch_size: int, length: int, stored: int = STORED) -> Prepare:
 
 
 def fed_by(num_envs: int) -> Prepare:
-    """A uniform draw from a buffer that so many environments have filled, some rows at a time."""
+    """A uniform draw from a buffer that so many environments have filled, a vector step at a time."""
 
     def prepare(size: Size) -> Timed:
-        from episodes.replay import EpisodeReplayBuffer
-
         stored = size(STORED)
-        buffer = EpisodeReplayBuffer(stored, seed=0)
-        recorder, row = recorder_and_row(min(num_envs, stored))
-        for t in range(1, stored // recorder.num_envs + 1):
-            recorder.step(*row)
-            if t % max(1, 1000 // recorder.num_envs) == 0:
-                buffer.add(recorder.take())
-        buffer.add(recorder.take())
+        buffer, step = fed_buffer(min(num_envs, stored // 2), stored)
+        while len(buffer) < stored:
+            step()
         return Timed(lambda: buffer.sample(BATCH))
 
     return prepare
 
 
-def recorder_and_row(num_envs: int) -> tuple[Any, tuple[Any, ...]]:
-    """A recorder after its reset, and a row to record: one environment in a hundred ends."""
-    from episodes.recorder import VectorRecorder
+def fed_buffer(num_envs: int, capacity: int) -> tuple[Any, Callable[[], None]]:
+    """An empty buffer, and what records one more vector step of CartPole into it."""
+    from episodes.replay import EpisodeReplayBuffer
 
-    rng = np.random.default_rng(0)
-    mode = gym.vector.AutoresetMode.NEXT_STEP
-    recorder = VectorRecorder(num_envs, OBSERVATION_SPACE, ACTION_SPACE, autoreset_mode=mode)
-    observations = rng.standard_normal((num_envs, 4), np.float32)
-    recorder.reset(observations, {})
-    ended = np.arange(num_envs) % 100 == 99
-    rewards, actions = np.ones(num_envs), rng.integers(0, 2, num_envs)
-    return recorder, (observations, actions, rewards, ended, np.zeros(num_envs, bool), {})
+    envs, (observations, infos), rows = rollout(num_envs, ROWS)
+    buffer = EpisodeReplayBuffer(capacity, seed=0)
+    recorder = buffer.recorder(num_envs, autoreset_mode=envs.metadata["autoreset_mode"])
+    recorder.reset(observations, infos)
+    again = cycle(rows)
+
+    def step() -> None:
+        recorder.step(*next(again))
+
+    return buffer, step
 
 
 def adding(num_envs: int) -> Prepare:
-    """Record one vector step, take it, add it; the cost of one environment's step."""
+    """One vector step recorded into a full buffer; the cost of one environment's step."""
 
     def prepare(size: Size) -> Timed:
-        from episodes.replay import EpisodeReplayBuffer
-
-        recorder, row = recorder_and_row(size(num_envs))
-        buffer = EpisodeReplayBuffer(size(STORED), seed=0)
-
-        def run() -> None:
-            recorder.step(*row)
-            buffer.add(recorder.take())
-
-        return Timed(run, recorder.num_envs)
+        count = size(num_envs)
+        buffer, step = fed_buffer(count, 2 * size(STORED))
+        while len(buffer) < buffer.capacity:
+            step()
+        return Timed(step, count)
 
     return prepare
 
