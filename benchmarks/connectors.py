@@ -13,7 +13,7 @@ from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE, our_episode
 from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most
 from benchmarks.peers import RLLIB, pipelines
 
-FRAME = (84, 84)
+FRAME = (84, 84, 1)
 STACK = 4
 
 
@@ -34,12 +34,12 @@ class ReadyRecurrentValues(ReadyValues):
 def recurrent_batch(size: Size) -> Timed:
     """4,000 steps in 38 episodes with recorded states of 64 + 64, cut into sequences of 20, with advantages."""
     from connectors import learner_pipeline
+    from connectors.learner import GeneralizedAdvantageEstimation
 
     episodes = [our_episode(steps.with_states_as_extras()) for steps in ppo_steps(size)]
     module = ReadyRecurrentValues()
-    pipeline = learner_pipeline(
-        OBSERVATION_SPACE, ACTION_SPACE, gamma=0.99, lambda_=0.95, max_seq_len=20, stateful=True
-    )
+    returns = GeneralizedAdvantageEstimation(gamma=0.99, lambda_=0.95)
+    pipeline = learner_pipeline(OBSERVATION_SPACE, ACTION_SPACE, policy=module, max_seq_len=20, returns=returns)
     return Timed(lambda: pipeline(rl_module=module, batch={}, episodes=episodes))
 
 
@@ -62,7 +62,7 @@ def actions_for_environment(num_envs: int) -> Any:
 
 def filtered(size: Size) -> Timed:
     """A row [64, 376] through the filter: statistics updated, observations rewritten."""
-    from connectors import MeanStdFilter
+    from connectors.env_to_module import MeanStdFilter
 
     space = gym.spaces.Box(-np.inf, np.inf, (376,), np.float32)
     piece = MeanStdFilter(space, ACTION_SPACE)
@@ -71,13 +71,14 @@ def filtered(size: Size) -> Timed:
 
 
 def frames(count: int) -> np.ndarray:
-    """Frames [count, 84, 84]."""
+    """Frames [count, 84, 84, 1]."""
     return np.random.default_rng(0).integers(0, 256, (count, *FRAME), np.uint8)
 
 
 def stacked_frames(size: Size) -> Timed:
-    """A learner batch of 32 steps of Atari-like frames, each observation and next observation a stack of 4."""
-    from connectors import FrameStacking
+    """Observations and next observations of 32 steps of Atari-like frames, each a stack of 4, out of a pack."""
+    from connectors import LearnerPipeline
+    from connectors.learner import AddNextObservations, AddObservations, FrameStacking
     from episodes import EpisodePack, SingleAgentEpisode
 
     steps = size(32)
@@ -86,20 +87,24 @@ def stacked_frames(size: Size) -> Timed:
         frames(steps + 1), np.zeros(steps, np.int64), np.zeros(steps, np.float32), observation_space=space
     )
     pack = EpisodePack.from_episodes([episode])
-    piece = FrameStacking(space, ACTION_SPACE, num_frames=STACK, as_learner_connector=True, next_observations=True)
-    return Timed(lambda: piece(batch={}, episodes=pack))
+    pieces = [FrameStacking(num_frames=STACK), AddObservations(), AddNextObservations()]
+    pipeline = LearnerPipeline(space, ACTION_SPACE, connectors=pieces)
+    return Timed(lambda: pipeline(batch={}, episodes=pack))
 
 
 def gathered_frames(size: Size) -> Timed:
-    """The same stacks [32, 84, 84, 4] by one gather of rows each, moved to the last axis as a view."""
+    """The same stacks [32, 84, 84, 4]: a gather of rows for each end, zeros before the start, the last axis a view."""
     steps = size(32)
     rows = frames(steps + 1)
-    index = np.maximum(np.arange(steps)[:, None] - np.arange(STACK - 1, -1, -1), 0)
+    before = np.arange(STACK - 1, -1, -1)
 
-    def run() -> tuple[np.ndarray, np.ndarray]:
-        return np.moveaxis(rows[index], 1, -1), np.moveaxis(rows[np.minimum(index + 1, steps)], 1, -1)
+    def stacks(first: int) -> np.ndarray:
+        index = np.arange(first, first + steps)[:, None] - before
+        stacked = rows[np.maximum(index, 0)]
+        stacked[index < 0] = 0
+        return np.moveaxis(stacked[..., 0], 1, -1)
 
-    return Timed(run)
+    return Timed(lambda: (stacks(0), stacks(1)))
 
 
 RECURRENT = Side("RLlib", pipelines.train_batch(ppo_steps, gae=True, lstm=True), RLLIB)
