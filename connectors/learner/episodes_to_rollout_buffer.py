@@ -1,0 +1,95 @@
+"""Episodes laid into a rollout buffer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from connectors.connector import Batch, Connector
+from connectors.learner.observation_source import observation_source
+from connectors.learner.values import ValueFunction
+from connectors.rollout_buffer import RolloutBuffer, add_advantages
+from connectors.rollout_episodes import BlockEdge, episodes_to_rollout
+from episodes.pack import EpisodePack
+
+__all__ = ["EpisodesToRolloutBuffer"]
+
+
+class EpisodesToRolloutBuffer(Connector):
+    """Adds "rollout": the episodes' steps as a TensorDict [N, T + 1] of the buffer, with `advantage` and `return`.
+
+    Chunks of a runner or a `VectorRecorder` get back the rows they came from; episodes that go on from one call to the
+    next stay in their environment. Values are those of `rl_module.compute_values`, or the recorded "vf_preds" where
+    the module has no value function. The rollout is the buffer's storage, good until the next call.
+
+    Args:
+        buffer: holds `num_envs` environments of `rollout_len` rows.
+        autoreset_mode: how the environments were reset.
+        gamma: the discount.
+        lambda_: how far advantages look past the value function.
+        minibatch_size: observations in one forward pass of the value function.
+    """
+
+    writes = ("rollout",)
+    reads_tracks = True
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        buffer: RolloutBuffer,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        gamma: float = 0.99,
+        lambda_: float = 0.95,
+        minibatch_size: int = 8192,
+        name: str | None = None,
+    ) -> None:
+        self.buffer, self.gamma, self.lambda_ = buffer, gamma, lambda_
+        self._edge = BlockEdge(buffer.num_envs, autoreset_mode)
+        self._values = ValueFunction(minibatch_size)
+        super().__init__(input_observation_space, input_action_space, name=name)
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: EpisodePack,
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        values = None
+        if hasattr(rl_module, "compute_values"):
+            values = self._values(rl_module, episodes, observation_source(shared_data))
+        rollout = self.buffer.start_rollout()
+        try:
+            episodes_to_rollout(episodes, rollout, self._edge, values)
+            self.buffer.add(rollout)
+        except Exception:
+            self.buffer.discard()
+            raise
+        batch["rollout"] = add_advantages(self.buffer.get(flatten=False), gamma=self.gamma, lambda_=self.lambda_)
+        return batch
+
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """Which episodes go on in which environment."""
+        edge = self._edge
+        return {"ids": edge.ids.tolist(), "steps": edge.steps.copy(), "resets": edge.resets.copy()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` gave."""
+        edge = BlockEdge(self.buffer.num_envs, self._edge.autoreset_mode)
+        edge.ids[:] = state["ids"]
+        edge.steps[:] = state["steps"]
+        edge.resets[:] = np.asarray(state["resets"], bool)
+        self._edge = edge
+
+    def reset_state(self) -> None:
+        """Expect new episodes in all environments."""
+        self._edge = BlockEdge(self.buffer.num_envs, self._edge.autoreset_mode)
