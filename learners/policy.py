@@ -52,8 +52,8 @@ class Policy(nn.Module, ABC):
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
         """Values [B] of `obs` [B, ...] (a stateful policy: [B, T] of [B, T, ...] and `state_in` [B, ...])."""
 
-    def get_initial_state(self) -> dict[str, np.ndarray]:
-        """The state at an episode's start, without a batch axis; empty for a policy without one."""
+    def get_initial_state(self) -> dict[str, Any]:
+        """The state at an episode's start, nested arrays without a batch axis; empty for a policy without one."""
         return {}
 
     @property
@@ -110,7 +110,11 @@ class MLPPolicy(Policy):
 
 
 class LSTMPolicy(Policy):
-    """One perceptron and one LSTM that actions and values share: what it saw before is in its state `h`, `c`."""
+    """Two separate memories, one for actions and one for values: a perceptron and an LSTM each.
+
+    The state holds `h` and `c` of both. The value's memory goes along while acting too, so that every recorded state is
+    one from which values can be computed later.
+    """
 
     is_stateful = True
 
@@ -126,30 +130,47 @@ class LSTMPolicy(Policy):
     ) -> None:
         super().__init__(observation_space, action_space)
         sizes = (_flat_size(observation_space), *hidden_sizes)
-        self.encoder = nn.Sequential(*_hidden_layers(sizes, activation, generator))
-        self.lstm = _lstm(sizes[-1], state_size, generator)
-        self.action_head = _action_head(state_size, self.distribution, generator)
-        self.value_head = _linear(state_size, 1, _VALUE_GAIN, generator)
+        self.actor_memory = _Memory(sizes, state_size, activation, generator)
+        self.critic_memory = _Memory(sizes, state_size, activation, generator)
+        self.actor = _action_head(state_size, self.distribution, generator)
+        self.critic = _linear(state_size, 1, _VALUE_GAIN, generator)
 
-    def get_initial_state(self) -> dict[str, np.ndarray]:
-        return {name: np.zeros(self.lstm.hidden_size, np.float32) for name in ("h", "c")}
+    def get_initial_state(self) -> dict[str, Any]:
+        return {"actor": self.actor_memory.initial_state(), "critic": self.critic_memory.initial_state()}
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
-        memory, state = self._remember(batch)
-        outputs: dict[str, Any] = {Columns.ACTION_DIST_INPUTS: self.action_head(memory), Columns.STATE_OUT: state}
+        obs, state = _flat(batch[Columns.OBS], 2), batch[Columns.STATE_IN]
+        acting, actor_state = self.actor_memory(obs, state["actor"])
+        valuing, critic_state = self.critic_memory(obs, state["critic"])
+        outputs = {
+            Columns.ACTION_DIST_INPUTS: self.actor(acting),
+            Columns.STATE_OUT: {"actor": actor_state, "critic": critic_state},
+        }
         if explore is None:
-            outputs[Columns.VF_PREDS] = self.value_head(memory).squeeze(-1)
+            outputs[Columns.VF_PREDS] = self.critic(valuing).squeeze(-1)
         return outputs
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
-        return self.value_head(self._remember(batch)[0]).squeeze(-1)
+        valuing, _ = self.critic_memory(_flat(batch[Columns.OBS], 2), batch[Columns.STATE_IN]["critic"])
+        return self.critic(valuing).squeeze(-1)
 
-    def _remember(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the LSTM makes [B, T, state_size] of `obs` [B, T, ...], and its last state."""
-        encoded = self.encoder(_flat(batch[Columns.OBS], 2))
-        state_in = batch[Columns.STATE_IN]
-        memory, (h, c) = self.lstm(encoded, (state_in["h"][None], state_in["c"][None]))
-        return memory, {"h": h[0], "c": c[0]}
+
+class _Memory(nn.Module):
+    """Features [B, T, state_size] of what was seen up to each step."""
+
+    def __init__(
+        self, sizes: Sequence[int], state_size: int, activation: type[nn.Module], generator: torch.Generator | None
+    ) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(*_hidden_layers(sizes, activation, generator))
+        self.lstm = _lstm(sizes[-1], state_size, generator)
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        return {name: np.zeros(self.lstm.hidden_size, np.float32) for name in ("h", "c")}
+
+    def forward(self, obs: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        features, (h, c) = self.lstm(self.encoder(obs), (state["h"][None], state["c"][None]))
+        return features, {"h": h[0], "c": c[0]}
 
 
 class _GaussianHead(nn.Module):

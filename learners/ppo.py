@@ -123,7 +123,14 @@ def ppo_pipeline(policy: Policy, config: PPOConfig) -> LearnerPipeline:
     advantages = GeneralizedAdvantageEstimation(
         gamma=config.gamma, lambda_=config.lambda_, normalize=config.standardize_advantages
     )
-    return learner_pipeline(policy.observation_space, policy.action_space, returns=advantages, device=policy.device)
+    return learner_pipeline(
+        policy.observation_space,
+        policy.action_space,
+        returns=advantages,
+        policy=policy,
+        max_seq_len=config.max_seq_len if policy.is_stateful else None,
+        device=policy.device,
+    )
 
 
 def ppo_loss(

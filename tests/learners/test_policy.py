@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 
 from episodes.errors import InvalidArgument
+from episodes.nested import map_leaves
 from learners import LSTMPolicy, MLPPolicy
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (3,))
@@ -30,8 +31,8 @@ def lstm(action_space: gym.Space = ACTION_SPACES["discrete"], seed: int = 0) -> 
     return LSTMPolicy(OBSERVATIONS, action_space, state_size=8, generator=torch.Generator().manual_seed(seed))
 
 
-def states(num_rows: int, policy: LSTMPolicy) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(part).expand(num_rows, -1) for name, part in policy.get_initial_state().items()}
+def states(num_rows: int, policy: LSTMPolicy) -> dict[str, dict[str, torch.Tensor]]:
+    return map_leaves(lambda leaf: torch.from_numpy(leaf).expand(num_rows, -1), policy.get_initial_state())
 
 
 @each_action_space
@@ -53,7 +54,8 @@ def test_an_lstm_keeps_the_time_axis_and_gives_its_last_state(action_space):
     outputs = policy(batch)
     assert outputs["action_dist_inputs"].shape == (5, 7, policy.distribution.num_inputs)
     assert outputs["vf_preds"].shape == (5, 7)
-    assert {name: part.shape for name, part in outputs["state_out"].items()} == {"h": (5, 8), "c": (5, 8)}
+    shapes = map_leaves(lambda leaf: tuple(leaf.shape), outputs["state_out"])
+    assert shapes == {"actor": {"h": (5, 8), "c": (5, 8)}, "critic": {"h": (5, 8), "c": (5, 8)}}
     assert torch.equal(policy.compute_values(batch), outputs["vf_preds"])
     assert "vf_preds" not in policy(batch, explore=False)
 
@@ -67,7 +69,7 @@ def test_an_lstm_stepped_one_by_one_says_what_it_says_of_the_whole_sequence():
         state = outputs["state_out"]
         singles.append(outputs["action_dist_inputs"])
     torch.testing.assert_close(torch.cat(singles, 1), whole["action_dist_inputs"])
-    torch.testing.assert_close(state["h"], whole["state_out"]["h"])
+    torch.testing.assert_close(state["critic"], whole["state_out"]["critic"])
 
 
 @pytest.mark.parametrize("make", [mlp, lstm])

@@ -165,7 +165,7 @@ def test_padding_teaches_nothing():
     """A recurrent train batch with garbage in its padding gives the same weights as one with zeros there."""
     generator = torch.Generator().manual_seed(3)
     mask = torch.arange(5)[None] < torch.tensor([5, 2, 4])[:, None]  # [3, 5]
-    zeros = {name: torch.zeros(3, 8) for name in ("h", "c")}
+    zeros = {part: {name: torch.zeros(3, 8) for name in ("h", "c")} for part in ("actor", "critic")}
 
     def batch(padding: float) -> dict[str, object]:
         generator.manual_seed(3)
