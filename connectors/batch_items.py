@@ -21,7 +21,7 @@ class BatchItems(Connector):
         TrackMismatch: columns differ in length.
     """
 
-    takes_packs = True
+    reads_tracks = True
 
     def __call__(
         self,

@@ -41,7 +41,7 @@ class Connector:
 
     reads: tuple[str, ...] = ()  # columns that must be in the batch
     writes: tuple[str, ...] = ()  # columns that it may put there
-    takes_packs: ClassVar[bool] = False  # it works on whole tracks: learner pipelines hand it the EpisodePack itself
+    reads_tracks: ClassVar[bool] = False  # it works on whole tracks of a pack or a recorder, not episode by episode
 
     is_idle: bool = False  # with the spaces and arguments it has, it changes nothing: its pipeline does not call it
 

@@ -1,4 +1,4 @@
-"""Ordinary episodes out of a pack, for pieces that go through them one by one and may change them."""
+"""Ordinary episodes out of columns, for pieces that go through them one by one and may change them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class EditableEpisodes(Sequence[SingleAgentEpisode]):
-    """A pack's episodes, each made when it is first read and then kept, so that what is written to it stays.
+    """The episodes of a pack or a recorder, each made when it is first read and then kept, with what is written to it.
 
-    The pack itself, and the caller's episodes, are not changed: an episode of a pack copies what is written to.
+    The source is not changed: its episodes are views, and copy what is written to.
     """
 
-    def __init__(self, pack: EpisodePack) -> None:
-        self._pack = pack
+    def __init__(self, source: Sequence[SingleAgentEpisode]) -> None:
+        self._source = source
         self._made: dict[int, SingleAgentEpisode] = {}
         self._as_made: dict[int, list[Any]] = {}
 
     def __len__(self) -> int:
-        return len(self._pack)
+        return len(self._source)
 
     @overload
     def __getitem__(self, index: int) -> SingleAgentEpisode: ...
@@ -38,14 +38,19 @@ class EditableEpisodes(Sequence[SingleAgentEpisode]):
 
     def _episode(self, position: int) -> SingleAgentEpisode:
         if position not in self._made:
-            self._made[position] = episode = self._pack[position]
+            self._made[position] = episode = self._source[position]
             self._as_made[position] = _tracks(episode)
         return self._made[position]
 
+    @property
+    def changed(self) -> bool:
+        """True when something was written to an episode."""
+        return not all(_same(_tracks(episode), self._as_made[i]) for i, episode in self._made.items())
+
     def packed(self) -> EpisodePack:
-        """The pack with what was written to its episodes; the same object where nothing was."""
-        if all(_same(_tracks(episode), self._as_made[i]) for i, episode in self._made.items()):
-            return self._pack
+        """A pack of the episodes with what was written to them; the very pack they are from where nothing was."""
+        if not self.changed and isinstance(self._source, EpisodePack):
+            return self._source
         return EpisodePack.from_episodes(list(self))
 
 

@@ -29,7 +29,7 @@ class NumpyToTensor(Connector):
         device: where to; the CPU by default.
     """
 
-    takes_packs = True
+    reads_tracks = True
 
     def __init__(
         self,

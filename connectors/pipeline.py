@@ -33,6 +33,7 @@ class ConnectorPipeline(Connector):
     """
 
     given: tuple[str, ...] = ()
+    _straight = True  # pieces may be called one after another with nothing in between
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class ConnectorPipeline(Connector):
         batch = {} if batch is None else dict(batch)
         shared_data = {} if shared_data is None else shared_data
         self.trace = Trace() if trace else self.trace
-        if trace or kwargs:
+        if trace or kwargs or not self._straight:
             context = {"rl_module": rl_module, "explore": explore, "shared_data": shared_data, "metrics": metrics}
             return self._run(batch, episodes, self.trace if trace else None, {**context, **kwargs})
         for piece in self._active:

@@ -24,7 +24,7 @@ __all__ = ["ObservationRewriter"]
 class ObservationRewriter(Connector):
     """A connector that replaces observations by others."""
 
-    takes_packs = True
+    reads_tracks = True
     _rewritten: frozenset[tuple[str, int]] = frozenset()  # (episode id, t) of what the last call by hand rewrote
 
     @abstractmethod

@@ -15,6 +15,7 @@ class AddObservations(Connector):
     """Adds "obs" [N, ...], each episode's newest observation; where the runner has brought the row, it is left."""
 
     writes = (Columns.OBS,)
+    reads_tracks = True
 
     def __call__(
         self,

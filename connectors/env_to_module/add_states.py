@@ -21,6 +21,7 @@ class AddStates(Connector):
     """
 
     writes = (Columns.STATE_IN,)
+    reads_tracks = True
 
     def __call__(
         self,

@@ -15,6 +15,8 @@ __all__ = ["AddTimeDimension"]
 class AddTimeDimension(Connector):
     """Makes [N, 1, ...] of every column [N, ...] but "state_in"."""
 
+    reads_tracks = True
+
     def __call__(
         self,
         *,

@@ -25,6 +25,7 @@ class FrameStacking(Connector):
     """
 
     writes = (Columns.OBS,)
+    reads_tracks = True
 
     def __init__(
         self,

@@ -9,16 +9,19 @@ import gymnasium as gym
 import torch
 
 from connectors.batch_items import BatchItems
-from connectors.connector import Connector
+from connectors.connector import Batch, Connector
+from connectors.editable import EditableEpisodes
 from connectors.env_to_module.add_observations import AddObservations
 from connectors.env_to_module.add_states import AddStates
 from connectors.env_to_module.add_time_dimension import AddTimeDimension
 from connectors.env_to_module.frame_stacking import FrameStacking
 from connectors.numpy_to_tensor import NumpyToTensor
-from connectors.pipeline import ConnectorPipeline
+from connectors.pipeline import ConnectorPipeline, call_piece
 from connectors.rewriter import ObservationRewriter
+from connectors.trace import Trace
 from episodes.columns import Columns
-from episodes.errors import UnwiredPipeline
+from episodes.errors import InvalidArgument, UnwiredPipeline
+from episodes.ongoing import OngoingEpisodes
 
 __all__ = ["EnvToModulePipeline", "env_to_module_pipeline"]
 
@@ -57,10 +60,25 @@ class EnvToModulePipeline(ConnectorPipeline):
                     f"{name} works on what episodes store, {viewer} changes what the policy sees of it: "
                     f"put {name} before {viewer}"
                 )
-            if not isinstance(piece, ObservationRewriter) and Columns.OBS in piece.writes:
+            if viewer is None and not isinstance(piece, ObservationRewriter) and Columns.OBS in piece.writes:
                 viewer = name
         super()._rewire(pieces)
         self._rewriters = tuple(piece for piece in pieces.values() if isinstance(piece, ObservationRewriter))
+        self._straight = all(piece.reads_tracks for piece in pieces.values())
+
+    def _run(self, batch: Batch, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> Batch:
+        for name, piece in self._pieces.items():
+            kept = (
+                None if piece.reads_tracks or not isinstance(episodes, OngoingEpisodes) else EditableEpisodes(episodes)
+            )
+            given = episodes if kept is None else kept
+            batch = call_piece(piece, name, trace, {"batch": batch, "episodes": given, **context})
+            if kept is not None and kept.changed:
+                raise InvalidArgument(
+                    f"{name} wrote to an episode that is being recorded, where it would be lost: to change what is "
+                    "stored, derive it from ObservationPreprocessor; to shape rewards, put it into the learner pipeline"
+                )
+        return batch
 
 
 def env_to_module_pipeline(

@@ -25,6 +25,7 @@ class PrevActionsPrevRewards(Connector):
     """
 
     writes = (Columns.OBS,)
+    reads_tracks = True
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ class AddColumns(Connector):
         UnknownKey: the episodes lack an output that is asked for.
     """
 
-    takes_packs = True
+    reads_tracks = True
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ class AddInfos(Connector):
     """
 
     writes = (Columns.INFOS,)
-    takes_packs = True
+    reads_tracks = True
 
     def __call__(
         self,

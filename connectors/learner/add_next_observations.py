@@ -16,7 +16,7 @@ class AddNextObservations(Connector):
     """Adds "new_obs" [B, ...], the observation each action led to: the true last one where the episode ended."""
 
     writes = (Columns.NEXT_OBS,)
-    takes_packs = True
+    reads_tracks = True
 
     def __call__(
         self,

@@ -16,7 +16,7 @@ class AddObservations(Connector):
     """Adds "obs" [B, ...], the observation each action was taken in: one gather a leaf. A column there is left."""
 
     writes = (Columns.OBS,)
-    takes_packs = True
+    reads_tracks = True
 
     def __call__(
         self,

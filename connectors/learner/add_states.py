@@ -30,7 +30,7 @@ class AddStates(Connector):
 
     reads = (Columns.LOSS_MASK,)
     writes = (Columns.STATE_IN,)
-    takes_packs = True
+    reads_tracks = True
 
     def __call__(
         self,

@@ -23,7 +23,7 @@ class AddTimeDimensionAndZeroPad(Connector):
     """
 
     writes = (Columns.LOSS_MASK, Columns.SEQ_LENS)
-    takes_packs = True
+    reads_tracks = True
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ class ComputeReturnsToGo(Connector):
     """
 
     writes = (Columns.RETURNS_TO_GO,)
-    takes_packs = True
+    reads_tracks = True
 
     def __init__(
         self,

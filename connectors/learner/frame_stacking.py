@@ -36,7 +36,7 @@ class FrameStacking(Connector):
         InvalidArgument: a chunk goes on in the middle of an episode, and its lookback has fewer frames than a stack.
     """
 
-    takes_packs = True
+    reads_tracks = True
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ class GeneralizedAdvantageEstimation(Connector):
     """
 
     writes = (Columns.ADVANTAGES, Columns.VALUE_TARGETS)
-    takes_packs = True
+    reads_tracks = True
 
     def __init__(
         self,

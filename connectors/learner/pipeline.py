@@ -67,9 +67,9 @@ class LearnerPipeline(ConnectorPipeline):
         for name, piece in self._pieces.items():
             if isinstance(piece, ObservationRewriter):
                 episodes = _each_pack(episodes, piece.rewritten_pack)
-            given = episodes if piece.takes_packs else _each_pack(episodes, EditableEpisodes)
+            given = episodes if piece.reads_tracks else _each_pack(episodes, EditableEpisodes)
             batch = call_piece(piece, name, trace, {"batch": batch, "episodes": given, **context})
-            if not piece.takes_packs:
+            if not piece.reads_tracks:
                 episodes = _each_pack(given, EditableEpisodes.packed)
         return batch
 

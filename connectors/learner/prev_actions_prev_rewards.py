@@ -32,7 +32,7 @@ class PrevActionsPrevRewards(Connector):
         InvalidArgument: a chunk goes on in the middle of an episode, and its lookback does not reach back far enough.
     """
 
-    takes_packs = True
+    reads_tracks = True
 
     def __init__(
         self,

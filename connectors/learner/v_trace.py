@@ -38,7 +38,7 @@ class VTrace(Connector):
 
     reads = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP)
     writes = (Columns.ADVANTAGES, Columns.VALUE_TARGETS)
-    takes_packs = True
+    reads_tracks = True
 
     def __init__(
         self,

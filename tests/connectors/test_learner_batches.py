@@ -111,8 +111,8 @@ def test_a_recurrent_batch_equals_the_one_built_step_by_step(
         values = [float(state[0]) for state in e.states]
         for start, end in e.spans:
             expected = advantages(e, (start, end), values, GAMMA, LAMBDA)
-            for first in range(start, end, max_seq_len):
-                rows.append((e, first, min(first + max_seq_len, end), expected[first - start :]))
+            firsts = range(start, end, max_seq_len)
+            rows += [(e, first, min(first + max_seq_len, end), expected[first - start :]) for first in firsts]
     assert len(batch["obs"]) == len(batch["state_in"]["h"]) == len(rows)
     assert batch["seq_lens"].tolist() == [end - first for _, first, end, _ in rows]
     for i, (e, first, end, expected) in enumerate(rows):
@@ -233,7 +233,7 @@ def test_a_chunk_without_the_lookback_that_frames_need_is_an_error() -> None:
     )
     for piece in (FrameStacking(num_frames=3), PrevActionsPrevRewards(n_prev_actions=2)):
         pipeline = learner_pipeline(spaces.Box(0, 1, (1,)), ACTIONS, pieces=[piece])
-        with pytest.raises(InvalidArgument, match="episode x that starts at t=9 has a lookback of 0.*=2"):
+        with pytest.raises(InvalidArgument, match=r"episode x that starts at t=9 has a lookback of 0.*=2"):
             pipeline(episodes=[chunk])
 
 
@@ -247,7 +247,7 @@ def test_states_of_a_chunk_without_a_lookback_are_not_guessed() -> None:
         len_lookback_buffer=0,
         t_started=9,
     )
-    with pytest.raises(InvalidArgument, match="t=9 has no lookback.*len_lookback_buffer=1"):
+    with pytest.raises(InvalidArgument, match=r"t=9 has no lookback.*len_lookback_buffer=1"):
         learner_pipeline(policy=Accumulator())(rl_module=Accumulator(), episodes=[chunk])
 
 

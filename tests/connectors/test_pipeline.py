@@ -1,0 +1,213 @@
+"""What a pipeline promises whatever its pieces: wiring, names, state, spaces, traces."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from connectors import Connector, ConnectorPipeline, env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
+from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter
+from connectors.learner import AddObservations, GeneralizedAdvantageEstimation, VTrace
+from episodes import SingleAgentEpisode
+from episodes.errors import InvalidArgument, StateMismatch, UnknownKey, UnwiredPipeline, WrongType
+
+
+class Add(Connector):
+    """Writes a column with the number of times it was called, which is its state."""
+
+    def __init__(self, column: str = "calls", *, reads: tuple[str, ...] = (), name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.reads, self.writes, self.column, self.calls = reads, (column,), column, 0
+
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        self.calls += 1
+        batch[self.column] = np.array([self.calls])
+        return batch
+
+    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {"calls": self.calls}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.calls = state["calls"] + 0
+
+    def reset_state(self) -> None:
+        self.calls = 0
+
+    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"calls": sum(state["calls"] for state in states)}
+
+
+def test_pieces_run_in_order_on_one_batch_and_the_callers_dict_stays() -> None:
+    given = {"x": np.zeros(1)}
+    pipeline = ConnectorPipeline(connectors=[Add("a"), Add("b", reads=("a",))])
+    assert list(pipeline(batch=given)) == ["x", "a", "b"]
+    assert list(given) == ["x"]
+
+
+def test_a_piece_that_reads_what_nobody_writes_is_an_error_when_the_pipeline_is_built() -> None:
+    with pytest.raises(
+        UnwiredPipeline, match=r"VTrace reads 'obs', which no piece before it writes .*there are: no col"
+    ):
+        ConnectorPipeline(connectors=[VTrace()])
+
+
+def test_a_piece_before_the_one_that_writes_what_it_reads_is_told_where_to_go() -> None:
+    with pytest.raises(UnwiredPipeline, match="put it after Add"):
+        ConnectorPipeline(connectors=[Add("b", reads=("a",), name="reader"), Add("a")])
+
+
+def test_columns_that_the_caller_brings_count_as_written() -> None:
+    assert len(ConnectorPipeline(connectors=[Add(reads=("mask",))], given=("mask",))) == 1
+
+
+def test_removing_a_piece_that_others_need_changes_nothing() -> None:
+    pipeline = ConnectorPipeline(connectors=[Add("a"), Add("b", reads=("a",), name="reader")])
+    with pytest.raises(UnwiredPipeline):
+        pipeline.remove("Add")
+    assert pipeline.names == ("Add", "reader")
+
+
+def test_pieces_go_where_they_are_put() -> None:
+    pipeline = ConnectorPipeline(connectors=[Add("m", name="middle")])
+    pipeline.prepend(Add("a", name="first"))
+    pipeline.append(Add("z", name="last"))
+    pipeline.insert_before("middle", Add("b", name="before"))
+    pipeline.insert_after("middle", Add("c", name="after"))
+    assert pipeline.names == ("first", "before", "middle", "after", "last")
+    assert pipeline.remove("middle").name == "middle"
+    assert "middle" not in pipeline
+    assert pipeline[Add] is pipeline["first"]
+
+
+@pytest.mark.parametrize("method", ["insert_before", "insert_after"])
+def test_inserting_beside_an_unknown_name_is_an_error_that_lists_the_known_ones(method: str) -> None:
+    pipeline = ConnectorPipeline(connectors=[Add("a"), Add("b")])
+    with pytest.raises(UnknownKey, match="no piece 'Sub'; it has Add, Add_2"):
+        getattr(pipeline, method)("Sub", Add())
+    with pytest.raises(UnknownKey, match="no piece 'AddObservations'"):
+        pipeline.remove(AddObservations)
+    assert pipeline.names == ("Add", "Add_2")
+
+
+def test_a_pipeline_takes_connectors_only_and_each_once() -> None:
+    piece = Add()
+    with pytest.raises(InvalidArgument, match="Add is in the pipeline already"):
+        ConnectorPipeline(connectors=[piece, piece])
+    with pytest.raises(InvalidArgument, match="two pieces have the name 'mine'"):
+        ConnectorPipeline(connectors=[Add(name="mine"), Add(name="mine")])
+    with pytest.raises(WrongType, match="derive the class from Connector"):
+        ConnectorPipeline(connectors=[lambda **_: None])  # type: ignore[list-item]
+
+
+def test_two_filters_keep_their_own_state() -> None:
+    one, two = ConnectorPipeline(connectors=[Add("a"), Add("b")]), ConnectorPipeline(connectors=[Add("a"), Add("b")])
+    one(batch={})
+    one["Add_2"](batch={})
+    assert one.get_state() == {"Add": {"calls": 1}, "Add_2": {"calls": 2}}
+    two.set_state(one.get_state())
+    assert (two["Add"].calls, two["Add_2"].calls) == (1, 2)
+    two.reset_state()
+    assert (two["Add"].calls, two["Add_2"].calls) == (0, 0)
+
+
+def test_states_are_merged_by_name_and_not_by_position() -> None:
+    first = ConnectorPipeline(connectors=[AddObservations(), Add("a", name="count")])
+    other = ConnectorPipeline(connectors=[Add("a", name="count")])
+    other(batch={})
+    first["count"].calls = 2
+    assert first.merge_states([first.get_state(), other.get_state()]) == {"count": {"calls": 3}}
+
+
+def test_a_state_of_another_pipeline_is_an_error_and_changes_nothing() -> None:
+    pipeline = ConnectorPipeline(connectors=[Add("a"), Add("b", name="other")])
+    with pytest.raises(StateMismatch, match="the pieces with a state are Add, other"):
+        pipeline.set_state({"Add": {"calls": 5}})
+    with pytest.raises(StateMismatch, match="the state has Add, Filter"):
+        pipeline.set_state({"Add": {"calls": 5}, "Filter": {}})
+    with pytest.raises(TypeError):
+        pipeline.set_state({"Add": {"calls": 5}, "other": {"calls": "five"}})
+    assert pipeline.get_state() == {"Add": {"calls": 0}, "other": {"calls": 0}}
+
+
+class Wider(Connector):
+    """Observations one longer."""
+
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> gym.Space:
+        return spaces.Box(0, 1, (input_observation_space.shape[0] + 1,))
+
+
+def test_spaces_are_computed_from_piece_to_piece_and_anew_after_a_change() -> None:
+    pipeline = ConnectorPipeline(spaces.Box(0, 1, (2,)), spaces.Discrete(2), connectors=[Wider(), Wider()])
+    assert pipeline.observation_space.shape == (4,)
+    assert pipeline.action_space == spaces.Discrete(2)
+    pipeline.append(Wider())
+    assert pipeline.observation_space.shape == (5,)
+    assert pipeline["Wider_3"].input_observation_space.shape == (4,)
+    pipeline.input_observation_space = spaces.Box(0, 1, (7,))
+    assert pipeline.observation_space.shape == (10,)
+
+
+def test_what_is_recorded_and_what_the_policy_sees_have_their_own_spaces() -> None:
+    pieces = [FlattenObservations(), MeanStdFilter(), FrameStacking(num_frames=3)]
+    space = spaces.Dict({"a": spaces.Box(0, 1, (2, 2)), "b": spaces.Discrete(3)})
+    pipeline = env_to_module_pipeline(space, spaces.Discrete(2), pieces=pieces)
+    assert pipeline.recorded_observation_space.shape == (7,)
+    assert pipeline.observation_space.shape == (21,)
+
+
+@pytest.mark.parametrize("late", [MeanStdFilter, FrameStacking])
+def test_pieces_that_work_on_stored_observations_come_before_those_that_change_the_policys_view(late: type) -> None:
+    pipeline = env_to_module_pipeline(spaces.Box(0, 1, (2,)), pieces=[FrameStacking(num_frames=2)])
+    with pytest.raises(UnwiredPipeline, match=f"put {late.__name__}.* before FrameStacking"):
+        pipeline.append(late())
+
+
+def test_a_trace_tells_what_each_piece_got_and_gave() -> None:
+    pipeline = learner_pipeline()
+    episode = SingleAgentEpisode.from_arrays(np.zeros((3, 4), np.float32), [0, 1], [1.0, 2.0])
+    batch = pipeline(episodes=[episode], trace=True)
+    trace = pipeline.trace
+    assert [piece.piece for piece in trace] == ["AddObservations", "AddColumns", "BatchItems", "NumpyToTensor"]
+    assert trace[0].got == {}
+    assert str(trace[0].gave["obs"]) == "numpy float32[2, 4]"
+    assert str(trace[3].changed["rewards"]) == "torch float32[2]"
+    assert all(piece.milliseconds > 0 for piece in trace)
+    assert "AddColumns" in str(trace)
+    assert set(batch) == set(trace[3].gave)
+
+
+def test_pieces_run_once_for_each_module_where_there_are_several() -> None:
+    pipeline = learner_pipeline(returns=GeneralizedAdvantageEstimation())
+    episode = SingleAgentEpisode.from_arrays(np.ones((3, 4), np.float32), [0, 1], [1.0, 2.0])
+    packs = {name: pipeline.packed([episode] * n) for name, n in (("one", 1), ("two", 2))}
+
+    class Values:
+        def compute_values(self, batch: dict[str, Any]) -> Any:
+            return batch["obs"].sum(-1)
+
+    pipeline.packed = lambda episodes: episodes  # type: ignore[method-assign]
+    batch = pipeline(rl_module={"one": Values(), "two": Values()}, episodes=packs)
+    assert {name: len(columns["advantages"]) for name, columns in batch.items()} == {"one": 2, "two": 4}
+
+
+def test_pipelines_survive_pickling() -> None:
+    space = spaces.Box(-1, 1, (3,), np.float32)
+    policy = type("Stateful", (), {"is_stateful": True})()
+    for build in (env_to_module_pipeline, module_to_env_pipeline, learner_pipeline):
+        pipeline = build(space, space, policy=policy)
+        assert pickle.loads(pickle.dumps(pipeline)).names == pipeline.names
+
+
+def test_the_default_pipelines_leave_columns_that_are_there() -> None:
+    episode = SingleAgentEpisode.from_arrays(np.zeros((3, 4), np.float32), [0, 1], [1.0, 2.0])
+    given = {"obs": np.full((2, 1), 7.0), "rewards": np.full(2, 8.0), "terminateds": np.ones(2, bool)}
+    batch = learner_pipeline()(batch=given, episodes=[episode])
+    assert batch["obs"].tolist() == [[7.0], [7.0]]
+    assert batch["rewards"].tolist() == [8.0, 8.0]
+    assert batch["terminateds"].tolist() == [True, True]
+    assert batch["truncateds"].tolist() == [False, False]

@@ -1,0 +1,233 @@
+"""Pieces written against RLlib's documented contract work when only their imports are changed.
+
+In RLlib the two base classes below are `ray.rllib.connectors.connector_v2.ConnectorV2` and
+`ray.rllib.connectors.env_to_module.observation_preprocessor.SingleAgentObservationPreprocessor`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from connectors import Connector as ConnectorV2
+from connectors import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
+from connectors.env_to_module import ObservationPreprocessor as SingleAgentObservationPreprocessor
+from episodes import EpisodePack, SingleAgentEpisode
+from episodes.errors import InvalidArgument, ShapeMismatch, UnknownKey
+from episodes.recorder import VectorRecorder
+
+
+class CountBasedCuriosity(ConnectorV2):
+    """Reward shaping: adds a bonus for observations seldom seen, and keeps the counts as its state."""
+
+    def __init__(self, input_observation_space=None, input_action_space=None, *, coefficient=1.0, **kwargs):
+        super().__init__(input_observation_space, input_action_space, **kwargs)
+        self._counts = {}
+        self._coefficient = coefficient
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        for sa_episode in self.single_agent_episode_iterator(episodes=episodes, agents_that_stepped_only=False):
+            observations = sa_episode.get_observations(slice(1, None))
+            rewards = sa_episode.get_rewards().copy()
+            for i, observation in enumerate(observations):
+                key = tuple(observation)
+                self._counts[key] = self._counts.get(key, 0) + 1
+                rewards[i] += self._coefficient / self._counts[key]
+            sa_episode.set_rewards(new_data=rewards)
+        return batch
+
+    def get_state(self, components=None, *, not_components=None, **kwargs):
+        return {"counts": dict(self._counts)}
+
+    def set_state(self, state):
+        self._counts = dict(state["counts"])
+
+
+class OneHotObservations(SingleAgentObservationPreprocessor):
+    """An observation preprocessor: a Discrete observation as a vector."""
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        return gym.spaces.Box(0.0, 1.0, (int(input_observation_space.n),), np.float32)
+
+    def preprocess(self, observation, episode):
+        vector = np.zeros(self.input_observation_space.n, np.float32)
+        vector[observation] = 1.0
+        return vector
+
+
+class AddTimesteps(ConnectorV2):
+    """A column adder: the time step of each row."""
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
+        for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            steps = np.arange(sa_episode.t_started, sa_episode.t)
+            self.add_n_batch_items(
+                batch, "t", items_to_add=steps, num_items=len(sa_episode), single_agent_episode=sa_episode
+            )
+        return batch
+
+
+class AddActionMask(ConnectorV2):
+    """Half of an action masker: the mask that the environment gives in its infos, one item an episode."""
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
+        for sa_episode in self.single_agent_episode_iterator(episodes):
+            mask = sa_episode.get_infos(-1)["action_mask"]
+            self.add_batch_item(batch, "action_mask", item_to_add=mask, single_agent_episode=sa_episode)
+        shared_data["action_mask"] = batch["action_mask"]
+        return batch
+
+
+class MaskLogits(ConnectorV2):
+    """The other half: logits of masked actions become very small."""
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
+        mask = torch.as_tensor(shared_data["action_mask"].joined())
+        batch["action_dist_inputs"] = batch["action_dist_inputs"].masked_fill(mask == 0, -1e9)
+        return batch
+
+
+def two_episodes() -> list[SingleAgentEpisode]:
+    observations = [np.array([[0], [1], [1]], np.float32), np.array([[1], [2]], np.float32)]
+    return [SingleAgentEpisode.from_arrays(o, [0] * (len(o) - 1), [0.0] * (len(o) - 1)) for o in observations]
+
+
+def test_a_reward_shaping_piece_is_seen_by_later_pieces_and_not_by_the_caller() -> None:
+    for episodes in (two_episodes(), EpisodePack.from_episodes(two_episodes())):
+        pipeline = learner_pipeline(pieces=[CountBasedCuriosity(coefficient=1.0)])
+        assert pipeline(episodes=episodes)["rewards"].tolist() == [1.0, 0.5, 1.0]
+        assert [episode.get_return() for episode in episodes] == [0.0, 0.0]
+        state = pipeline.get_state()
+        assert state == {"CountBasedCuriosity": {"counts": {(1.0,): 2, (2.0,): 1}}}
+        pipeline.set_state(state)
+        assert pipeline(episodes=episodes)["rewards"].tolist() == pytest.approx([1 / 3, 1 / 4, 1 / 2])
+
+
+def test_an_observation_preprocessor_rewrites_what_the_runner_records() -> None:
+    pipeline = env_to_module_pipeline(spaces.Discrete(3), spaces.Discrete(2), pieces=[OneHotObservations()])
+    assert pipeline.observation_space == spaces.Box(0.0, 1.0, (3,), np.float32)
+    rows = pipeline.rewrite(np.array([2, 0]))
+    assert rows.tolist() == [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    assert pipeline(batch={"obs": rows})["obs"].tolist() == rows.tolist()
+
+
+def test_an_observation_preprocessor_rewrites_the_last_observation_of_growing_episodes_once() -> None:
+    pipeline = env_to_module_pipeline(spaces.Discrete(3), spaces.Discrete(2), pieces=[OneHotObservations()])
+    episodes = [SingleAgentEpisode(), SingleAgentEpisode()]
+    for i, episode in enumerate(episodes):
+        episode.add_env_reset(i)
+    for _ in range(2):  # the second call finds everything rewritten
+        assert pipeline(episodes=episodes)["obs"].tolist() == [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    assert episodes[1].get_observations(-1).tolist() == [0.0, 1.0, 0.0]
+    episodes[1].add_env_step(2, 0, 1.0)
+    assert pipeline(episodes=episodes)["obs"].tolist() == [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+
+
+def test_an_observation_preprocessor_in_a_learner_pipeline_works_on_all_observations() -> None:
+    episode = SingleAgentEpisode.from_arrays(np.array([0, 2, 1]), [0, 0], [0.0, 0.0])
+    pipeline = learner_pipeline(spaces.Discrete(3), pieces=[OneHotObservations()], next_observations=True)
+    batch = pipeline(episodes=[episode])
+    assert batch["new_obs"].argmax(-1).tolist() == [2, 1]
+    assert episode.get_observations().tolist() == [0, 2, 1]
+
+
+def test_a_column_adder_adds_rows_episode_by_episode() -> None:
+    episodes = [*two_episodes(), SingleAgentEpisode.from_arrays(np.zeros((2, 1)), [0], [0.0], t_started=7)]
+    batch = learner_pipeline(pieces=[AddTimesteps()])(episodes=episodes)
+    assert batch["t"].tolist() == [0, 1, 0, 7]
+    assert batch["t"].dtype == torch.int64
+    padded = learner_pipeline(pieces=[AddTimesteps()], max_seq_len=2)(episodes=episodes)
+    assert padded["t"].tolist() == [[0, 1], [0, 0], [7, 0]]
+
+
+def test_an_action_masker_keeps_masked_actions_from_being_taken() -> None:
+    space = spaces.Discrete(3)
+    recorder = VectorRecorder(2, spaces.Box(0, 1, (1,)), space, autoreset_mode=gym.vector.AutoresetMode.NEXT_STEP)
+    masks = np.array([[0, 1, 0], [0, 0, 1]])
+    recorder.reset(np.zeros((2, 1), np.float32), {"action_mask": masks, "_action_mask": np.ones(2, bool)})
+    to_module = env_to_module_pipeline(spaces.Box(0, 1, (1,)), space, pieces=[AddActionMask()])
+    to_env = module_to_env_pipeline(spaces.Box(0, 1, (1,)), space)
+    to_env.prepend(MaskLogits())
+    shared: dict[str, Any] = {}
+    batch = to_module(batch={"obs": np.zeros((2, 1), np.float32)}, episodes=recorder.episodes, shared_data=shared)
+    assert batch["action_mask"].tolist() == masks.tolist()
+    for explore in (True, False):
+        outputs = {"action_dist_inputs": torch.tensor([[9.0, 0.0, 0.0], [9.0, 0.0, 0.0]])}
+        actions = to_env(batch=outputs, episodes=recorder.episodes, explore=explore, shared_data=shared)
+        assert actions["actions_for_env"].tolist() == [1, 2]
+
+
+def test_writing_to_an_episode_that_is_being_recorded_is_an_error() -> None:
+    recorder = VectorRecorder(
+        1, spaces.Box(0, 1, (1,)), spaces.Discrete(2), autoreset_mode=gym.vector.AutoresetMode.NEXT_STEP
+    )
+    recorder.reset(np.zeros((1, 1), np.float32), {})
+    recorder.step(
+        np.ones((1, 1), np.float32), np.zeros(1, int), np.ones(1), np.zeros(1, bool), np.zeros(1, bool), {}
+    )
+    pipeline = env_to_module_pipeline(spaces.Box(0, 1, (1,)), spaces.Discrete(2), pieces=[CountBasedCuriosity()])
+    with pytest.raises(InvalidArgument, match=r"CountBasedCuriosity wrote .* put it into the learner pipeline"):
+        pipeline(batch={"obs": np.zeros((1, 1), np.float32)}, episodes=recorder.episodes)
+
+
+class Doubled(ConnectorV2):
+    """A module-to-env piece that changes items in place."""
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
+        self.foreach_batch_item_change_in_place(batch, "actions", lambda item, eps_id, agent_id, module_id: 2 * item)
+        return batch
+
+
+def test_a_module_to_env_piece_changes_actions_before_they_reach_the_environment() -> None:
+    space = spaces.Box(-10, 10, (1,), np.float32)
+    pipeline = module_to_env_pipeline(action_space=space, pieces=[Doubled()], normalize_actions=False)
+    assert pipeline(batch={"actions": torch.tensor([[1.0], [2.0]])})["actions_for_env"].tolist() == [[2.0], [4.0]]
+
+
+def test_items_are_changed_with_the_ids_of_their_episode() -> None:
+    episode = SingleAgentEpisode("E1", agent_id="left", module_id="net")
+    batch: dict[str, Any] = {}
+    ConnectorV2.add_batch_item(batch, "c", 1, episode)
+    ConnectorV2.add_n_batch_items(batch, "c", [2, 3], 2, episode)
+    ConnectorV2.add_n_batch_items(batch, "d", np.array([10, 20, 30]), 3, episode)
+    seen = []
+
+    def change(items: tuple[int, int], *ids: str) -> tuple[int, int]:
+        seen.append((tuple(map(int, items)), ids))
+        return items[0] + 1, items[1] + 1
+
+    ConnectorV2.foreach_batch_item_change_in_place(batch, ["c", "d"], change)
+    assert seen == [((1, 10), ("E1", "left", "net")), ((2, 20), ("E1", "left", "net")), ((3, 30), ("E1", "left", "net"))]
+    assert batch["c"].joined().tolist() == [2, 3, 4]
+    assert batch["d"].joined().tolist() == [11, 21, 31]
+    assert batch["c"].row_owners() == batch["d"].row_owners()
+    with pytest.raises(UnknownKey, match="no column 'e' in the batch, which has c, d"):
+        ConnectorV2.foreach_batch_item_change_in_place(batch, "e", change)
+
+
+def test_adding_another_number_of_items_than_said_is_an_error() -> None:
+    for items in ([1, 2], np.zeros((2, 3)), {"a": np.zeros(2), "b": np.zeros(3)}):
+        with pytest.raises(ShapeMismatch, match=r"add_n_batch_items\('c', num_items=3\)"):
+            ConnectorV2.add_n_batch_items({}, "c", items, 3)
+
+
+def test_items_come_after_the_rows_of_a_column_that_is_there() -> None:
+    batch: dict[str, Any] = {"c": np.array([1.0, 2.0])}
+    ConnectorV2.add_batch_item(batch, "c", 3.0)
+    assert batch["c"].joined().tolist() == [1.0, 2.0, 3.0]
+
+
+def test_episodes_are_paired_with_the_rows_of_a_column() -> None:
+    episodes = two_episodes()
+    pairs = ConnectorV2.single_agent_episode_iterator(episodes, zip_with_batch_column=np.array([5, 6]))
+    assert [(episode.id_, item) for episode, item in pairs] == [(episodes[0].id_, 5), (episodes[1].id_, 6)]
+
+
+def test_columns_by_module_become_modules_of_columns() -> None:
+    switched = ConnectorV2.switch_batch_from_column_to_module_ids({"c": {"a": 1, "b": 2}, "d": {"a": 3}})
+    assert switched == {"a": {"c": 1, "d": 3}, "b": {"c": 2}}
