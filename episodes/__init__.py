@@ -2,8 +2,45 @@
 
 from __future__ import annotations
 
+from episodes.batch import Batch
+from episodes.batch_views import (
+    ActStateBatch,
+    BatchWithAdvantages,
+    BatchWithReturns,
+    DistBatch,
+    ModelOutputBatch,
+    ObsBatch,
+    PrioBatch,
+    RolloutBatch,
+)
 from episodes.columns import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID, Columns
+from episodes.errors import EpisodeError
+from episodes.ongoing import OngoingEpisodes
 from episodes.pack import EpisodePack
+from episodes.recorder import VectorRecorder
+from episodes.returns import discounted_returns, gae, n_step_returns, vtrace
 from episodes.single_agent import SingleAgentEpisode
 
-__all__ = ["Columns", "DEFAULT_AGENT_ID", "DEFAULT_MODULE_ID", "EpisodePack", "SingleAgentEpisode"]
+__all__ = [
+    "SingleAgentEpisode",
+    "EpisodePack",
+    "VectorRecorder",
+    "OngoingEpisodes",
+    "Batch",
+    "ObsBatch",
+    "RolloutBatch",
+    "BatchWithReturns",
+    "BatchWithAdvantages",
+    "ActStateBatch",
+    "ModelOutputBatch",
+    "DistBatch",
+    "PrioBatch",
+    "gae",
+    "n_step_returns",
+    "discounted_returns",
+    "vtrace",
+    "Columns",
+    "DEFAULT_AGENT_ID",
+    "DEFAULT_MODULE_ID",
+    "EpisodeError",
+]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
+MILLISECONDS = re.compile(r" +\d+\.\d+ ms")
 PICTURES = {"image/png", "image/svg+xml"}  # their bytes depend on fonts
 
 
@@ -38,7 +40,7 @@ def shown(notebook: nbformat.NotebookNode) -> list[list[Any]]:
 
 def _content(output: nbformat.NotebookNode) -> Any:
     if output.output_type == "stream":
-        return output.name, output.text
+        return output.name, MILLISECONDS.sub(" ms", output.text)
     return {kind: kind if kind in PICTURES else data for kind, data in output.get("data", {}).items()}
 
 
