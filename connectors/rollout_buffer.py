@@ -228,10 +228,26 @@ def _check_column(name: str, wanted: Tensor, given: Tensor | None) -> None:
 
 def transition_view(rollout: TensorDict, flatten: bool = False) -> TensorDict:
     """The rollout without its padded slot, a view [N, T]; with `flatten` a copy [B] of its valid transitions."""
-    steps = cast(TensorDict, rollout.exclude(*_SIDE_DATA)[:, :-1])
     if not flatten:
-        return steps
-    return steps.reshape(-1)[steps["valid"].reshape(-1)]
+        return cast(TensorDict, rollout.exclude(*_SIDE_DATA)[:, :-1])
+    return _take(_flat_columns(rollout), _valid_rows(rollout))
+
+
+def _flat_columns(rollout: TensorDict) -> dict[str, Tensor]:
+    """The columns [N * (T + 1), ...], views; those of flattened transitions as they are."""
+    last = rollout.batch_dims - 1
+    return {name: cast(Tensor, column).flatten(0, last) for name, column in rollout.items() if name not in _SIDE_DATA}
+
+
+def _valid_rows(rollout: TensorDict) -> Tensor:
+    """The rows of the valid transitions among all N * (T + 1)."""
+    return cast(Tensor, rollout["valid"]).flatten().nonzero().squeeze(1)
+
+
+def _take(columns: dict[str, Tensor], rows: Tensor) -> TensorDict:
+    """Some rows of the columns, one gather each."""
+    taken = {name: column.index_select(0, rows) for name, column in columns.items()}
+    return TensorDict(taken, batch_size=[len(rows)], device=rows.device)
 
 
 def iterate_minibatches(
@@ -245,13 +261,10 @@ def iterate_minibatches(
     """
     if batch_size < 1:
         raise InvalidArgument(f"batch_size={batch_size}: a minibatch needs at least one transition")
-    steps = transition_view(rollout, flatten=True) if rollout.batch_dims == 2 else rollout
-    draws_on = generator.device if generator is not None else None
-    order = torch.randperm(len(steps), generator=generator, device=draws_on)
-    if steps.device is not None:
-        order = order.to(steps.device)
-    for rows in order.split(batch_size):
-        yield steps[rows].to(device)
+    rows, columns = _valid_rows(rollout), _flat_columns(rollout)
+    order = torch.randperm(len(rows), generator=generator, device=None if generator is None else generator.device)
+    for part in rows[order.to(rows.device)].split(batch_size):
+        yield _take(columns, part) if rows.device == torch.device(device) else _take(columns, part).to(device)
 
 
 def add_advantages(
