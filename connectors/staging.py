@@ -35,7 +35,7 @@ class StagingBuffer:
         """The arrays as tensors of the dtypes on the device; they share one allocation there."""
         sizes = [array.size * dtype.itemsize for array, dtype in zip(arrays, dtypes, strict=True)]
         ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]).tolist()
-        starts = [0, *ends[:-1]]
+        starts = [0, *ends][:-1]
         total = ends[-1] if ends else 0
         self._reserve(total)
         for array, dtype, start, size in zip(arrays, dtypes, starts, sizes, strict=True):

@@ -1,0 +1,336 @@
+"""Pieces that make the policy's input of ongoing episodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors import env_to_module_pipeline
+from connectors.env_to_module import (
+    AddObservations,
+    AddStates,
+    FlattenObservations,
+    FrameStacking,
+    MeanStdFilter,
+    ObservationPreprocessor,
+    PrevActionsPrevRewards,
+)
+from episodes import SingleAgentEpisode
+from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch
+from episodes.recorder import VectorRecorder
+
+NEXT_STEP = gym.vector.AutoresetMode.NEXT_STEP
+BOX, ACTIONS = spaces.Box(-100, 100, (2,), np.float32), spaces.Discrete(3, start=1)
+
+
+def play(num_steps: int, *, done_at: int = -1, num_envs: int = 2, states: bool = False) -> tuple[Any, list[Any]]:
+    """A recorder after some steps, and growing episodes that saw the same; environment 0 ends at `done_at`."""
+    recorder = VectorRecorder(num_envs, BOX, ACTIONS, autoreset_mode=NEXT_STEP)
+    row = lambda t: np.array([[t + 1, 10 * env] for env in range(num_envs)], np.float32)  # noqa: E731
+    episodes = [SingleAgentEpisode() for _ in range(num_envs)]
+    recorder.reset(row(0), {})
+    recorder.episodes.recent("observations", 9)
+    recorder.episodes.recent("actions", 9)
+    for env, episode in enumerate(episodes):
+        episode.add_env_reset(row(0)[env])
+    for t in range(1, num_steps + 1):
+        actions, rewards = np.full(num_envs, 1 + t % 3), np.full(num_envs, float(t))
+        ends = np.zeros(num_envs, bool)
+        ends[0] = t == done_at
+        extra = {"state_out": {"h": np.full((num_envs, 1), t, np.float32)}} if states else {}
+        recorder.step(row(t), actions, rewards, ends, np.zeros(num_envs, bool), {}, extra)
+        for env, episode in enumerate(episodes):
+            if env == 0 and t == done_at + 1:
+                episodes[0] = SingleAgentEpisode()
+                episodes[0].add_env_reset(row(t)[0])
+                continue
+            outputs = {"state_out": {"h": np.full(1, t, np.float32)}} if states else None
+            end = bool(ends[env])
+            episode.add_env_step(row(t)[env], actions[env], float(t), terminated=end, extra_model_outputs=outputs)
+    return recorder, episodes
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 5])
+@pytest.mark.parametrize("done_at", [-1, 2, 4])
+def test_a_recorder_and_a_list_of_growing_episodes_give_the_same_input(num_steps: int, done_at: int) -> None:
+    recorder, episodes = play(num_steps, done_at=done_at)
+    pieces = [FrameStacking(num_frames=3), PrevActionsPrevRewards(n_prev_actions=2, n_prev_rewards=3)]
+    pipeline = env_to_module_pipeline(BOX, ACTIONS, pieces=pieces)
+    one, other = pipeline(episodes=recorder.episodes)["obs"], pipeline(episodes=episodes)["obs"]
+    assert one.keys() == other.keys() == {"obs", "prev_actions", "prev_rewards"}
+    for key in one:
+        assert one[key].tolist() == other[key].tolist()
+        assert pipeline.observation_space[key].contains(one[key][0].numpy())
+
+
+def test_frames_of_the_previous_episode_are_zeros() -> None:
+    recorder, _ = play(3, done_at=2)  # environment 0 ended at step 2 and was reset at step 3
+    frames = env_to_module_pipeline(BOX, ACTIONS, pieces=[FrameStacking(num_frames=3)])(episodes=recorder.episodes)
+    assert frames["obs"].tolist() == [[0, 0, 0, 0, 4, 0], [2, 10, 3, 10, 4, 10]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "stacked"),
+    [((4, 4, 1), -1, (4, 4, 3)), ((4, 4, 3), -1, (4, 4, 9)), ((3, 4, 4), 0, (9, 4, 4)), ((5,), -1, (15,))],
+)
+def test_frames_are_joined_along_the_axis_that_is_asked_for(
+    shape: tuple[int, ...], axis: int, stacked: tuple[int, ...]
+) -> None:
+    frames = [np.full(shape, i, np.uint8) for i in range(3)]
+    episode = SingleAgentEpisode(observations=frames, actions=[0, 0], rewards=[0, 0], len_lookback_buffer=0)
+    piece = FrameStacking(spaces.Box(0, 255, shape, np.uint8), num_frames=3, axis=axis)
+    stack = piece(batch={}, episodes=[episode])["obs"]
+    assert np.array_equal(stack[0], np.concatenate(frames, axis))
+    assert piece.observation_space.shape == stacked
+
+
+def test_stacks_of_single_channel_images_are_views_of_the_recorded_frames() -> None:
+    space = spaces.Box(0, 255, (8, 8, 1), np.uint8)
+    recorder = VectorRecorder(2, space, ACTIONS, autoreset_mode=NEXT_STEP)
+    recorder.reset(np.zeros((2, 8, 8, 1), np.uint8), {})
+    recorder.episodes.recent("observations", 2)
+    zeros = np.zeros(2)
+    recorder.step(np.ones((2, 8, 8, 1), np.uint8), np.ones(2, int), zeros, zeros > 0, zeros > 0, {})
+    frames, _ = recorder.episodes.recent("observations", 2)
+    stack = FrameStacking(space, num_frames=2)(batch={}, episodes=recorder.episodes)["obs"]
+    assert stack.shape == (2, 8, 8, 2)
+    assert np.shares_memory(stack, frames)
+
+
+def test_frames_of_what_cannot_be_joined_are_an_error() -> None:
+    for space, axis in ((spaces.Discrete(3), -1), (spaces.Box(0, 1, (2,)), 1)):
+        with pytest.raises(InvalidArgument, match="cannot be joined along axis"):
+            FrameStacking(space, num_frames=2, axis=axis)
+    with pytest.raises(InvalidArgument, match="num_frames=0"):
+        FrameStacking(num_frames=0)
+    with pytest.raises(InvalidArgument, match="give at least one"):
+        PrevActionsPrevRewards(n_prev_actions=0, n_prev_rewards=0)
+
+
+class Stateful:
+    is_stateful = True
+
+    def get_initial_state(self) -> dict[str, np.ndarray]:
+        return {"h": np.full(1, -7, np.float32)}
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_states_go_on_within_an_episode_and_begin_anew_with_the_next(as_list: bool) -> None:
+    module = Stateful()
+    pipeline = env_to_module_pipeline(BOX, ACTIONS, policy=module)
+
+    def states(num_steps: int) -> list[float]:
+        recorder, episodes = play(num_steps, done_at=2, states=True)
+        batch = pipeline(rl_module=module, episodes=episodes if as_list else recorder.episodes)
+        assert batch["obs"].shape == (2, 1, 2)
+        return batch["state_in"]["h"][:, 0].tolist()
+
+    assert states(0) == [-7, -7]
+    assert states(1) == [1, 1]
+    assert states(3) == [-7, 3]
+    assert states(4) == [4, 4]
+
+
+def test_a_module_without_a_state_gets_none() -> None:
+    assert "state_in" not in AddStates()(rl_module=object(), batch={}, episodes=[])
+
+
+def test_the_runners_row_is_the_batch() -> None:
+    row = np.zeros((2, 2), np.float32)
+    batch = env_to_module_pipeline(BOX, ACTIONS)(batch={"obs": row}, episodes=None)
+    assert np.shares_memory(batch["obs"].numpy(), row)
+    assert AddObservations()(batch={"obs": row})["obs"] is row
+
+
+# Flattening
+
+SPACES = [
+    spaces.Box(-1, 1, (2, 3), np.float32),
+    spaces.Box(0, 255, (2, 2, 1), np.uint8),
+    spaces.Discrete(4),
+    spaces.Discrete(4, start=-2),
+    spaces.MultiDiscrete([2, 3, 4]),
+    spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, -1], [0, 7]]),
+    spaces.MultiBinary(3),
+    spaces.MultiBinary([2, 3]),
+    spaces.Text(5),
+    spaces.Dict({"b": spaces.Discrete(3, start=1), "a": spaces.Box(-5, 5, (2,), np.float64)}),
+    spaces.Tuple([spaces.MultiBinary(2), spaces.Dict({"x": spaces.MultiDiscrete([3, 2]), "t": spaces.Text(3)})]),
+    spaces.OneOf([spaces.Discrete(3), spaces.Box(0, 1, (2,), np.float32)]),
+]
+IRREGULAR = [
+    spaces.Graph(spaces.Box(-1, 1, (2,)), spaces.Discrete(3)),
+    spaces.Sequence(spaces.Discrete(3)),
+    spaces.Sequence(spaces.Box(0, 1, (2, 2)), stack=True),
+    spaces.Dict({"s": spaces.Sequence(spaces.Discrete(2)), "d": spaces.MultiDiscrete([2, 2])}),
+    spaces.Tuple([spaces.Graph(spaces.Discrete(3), None), spaces.Discrete(2)]),
+]
+
+
+def vector_row(space: spaces.Space, items: list[Any]) -> Any:
+    """The items as a vector environment gives them."""
+    batched = gym.vector.utils.batch_space(space, len(items))
+    out = gym.vector.utils.create_empty_array(space, len(items))
+    row = gym.vector.utils.concatenate(space, items, out)
+    assert batched.contains(row)
+    return row
+
+
+def item_of(space: spaces.Space, rows: Any, i: int) -> Any:
+    """Item i of flattened rows."""
+    if isinstance(space, spaces.Dict):
+        return {key: part[i] for key, part in rows.items()}
+    return tuple(part[i] for part in rows) if isinstance(space, spaces.Tuple) else rows[i]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, None])
+def test_flattening_a_row_equals_gymnasiums_flattening_of_each_item(space: spaces.Space, dtype: Any) -> None:
+    space.seed(3)
+    items = [space.sample() for _ in range(7)]
+    piece = FlattenObservations(space, dtype=dtype)
+    flat = piece.rewrite(vector_row(space, items))
+    expected = np.stack([spaces.flatten(space, item) for item in items])
+    assert flat.dtype == piece.observation_space.dtype
+    assert np.array_equal(flat, expected.astype(flat.dtype))
+    assert all(map(piece.observation_space.contains, flat))
+
+
+@pytest.mark.parametrize("space", IRREGULAR, ids=str)
+def test_what_has_no_fixed_size_is_flattened_item_by_item(space: spaces.Space) -> None:
+    space.seed(3)
+    items = [space.sample() for _ in range(3)]
+    piece = FlattenObservations(space)
+    rows = piece.rewrite(vector_row(space, items))
+    flat_space = piece.observation_space
+    for i, item in enumerate(items):
+        row, expected = item_of(space, rows, i), spaces.flatten(space, item)
+        assert flat_space.contains(row)
+        assert str(row) == str(expected)
+
+
+def test_flattening_without_a_space_is_an_error() -> None:
+    with pytest.raises(InvalidArgument, match="needs the observation space"):
+        FlattenObservations().rewrite(np.zeros((2, 3)))
+
+
+# Filtering
+
+
+def rows(seed: int, num: int, shape: tuple[int, ...] = (3,)) -> np.ndarray:
+    return np.random.default_rng(seed).normal(5, [1, 10, 100], (num, *shape))
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=6))
+def test_a_filter_knows_the_mean_and_deviation_of_everything_it_saw(sizes: list[int]) -> None:
+    piece = MeanStdFilter(clip_by_value=None)
+    seen = np.concatenate([rows(i, size) for i, size in enumerate(sizes)])
+    for i, size in enumerate(sizes):
+        piece.rewrite(rows(i, size))
+    if len(seen) < 2:
+        return
+    probe = rows(99, 4)
+    expected = (probe - seen.mean(0)) / seen.std(0, ddof=1)
+    np.testing.assert_allclose(piece.rewrite(probe, update=False), expected, rtol=1e-5, atol=1e-5)
+
+
+@given(st.lists(st.lists(st.integers(1, 4), max_size=3), min_size=1, max_size=4), st.booleans())
+def test_merged_filters_know_what_one_filter_would_that_saw_everything(sizes: list[list[int]], synced: bool) -> None:
+    alone, runners = MeanStdFilter(), [MeanStdFilter() for _ in sizes]
+    if synced:
+        alone.rewrite(rows(1000, 5))
+        for runner in runners:
+            runner.set_state(runner.merge_states([alone.get_state()]))
+    for i, runner in enumerate(runners):
+        for j, size in enumerate(sizes[i]):
+            runner.rewrite(rows(10 * i + j, size))
+            alone.rewrite(rows(10 * i + j, size))
+    merged = MeanStdFilter()
+    merged.set_state(merged.merge_states([runner.get_state() for runner in runners]))
+    probe = rows(99, 4)
+    ours, expected = (piece.rewrite(probe, update=False) for piece in (merged, alone))
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_merging_again_counts_nothing_twice() -> None:
+    runners = [MeanStdFilter(), MeanStdFilter()]
+    for _ in range(3):
+        for i, runner in enumerate(runners):
+            runner.rewrite(rows(i, 4))
+        merged = runners[0].merge_states([runner.get_state() for runner in runners])
+        for runner in runners:
+            runner.set_state(merged)
+    assert merged["synced"][""]["count"] == 24
+
+
+def test_statistics_are_kept_per_leaf_and_parts_that_are_no_box_pass() -> None:
+    space = spaces.Dict(
+        {"a": spaces.Box(-9, 9, (1,)), "b": spaces.Discrete(3), "c": spaces.Box(0, 255, (2,), np.uint8)}
+    )
+    piece = MeanStdFilter(space, clip_by_value=1.0)
+    row = {
+        "a": np.array([[1.0], [3.0]], np.float32),
+        "b": np.array([0, 2]),
+        "c": np.array([[0, 9], [200, 9]], np.uint8),
+    }
+    out = piece.rewrite(row)
+    np.testing.assert_allclose(out["a"], [[-(0.5**0.5)], [0.5**0.5]], rtol=1e-6)
+    assert out["b"] is row["b"]
+    np.testing.assert_allclose(out["c"][:, 1], [0, 0])
+    assert out["c"].dtype == np.float32
+    assert all(piece.observation_space[key].contains(out[key][0]) for key in out)
+
+
+def test_a_restored_filter_goes_on_as_the_saved_one_and_shares_no_memory() -> None:
+    one, two = MeanStdFilter(), MeanStdFilter()
+    one.rewrite(rows(0, 5))
+    state = one.get_state()
+    two.set_state(state)
+    state["own"][""]["mean"][:] = 0
+    assert np.array_equal(one.rewrite(rows(1, 3)), two.rewrite(rows(1, 3)))
+    one.reset_state()
+    assert one.get_state() == {"synced": {}, "own": {}}
+
+
+def test_a_filters_state_of_another_space_is_an_error_and_changes_nothing() -> None:
+    one, two = MeanStdFilter(spaces.Box(-1, 1, (2,))), MeanStdFilter(spaces.Box(-1, 1, (3,)))
+    one.rewrite(np.ones((2, 2)))
+    two.rewrite(np.ones((4, 3)))
+    with pytest.raises(StateMismatch, match=r"state has observations of shape \(2,\), the space \(3,\)"):
+        two.set_state(one.get_state())
+    assert two.get_state()["own"][""]["count"] == 4
+    with pytest.raises(ShapeMismatch, match="those before had"):
+        two.rewrite(np.ones((4, 5)))
+
+
+def test_a_filter_that_is_told_not_to_learn_does_not() -> None:
+    piece = MeanStdFilter(update_stats=False)
+    piece.rewrite(rows(0, 5))
+    assert piece.get_state() == {"synced": {}, "own": {}}
+
+
+def test_rewriting_finalized_episodes_by_hand_is_an_error() -> None:
+    episode = SingleAgentEpisode.from_arrays(np.zeros((3, 2)), [0, 0], [0.0, 0.0], id_="done")
+    with pytest.raises(InvalidArgument, match="episode done is finalized"):
+        env_to_module_pipeline(BOX, ACTIONS, pieces=[MeanStdFilter()])(episodes=[episode])
+
+
+def test_rewriters_follow_one_another() -> None:
+    class Plus(ObservationPreprocessor):
+        def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
+            return observations + 1
+
+    class Times(ObservationPreprocessor):
+        def preprocess(self, observation: Any, episode: Any) -> Any:
+            return observation * 10
+
+    pipeline = env_to_module_pipeline(BOX, ACTIONS, pieces=[Plus(), Times()])
+    assert pipeline.rewrite(np.array([[1.0, 2.0]])).tolist() == [[20.0, 30.0]]
+    assert pipeline(batch={"obs": np.ones((1, 2), np.float32)})["obs"].dtype == torch.float32

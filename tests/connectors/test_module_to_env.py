@@ -1,0 +1,175 @@
+"""Pieces that make actions of the policy's outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors import module_to_env_pipeline
+from connectors.module_to_env import GetActions, ListifyForVectorEnv, NormalizeAndClipActions, TensorToNumpy
+from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey
+
+BOX = spaces.Box(np.array([-2, 0, -np.inf], np.float32), np.array([2, 10, 1], np.float32))
+
+
+def test_the_default_pipeline_gives_actions_for_the_policy_and_for_the_environment() -> None:
+    space = spaces.Box(-2, 6, (1,), np.float32)
+    inputs = torch.tensor([[0.5, -20.0], [-3.0, -20.0]])  # means and logarithms of tiny deviations
+    out = module_to_env_pipeline(action_space=space)(
+        batch={"action_dist_inputs": inputs, "vf_preds": torch.ones(2)}, episodes=[0, 0], explore=False
+    )
+    assert out["actions"].tolist() == [[0.5], [-3.0]]
+    assert out["actions_for_env"].tolist() == [[4.0], [-2.0]]
+    assert all(isinstance(column, np.ndarray) for column in out.values())
+    assert set(out) == {"action_dist_inputs", "vf_preds", "actions", "action_logp", "actions_for_env"}
+
+
+def test_a_seed_makes_sampling_repeatable_whatever_torch_draws_beside_it() -> None:
+    inputs = torch.zeros(64, 5)
+
+    def draw(seed: int | None) -> list[int]:
+        piece = GetActions(None, spaces.Discrete(5), seed=seed)
+        torch.rand(3)
+        return piece(batch={"action_dist_inputs": inputs})["actions"].tolist()
+
+    assert draw(1) == draw(1)
+    assert draw(1) != draw(2)
+    assert draw(None) != draw(None)
+
+
+def test_exploring_samples_and_not_exploring_takes_the_likeliest() -> None:
+    piece = GetActions(None, spaces.Discrete(3, start=5))
+    inputs = torch.tensor([[0.0, 0.1, 0.0]]).repeat(200, 1)
+    assert set(piece(batch={"action_dist_inputs": inputs}, explore=False)["actions"].tolist()) == {6}
+    for explore in (True, None):
+        out = piece(batch={"action_dist_inputs": inputs}, explore=explore)
+        assert set(out["actions"].tolist()) == {5, 6, 7}
+        torch.testing.assert_close(out["action_logp"], inputs.log_softmax(-1)[torch.arange(200), out["actions"] - 5])
+
+
+def test_a_policys_own_actions_are_left() -> None:
+    out = module_to_env_pipeline(action_space=spaces.Discrete(3))(batch={"actions": torch.tensor([2, 1])})
+    assert set(out) == {"actions", "actions_for_env"}
+    assert out["actions_for_env"].tolist() == [2, 1]
+
+
+def test_a_policy_that_says_nothing_of_actions_is_an_error() -> None:
+    with pytest.raises(UnknownKey, match="neither 'actions' nor 'action_dist_inputs', but vf_preds"):
+        GetActions(None, spaces.Discrete(2))(batch={"vf_preds": torch.ones(1)})
+    with pytest.raises(UnknownKey, match="has no action space"):
+        GetActions()(batch={"action_dist_inputs": torch.ones(1, 2)})
+
+
+def test_an_output_with_another_number_of_rows_than_there_are_episodes_is_an_error() -> None:
+    pipeline = module_to_env_pipeline(action_space=spaces.Discrete(2))
+    with pytest.raises(TrackMismatch, match="output 'vf_preds' has 3 rows for 2 episodes"):
+        pipeline(batch={"action_dist_inputs": torch.zeros(2, 2), "vf_preds": torch.ones(3)}, episodes=[0, 0])
+
+
+def test_tensors_with_gradients_and_nested_ones_become_arrays() -> None:
+    outputs = {"a": torch.ones(2, requires_grad=True) * 2, "state_out": {"h": torch.zeros(2, 3)}, "n": np.ones(2)}
+    out = TensorToNumpy()(batch=outputs)
+    assert out["a"].tolist() == [2.0, 2.0]
+    assert isinstance(out["state_out"]["h"], np.ndarray)
+
+
+def test_the_time_axis_of_recurrent_outputs_is_taken_off() -> None:
+    policy = type("Stateful", (), {"is_stateful": True})()
+    pipeline = module_to_env_pipeline(action_space=spaces.Discrete(2), policy=policy)
+    state = {"h": torch.zeros(3, 4)}
+    out = pipeline(batch={"action_dist_inputs": torch.zeros(3, 1, 2), "state_out": state}, episodes=[0] * 3)
+    assert out["actions"].shape == out["action_logp"].shape == (3,)
+    assert out["state_out"]["h"].shape == (3, 4)
+    with pytest.raises(ShapeMismatch, match=r"'action_dist_inputs' has shape \[3, 2\]"):
+        pipeline(batch={"action_dist_inputs": torch.zeros(3, 2)})
+
+
+# Units
+
+
+def in_bounds(actions: Any) -> Any:
+    return NormalizeAndClipActions(None, BOX).to_env(np.array(actions, np.float32)).tolist()
+
+
+def test_minus_one_to_one_is_spread_over_the_bounds_and_clipped_to_them() -> None:
+    assert in_bounds([[-1, -1, -1], [0, 0, 0], [1, 1, 1]]) == [[-2, 0, -1], [0, 5, 0], [2, 10, 1]]
+    assert in_bounds([[-9, 9, -9]]) == [[-2, 10, -9]]  # the last dimension has one bound only: clipped, not spread
+    assert in_bounds([[0, 0, 9]]) == [[0, 5, 1]]
+
+
+def test_clipping_keeps_the_environments_units() -> None:
+    piece = NormalizeAndClipActions(None, BOX, normalize_actions=False, clip_actions=True)
+    assert piece.to_env(np.array([[-9, 3, 9]], np.float32)).tolist() == [[-2, 3, 1]]
+    with pytest.raises(InvalidArgument, match="exclude each other"):
+        NormalizeAndClipActions(normalize_actions=True, clip_actions=True)
+
+
+@given(st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3))
+def test_the_inverse_takes_actions_back_into_the_policys_units(action: list[float]) -> None:
+    piece = NormalizeAndClipActions(None, BOX)
+    actions = np.array([action], np.float32)
+    np.testing.assert_allclose(piece.from_env(piece.to_env(actions)), actions, atol=1e-5)
+
+
+def test_parts_that_are_no_bounded_box_pass_as_they_are() -> None:
+    space = spaces.Dict(
+        {
+            "move": spaces.Box(0, 4, (1,), np.float32),
+            "jump": spaces.Discrete(2),
+            "free": spaces.Box(-np.inf, np.inf, (1,)),
+        }
+    )
+    piece = NormalizeAndClipActions(None, space)
+    actions = {"move": np.array([[0.0]], np.float32), "jump": np.array([1]), "free": np.array([[50.0]])}
+    out = piece(batch={"actions": actions})["actions_for_env"]
+    assert out["move"].tolist() == [[2.0]]
+    assert out["jump"] is actions["jump"]
+    assert out["free"] is actions["free"]
+    pair = spaces.Tuple([space["move"], space["jump"]])
+    spread = NormalizeAndClipActions(None, pair).to_env((actions["move"], actions["jump"]))
+    assert spread[0].tolist() == [[2.0]]
+
+
+def test_integer_boxes_get_whole_numbers() -> None:
+    piece = NormalizeAndClipActions(None, spaces.Box(0, 10, (1,), np.int64))
+    assert piece.to_env(np.array([[0.11], [-1.0]])).tolist() == [[6], [0]]
+    assert piece.to_env(np.array([[0.11]])).dtype == np.int64
+
+
+def test_actions_stay_as_they_are_when_nothing_is_asked() -> None:
+    pipeline = module_to_env_pipeline(action_space=BOX, normalize_actions=False)
+    assert pipeline(batch={"actions": torch.full((1, 3), 99.0)})["actions_for_env"].tolist() == [[99.0] * 3]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3),
+        spaces.Box(-1, 1, (2,), np.float32),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Tuple([spaces.MultiBinary(3), spaces.Box(0, 1, (1,))])}),
+    ],
+    ids=str,
+)
+def test_what_comes_out_is_what_a_vector_environment_takes(space: spaces.Space) -> None:
+    batched = gym.vector.utils.batch_space(space, 4)
+    pipeline = module_to_env_pipeline(action_space=space)
+    size = GetActions(None, space)._make_distribution().num_inputs
+    actions = pipeline(batch={"action_dist_inputs": torch.zeros(4, size)}, episodes=[0] * 4)["actions_for_env"]
+    assert len(list(gym.vector.utils.iterate(batched, actions))) == 4
+    assert batched.contains(actions)
+
+
+def test_actions_of_spaces_that_are_not_batched_as_arrays_become_tuples() -> None:
+    space = spaces.Dict({"say": spaces.Text(5), "move": spaces.Discrete(2)})
+    actions = {"say": np.array(["a", "bc"]), "move": np.array([0, 1])}
+    out = ListifyForVectorEnv(None, space)(batch={"actions_for_env": actions})["actions_for_env"]
+    assert out["say"] == ("a", "bc")
+    assert out["move"] is actions["move"]
