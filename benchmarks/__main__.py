@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 import traceback
-import warnings
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from benchmarks import rooms, table
 from benchmarks.figure import Figure
 from benchmarks.measure import FULL, QUICK, Effort, Row, failure, measure
+from benchmarks.quiet import hush, settle_allocator
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -69,20 +67,6 @@ def one(figure: Figure, effort: Effort) -> Row:
     except Exception as error:
         traceback.print_exc()
         return failure(figure, error)
-
-
-def hush() -> None:
-    """Keep the peers' warnings and logs out of the table."""
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-
-
-def settle_allocator() -> None:
-    """Bring malloc into the state of a program that has run for a while.
-
-    glibc maps large blocks anew each time, page faults and all, until one that large has been freed.
-    """
-    np.zeros(31 << 20, np.uint8).fill(1)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import torch
 
 from benchmarks import __main__ as command
 from benchmarks import rooms, table
+from benchmarks.abilities import questions
 from benchmarks.figure import Bar, Counted, Figure, NotHere, Side, Size, Timed, at_least, at_most, limit
 from benchmarks.measure import Effort, Row, interleaved, measure, try_once
 
@@ -176,3 +177,23 @@ def test_the_floor_of_each_figure_works(figure: Figure) -> None:
             try_once(figure.other, TINY)
         return
     assert try_once(figure.other, TINY) > 0
+
+
+@pytest.mark.parametrize("question", questions.QUESTIONS)
+def test_our_replay_can_do_what_the_table_asks(question: str) -> None:
+    assert questions.answer("rl-episodes", question) == questions.YES
+
+
+def test_the_table_says_what_is_not_installed_and_what_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = (questions.LIBRARIES["cpprb"][0], "no_such_library")
+    here = (questions.LIBRARIES["cpprb"][0], "json")
+    monkeypatch.setattr(questions, "LIBRARIES", {"gone": gone, "here": here})
+    assert questions.answer("gone", "sequences_stay_in_their_episode") == questions.NOT_INSTALLED
+    assert questions.answer("here", "sequences_stay_in_their_episode") == questions.NO_SUCH_MODE
+
+
+def test_the_table_is_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "LIBRARIES", {"rl-episodes": questions.LIBRARIES["rl-episodes"]})
+    lines = questions.markdown().splitlines()
+    assert len(lines) == 2 + len(questions.QUESTIONS)
+    assert {line.count("|") for line in lines} == {3}

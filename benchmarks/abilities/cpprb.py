@@ -1,0 +1,54 @@
+"""cpprb: `ReplayBuffer`, with `Nstep`, and with `next_of` where observations are to be stored once."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.abilities import rows
+
+COLUMNS = {"obs": {"shape": 1}, "act": {}, "rew": {}, "done": {}}
+BOTH = {**COLUMNS, "next_obs": {"shape": 1}}
+
+
+def buffer_of(columns: dict[str, Any], **more: Any) -> Any:
+    import cpprb
+
+    return cpprb.ReplayBuffer(rows.NUM_ENVS * rows.NUM_ROWS, columns, **more)
+
+
+def filled(buffer: Any, ending: str) -> Any:
+    for start in rows.STARTS:
+        for step in rows.steps(start, ending):
+            buffer.add(obs=step.obs, act=0, rew=1, next_obs=step.new_obs, done=float(step.terminated))
+        buffer.on_episode_end()
+    return buffer
+
+
+def n_step_draws_reach_the_end() -> bool:
+    n_step = {"size": 3, "gamma": 0.9, "rew": "rew", "next": "next_obs"}
+    return rows.all_there(filled(buffer_of(BOTH, Nstep=n_step), "terminated").sample(rows.DRAWS)["obs"])
+
+
+def time_limits_keep_their_observation() -> bool:
+    drawn = filled(buffer_of(COLUMNS, next_of="obs"), "truncated").sample(rows.DRAWS)
+    return rows.every_next_is_right(drawn["obs"], drawn["next_obs"])
+
+
+def environments_are_drawn_independently() -> bool:
+    buffer = buffer_of({"obs": {"shape": 1}})
+    for t in range(rows.NUM_ROWS):
+        buffer.add(obs=np.full((rows.NUM_ENVS, 1), t))
+    return rows.independent(buffer.sample(256)["obs"])
+
+
+def a_restored_buffer_draws_the_same() -> bool:
+    buffer, copy = filled(buffer_of(BOTH), "terminated"), buffer_of(BOTH)
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "transitions.npz")
+        buffer.save_transitions(file)
+        copy.load_transitions(file)
+    return np.array_equal(buffer.sample(20)["obs"], copy.sample(20)["obs"])

@@ -1,0 +1,50 @@
+"""Ours."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+
+from benchmarks.abilities import rows
+from episodes import SingleAgentEpisode
+from episodes.replay import EpisodeReplayBuffer
+
+
+def filled(ending: str) -> EpisodeReplayBuffer:
+    buffer = EpisodeReplayBuffer(1000, seed=0)
+    for start in rows.STARTS:
+        observations = np.arange(start, start + rows.LENGTH + 1, dtype=np.float32)[:, None]
+        ended = {ending: True}
+        actions, rewards = np.zeros(rows.LENGTH, np.int64), np.ones(rows.LENGTH, np.float32)
+        buffer.add([SingleAgentEpisode.from_arrays(observations, actions, rewards, **ended)])
+    return buffer
+
+
+def n_step_draws_reach_the_end() -> bool:
+    return rows.all_there(filled("terminated").sample(rows.DRAWS, n_step=3).obs)
+
+
+def time_limits_keep_their_observation() -> bool:
+    drawn = filled("truncated").sample(rows.DRAWS)
+    return rows.every_next_is_right(drawn.obs, drawn.new_obs)
+
+
+def environments_are_drawn_independently() -> bool:
+    buffer = EpisodeReplayBuffer(rows.NUM_ENVS * rows.NUM_ROWS, seed=0)
+    recorder = buffer.recorder(rows.NUM_ENVS, autoreset_mode=gym.vector.AutoresetMode.NEXT_STEP)
+    recorder.reset(np.zeros((rows.NUM_ENVS, 1), np.float32))
+    never, ones = np.zeros(rows.NUM_ENVS, bool), np.ones(rows.NUM_ENVS)
+    for t in range(rows.NUM_ROWS):
+        recorder.step(np.full((rows.NUM_ENVS, 1), t + 1, np.float32), np.zeros(rows.NUM_ENVS, int), ones, never, never)
+    return rows.independent(buffer.sample(256).obs)
+
+
+def sequences_stay_in_their_episode() -> bool:
+    drawn = filled("terminated").sample_sequences(rows.DRAWS, 4)
+    return rows.inside_one_episode(drawn.obs[..., 0], drawn.loss_mask)
+
+
+def a_restored_buffer_draws_the_same() -> bool:
+    buffer, copy = filled("terminated"), EpisodeReplayBuffer(1000)
+    copy.set_state(buffer.get_state())
+    return np.array_equal(buffer.sample(20).obs, copy.sample(20).obs)

@@ -1,0 +1,80 @@
+"""RLlib: `PrioritizedEpisodeReplayBuffer` for transitions, `EpisodeReplayBuffer` for sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.abilities import rows
+
+
+def filled(buffer: Any, ending: str) -> Any:
+    from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+    for start in rows.STARTS:
+        buffer.add(
+            [
+                SingleAgentEpisode(
+                    observations=[np.array([k], np.float32) for k in range(start, start + rows.LENGTH + 1)],
+                    actions=[0] * rows.LENGTH,
+                    rewards=[1.0] * rows.LENGTH,
+                    terminated=ending == "terminated",
+                    truncated=ending == "truncated",
+                    len_lookback_buffer=0,
+                ).to_numpy()
+            ]
+        )
+    return buffer
+
+
+def transitions(ending: str) -> Any:
+    from ray.rllib.utils.replay_buffers import PrioritizedEpisodeReplayBuffer
+
+    return filled(PrioritizedEpisodeReplayBuffer(capacity=1000), ending)
+
+
+def sequences(ending: str) -> Any:
+    from ray.rllib.utils.replay_buffers import EpisodeReplayBuffer
+
+    return filled(EpisodeReplayBuffer(capacity=1000), ending)
+
+
+def ends(episodes: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """First and last observations of the drawn pieces."""
+    first, last = ([episode.get_observations(i) for episode in episodes] for i in (0, -1))
+    return np.array(first), np.array(last)
+
+
+def n_step_draws_reach_the_end() -> bool:
+    return rows.all_there(ends(transitions("terminated").sample(rows.DRAWS, n_step=3, beta=0.4))[0])
+
+
+def time_limits_keep_their_observation() -> bool:
+    return rows.every_next_is_right(*ends(transitions("truncated").sample(rows.DRAWS, n_step=1, beta=0.4)))
+
+
+def environments_are_drawn_independently() -> bool:
+    from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+    from ray.rllib.utils.replay_buffers import EpisodeReplayBuffer
+
+    buffer = EpisodeReplayBuffer(capacity=rows.NUM_ENVS * rows.NUM_ROWS)
+    for _ in range(rows.NUM_ENVS):
+        observations = [np.array([t], np.float32) for t in range(rows.NUM_ROWS + 1)]
+        given = {"actions": [0] * rows.NUM_ROWS, "rewards": [1.0] * rows.NUM_ROWS, "len_lookback_buffer": 0}
+        buffer.add([SingleAgentEpisode(observations=observations, **given).to_numpy()])
+    return rows.independent(buffer.sample(batch_size_B=256, batch_length_T=1)["obs"])
+
+
+def sequences_stay_in_their_episode() -> bool:
+    drawn = sequences("terminated").sample(batch_size_B=200, batch_length_T=4)
+    return rows.inside_one_episode(drawn["obs"][..., 0])
+
+
+def a_restored_buffer_draws_the_same() -> bool:
+    from ray.rllib.utils.replay_buffers import EpisodeReplayBuffer
+
+    buffer, copy = sequences("terminated"), EpisodeReplayBuffer(capacity=1000)
+    copy.set_state(buffer.get_state())
+    drawn, again = (each.sample(batch_size_B=20, batch_length_T=1)["obs"] for each in (buffer, copy))
+    return np.array_equal(drawn, again)

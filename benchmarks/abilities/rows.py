@@ -1,0 +1,64 @@
+"""The steps that the checks store: observation k is the number k, so that what is drawn tells where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import gymnasium as gym
+import numpy as np
+
+OBSERVATION_SPACE = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+ACTION_SPACE = gym.spaces.Discrete(2)
+STARTS = (0, 100)  # the first observation of each episode
+LENGTH = 10
+DRAWS = 1000
+NUM_ENVS = 64
+NUM_ROWS = 100
+ENOUGH = 60  # distinct times among 256 draws of 100: 92 are expected of independent ones
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of an episode; each array has an axis for the one number in it."""
+
+    obs: np.ndarray  # [1]
+    new_obs: np.ndarray  # [1]
+    terminated: bool
+    truncated: bool
+
+
+def steps(start: int, ending: str) -> Iterator[Step]:
+    """An episode of 10 steps from observation `start` to `start + 10`, terminated or truncated."""
+    for k in range(start, start + LENGTH):
+        last = k == start + LENGTH - 1
+        yield Step(
+            np.array([k], np.float32),
+            np.array([k + 1], np.float32),
+            terminated=last and ending == "terminated",
+            truncated=last and ending == "truncated",
+        )
+
+
+def all_there(first: np.ndarray) -> bool:
+    """Whether every step of the first episode was drawn."""
+    return set(np.ravel(first).astype(int).tolist()) >= set(range(LENGTH))
+
+
+def every_next_is_right(first: np.ndarray, last: np.ndarray) -> bool:
+    """Whether each drawn step leads to its own next observation, and the ends of episodes were drawn."""
+    pairs = set(zip(np.ravel(first).astype(int).tolist(), np.ravel(last).astype(int).tolist(), strict=True))
+    return pairs == {(k, k + 1) for start in STARTS for k in range(start, start + LENGTH)}
+
+
+def independent(times: np.ndarray) -> bool:
+    """Whether 256 draws from environments that started together are of many different times."""
+    return len(set(np.ravel(times).astype(int).tolist())) >= ENOUGH
+
+
+def inside_one_episode(sequences: np.ndarray, mask: np.ndarray | None = None) -> bool:
+    """Whether each sequence [T] of the drawn ones [B, T] has steps of one episode only."""
+    episodes = sequences // STARTS[1]
+    if mask is not None:
+        episodes = np.where(mask, episodes, episodes[:, :1])
+    return bool((episodes == episodes[:, :1]).all())
