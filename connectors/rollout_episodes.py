@@ -82,13 +82,10 @@ def _columns_of(
     steps, chosen = fragments.step_rows(), pack.step_rows()
     observations = _flat_items("observations", pack.observations, rollout["obs"])[pack.all_observation_rows()]
     values = _checked_values(values, len(observations), pack)
-    last = fragments.last_observations()
-    stays = np.ones(len(observations), bool)
-    stays[last[fragments.overlaid()]] = False
-    slots = fragments.observation_rows()[stays]
+    last, slots = fragments.last_observations(), fragments.observation_rows()
     tracks: dict[str, tuple[np.ndarray, np.ndarray]] = {
-        "obs": (slots, observations[stays]),
-        "value": (slots, values[stays]),
+        "obs": (slots, observations),
+        "value": (slots, values),
         "action": (steps, _flat_items("actions", pack.actions, rollout["action"])[chosen]),
         "reward": (steps, _as_float32("rewards", pack.rewards)[chosen]),
         "sample_log_prob": (steps, _scalars(pack, Columns.ACTION_LOGP)[chosen]),
@@ -97,7 +94,7 @@ def _columns_of(
     columns = {}
     for name, (rows, items) in tracks.items():
         columns[name] = np.zeros((size, *items.shape[1:]), items.dtype)
-        columns[name][rows] = items
+        columns[name][rows] = items  # of two items for one row the later stays: the next fragment's first observation
     return columns, (observations[last], values[last])
 
 
@@ -117,7 +114,7 @@ def _finals_of(
     num_envs, num_slots = rollout.shape
     obs = cast(Tensor, rollout["obs"])
     final = FinalObservations(num_envs, num_slots, obs.shape[-1], obs.device)
-    aside = fragments.overlaid() & (fragments.lengths > 0)
+    aside = fragments.overlaid()
     rows = torch.from_numpy(fragments.ends()[aside])
     final.append_rows(rows, torch.from_numpy(observations[aside]), torch.from_numpy(values[aside]))
     return final
@@ -213,7 +210,7 @@ def rollout_to_episodes(
 def _observations_of(columns: dict[str, np.ndarray], fragments: Fragments, final: FinalObservations) -> np.ndarray:
     """The observations [S + F, D], the last ones that were put aside among them."""
     observations = columns["obs"][fragments.observation_rows()]
-    aside = np.flatnonzero(fragments.overlaid() & (fragments.lengths > 0))
+    aside = np.flatnonzero(fragments.overlaid())
     if not len(aside):
         return observations
     ends, last = fragments.ends()[aside], fragments.last_observations()[aside]

@@ -267,6 +267,9 @@ def test_ids_infos_lookbacks_custom_data_dtypes_and_other_outputs_come_back():
     assert found.equals(made)
     assert found.get_rewards().dtype == made.get_rewards().dtype
     assert found.get_infos(0) == {"lap": 1}
+    rollout["reward"][0, 0] = 9
+    found = rollout_to_episodes(rollout, BlockEdge(1, "NextStep"))[0]
+    assert found.get_rewards([-1, 0], neg_index_as_lookback=True).tolist() == [0.5, 9.0]
 
 
 def test_an_episode_that_begins_with_the_last_observation_is_a_chunk_without_a_step_and_goes_on():
@@ -288,6 +291,20 @@ def test_an_episode_that_begins_with_the_last_observation_is_a_chunk_without_a_s
     assert second[0].t_started == 0
     third = rollout_to_episodes(rollout, edge)
     assert (third[0].id_, third[0].t_started) == (second[0].id_, 2)
+
+
+def test_chunks_without_a_step_keep_their_observation_between_others():
+    chunks = [episode(0, start=5), episode(1, terminated=True), episode(0, start=7), episode(1, start=8)]
+    rollout = fill(chunks, num_envs=1)
+    assert rollout_to_episodes(rollout, BlockEdge(1, "SameStep")) == EpisodePack.from_episodes(chunks)
+
+
+def test_only_the_newest_chunk_of_an_environment_goes_on_in_the_next_block():
+    edge, buffer = BlockEdge(2, "SameStep"), RolloutBuffer(2, 4, 2, 1, "cpu")
+    chunks = [episode(2, id_="cut"), episode(2, id_="ended", terminated=True), episode(3, id_="goes on")]
+    episodes_to_rollout(chunks, buffer.start_rollout(), edge)
+    assert edge.ids.tolist() == ["", "goes on"]
+    assert edge.steps.tolist() == [0, 3]
 
 
 def test_a_lost_last_observation_is_repeated_after_a_termination_and_an_error_after_a_time_limit():
