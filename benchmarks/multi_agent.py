@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle, islice
 from typing import Any
 
 import gymnasium as gym
@@ -15,6 +16,7 @@ from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most
 from benchmarks.peers import RLLIB, multi_agent_cartpole
 
 AGENTS = (2, 10)
+PERIOD = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +33,21 @@ class Game:
 
 
 def all_step(num_agents: int, num_steps: int) -> Game:
-    """Every agent acts all the time."""
+    """Every agent acts all the time. Rows repeat after 100 steps, so that a long game is not one of cold memory."""
     names = [f"agent_{i}" for i in range(num_agents)]
-    rows = np.random.default_rng(0).standard_normal((num_steps + 1, num_agents, 4), np.float32)
+    rows = np.random.default_rng(0).standard_normal((PERIOD, num_agents, 4), np.float32)
     actions, rewards = dict.fromkeys(names, 1), dict.fromkeys(names, 0.5)
-    observations = [dict(zip(names, row, strict=True)) for row in rows]
-    return Game(names, observations[0], [(later, actions, rewards, {}) for later in observations[1:]])
+    steps = [(dict(zip(names, row, strict=True)), actions, rewards, {}) for row in rows]
+    return Game(names, steps[-1][0], list(islice(cycle(steps), num_steps)))
 
 
 def in_turns(num_agents: int, num_steps: int) -> Game:
     """One agent acts at a time, and the next one observes what came of it."""
     names = [f"agent_{i}" for i in range(num_agents)]
-    rows = np.random.default_rng(0).standard_normal((num_steps + 1, 4), np.float32)
-    turns = [names[t % num_agents] for t in range(num_steps + 1)]
-    steps = [({turns[t + 1]: rows[t + 1]}, {turns[t]: 1}, {turns[t]: 0.5}, {}) for t in range(num_steps)]
-    return Game(names, {turns[0]: rows[0]}, steps)
+    rows = np.random.default_rng(0).standard_normal((PERIOD, 4), np.float32)
+    turns = [(names[t % num_agents], names[(t + 1) % num_agents]) for t in range(PERIOD)]
+    steps = [({after: row}, {now: 1}, {now: 0.5}, {}) for row, (now, after) in zip(rows, turns, strict=True)]
+    return Game(names, {names[0]: rows[0]}, list(islice(cycle(steps), num_steps)))
 
 
 def our_class() -> Callable[..., Any]:
