@@ -174,7 +174,7 @@ def equal(a: Any, b: Any) -> bool:
     """True when both have the same structure and equal leaves (NaN equals NaN)."""
     if not same_structure(a, b):
         return False
-    return all(map(_equal_leaves, leaves(a), leaves(b)))
+    return all(iter_leaves(map_leaves(_equal_leaves, a, b)))
 
 
 def _equal_leaves(a: Any, b: Any) -> bool:

@@ -1,0 +1,78 @@
+"""Where episodes lie in the rows of a vector environment: index arithmetic on whole arrays, no data.
+
+Row 0 is where recording went on: the newest observations at the last take (or the reset). Each later row is a step
+of every environment but those that wait for their reset (next-step autoreset). An episode that ended at row r goes
+on in one of two ways: row r + 1 holds its reset observation (next-step autoreset), or row r itself does, because the
+true last observation was put aside (`replaced`: same-step autoreset, and every call of reset). So a chunk is always
+one run of rows of one environment, and env after env the runs follow each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Runs of rows, environment after environment."""
+
+    envs: np.ndarray  # [n] int
+    last_rows: np.ndarray  # [n] int, the row of the last step
+    lengths: np.ndarray  # [n] int, T
+    lookbacks: np.ndarray  # [n] int, L
+
+    @property
+    def start_rows(self) -> np.ndarray:
+        """The row [n] of each chunk's first observation, its lookback not counted."""
+        return self.last_rows - self.lengths
+
+    def select(self, chosen: np.ndarray) -> Chunks:
+        """The chosen chunks (a bool mask or indices)."""
+        return Chunks(self.envs[chosen], self.last_rows[chosen], self.lengths[chosen], self.lookbacks[chosen])
+
+    def step_index(self, num_envs: int) -> np.ndarray:
+        """row * N + env of each step, lookback included, [sum(L + T)]."""
+        return _runs(self.start_rows - self.lookbacks + 1, self.lookbacks + self.lengths, self.envs, num_envs)
+
+    def observation_index(self, num_envs: int) -> np.ndarray:
+        """row * N + env of each observation, lookback included, [sum(L + T + 1)]."""
+        return _runs(self.start_rows - self.lookbacks, self.lookbacks + self.lengths + 1, self.envs, num_envs)
+
+
+def _runs(first_rows: np.ndarray, sizes: np.ndarray, envs: np.ndarray, num_envs: int) -> np.ndarray:
+    ends = sizes.cumsum()
+    index = np.repeat((first_rows - ends + sizes) * num_envs + envs, sizes)
+    index += np.arange(0, len(index) * num_envs, num_envs)
+    return index
+
+
+def find_chunks(
+    done: np.ndarray, replaced: np.ndarray, room: np.ndarray, *, base: int, resets_next_step: bool
+) -> Chunks:
+    """The chunks recorded since row `base`, ongoing ones included when they have a step.
+
+    Args:
+        done: [K + 1, N] bool from row `base` on: the step of this row ended an episode.
+        replaced: [K + 1, N] bool: the observation of this row is already the next episode's first.
+        room: [N] int, how many lookback items a chunk that begins at row `base` gets.
+        resets_next_step: after a row that is done and not replaced comes a row that is a reset and no step.
+    """
+    num_rows = len(done) - 1
+    ends = done[1:] | replaced[1:]
+    ends[-1:] = True
+    waits = done & ~replaced if resets_next_step else None
+    if waits is not None:
+        ends &= ~waits[:-1]
+    envs, rows = np.divmod(np.flatnonzero(ends.T), max(num_rows, 1))
+    # Each run begins where the run before it ends, or at the base row; a row later when a reset row lies between.
+    first = np.ones(len(envs), bool)
+    np.not_equal(envs[1:], envs[:-1], out=first[1:])
+    starts = np.zeros(len(envs), np.intp)
+    starts[1:] = rows[:-1] + 1
+    starts[first] = 0
+    if waits is not None:
+        starts += waits[starts, envs]
+    from_base = first if waits is None else first & (starts == 0)
+    return Chunks(envs, rows + 1 + base, rows + 1 - starts, np.where(from_base, room[envs], 0))
