@@ -164,7 +164,8 @@ def take(nested: Any, rows: Any) -> Any:
 def concatenate(parts: Sequence[Any]) -> Any:
     """The parts, one after another, one concatenate a leaf. Parts without rows say nothing of shape or dtype."""
     if is_leaf(parts[0]):
-        parts = [part for part in parts if len(part)] or parts[:1]
+        if not all(map(len, parts)):
+            parts = [part for part in parts if len(part)] or parts[:1]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
     parts = [part for part in parts if len(first_leaf(part))] or parts[:1]
     return map_leaves(lambda *arrays: np.concatenate(arrays), *parts)

@@ -26,7 +26,6 @@ def columns_of(episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
             raise TrackMismatch(
                 f"episode {episode.id_} has the extra model outputs {list(extra)}, others have {list(keys)}"
             )
-    infos = [e.infos if isinstance(e.infos, Infos) else ListInfos.of(e.infos) for e in episodes]
     return {
         "observations": _column("observations", episodes, observations),
         "actions": _column("actions", episodes, actions),
@@ -34,8 +33,14 @@ def columns_of(episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
         "extra_model_outputs": {
             key: _column(key, episodes, [extra.get(key, _NO_ITEMS) for extra in extras]) for key in keys
         },
-        "infos": EmptyInfos(sum(map(len, infos))) if all(type(i) is EmptyInfos for i in infos) else Infos.concat(infos),
+        "infos": _infos([e.infos for e in episodes]),
     }
+
+
+def _infos(infos: list[Any]) -> Infos:
+    if all(type(part) is EmptyInfos for part in infos):
+        return EmptyInfos(sum(map(len, infos)))
+    return Infos.concat([part if isinstance(part, Infos) else ListInfos.of(part) for part in infos])
 
 
 def metadata_of(episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
