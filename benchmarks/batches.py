@@ -80,7 +80,7 @@ RLLIB_BATCH = Side("RLlib", pipelines.train_batch(ppo_steps), RLLIB)
 RLLIB_GAE = Side("RLlib", pipelines.train_batch(ppo_steps, gae=True), RLLIB)
 
 FIGURES = (
-    Figure("batches/list floor", LISTED, BARE, at_most(2), "ms"),
+    Figure("batches/list floor", LISTED, BARE, at_most(3), "ms"),
     Figure("batches/pack floor", PACKED, BARE, at_most(1), "ms"),
     Figure("batches/list", LISTED, RLLIB_BATCH, at_least(8), "ms"),
     Figure("batches/list with GAE", WITH_GAE, RLLIB_GAE, at_least(8), "ms"),
