@@ -16,12 +16,13 @@ from episodes.pack import EpisodePack
 from episodes.replay import draws
 from episodes.replay.chunk_blocks import add_pack
 from episodes.replay.draws import Extents, Windows
-from episodes.replay.gathering import blank, checked_keys, column, states_before
+from episodes.replay.gathering import checked_keys, column, states_before
 from episodes.replay.linked_ring import REWARDS, LinkedRing
 from episodes.replay.recorder import ReplayRecorder
 from episodes.replay.ring import Allocator
 from episodes.replay.states import ring_state, set_ring_state
 from episodes.replay.stored import episode_at
+from episodes.replay.table import NONE
 from episodes.single_agent import SingleAgentEpisode
 
 INDICES = "indices"
@@ -217,15 +218,11 @@ class EpisodeReplayBuffer:
         return slots, Extents(extents.before - back, extents.onward + back)
 
     def _sequences(self, found: Windows, lookback: int, stack: int, keys: Sequence[str]) -> dict[str, Any]:
-        ring, there, slots = self._ring, found.there(), found.slots
+        ring, slots = self._ring, found.slots
         columns = {key: column(ring, key, slots, slots, stack) for key in keys}
         indices = ring.slot_numbers(slots)
-        if not there.all():
-            gone = ~there
-            for values in columns.values():
-                blank(values, gone)
-            indices[gone] = -1
-        columns[Columns.LOSS_MASK] = found.learned()
+        indices[~found.there] = NONE
+        columns[Columns.LOSS_MASK] = found.learned
         columns[Columns.SEQ_LENS] = found.stops - lookback
         columns[INDICES] = indices
         if Columns.STATE_OUT in ring.tracks:

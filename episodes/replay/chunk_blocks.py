@@ -12,6 +12,7 @@ from episodes.errors import ChunkMismatch
 from episodes.infos import Infos
 from episodes.pack import EpisodePack
 from episodes.replay.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing
+from episodes.replay.links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
 from episodes.replay.ring import positions
 from episodes.replay.table import NONE, EpisodeFacts, EpisodeTable
 
@@ -145,10 +146,10 @@ def _arrivals(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray) -> Arriva
     stops = np.cumsum(lengths)
     num_steps = int(stops[-1])
     known = table.find(pack.ids[chunks].tolist())
-    survives = (known >= 0) & (table.last[known] >= ring.head + num_steps - ring.capacity)
+    survives = (known >= 0) & (ring.slot_numbers(table.last[known]) >= ring.head + num_steps - ring.capacity)
     survives &= table.t_next[known] == pack.t_started[chunks]
     # Rows stay for `window` rows longer than steps: letting an old row be referred to would make the ring larger.
-    gaps = ring.rows_head + stops - lengths - table.last_row[known] + len(chunks)
+    gaps = ring.rows_head + stops - lengths - ring.row_numbers(table.last_row[known]) + len(chunks)
     limit = min(max(ring.capacity // 32, 4 * len(chunks)), ring.num_rows - num_steps)
     reuses = survives & (gaps <= limit)
     ring.window = max(ring.window, int(gaps[reuses].max(initial=0)))
@@ -169,19 +170,24 @@ def _add_part(ring: LinkedRing, pack: EpisodePack) -> None:
     block, head = _block(ring, pack, arrivals, entries), ring.head
     ring.append(block)
     _put_endings(ring, pack, arrivals, head)
-    last = arrivals.last
-    ring.table.extend(entries, head + last, block.next_row[last], block.t[last] + 1)
+    newest = block.links[:, arrivals.last]
+    ring.table.extend(entries, newest[NEXT], newest[NEXT_ROW], newest[T] + 1)
     ring.table.ended[entries] = pack.terminated[chunks] | pack.truncated[chunks]
 
 
 def _block(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.ndarray) -> Block:
     first, lengths, reuses = arrivals.first, arrivals.lengths, arrivals.reuses
     steps = np.arange(arrivals.num_steps)
-    previous = steps + (ring.head - 1)
-    previous[first] = np.where(arrivals.survives, ring.table.last[entries], ring.head + first)
+    links = np.empty((NUM_LINKS, len(steps)), np.int32)
     next_row = steps + np.repeat(ring.rows_head + np.cumsum(~reuses), lengths)
-    row = next_row - 1
-    row[first[reuses]] = ring.table.last_row[entries[reuses]]
+    links[ROW] = (next_row - 1) % ring.num_rows
+    links[ROW, first[reuses]] = ring.table.last_row[entries[reuses]]
+    links[NEXT_ROW] = next_row % ring.num_rows
+    links[NEXT] = positions(ring.head, len(steps), ring.capacity)
+    links[PREVIOUS] = (steps + (ring.head - 1)) % ring.capacity
+    links[PREVIOUS, first] = np.where(arrivals.survives, ring.table.last[entries], links[NEXT, first])
+    links[ENTRY] = np.repeat(entries, lengths)
+    links[T] = steps + np.repeat(pack.t_started[arrivals.chunks] - first, lengths)
     rows = observation_rows(pack, arrivals.chunks, reuses)
     return Block(
         observations=pack.observations,
@@ -189,11 +195,7 @@ def _block(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.
         num_rows=arrivals.num_rows,
         tracks={ACTIONS: pack.actions, REWARDS: pack.rewards} | pack.extra_model_outputs,
         step_rows=pack.step_rows(),
-        row=row,
-        next_row=next_row,
-        previous=previous,
-        entry=np.repeat(entries, lengths),
-        t=steps + np.repeat(pack.t_started[arrivals.chunks] - first, lengths),
+        links=links,
         infos=_infos(pack.infos, rows),
     )
 

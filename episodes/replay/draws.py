@@ -63,33 +63,6 @@ def stack_rows(links: StepLinks, slots: np.ndarray, k: int, *, after: bool) -> n
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
-    """Sequences of steps, each a run of columns in a row of length W = lookback + burn-in + length.
-
-    Attributes:
-        slots: positions of steps [B, W]; repeated ones where there is no step.
-        starts: column of each sequence's first step, lookback included, [B].
-        learns: column of the first step after the burn-in, [B].
-        stops: column after the last step, [B].
-    """
-
-    slots: np.ndarray
-    starts: np.ndarray
-    learns: np.ndarray
-    stops: np.ndarray
-
-    def there(self) -> np.ndarray:
-        """Where there is a step, [B, W] bool."""
-        columns = np.arange(self.slots.shape[1])
-        return (columns >= self.starts[:, None]) & (columns < self.stops[:, None])
-
-    def learned(self) -> np.ndarray:
-        """Where a step is learned from, [B, W] bool."""
-        columns = np.arange(self.slots.shape[1])
-        return (columns >= self.learns[:, None]) & (columns < self.stops[:, None])
-
-
-@dataclass(frozen=True, slots=True)
 class Extents:
     """How many steps of its episode lie before each of the drawn ones, and from it on; [B] each."""
 
@@ -97,40 +70,75 @@ class Extents:
     onward: np.ndarray
 
 
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Sequences of steps, each a run of columns in a row of W = lookback + burn-in + length columns.
+
+    Attributes:
+        slots: positions of steps [B, W]; where there is none, the position of padding.
+        there: where there is a step, [B, W] bool.
+        learned: where there is one after lookback and burn-in, [B, W] bool.
+        stops: column after the last step, [B].
+    """
+
+    slots: np.ndarray
+    there: np.ndarray
+    learned: np.ndarray
+    stops: np.ndarray
+
+
 def windows(links: StepLinks, slots: np.ndarray, extents: Extents, length: int, burn_in: int, lookback: int) -> Windows:
-    """Windows in which the steps at `slots` [B] are the first to learn from, after burn-in and lookback.
+    """Windows in which the steps at `slots` [B] are the first to learn from, after lookback and burn-in.
 
     The burn-in takes the steps that there are; the lookback always takes `lookback` columns and is empty on the left
     where the episode, or what is left of it, begins.
     """
+    columns = np.arange(lookback + burn_in + length)
+    ahead = np.minimum(extents.onward, length)
+    if not (burn_in or lookback):
+        there = columns < ahead[:, None]
+        return Windows(_runs(links, slots, slots, ahead, there), there, there, ahead)
     burnt = np.minimum(extents.before, burn_in)
     behind = np.minimum(extents.before, burnt + lookback)
-    ahead = np.minimum(extents.onward, length)
-    starts = lookback - (behind - burnt)
-    found = _runs(links, slots, behind, ahead, starts, lookback + burn_in + length)
-    return Windows(found, starts, lookback + burnt, lookback + burnt + ahead)
+    learns = lookback + burnt
+    stops = learns + ahead
+    before_stop = columns < stops[:, None]
+    there = before_stop & (columns >= (learns - behind)[:, None])
+    learned = before_stop & (columns >= learns[:, None])
+    return Windows(_runs(links, slots, slots - learns, stops, there, behind), there, learned, stops)
 
 
 def _runs(
-    links: StepLinks, slots: np.ndarray, behind: np.ndarray, ahead: np.ndarray, starts: np.ndarray, width: int
+    links: StepLinks,
+    slots: np.ndarray,
+    origins: np.ndarray,
+    stops: np.ndarray,
+    there: np.ndarray,
+    behind: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Positions [B, width] of the steps from `behind` before each of `slots` on, the first one in column `starts`."""
-    capacity = links.capacity
-    first = slots - behind
-    offsets = np.arange(width) - starts[:, None]
-    np.clip(offsets, 0, (behind + ahead - 1)[:, None], out=offsets)
-    runs = (first[:, None] + offsets) % capacity
-    scattered = np.flatnonzero(~_in_a_row(links, slots, first, first + behind + ahead - 1))
+    """Positions [B, W]: where the steps lie in a row, column c is at `origins` + c. `behind` steps precede `slots`."""
+    capacity, columns = links.capacity, np.arange(there.shape[1])
+    runs = origins[:, None] + columns
+    runs %= capacity
+    first = slots if behind is None else slots - behind
+    scattered = (~_in_a_row(links, slots, first, origins + stops - 1)).nonzero()[0]
     if len(scattered):
-        picked = slots[scattered]
-        num_behind, num_ahead = int(behind[scattered].max()), int(ahead[scattered].max())
-        path = np.empty((num_behind + num_ahead, len(picked)), np.int32)
-        path[num_behind:] = walk(links.next, picked, num_ahead - 1)
-        if num_behind:
-            path[num_behind::-1] = walk(links.previous, picked, num_behind)
-        at = offsets[scattered] + (num_behind - behind[scattered])[:, None]
-        runs[scattered] = path[at, np.arange(len(picked))[:, None]]
+        back = np.zeros(len(scattered), np.int64) if behind is None else behind[scattered]
+        picked, learns = slots[scattered], (slots - origins)[scattered]
+        path = _paths(links, picked, int(back.max()), int((stops[scattered] - learns).max()))
+        at = (int(back.max()) - learns)[:, None] + columns
+        runs[scattered] = path[np.clip(at, 0, len(path) - 1), np.arange(len(picked))[:, None]]
+    runs[~there] = capacity
     return runs
+
+
+def _paths(links: StepLinks, slots: np.ndarray, num_behind: int, num_ahead: int) -> np.ndarray:
+    """Positions [num_behind + num_ahead, n] of the steps before each of `slots`, and from it on."""
+    path = np.empty((num_behind + num_ahead, len(slots)), np.int32)
+    path[num_behind:] = walk(links.next, slots, num_ahead - 1)
+    if num_behind:
+        path[num_behind::-1] = walk(links.previous, slots, num_behind)
+    return path
 
 
 def _in_a_row(links: StepLinks, slots: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:

@@ -49,8 +49,8 @@ def column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray, stac
     if key == Columns.T:
         return ring.links.t.take(slots)
     if key == Columns.INFOS:
-        return ring.infos.array(ring.row_numbers(ring.links.next_row.take(last)))
-    return _fact(ring, _FACTS[key], slots)
+        return _infos(ring, last)
+    return _facts(ring, _FACTS[key], slots)
 
 
 def observed(ring: LinkedRing, slots: np.ndarray, stack: int, *, after: bool) -> Any:
@@ -61,10 +61,22 @@ def observed(ring: LinkedRing, slots: np.ndarray, stack: int, *, after: bool) ->
     return ring.observations.take((links.next_row if after else links.row).take(slots))
 
 
-def _fact(ring: LinkedRing, name: str, slots: np.ndarray) -> np.ndarray:
+def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
+    """The infos [...] after the steps; empty ones on padding."""
+    found = np.full(slots.shape, None, object)
+    rows = ring.row_numbers(ring.links.next_row.take(slots)).ravel().tolist()
+    there = (slots < ring.capacity).ravel().tolist()
+    found.reshape(-1)[:] = [ring.infos.item(row) if real else {} for row, real in zip(rows, there, strict=True)]
+    return found
+
+
+def _facts(ring: LinkedRing, name: str, slots: np.ndarray) -> np.ndarray:
+    """What the table says of the steps' episodes, [...]; empty strings or None on padding."""
     facts = ring.table.facts
     values = [getattr(facts[entry], name) for entry in ring.links.entry.take(slots).ravel().tolist()]
-    return np.array(values, None if name == "id_" else object).reshape(slots.shape)
+    found = np.array(values, None if name == "id_" else object).reshape(slots.shape)
+    blank(found, slots == ring.capacity)
+    return found
 
 
 def states_before(ring: LinkedRing, slots: np.ndarray) -> Any:
@@ -76,6 +88,6 @@ def states_before(ring: LinkedRing, slots: np.ndarray) -> Any:
 
 
 def blank(column: Any, gone: np.ndarray) -> None:
-    """Put zeros (None among objects, empty strings among strings) where the mask is True."""
+    """Put zeros (None among objects, empty strings among strings) where the mask [n] is True."""
     for leaf in nested.leaves(column):
         leaf[gone] = None if leaf.dtype == object else np.zeros((), leaf.dtype)

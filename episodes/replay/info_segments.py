@@ -6,8 +6,6 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from episodes.infos import EmptyInfos, Infos, ListInfos
 
 
@@ -51,9 +49,3 @@ class InfoSegments:
         if len(self.starts) == self._dropped:
             return EmptyInfos(len(list(rows)))
         return ListInfos.of([self.item(row) for row in rows])
-
-    def array(self, rows: np.ndarray) -> np.ndarray:
-        """The infos of the row numbers [...] as an array [...] of dicts."""
-        found = np.empty(rows.shape, object)
-        found.reshape(-1)[:] = [self.item(row) for row in rows.ravel().tolist()]
-        return found

@@ -31,9 +31,7 @@ class Block:
     Attributes:
         observations: nested arrays; `observation_rows` of them (all when None) are written.
         tracks: nested arrays by name; `step_rows` of them (all when None) are written.
-        row, next_row: observation row number [S] of each step, and of the observation after it.
-        previous: step number [S] of the step before, a step's own where there is none.
-        entry, t: the episode's entry in the table [S], and the time in the episode [S].
+        links: [6, S], see `StepLinks`.
         infos: of the observations that are written.
     """
 
@@ -42,11 +40,7 @@ class Block:
     num_rows: int
     tracks: dict[str, Any]
     step_rows: Any
-    row: np.ndarray
-    next_row: np.ndarray
-    previous: np.ndarray
-    entry: np.ndarray
-    t: np.ndarray
+    links: np.ndarray
     infos: Infos
 
 
@@ -65,6 +59,7 @@ class LinkedRing:
         self.allocator = allocator
         self.num_rows = capacity + capacity // 32 + 1
         self.links = StepLinks(capacity)
+        self.links.pad_with(self.num_rows)
         self._observations: TrackRing | None = None
         self.tracks: dict[str, TrackRing] = {}
         self.generation = 0
@@ -85,7 +80,7 @@ class LinkedRing:
     def nbytes(self) -> int:
         """Bytes of all arrays, links included."""
         observations = self.observations.nbytes if self.has_observations else 0
-        return observations + sum(ring.nbytes for ring in self.tracks.values()) + self.links.nbytes
+        return observations + sum(ring.nbytes for ring in self.tracks.values()) + self.links.matrix.nbytes
 
     @property
     def observations(self) -> TrackRing:
@@ -133,7 +128,7 @@ class LinkedRing:
         surplus = self.head + num_steps - self.capacity - self.tail
         if surplus > 0:
             self._evict(surplus)
-        oldest = self.oldest_row()
+        oldest = self.oldest_row(self.tail)
         if self.rows_head + num_rows - oldest > self.num_rows:
             self._grow_rows(self.rows_head + num_rows - oldest, len(self) + num_steps)
         if self.infos.starts:
@@ -145,12 +140,12 @@ class LinkedRing:
         self.head += num_steps
         self.tail = self.head
 
-    def oldest_row(self) -> int:
-        """Number of the oldest observation row that a step may still refer to."""
-        if self.tail == self.head:
+    def oldest_row(self, tail: int) -> int:
+        """Number of the oldest observation row that a step may refer to when those before `tail` are evicted."""
+        if tail >= self.head:
             return max(self.rows_head - self.window, 0)
         latest = self.rows_head - 1
-        row = latest - (latest - int(self.links.next_row[self.tail % self.capacity])) % self.num_rows
+        row = latest - (latest - int(self.links.next_row[tail % self.capacity])) % self.num_rows
         return max(row - self.window, 0)
 
     def _evict(self, num_steps: int) -> None:
@@ -166,27 +161,24 @@ class LinkedRing:
     def _grow_rows(self, needed: int, num_steps: int) -> None:
         """Make the ring of observations larger: episodes are shorter than it was laid out for."""
         expected = needed * self.capacity // num_steps
-        size = max(needed, min(expected, 2 * self.capacity + self.window)) + self.capacity // 32 + 1
+        size = max(needed, min(expected, 2 * self.capacity + self.window)) + self.capacity // 64 + 1
         if self.has_observations:
             first = max(self.rows_head - self.num_rows, 0)
             self.observations.resize(size, first, self.rows_head, self.allocator)
             self.links.renumber_rows(min(self.head, self.capacity), self.rows_head, self.num_rows, size)
+            self.table.last_row = numbers(self.table.last_row, self.rows_head, self.num_rows) % size
         self.num_rows = size
+        self.links.pad_with(size)
 
     # --- writing -----------------------------------------------------------------------------------------------
 
     def append(self, block: Block) -> None:
         """Write the block's steps, for which room was made."""
-        start, num_steps = self.head % self.capacity, len(block.t)
         self.append_rows(block.observations, block.observation_rows, block.num_rows, block.infos)
-        if not num_steps:
-            return
         for name, items in block.tracks.items():
             self.tracks[name].write(self.head, items, block.step_rows)
-        self.links.append_rows(start, block.row % self.num_rows, block.next_row % self.num_rows)
-        slots = positions(self.head, num_steps, self.capacity)
-        self.links.append(slots, block.previous % self.capacity, block.entry, block.t)
-        self.head += num_steps
+        self.links.append(self.head % self.capacity, block.links)
+        self.head += block.links.shape[1]
 
     def append_rows(self, observations: Any, rows: Any, num_rows: int, infos: Infos) -> None:
         """Write observations that no step refers to yet."""

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from episodes.replay.ring import numbers, put
+from episodes.replay.ring import numbers
+
+ROW, NEXT_ROW, NEXT, PREVIOUS, ENTRY, T = range(6)
+"""Rows of the matrix of links, see `StepLinks`."""
+NUM_LINKS = 6
 
 
 class StepLinks:
-    """Links of the steps in a ring of `capacity`, int32 arrays [capacity].
+    """Links of the steps in a ring of `capacity`: a matrix [6, capacity + 1] int32, whose rows have names too.
+
+    The last column is no step's: what is gathered through it is padding.
 
     Attributes:
         row: position of the observation that the step's action was chosen from.
@@ -23,30 +29,31 @@ class StepLinks:
         t: the step's time in its episode.
     """
 
-    __slots__ = ("capacity", "entry", "next", "next_row", "previous", "row", "t")
-    ARRAYS = ("row", "next_row", "next", "previous", "entry", "t")
+    __slots__ = ("capacity", "entry", "matrix", "next", "next_row", "previous", "row", "t")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.row, self.next_row, self.next, self.previous, self.entry, self.t = np.zeros((6, capacity), np.int32)
+        self.matrix = np.zeros((NUM_LINKS, capacity + 1), np.int32)
+        self.row, self.next_row, self.next, self.previous, self.entry, self.t = self.matrix
+        self.next[capacity] = self.previous[capacity] = capacity
 
-    @property
-    def nbytes(self) -> int:
-        return sum(getattr(self, name).nbytes for name in self.ARRAYS)
+    def pad_with(self, row: int) -> None:
+        """Let padding gather the observation at position `row`."""
+        self.row[self.capacity] = self.next_row[self.capacity] = row
 
-    def append(self, slots: np.ndarray, previous: np.ndarray, entry: np.ndarray, t: np.ndarray) -> None:
-        """Link new steps at positions `slots` [k]; `previous` [k] are positions, a step's own where it is the first."""
-        start = int(slots[0])
-        put(self.next, start, slots)
-        put(self.previous, start, previous)
-        put(self.entry, start, entry)
-        put(self.t, start, t)
-        self.next[previous] = slots
+    def append(self, start: int, links: np.ndarray) -> None:
+        """Put the links [6, k] of new steps in from position `start` on; the steps before them now point at them.
 
-    def append_rows(self, start: int, row: np.ndarray, next_row: np.ndarray) -> None:
-        """Set the observation rows (positions [k]) of new steps from position `start` on."""
-        put(self.row, start, row)
-        put(self.next_row, start, next_row)
+        In `links`, a step's NEXT is its own position, and so is its PREVIOUS where it is the first of an episode.
+        """
+        stop = start + links.shape[1]
+        if stop <= self.capacity:
+            self.matrix[:, start:stop] = links
+        else:
+            split = self.capacity - start
+            self.matrix[:, start:-1] = links[:, :split]
+            self.matrix[:, : stop - self.capacity] = links[:, split:]
+        self.next[links[PREVIOUS]] = links[NEXT]
 
     def unlink(self, slots: np.ndarray) -> np.ndarray:
         """Take the oldest steps out; the positions [k] of their followers, their own where there is none."""
@@ -56,5 +63,5 @@ class StepLinks:
 
     def renumber_rows(self, size: int, head: int, old_size: int, new_size: int) -> None:
         """Let the first `size` steps' rows mean the same observations in a ring of another size."""
-        for rows in (self.row[:size], self.next_row[:size]):
-            rows[:] = numbers(rows.astype(np.int64), head, old_size) % new_size
+        rows = self.matrix[: NEXT_ROW + 1, :size]
+        rows[:] = numbers(rows.astype(np.int64), head, old_size) % new_size

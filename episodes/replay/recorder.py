@@ -6,7 +6,6 @@ of one step per environment, each continuing its episode. Python work is done pe
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +15,11 @@ from gymnasium.vector import AutoresetMode
 from episodes import nested
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch
 from episodes.infos import EmptyInfos, Infos, VectorInfos
+from episodes.pack import random_ids
 from episodes.recorder import checked_mode, final_observations_of
 from episodes.replay.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing
+from episodes.replay.links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
+from episodes.replay.ring import numbers, positions
 from episodes.replay.table import NONE, EpisodeFacts
 
 _NOTHING: dict[str, Any] = {}
@@ -40,13 +42,14 @@ class ReplayRecorder:
         self._resets_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._ring = ring
         self._all = np.arange(num_envs)
-        self._row, self._t, self._entry = np.zeros((3, num_envs), np.int64)
-        self._last = np.full(num_envs, NONE, np.int64)  # number of the episode's newest step
+        self._links = np.full((NUM_LINKS, num_envs), NONE, np.int32)  # of the steps that come next
         self._waiting = np.zeros(num_envs, bool)  # ended, not reset yet
         self._num_waiting = 0
         self._num_fresh = num_envs  # episodes without a step
         self._generation = 0  # of the ring, at the last reset of all
-        self._seen = NONE  # the ring's head of rows when this recorder last wrote
+        self._kinds: Any = None  # of the rows that came last
+        self._ids: list[str] = []  # for the next episodes
+        self._seen = self._num_rows = 0  # the ring's head and number of rows when this recorder last wrote
 
     def reset(
         self, observations: Any, infos: dict[str, Any] | None = None, reset_mask: np.ndarray | None = None
@@ -55,18 +58,27 @@ class ReplayRecorder:
 
         An episode that was going on there stops as a cut chunk.
         """
-        ring, observations = self._ring, self._observed(observations)
+        ring, observations = self._ring, self._arrays("observations", observations)
         envs = self._all if reset_mask is None else np.flatnonzero(self._checked_mask(reset_mask))
         ring.prepare_observations(observations)
-        ring.make_room(0, len(envs))
-        self._row[envs] = ring.rows_head + np.arange(len(envs))
+        if reset_mask is None:
+            ring.make_room(0, self.num_envs)
+        else:
+            self._make_room(0, len(envs))
+        self._begin(envs, ring.rows_head)
         ring.append_rows(observations, None if reset_mask is None else envs, len(envs), _infos([infos or {}], envs))
-        self._last[envs] = NONE
-        self._t[envs] = 0
-        self._num_fresh = int((self._last == NONE).sum())
+        self._num_fresh = int((self._links[PREVIOUS] == NONE).sum())
         self._waiting[envs] = False
         self._num_waiting = int(self._waiting.sum())
-        self._generation, self._seen = ring.generation, NONE
+        self._generation, self._kinds = ring.generation, None
+        self._seen, self._num_rows = ring.rows_head, ring.num_rows
+        self._widen()
+
+    def _begin(self, envs: np.ndarray, row: int) -> None:
+        """The environments' next episodes begin at the observation rows from number `row` on."""
+        self._links[ROW, envs] = positions(row, len(envs), self._ring.num_rows)
+        self._links[PREVIOUS, envs] = NONE
+        self._links[T, envs] = 0
 
     def _checked_mask(self, reset_mask: np.ndarray) -> np.ndarray:
         mask = np.asarray(reset_mask)
@@ -81,8 +93,8 @@ class ReplayRecorder:
         observations: Any,
         actions: Any,
         rewards: Any,
-        terminateds: np.ndarray,
-        truncateds: np.ndarray,
+        terminateds: Any,
+        truncateds: Any,
         infos: dict[str, Any] | None = None,
         extra_model_outputs: Mapping[str, Any] | None = None,
         *,
@@ -90,37 +102,36 @@ class ReplayRecorder:
     ) -> None:
         """Store a vector step: what `step` of the environment returned, [N, ...] each, and the actions it got."""
         live, infos = self._live(), infos or _NOTHING
-        observations = self._observed(observations)
-        tracks = self._tracks(actions, rewards, terminateds, truncateds, extra_model_outputs or _NOTHING)
+        tracks = {ACTIONS: actions, REWARDS: rewards, TERMINATEDS: terminateds, TRUNCATEDS: truncateds}
+        if extra_model_outputs:
+            tracks |= extra_model_outputs
+        observations, tracks = self._checked(observations, tracks)
         ended = self._ended(tracks)
         if not (len(ended) and self._resets_same_step):
-            self._make_room(observations, tracks, len(live), self.num_envs)
-            numbers = self._write(observations, tracks, live, _infos([infos], self._all))
-            self._go_on(live, numbers, ended)
+            self._make_room(len(live), self.num_envs)
+            self._write(observations, tracks, live, _infos([infos], self._all))
+            self._end(ended)
         else:
             finals = final_observations_of(infos, ended) if final_observations is None else final_observations
             self._step_and_reset(observations, tracks, ended, infos, finals)
         self._seen = self._ring.rows_head
 
-    def _tracks(
-        self, actions: Any, rewards: Any, terminateds: Any, truncateds: Any, extras: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        tracks = {ACTIONS: actions, REWARDS: rewards, TERMINATEDS: terminateds, TRUNCATEDS: truncateds, **extras}
-        for name, items in tracks.items():
-            if type(items) is not np.ndarray:
-                tracks[name] = items = nested.map_leaves(np.asarray, items)
-            if len(nested.first_leaf(items)) != self.num_envs:
-                shape = nested.first_leaf(items).shape
-                raise ShapeMismatch(f"{name} have shape {shape}; give [{self.num_envs}, ...], a row per environment")
-        return tracks
+    def _checked(self, observations: Any, tracks: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The rows as arrays that fit into the ring; nothing but a comparison where they are as they were before."""
+        kinds = _kinds(observations, tracks)
+        if kinds is None or kinds != self._kinds:
+            observations = self._arrays("observations", observations)
+            tracks = {name: self._arrays(name, items) for name, items in tracks.items()}
+            self._ring.prepare(observations, tracks)
+            self._kinds = _kinds(observations, tracks)
+        return observations, tracks
 
-    def _observed(self, observations: Any) -> Any:
-        if type(observations) is not np.ndarray:
-            observations = nested.map_leaves(np.asarray, observations)
-        if len(nested.first_leaf(observations)) != self.num_envs:
-            shape = nested.first_leaf(observations).shape
-            raise ShapeMismatch(f"observations have shape {shape}; give [{self.num_envs}, ...], a row per environment")
-        return observations
+    def _arrays(self, name: str, items: Any) -> Any:
+        arrays = nested.map_leaves(np.asarray, items)
+        shape = nested.first_leaf(arrays).shape
+        if shape[:1] != (self.num_envs,):
+            raise ShapeMismatch(f"{name} have shape {shape}; give [{self.num_envs}, ...], a row per environment")
+        return arrays
 
     def _live(self) -> np.ndarray:
         """The environments whose row is a step."""
@@ -135,86 +146,83 @@ class ReplayRecorder:
             )
         return (~self._waiting).nonzero()[0]
 
+    def _widen(self) -> None:
+        """Let steps refer to observations as old as the ongoing episodes' newest ones may be when they go on."""
+        rows = numbers(self._links[ROW].astype(np.int64), self._seen, self._num_rows)
+        gap = int((self._all + self._ring.rows_head - rows).max())
+        self._ring.window = max(self._ring.window, gap, 2 * self.num_envs)
+
     def _ended(self, tracks: dict[str, Any]) -> np.ndarray:
         done = tracks[TERMINATEDS] | tracks[TRUNCATEDS]
         if self._num_waiting:
             done &= ~self._waiting
         return done.nonzero()[0]
 
-    def _make_room(self, observations: Any, tracks: dict[str, Any], num_steps: int, num_rows: int) -> None:
+    def _make_room(self, num_steps: int, num_rows: int) -> None:
         ring = self._ring
-        ring.prepare(observations, tracks)
         if self._seen != ring.rows_head:
-            self._check_still_there(num_steps, num_rows)
+            self._check_still_there(num_steps)
         ring.make_room(num_steps, num_rows)
+        if self._num_rows != ring.num_rows:
+            rows = numbers(self._links[ROW].astype(np.int64), self._seen, self._num_rows)
+            self._links[ROW] = rows % ring.num_rows
+            self._num_rows = ring.num_rows
 
-    def _check_still_there(self, num_steps: int, num_rows: int) -> None:
+    def _check_still_there(self, num_steps: int) -> None:
         """Somebody else wrote: see that what the ongoing episodes go on from was not evicted."""
         ring = self._ring
-        gap = ring.rows_head - int(self._row.min())
-        going_on = self._last[self._last != NONE]
-        evicted = len(going_on) and going_on.min() < ring.head + num_steps - ring.capacity
-        if evicted or gap > ring.num_rows:
+        rows = numbers(self._links[ROW].astype(np.int64), self._seen, self._num_rows)
+        previous = self._links[PREVIOUS]
+        newest = ring.slot_numbers(previous[previous != NONE].astype(np.int64))
+        tail = max(ring.head + num_steps - ring.capacity, ring.tail)
+        if newest.min(initial=tail) < tail or rows.min() < ring.oldest_row(tail):
             raise EpisodeStateError(
                 "so many steps were added between two vector steps that the ongoing episodes are no longer there; "
                 "call reset, or add fewer at a time"
             )
-        ring.window = max(ring.window, gap + num_rows, 4 * self.num_envs)
+        self._widen()
 
-    def _write(self, observations: Any, tracks: dict[str, Any], live: np.ndarray, infos: Infos) -> np.ndarray:
-        """Append one block; the numbers [k] of the new steps."""
-        ring, everyone = self._ring, len(live) == self.num_envs
-        numbers = np.arange(ring.head, ring.head + len(live))
-        next_row = self._all + ring.rows_head
+    def _write(self, observations: Any, tracks: dict[str, Any], live: np.ndarray, infos: Infos) -> None:
+        """Append one block of the live environments' steps, and remember what comes next."""
+        ring, links, everyone = self._ring, self._links, len(live) == self.num_envs
+        rows = positions(ring.rows_head, self.num_envs, ring.num_rows)
+        links[NEXT_ROW] = rows
+        new = links if everyone else links.take(live, 1)
+        slots = new[NEXT] = positions(ring.head, len(live), ring.capacity)
         if self._num_fresh:
-            self._open(live, numbers)
-        pick = (lambda column: column) if everyone else (lambda column: column.take(live))
-        block = Block(
-            observations=observations,
-            observation_rows=None,
-            num_rows=self.num_envs,
-            tracks=tracks,
-            step_rows=None if everyone else live,
-            row=pick(self._row),
-            next_row=pick(next_row),
-            previous=pick(self._last),
-            entry=pick(self._entry),
-            t=pick(self._t),
-            infos=infos,
-        )
-        ring.append(block)
-        self._row = next_row
-        return numbers
-
-    def _open(self, live: np.ndarray, numbers: np.ndarray) -> None:
-        """Give the episodes that have their first step now an entry in the table."""
-        fresh = (self._last.take(live) == NONE).nonzero()[0]
-        envs = live[fresh]
-        facts = [EpisodeFacts(os.urandom(16).hex()) for _ in range(len(envs))]
-        self._entry[envs] = self._ring.table.open(facts, numbers[fresh] % self._ring.capacity)
-        self._last[envs] = numbers[fresh]
-
-    def _go_on(self, live: np.ndarray, numbers: np.ndarray, ended: np.ndarray) -> None:
-        """Remember where each episode is; those in `ended` are over."""
-        table, everyone = self._ring.table, len(live) == self.num_envs
-        if everyone:
-            self._last = numbers
-            self._t += 1
-            table.extend(self._entry, numbers, self._row, self._t)
-        else:
-            self._last[live] = numbers
-            self._t[live] += 1
-            table.extend(self._entry.take(live), numbers, self._row.take(live), self._t.take(live))
+            self._open(new)
+        step_rows = None if everyone else live
+        ring.append(Block(observations, None, self.num_envs, tracks, step_rows, new, infos))
+        new[T] += 1
+        ring.table.extend(new[ENTRY], slots, new[NEXT_ROW], new[T])
+        new[PREVIOUS] = slots
+        if not everyone:
+            links[:, live] = new
+        links[ROW] = rows
         self._num_fresh = self._num_waiting
         if self._num_waiting:
             self._waiting[:] = False
             self._num_waiting = 0
-        if len(ended):
-            table.ended[self._entry[ended]] = True
-            self._last[ended] = NONE
-            self._t[ended] = 0
-            self._waiting[ended] = True
-            self._num_waiting = len(ended)
+
+    def _open(self, new: np.ndarray) -> None:
+        """Give the episodes that have their first step now an entry in the table."""
+        fresh = (new[PREVIOUS] == NONE).nonzero()[0]
+        if len(self._ids) < len(fresh):
+            self._ids += random_ids(4 * self.num_envs).tolist()
+        facts = [EpisodeFacts(self._ids.pop()) for _ in range(len(fresh))]
+        slots = new[NEXT, fresh]
+        new[ENTRY, fresh] = self._ring.table.open(facts, slots)
+        new[PREVIOUS, fresh] = slots
+
+    def _end(self, ended: np.ndarray) -> None:
+        """The environments' episodes are over; the next ones are still to come."""
+        if not len(ended):
+            return
+        self._ring.table.ended[self._links[ENTRY].take(ended)] = True
+        self._links[PREVIOUS, ended] = NONE
+        self._links[T, ended] = 0
+        self._waiting[ended] = True
+        self._num_waiting = len(ended)
 
     def _step_and_reset(
         self, observations: Any, tracks: dict[str, Any], ended: np.ndarray, infos: dict[str, Any], finals: Any
@@ -224,17 +232,24 @@ class ReplayRecorder:
         ring.observations.check(finals)
         if len(nested.first_leaf(finals)) != len(ended):
             raise ShapeMismatch(f"{len(nested.first_leaf(finals))} final observations for {len(ended)} endings")
-        self._make_room(observations, tracks, self.num_envs, self.num_envs + len(ended))
+        self._make_room(self.num_envs, self.num_envs + len(ended))
         which = np.zeros(self.num_envs, np.int64)
         which[ended] = 1
         row_infos = _infos([infos, infos.get("final_info") or {}], self._all, which)
-        numbers = self._write(observations, tracks, self._all, row_infos)
-        ring.observations.overwrite(self._row[ended], finals)
-        self._go_on(self._all, numbers, ended)
-        self._row[ended] = ring.rows_head + np.arange(len(ended))
+        self._write(observations, tracks, self._all, row_infos)
+        ring.observations.overwrite(self._links[ROW, ended], finals)
+        self._ring.table.ended[self._links[ENTRY, ended]] = True
+        self._begin(ended, ring.rows_head)
         ring.append_rows(observations, ended, len(ended), _infos([infos], ended))
-        self._waiting[ended] = False
-        self._num_fresh, self._num_waiting = len(ended), 0
+        self._num_fresh = len(ended)
+
+
+def _kinds(observations: Any, tracks: dict[str, Any]) -> Any:
+    """Names, dtypes and shapes of the rows; None when some are nested or no arrays."""
+    items = [observations, *tracks.values()]
+    if set(map(type, items)) != {np.ndarray}:
+        return None
+    return list(tracks), [(array.dtype, array.shape) for array in items]
 
 
 def _infos(vector_infos: list[dict[str, Any]], envs: np.ndarray, which: np.ndarray | None = None) -> Infos:

@@ -1,6 +1,7 @@
 """Rings of rows: arrays that are written from left to right and, once full, from the left again.
 
-Rows are numbered by arrival, from 0 and for ever; row number k lies at position k % size.
+Rows are numbered by arrival, from 0 and for ever; row number k lies at position k % size. After the last position
+comes one more row, of zeros: gathering from there is how draws are padded.
 """
 
 from __future__ import annotations
@@ -23,18 +24,22 @@ class Allocator:
         self._num_files = 0
 
     def empty(self, size: int, item: np.ndarray) -> np.ndarray:
-        """An array [size, ...] for items with the shape and dtype of those of `item` [k, ...]."""
-        shape = (size, *item.shape[1:])
-        if self.path is None:
-            return np.empty(shape, item.dtype)
+        """An array [size + 1, ...], its last row zeros, for items like those of `item` [k, ...]."""
+        shape = (size + 1, *item.shape[1:])
+        array = np.empty(shape, item.dtype) if self.path is None else self._file(shape, item.dtype)
+        array[size] = np.zeros((), item.dtype)
+        return array
+
+    def _file(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        assert self.path is not None
         self.path.mkdir(parents=True, exist_ok=True)
         self._num_files += 1
         file = self.path / f"ring_{self._num_files}.npy"
-        return np.asarray(np.lib.format.open_memmap(file, mode="w+", dtype=item.dtype, shape=shape))
+        return np.asarray(np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape))
 
 
 class TrackRing:
-    """One track: nested arrays [size, ...]."""
+    """One track: nested arrays [size + 1, ...], the last row zeros."""
 
     __slots__ = ("data", "name", "plain", "size")
 
@@ -72,13 +77,18 @@ class TrackRing:
         """Put `items[rows]` (all of them when None) at the positions of row numbers `number`, `number + 1`, ..."""
         start = number % self.size
         if self.plain:
-            put(self.data, start, picked(items, rows))
+            items = picked(items, rows)
+            stop = start + len(items)
+            if stop <= self.size:
+                self.data[start:stop] = items
+            else:
+                put(self.data, self.size, start, items)
             return
-        nested.map_leaves(lambda ring, leaf: put(ring, start, picked(leaf, rows)), self.data, items)
+        nested.map_leaves(lambda ring, leaf: put(ring, self.size, start, picked(leaf, rows)), self.data, items)
 
-    def overwrite(self, numbers: np.ndarray, items: Any) -> None:
-        """Put the items [k, ...] in place of those with the row numbers [k]."""
-        nested.map_leaves(lambda ring, leaf: ring.__setitem__(numbers % self.size, leaf), self.data, items)
+    def overwrite(self, positions: np.ndarray, items: Any) -> None:
+        """Put the items [k, ...] in place of those at the positions [k]."""
+        nested.map_leaves(lambda ring, leaf: ring.__setitem__(positions, leaf), self.data, items)
 
     def take(self, positions: np.ndarray) -> Any:
         """The items at the positions [...]: nested arrays [..., ...], copied."""
@@ -107,15 +117,15 @@ def picked(items: np.ndarray, rows: slice | np.ndarray | None) -> np.ndarray:
     return items[rows] if isinstance(rows, slice) else items.take(rows, 0)
 
 
-def put(ring: np.ndarray, start: int, items: Any) -> None:
-    """Write the items [k, ...] from position `start` on, going on at 0 after the last; k is at most the size."""
+def put(ring: np.ndarray, size: int, start: int, items: Any) -> None:
+    """Write the items [k, ...] from position `start` on, going on at 0 after `size` - 1; k is at most the size."""
     stop = start + len(items)
-    if stop <= len(ring):
+    if stop <= size:
         ring[start:stop] = items
         return
-    split = len(ring) - start
-    ring[start:] = items[:split]
-    ring[: stop - len(ring)] = items[split:]
+    split = size - start
+    ring[start:size] = items[:split]
+    ring[: stop - size] = items[split:]
 
 
 def positions(number: int, count: int, size: int) -> np.ndarray:

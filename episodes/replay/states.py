@@ -10,7 +10,6 @@ from episodes import nested
 from episodes.errors import InvalidArgument
 from episodes.replay.info_segments import InfoSegments
 from episodes.replay.linked_ring import LinkedRing
-from episodes.replay.links import StepLinks
 from episodes.replay.ring import TrackRing
 from episodes.replay.table import EpisodeTable
 
@@ -24,7 +23,7 @@ def ring_state(ring: LinkedRing) -> dict[str, Any]:
         **{name: getattr(ring, name) for name in _NUMBERS},
         "observations": _front(ring.observations, num_rows) if ring.has_observations else None,
         "tracks": {name: _front(track, num_steps) for name, track in ring.tracks.items()},
-        "links": {name: getattr(ring.links, name)[:num_steps].copy() for name in StepLinks.ARRAYS},
+        "links": ring.links.matrix[:, :num_steps].copy(),
         "table": table_state(ring.table),
         "infos": (list(ring.infos.starts), list(ring.infos.parts)),
     }
@@ -43,8 +42,8 @@ def set_ring_state(ring: LinkedRing, state: dict[str, Any]) -> None:
     stored = state["observations"]
     ring.set_observations(None if stored is None else _ring_of(ring, "observations", ring.num_rows, stored))
     ring.tracks = {name: _ring_of(ring, name, ring.capacity, items) for name, items in state["tracks"].items()}
-    for name, values in state["links"].items():
-        getattr(ring.links, name)[: len(values)] = values
+    ring.links.matrix[:, : state["links"].shape[1]] = state["links"]
+    ring.links.pad_with(ring.num_rows)
     ring.table = table_of(state["table"])
     ring.infos = InfoSegments()
     ring.infos.starts, ring.infos.parts = map(list, state["infos"])

@@ -16,7 +16,7 @@ def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_spac
     table, facts = ring.table, ring.table.facts[entry]
     slots = step_slots(ring, entry)
     rows = observation_rows(ring, slots)
-    last = int(table.last[entry]) % ring.capacity
+    last = int(table.last[entry])
     infos = ring.infos.infos(ring.row_numbers(np.r_[rows]).tolist()) if ring.infos.starts else None
     return SingleAgentEpisode.from_arrays(
         _read(ring.observations.data, rows),
@@ -41,7 +41,7 @@ def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_spac
 
 def step_slots(ring: LinkedRing, entry: int) -> slice | np.ndarray:
     """The positions of an episode's steps: a slice where they lie in a row."""
-    start, stop = int(ring.table.first[entry]), int(ring.table.last[entry]) % ring.capacity + 1
+    start, stop = int(ring.table.first[entry]), int(ring.table.last[entry]) + 1
     count = int(ring.table.t_next[entry]) - int(ring.links.t[start])
     if stop - start == count:
         return slice(start, stop)

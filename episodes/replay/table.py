@@ -29,9 +29,8 @@ class EpisodeTable:
     """One entry for each episode with steps in the ring; entries are numbered and used again.
 
     Attributes (arrays over entries):
-        first: position of the oldest step that is there, int64.
-        last: step number of the newest step, int64.
-        last_row: row number of the newest observation, int64.
+        first, last: positions of the oldest and the newest step that is there, int64.
+        last_row: position of the newest observation, int64.
         t_next: time of the step that would come next, int64.
         ended: no step may follow.
         facts: what else is known of the episodes, a list.
@@ -39,15 +38,16 @@ class EpisodeTable:
         free: the other entries.
     """
 
-    ARRAYS = ("first", "last", "last_row", "t_next", "ended", "place")
+    ARRAYS = ("first", "last", "last_row", "t_next", "ended")
 
     def __init__(self) -> None:
-        self.first, self.last, self.last_row, self.t_next, self.place = np.zeros((5, 64), np.int64)
+        self.first, self.last, self.last_row, self.t_next = np.zeros((4, 64), np.int64)
         self.ended = np.zeros(64, bool)
         self.facts = [_NO_FACTS] * 64
         self.order: list[int] = []
         self.free = list(range(63, -1, -1))
         self._entries: dict[str, int] = {}
+        self._place = [0] * 64  # of an entry in `order`
 
     def __len__(self) -> int:
         return len(self.order)
@@ -61,13 +61,12 @@ class EpisodeTable:
         while len(self.free) < len(facts):
             self._grow()
         entries = [self.free.pop() for _ in facts]
-        place = len(self.order)
-        for entry, fact in zip(entries, facts, strict=True):
+        for place, (entry, fact) in enumerate(zip(entries, facts, strict=True), len(self.order)):
             self.facts[entry] = fact
             self._entries[fact.id_] = entry
+            self._place[entry] = place
         self.order += entries
         found = np.array(entries, np.int64)
-        self.place[found] = np.arange(place, len(self.order))
         self.first[found] = first
         return found
 
@@ -84,16 +83,19 @@ class EpisodeTable:
             self.facts[entry] = _NO_FACTS
             self.ended[entry] = False
             self.free.append(entry)
-            moved, place = self.order.pop(), int(self.place[entry])
+            moved, place = self.order.pop(), self._place[entry]
             if moved != entry:
                 self.order[place] = moved
-                self.place[moved] = place
+                self._place[moved] = place
 
     def restore_entries(self, facts: Sequence[Sequence[Any]], order: list[int], free: list[int]) -> None:
         """Take over which entries are in use, and what for."""
         self.facts = [EpisodeFacts(*fact) for fact in facts]
         self.order, self.free = list(order), list(free)
         self._entries = {self.facts[entry].id_: entry for entry in order}
+        self._place = [0] * len(self.facts)
+        for place, entry in enumerate(order):
+            self._place[entry] = place
 
     def _grow(self) -> None:
         size = len(self.ended)
@@ -101,4 +103,5 @@ class EpisodeTable:
             array = getattr(self, name)
             setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
         self.facts += [_NO_FACTS] * size
+        self._place += [0] * size
         self.free += range(2 * size - 1, size - 1, -1)
