@@ -21,9 +21,10 @@ def join_frames(frames: np.ndarray, frame_axis: int, axis: int) -> np.ndarray:
         frames: [k, N, ...] with `frame_axis=0`, or [N, k, ...] with 1.
         axis: of an item, counted without the two leading axes.
     """
-    item_ndim = frames.ndim - 2
-    place = 1 + axis % item_ndim
-    moved = np.moveaxis(frames, frame_axis, place)
+    place = 1 + axis % (frames.ndim - 2)  # where the axis is once the frames are away; they go before it
+    order = [axis for axis in range(frames.ndim) if axis != frame_axis]
+    order.insert(place, frame_axis)
+    moved = frames.transpose(order)
     shape = moved.shape
     return moved.reshape(*shape[:place], shape[place] * shape[place + 1], *shape[place + 2 :])
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-import gymnasium as gym
-
 from connectors.connector import Batch, Connector
 from episodes import nested
 from episodes.columns import Columns
@@ -68,27 +66,5 @@ class ObservationRewriter(Connector):
 
     def rewritten_pack(self, pack: EpisodePack) -> EpisodePack:
         """The pack with all its observations rewritten, lookbacks too; nothing is learned from them."""
-        return with_observations(pack, self.rewrite(pack.observations, None, False), self.observation_space)
-
-
-def with_observations(pack: EpisodePack, observations: Any, space: gym.Space | None) -> EpisodePack:
-    """The pack with other observations, nested arrays of as many rows."""
-    return EpisodePack(
-        observations=observations,
-        actions=pack.actions,
-        rewards=pack.rewards,
-        lengths=pack.lengths,
-        infos=pack.infos,
-        extra_model_outputs=pack.extra_model_outputs,
-        lookbacks=pack.lookbacks,
-        ids=pack.ids,
-        t_started=pack.t_started,
-        terminated=pack.terminated,
-        truncated=pack.truncated,
-        agent_ids=pack.agent_ids,
-        module_ids=pack.module_ids,
-        multi_agent_episode_ids=pack.multi_agent_episode_ids,
-        custom_data=pack.custom_data,
-        observation_space=space,
-        action_space=pack.action_space,
-    )
+        observations = self.rewrite(pack.observations, None, False)
+        return pack.replace(observations=observations, observation_space=self.observation_space)

@@ -209,6 +209,10 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         observed = ranges(self.observation_offsets[:-1][picked], sizes + 1)
         return self._picked(picked, steps, observed, self.infos.take(observed))
 
+    def replace(self, **changed: Any) -> EpisodePack:
+        """This pack with other columns or metadata, under the names that the constructor takes."""
+        return EpisodePack(**{**{name: getattr(self, name) for name in _ARGUMENTS}, **changed})
+
     def _picked(self, which: Any, steps: Any, observed: Any, infos: Infos) -> EpisodePack:
         take = lambda name: None if (column := getattr(self, name)) is None else column[which]  # noqa: E731
         custom = self.custom_data
@@ -262,7 +266,11 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     def observation_rows(self, shift: int = 0) -> np.ndarray:
         """The rows [num_steps] of the observations before each real step (`shift=0`) or after it (`shift=1`)."""
-        return ranges(self.observation_offsets[:-1] + self.lookbacks + shift, self.lengths)
+        return self._observed_rows + shift if shift else self._observed_rows
+
+    @cached_property
+    def _observed_rows(self) -> np.ndarray:
+        return _frozen(ranges(self.observation_offsets[:-1] + self.lookbacks, self.lengths))
 
     def all_observation_rows(self) -> slice | np.ndarray:
         """The rows [num_steps + n] of the T + 1 real observations per episode; a slice without lookbacks."""
@@ -300,6 +308,11 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
 _PER_EPISODE = ("lengths", "lookbacks", "ids", "t_started", "terminated", "truncated")
 _OPTIONAL = ("agent_ids", "module_ids", "multi_agent_episode_ids")
+_ARGUMENTS = (
+    *("observations", "actions", "extra_model_outputs", "infos", "custom_data", "observation_space", "action_space"),
+    *_PER_EPISODE,
+    *_OPTIONAL,
+)
 
 
 def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from connectors.learner.observation_source import (
     check_reach,
     episode_of,
     observation_source,
+    stored_observations,
 )
 from episodes import nested
 from episodes.pack import EpisodePack
@@ -78,9 +79,16 @@ class FrameStacking(Connector):
         frames = rows[:, None] + np.arange(1 - self.num_frames, 1)  # [B, k]
         begins = pack.observation_offsets[episode_of(pack, rows)]
         missing = frames < begins[:, None]
-        observations = single(pack, np.maximum(frames, begins[:, None]).ravel())
-        observations = nested.map_leaves(lambda leaf: leaf.reshape(*frames.shape, *leaf.shape[1:]), observations)
+        observations = _taken(single, pack, np.maximum(frames, begins[:, None]))
         if missing.any():
             for leaf in nested.iter_leaves(observations):
                 leaf[missing] = 0
         return join_nested(observations, 1, self.axis)
+
+
+def _taken(single: Source, pack: EpisodePack, rows: np.ndarray) -> Any:
+    """The observations [B, k, ...] at the rows [B, k]."""
+    if single is stored_observations:
+        return nested.take(pack.observations, rows)
+    flat = single(pack, rows.ravel())
+    return nested.map_leaves(lambda leaf: leaf.reshape(*rows.shape, *leaf.shape[1:]), flat)

@@ -46,6 +46,8 @@ def episode_of(pack: EpisodePack, rows: np.ndarray) -> np.ndarray:
 
 def check_reach(pack: EpisodePack, num_items: int, name: str) -> None:
     """Raise InvalidArgument where a chunk's lookback is shorter than the items before it that a piece reads."""
+    if not pack.t_started.any():
+        return
     wanted = np.minimum(num_items, pack.t_started)
     short = np.flatnonzero(pack.lookbacks < wanted)
     if len(short):

@@ -9,8 +9,11 @@ import torch
 
 from connectors.connector import Batch, Connector
 from connectors.distributions import ActionDistribution, distribution_for
+from connectors.numpy_to_tensor import tensor_of
+from episodes import nested
 from episodes.columns import Columns
 from episodes.errors import UnknownKey
+from episodes.pack import EpisodePack
 
 __all__ = ["GetActions"]
 
@@ -22,6 +25,7 @@ class GetActions(Connector):
 
     Args:
         seed: a seed of the piece's own random generator; torch's global one by default.
+        log_probs: add "action_logp". Without, `with_log_probs` adds it to all recorded steps at once, which is cheaper.
     """
 
     writes = (Columns.ACTIONS, Columns.ACTION_LOGP)
@@ -32,9 +36,10 @@ class GetActions(Connector):
         input_action_space: gym.Space | None = None,
         *,
         seed: int | None = None,
+        log_probs: bool = True,
         name: str | None = None,
     ) -> None:
-        self._seed = seed
+        self._seed, self._log_probs = seed, log_probs
         self._generator: torch.Generator | None = None
         self._distribution: ActionDistribution | None = None
         super().__init__(input_observation_space, input_action_space, name=name)
@@ -72,9 +77,23 @@ class GetActions(Connector):
                 generator = self._generator = torch.Generator(inputs.device).manual_seed(self._seed)
             actions = distribution.sample(inputs, generator)
         batch[Columns.ACTIONS] = actions
-        if Columns.ACTION_LOGP not in batch:
+        if self._log_probs and Columns.ACTION_LOGP not in batch:
             batch[Columns.ACTION_LOGP] = distribution.log_prob(inputs, actions)
         return batch
+
+    def with_log_probs(self, pack: EpisodePack) -> EpisodePack:
+        """The pack with "action_logp" for every recorded step, lookbacks too, from its actions and their distributions.
+
+        The pack itself where it has them, or has no "action_dist_inputs".
+        """
+        inputs = pack.extra_model_outputs.get(Columns.ACTION_DIST_INPUTS)
+        if inputs is None or Columns.ACTION_LOGP in pack.extra_model_outputs:
+            return pack
+        distribution = self._distribution or self._make_distribution()
+        rows, actions = tensor_of(inputs), nested.map_leaves(tensor_of, pack.actions)
+        with torch.no_grad():
+            log_probs = distribution.log_prob(rows, actions).numpy()
+        return pack.replace(extra_model_outputs={**pack.extra_model_outputs, Columns.ACTION_LOGP: log_probs})
 
     def _make_distribution(self) -> ActionDistribution:
         if self.input_action_space is None:

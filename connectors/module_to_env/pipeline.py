@@ -41,6 +41,7 @@ def module_to_env_pipeline(
     normalize_actions: bool = True,
     clip_actions: bool = False,
     seed: int | None = None,
+    log_probs: bool = True,
 ) -> ModuleToEnvPipeline:
     """The default pipeline from the policy's outputs to actions.
 
@@ -54,10 +55,11 @@ def module_to_env_pipeline(
         normalize_actions: the policy acts in [-1, 1], spread over the bounds of Box spaces.
         clip_actions: the policy acts in the environment's units, clipped to the bounds.
         seed: a seed for sampling actions; torch's global generator by default.
+        log_probs: add "action_logp" at each step; see `GetActions`.
     """
     changes = NormalizeAndClipActions(normalize_actions=normalize_actions, clip_actions=clip_actions)
     recurrent = [RemoveTimeDimension()] if getattr(policy, "is_stateful", False) else []
-    first = [*recurrent, GetActions(seed=seed), TensorToNumpy(), UnbatchItems()]
+    first = [*recurrent, GetActions(seed=seed, log_probs=log_probs), TensorToNumpy(), UnbatchItems()]
     return ModuleToEnvPipeline(
         observation_space, action_space, connectors=[*first, *pieces, changes, ListifyForVectorEnv()]
     )
