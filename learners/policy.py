@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from connectors.distributions import ActionDistribution, DiagonalGaussian, distribution_for
 from episodes.columns import Columns
@@ -91,10 +92,10 @@ class MLPPolicy(Policy):
     ) -> None:
         super().__init__(observation_space, action_space)
         sizes = (_flat_size(observation_space), *hidden_sizes)
-        self.actor = nn.Sequential(
+        self.actor = _Layers(
             *_hidden_layers(sizes, activation, generator), _action_head(sizes[-1], self.distribution, generator)
         )
-        self.critic = nn.Sequential(
+        self.critic = _Layers(
             *_hidden_layers(sizes, activation, generator), _linear(sizes[-1], 1, _VALUE_GAIN, generator)
         )
 
@@ -162,7 +163,7 @@ class _Memory(nn.Module):
         self, sizes: Sequence[int], state_size: int, activation: type[nn.Module], generator: torch.Generator | None
     ) -> None:
         super().__init__()
-        self.encoder = nn.Sequential(*_hidden_layers(sizes, activation, generator))
+        self.encoder = _Layers(*_hidden_layers(sizes, activation, generator))
         self.lstm = _lstm(sizes[-1], state_size, generator)
 
     def initial_state(self) -> dict[str, np.ndarray]:
@@ -171,6 +172,22 @@ class _Memory(nn.Module):
     def forward(self, obs: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         features, (h, c) = self.lstm(self.encoder(obs), (state["h"][None], state["c"][None]))
         return features, {"h": h[0], "c": c[0]}
+
+
+class _Layers(nn.Sequential):
+    """Layers in a row, called as the functions they are: on the few rows of a step of sampling, the machinery of
+    module calls costs as much as the arithmetic. Hooks of single layers are not run; those of the whole are.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        features = input
+        for layer in self._modules.values():
+            if type(layer) is nn.Linear:
+                own = layer._parameters
+                features = functional.linear(features, own["weight"], own["bias"])  # type: ignore[arg-type]
+            else:
+                features = layer.forward(features)  # type: ignore[union-attr]
+        return features
 
 
 class _GaussianHead(nn.Module):
