@@ -309,7 +309,8 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 _PER_EPISODE = ("lengths", "lookbacks", "ids", "t_started", "terminated", "truncated")
 _OPTIONAL = ("agent_ids", "module_ids", "multi_agent_episode_ids")
 _ARGUMENTS = (
-    *("observations", "actions", "extra_model_outputs", "infos", "custom_data", "observation_space", "action_space"),
+    *("observations", "actions", "rewards", "extra_model_outputs", "infos", "custom_data"),
+    *("observation_space", "action_space"),
     *_PER_EPISODE,
     *_OPTIONAL,
 )

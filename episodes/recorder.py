@@ -77,6 +77,7 @@ class VectorRecorder:
         self.autoreset_mode = checked_mode(autoreset_mode)
         self.len_lookback_buffer = len_lookback_buffer
         self.episodes = OngoingEpisodes(self)
+        self.taken_envs = np.zeros(0, np.intp)  # of the chunks of the last take
         self._rows = RecordedRows(num_envs, observation_space, action_space)
         self._history = len_lookback_buffer  # rows before the base row that a take keeps
         self._base = 0  # the newest row at the last take
@@ -221,6 +222,13 @@ class VectorRecorder:
         chunks = chunks.select(chunks.last_rows == last)
         return self._pack(replace(chunks, envs=envs[chunks.envs]), name=True)
 
+    @property
+    def num_steps(self) -> int:
+        """How many steps of environments were recorded since the last take."""
+        rows, last = self._rows, self._rows.num_rows - 1
+        steps = max(last - self._base, 0) * self.num_envs
+        return steps - int(np.count_nonzero(rows.waiting(slice(self._base, last)))) if self._resets_next_step else steps
+
     # --- taking --------------------------------------------------------------------------------------------------
 
     def take(self) -> EpisodePack:
@@ -233,6 +241,7 @@ class VectorRecorder:
             raise EpisodeStateError("take before the reset; call reset(observations, infos) first")
         chunks = self._find_chunks(slice(None))
         pack = self._pack(chunks)
+        self.taken_envs = chunks.envs
         if self._rows.num_rows - 1 > self._base:
             self._go_on(chunks, pack)
         return pack

@@ -82,7 +82,7 @@ class RecordedRows:
             late = [key for key in extras if key not in self.extras]
             gone = [key for key in self.extras if key not in extras]
             raise TrackMismatch(
-                f"extra model outputs, row {at}: {late} start late, {gone} stop early; every step between two takes has "
+                f"extra model outputs, row {at}: {late} start late, {gone} stop early; steps between two takes have "
                 "the same keys: take() first"
             )
         made = {key: self._blocks(f"extra_model_outputs[{key!r}]", value) for key, value in extras.items()}
@@ -134,8 +134,8 @@ class RecordedRows:
         """Whether an episode ended, bool [N] of a row or [k, N] of a slice of rows."""
         return self.terminateds.data[at] | self.truncateds.data[at]
 
-    def waiting(self, at: int) -> np.ndarray:
-        """The environments, bool [N], whose episode ended at row `at` and was not replaced by the next there."""
+    def waiting(self, at: Any) -> np.ndarray:
+        """Whether an episode ended and was not replaced by the next there, bool [N] of a row or [k, N] of a slice."""
         return self.done(at) & ~self.replaced.data[at]
 
     def fitted_observations(self, observations: Any, num: int) -> Any:

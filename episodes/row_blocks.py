@@ -75,8 +75,7 @@ class RowBlock:
     def gather(self, index: np.ndarray) -> np.ndarray:
         """A copy [k, ...] of the items at row * N + env."""
         data = self.data
-        flat = data.reshape(data.shape[0] * data.shape[1], *data.shape[2:])
-        return flat.take(index, axis=0)
+        return data.reshape(-1, *self.shape[1:]).take(index, axis=0)
 
 
 def as_numbers(name: str, row: Any) -> np.ndarray:

@@ -1,0 +1,111 @@
+"""Vector environments out of ids, makers and environments, and how they go on after an ending."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from episodes.errors import InvalidArgument, WrongType
+from episodes.recorder import checked_mode
+
+__all__ = ["EnvLike", "autoreset_mode_of", "make_vector_env"]
+
+EnvLike = str | VectorEnv | gym.Env | Callable[[], gym.Env | VectorEnv]
+
+_KINDS = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
+
+
+def make_vector_env(
+    env: EnvLike,
+    num_envs: int | None = None,
+    *,
+    vectorization: str = "sync",
+    autoreset_mode: AutoresetMode | str | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> VectorEnv:
+    """A vector environment of an environment's id, of a maker of environments, or the one that is given.
+
+    Args:
+        env: a Gymnasium id; a callable that makes an environment (it is called `num_envs` times) or a vector
+            environment; a vector environment; or, with one environment only, an environment.
+        num_envs: how many; 1 by default, and what a vector environment has.
+        vectorization: "sync" (one after another) or "async" (a process each), where environments are made here.
+        autoreset_mode: likewise; next-step by default.
+        env_kwargs: arguments for `gymnasium.make` of an id.
+    """
+    if isinstance(env, VectorEnv):
+        return _checked_count(env, num_envs)
+    if isinstance(env, str):
+        _check_registered(env)
+        maker: Callable[[], Any] = lambda: gym.make(env, **(env_kwargs or {}))  # noqa: E731
+    elif isinstance(env, gym.Env):
+        if num_envs not in (None, 1):
+            raise InvalidArgument(f"one environment cannot be {num_envs}: give a callable that makes one")
+        maker = lambda: env  # noqa: E731
+    elif callable(env):
+        maker = env
+    else:
+        raise WrongType(
+            f"env is a {type(env).__name__}; give an id, a callable that makes one, or a vector environment"
+        )
+    return _vector_of(
+        maker, num_envs, vectorization, AutoresetMode.NEXT_STEP if autoreset_mode is None else autoreset_mode
+    )
+
+
+def _check_registered(env_id: str) -> None:
+    try:
+        gym.spec(env_id)
+    except gym.error.Error as error:
+        raise InvalidArgument(f"no environment {env_id!r}: {error}") from error
+
+
+def _vector_of(
+    maker: Callable[[], Any], num_envs: int | None, vectorization: str, mode: AutoresetMode | str
+) -> VectorEnv:
+    if vectorization not in _KINDS:
+        raise InvalidArgument(f"vectorization={vectorization!r}; there are {', '.join(map(repr, _KINDS))}")
+    count = 1 if num_envs is None else num_envs
+    if count < 1:
+        raise InvalidArgument(f"num_envs={num_envs}; give at least 1")
+    mode = checked_mode(mode)
+    first = maker()
+    if isinstance(first, VectorEnv):
+        return _checked_count(first, num_envs)
+    if not isinstance(first, gym.Env):
+        raise WrongType(f"the maker gave a {type(first).__name__}; it must make a Gymnasium environment")
+    if vectorization == "async":
+        first.close()
+        return AsyncVectorEnv([maker] * count, autoreset_mode=mode)
+    made = [first]
+    return SyncVectorEnv([(lambda: made.pop()) if i == 0 else maker for i in range(count)], autoreset_mode=mode)
+
+
+def _checked_count(env: VectorEnv, num_envs: int | None) -> VectorEnv:
+    if num_envs not in (None, env.num_envs):
+        raise InvalidArgument(f"the vector environment has {env.num_envs} environments, not num_envs={num_envs}")
+    return env
+
+
+def autoreset_mode_of(env: VectorEnv, given: AutoresetMode | str | None = None) -> AutoresetMode:
+    """How the vector environment goes on after an ending: what it says itself, else what is given.
+
+    Raises:
+        InvalidArgument: an unknown mode, none at all, or one that the environment contradicts.
+    """
+    unwrapped = env.unwrapped
+    own = getattr(unwrapped, "autoreset_mode", None)  # first: several environments may share one metadata dict
+    if own is None:
+        own = (unwrapped.metadata or {}).get("autoreset_mode")
+    stated = given if own is None else own
+    if stated is None:
+        raise InvalidArgument(
+            f"{unwrapped} does not say its autoreset mode (metadata['autoreset_mode']); pass autoreset_mode"
+        )
+    mode = checked_mode(stated)
+    if given is not None and checked_mode(given) is not mode:
+        raise InvalidArgument(f"autoreset_mode={given!r}, but {unwrapped} says {mode}")
+    return mode
