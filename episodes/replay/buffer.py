@@ -208,7 +208,7 @@ class EpisodeReplayBuffer:
     def _extents(self, slots: np.ndarray) -> Extents:
         ring = self._ring
         entry, t = ring.links.entry.take(slots), ring.links.t.take(slots)
-        return Extents(t - ring.links.t.take(ring.table.first.take(entry)), ring.table.t_next.take(entry) - t)
+        return Extents(t - ring.links.t.take(ring.table.first.take(entry)), ring.t_next(entry) - t)
 
     def _moved_back(self, slots: np.ndarray, extents: Extents, length: int) -> tuple[np.ndarray, Extents]:
         back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)

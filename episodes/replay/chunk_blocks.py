@@ -14,14 +14,14 @@ from episodes.pack import EpisodePack
 from episodes.replay.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing
 from episodes.replay.links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
 from episodes.replay.ring import positions
-from episodes.replay.table import NONE, EpisodeFacts, EpisodeTable
+from episodes.replay.table import NONE, EpisodeFacts
 
 
 def add_pack(ring: LinkedRing, pack: EpisodePack) -> None:
     """Put the pack's steps into the ring. When something does not fit, the ring stays as it was."""
     ids = pack.ids.tolist()
     distinct = len(set(ids)) == len(ids)
-    check_chunks(pack, ids, ring.table, distinct)
+    check_chunks(pack, ids, ring, distinct)
     ring.prepare(pack.observations, tracks_of(pack))
     if distinct and pack.num_steps <= ring.capacity:
         _add_part(ring, pack)
@@ -41,26 +41,26 @@ def tracks_of(pack: EpisodePack) -> dict[str, Any]:
     return named | pack.extra_model_outputs
 
 
-def check_chunks(pack: EpisodePack, ids: list[str], table: EpisodeTable, distinct: bool) -> None:
+def check_chunks(pack: EpisodePack, ids: list[str], ring: LinkedRing, distinct: bool) -> None:
     """Raise `ChunkMismatch` unless every chunk of an episode that is there begins where that one stops."""
+    entries = ring.table.find(ids)
+    known = (entries >= 0) & (pack.lengths > 0)
     if not distinct:
-        return _check_in_turn(pack, ids, table)
-    entries = table.find(ids)
-    known = entries >= 0
-    if not known.any():
-        return None
-    wrong = known & (table.ended[entries] | (table.t_next[entries] != pack.t_started)) & (pack.lengths > 0)
-    if wrong.any():
-        i = int(wrong.argmax())
-        raise _mismatch(ids[i], int(pack.t_started[i]), int(table.t_next[entries[i]]), bool(table.ended[entries[i]]))
-    return None
+        _check_in_turn(pack, ids, ring, entries)
+    elif known.any():
+        t_next, ended = ring.t_next(entries), ring.ended(entries)
+        wrong = known & (ended | (t_next != pack.t_started))
+        if wrong.any():
+            i = int(wrong.argmax())
+            raise _mismatch(ids[i], int(pack.t_started[i]), int(t_next[i]), bool(ended[i]))
 
 
-def _check_in_turn(pack: EpisodePack, ids: list[str], table: EpisodeTable) -> None:
+def _check_in_turn(pack: EpisodePack, ids: list[str], ring: LinkedRing, entries: np.ndarray) -> None:
+    known = np.flatnonzero(entries >= 0)
     there: dict[str, tuple[int, bool]] = {}
-    for id_, entry in zip(ids, table.find(ids).tolist(), strict=True):
-        if entry >= 0:
-            there[id_] = int(table.t_next[entry]), bool(table.ended[entry])
+    if len(known):
+        stored = zip(ring.t_next(entries[known]).tolist(), ring.ended(entries[known]).tolist(), strict=True)
+        there = dict(zip((ids[i] for i in known.tolist()), stored, strict=True))
     columns = (pack.t_started, pack.lengths, pack.terminated | pack.truncated)
     for id_, t_started, length, done in zip(ids, *(column.tolist() for column in columns), strict=True):
         t_next, ended = there.get(id_, (t_started, False))
@@ -147,9 +147,9 @@ def _arrivals(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray) -> Arriva
     num_steps = int(stops[-1])
     known = table.find(pack.ids[chunks].tolist())
     survives = (known >= 0) & (ring.slot_numbers(table.last[known]) >= ring.head + num_steps - ring.capacity)
-    survives &= table.t_next[known] == pack.t_started[chunks]
+    survives &= ring.t_next(known) == pack.t_started[chunks]
     # Rows stay for `window` rows longer than steps: letting an old row be referred to would make the ring larger.
-    gaps = ring.rows_head + stops - lengths - ring.row_numbers(table.last_row[known]) + len(chunks)
+    gaps = ring.rows_head + stops - lengths - ring.row_numbers(_last_rows(ring, known)) + len(chunks)
     limit = min(max(ring.capacity // 32, 4 * len(chunks)), ring.num_rows - num_steps)
     reuses = survives & (gaps <= limit)
     ring.window = max(ring.window, int(gaps[reuses].max(initial=0)))
@@ -165,23 +165,20 @@ def _add_part(ring: LinkedRing, pack: EpisodePack) -> None:
     entries = np.where(arrivals.survives, arrivals.known, NONE)
     new = np.flatnonzero(~arrivals.survives)
     if len(new):
-        facts = [facts_of(pack, i) for i in chunks[new].tolist()]
-        entries[new] = ring.table.open(facts, (ring.head + arrivals.first[new]) % ring.capacity)
+        entries[new] = _open(ring, pack, chunks[new], (ring.head + arrivals.first[new]) % ring.capacity)
     block, head = _block(ring, pack, arrivals, entries), ring.head
     ring.append(block)
     _put_endings(ring, pack, arrivals, head)
-    newest = block.links[:, arrivals.last]
-    ring.table.extend(entries, newest[NEXT], newest[NEXT_ROW], newest[T] + 1)
-    ring.table.ended[entries] = pack.terminated[chunks] | pack.truncated[chunks]
+    ring.table.last[entries] = block.links[NEXT, arrivals.last]
 
 
 def _block(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.ndarray) -> Block:
     first, lengths, reuses = arrivals.first, arrivals.lengths, arrivals.reuses
     steps = np.arange(arrivals.num_steps)
-    links = np.empty((NUM_LINKS, len(steps)), np.int32)
+    links = np.empty((NUM_LINKS, len(steps)), np.int64)
     next_row = steps + np.repeat(ring.rows_head + np.cumsum(~reuses), lengths)
     links[ROW] = (next_row - 1) % ring.num_rows
-    links[ROW, first[reuses]] = ring.table.last_row[entries[reuses]]
+    links[ROW, first[reuses]] = _last_rows(ring, entries[reuses])
     links[NEXT_ROW] = next_row % ring.num_rows
     links[NEXT] = positions(ring.head, len(steps), ring.capacity)
     links[PREVIOUS] = (steps + (ring.head - 1)) % ring.capacity
@@ -224,12 +221,16 @@ def _infos(infos: Infos, rows: Any) -> Infos:
     return infos[rows] if isinstance(rows, slice) else infos.take(rows)
 
 
-def facts_of(pack: EpisodePack, i: int) -> EpisodeFacts:
-    """What the pack says of chunk i, apart from its steps."""
-    return EpisodeFacts(
-        str(pack.ids[i]),
-        None if pack.agent_ids is None else pack.agent_ids[i],
-        None if pack.module_ids is None else pack.module_ids[i],
-        None if pack.multi_agent_episode_ids is None else pack.multi_agent_episode_ids[i],
-        None if pack.custom_data is None else pack.custom_data[i],
-    )
+def _last_rows(ring: LinkedRing, entries: np.ndarray) -> np.ndarray:
+    """Positions [n] of the newest observations of the entries' episodes."""
+    return ring.links.next_row.take(ring.table.last.take(entries))
+
+
+def _open(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """New entries [n] for the episodes of the chunks, whose first steps will be at the positions `first` [n]."""
+    entries = ring.table.open(pack.ids[chunks].tolist(), first)
+    columns: tuple[Any, ...] = (pack.agent_ids, pack.module_ids, pack.multi_agent_episode_ids, pack.custom_data)
+    if any(column is not None for column in columns):
+        for entry, i in zip(entries.tolist(), chunks.tolist(), strict=True):
+            ring.table.facts[entry] = EpisodeFacts(*(None if column is None else column[i] for column in columns))
+    return entries

@@ -21,8 +21,8 @@ TRANSITION_KEYS = (
     Columns.TERMINATEDS,
     Columns.TRUNCATEDS,
 )
-_FACTS = {Columns.EPS_ID: "id_", Columns.AGENT_ID: "agent_id", Columns.MODULE_ID: "module_id"}
-_KNOWN_KEYS = (*TRANSITION_KEYS, Columns.INFOS, Columns.T, *_FACTS)
+_FACTS = (Columns.AGENT_ID, Columns.MODULE_ID)
+_KNOWN_KEYS = (*TRANSITION_KEYS, Columns.INFOS, Columns.T, Columns.EPS_ID, *_FACTS)
 _ENDINGS = (TERMINATEDS, TRUNCATEDS)
 
 
@@ -50,7 +50,7 @@ def column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray, stac
         return ring.links.t.take(slots)
     if key == Columns.INFOS:
         return _infos(ring, last)
-    return _facts(ring, _FACTS[key], slots)
+    return _facts(ring, key, slots)
 
 
 def observed(ring: LinkedRing, slots: np.ndarray, stack: int, *, after: bool) -> Any:
@@ -70,11 +70,14 @@ def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
     return found
 
 
-def _facts(ring: LinkedRing, name: str, slots: np.ndarray) -> np.ndarray:
+def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
     """What the table says of the steps' episodes, [...]; empty strings or None on padding."""
-    facts = ring.table.facts
-    values = [getattr(facts[entry], name) for entry in ring.links.entry.take(slots).ravel().tolist()]
-    found = np.array(values, None if name == "id_" else object).reshape(slots.shape)
+    entries = ring.links.entry.take(slots).ravel().tolist()
+    if key == Columns.EPS_ID:
+        found = np.array([ring.table.ids[entry] for entry in entries])
+    else:
+        found = np.array([getattr(ring.table.facts[entry], key) for entry in entries], object)
+    found = found.reshape(slots.shape)
     blank(found, slots == ring.capacity)
     return found
 

@@ -31,7 +31,7 @@ class Block:
     Attributes:
         observations: nested arrays; `observation_rows` of them (all when None) are written.
         tracks: nested arrays by name; `step_rows` of them (all when None) are written.
-        links: [6, S], see `StepLinks`.
+        links: [6, S] int64, see `StepLinks`.
         infos: of the observations that are written.
     """
 
@@ -151,7 +151,7 @@ class LinkedRing:
     def _evict(self, num_steps: int) -> None:
         slots = positions(self.tail, num_steps, self.capacity)
         following = self.links.unlink(slots)
-        entries = self.links.entry.take(slots)
+        entries = self.links.entry.take(slots).astype(np.int64)
         self.table.first[entries] = following
         ended = (following == slots).nonzero()[0]
         if len(ended):
@@ -166,7 +166,6 @@ class LinkedRing:
             first = max(self.rows_head - self.num_rows, 0)
             self.observations.resize(size, first, self.rows_head, self.allocator)
             self.links.renumber_rows(min(self.head, self.capacity), self.rows_head, self.num_rows, size)
-            self.table.last_row = numbers(self.table.last_row, self.rows_head, self.num_rows) % size
         self.num_rows = size
         self.links.pad_with(size)
 
@@ -195,6 +194,15 @@ class LinkedRing:
     def row_numbers(self, rows: np.ndarray) -> np.ndarray:
         """The observation row numbers at the positions."""
         return numbers(rows, self.rows_head, self.num_rows)
+
+    def t_next(self, entries: np.ndarray) -> np.ndarray:
+        """The time that the next step of each entry's episode would have."""
+        return self.links.t.take(self.table.last.take(entries)) + 1
+
+    def ended(self, entries: np.ndarray) -> np.ndarray:
+        """Where the entries' episodes have ended, so that no step may follow."""
+        last = self.table.last.take(entries)
+        return self.track(TERMINATEDS).take(last) | self.track(TRUNCATEDS).take(last)
 
     def track(self, name: str) -> Any:
         """The nested arrays [capacity, ...] of a step track."""

@@ -42,7 +42,7 @@ class StepLinks:
         self.row[self.capacity] = self.next_row[self.capacity] = row
 
     def append(self, start: int, links: np.ndarray) -> None:
-        """Put the links [6, k] of new steps in from position `start` on; the steps before them now point at them.
+        """Put the links [6, k] int64 of new steps in from position `start` on; the steps before them now point at them.
 
         In `links`, a step's NEXT is its own position, and so is its PREVIOUS where it is the first of an episode.
         """
@@ -58,8 +58,9 @@ class StepLinks:
     def unlink(self, slots: np.ndarray) -> np.ndarray:
         """Take the oldest steps out; the positions [k] of their followers, their own where there is none."""
         following = self.next.take(slots)
-        self.previous[following] = following
-        return following
+        positions = following.astype(np.int64)
+        self.previous[positions] = following
+        return positions
 
     def renumber_rows(self, size: int, head: int, old_size: int, new_size: int) -> None:
         """Let the first `size` steps' rows mean the same observations in a ring of another size."""

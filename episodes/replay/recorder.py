@@ -20,7 +20,7 @@ from episodes.recorder import checked_mode, final_observations_of
 from episodes.replay.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing
 from episodes.replay.links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
 from episodes.replay.ring import numbers, positions
-from episodes.replay.table import NONE, EpisodeFacts
+from episodes.replay.table import NONE
 
 _NOTHING: dict[str, Any] = {}
 
@@ -42,7 +42,7 @@ class ReplayRecorder:
         self._resets_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._ring = ring
         self._all = np.arange(num_envs)
-        self._links = np.full((NUM_LINKS, num_envs), NONE, np.int32)  # of the steps that come next
+        self._links = np.full((NUM_LINKS, num_envs), NONE, np.int64)  # of the steps that come next
         self._waiting = np.zeros(num_envs, bool)  # ended, not reset yet
         self._num_waiting = 0
         self._num_fresh = num_envs  # episodes without a step
@@ -148,7 +148,7 @@ class ReplayRecorder:
 
     def _widen(self) -> None:
         """Let steps refer to observations as old as the ongoing episodes' newest ones may be when they go on."""
-        rows = numbers(self._links[ROW].astype(np.int64), self._seen, self._num_rows)
+        rows = numbers(self._links[ROW], self._seen, self._num_rows)
         gap = int((self._all + self._ring.rows_head - rows).max())
         self._ring.window = max(self._ring.window, gap, 2 * self.num_envs)
 
@@ -164,16 +164,16 @@ class ReplayRecorder:
             self._check_still_there(num_steps)
         ring.make_room(num_steps, num_rows)
         if self._num_rows != ring.num_rows:
-            rows = numbers(self._links[ROW].astype(np.int64), self._seen, self._num_rows)
+            rows = numbers(self._links[ROW], self._seen, self._num_rows)
             self._links[ROW] = rows % ring.num_rows
             self._num_rows = ring.num_rows
 
     def _check_still_there(self, num_steps: int) -> None:
         """Somebody else wrote: see that what the ongoing episodes go on from was not evicted."""
         ring = self._ring
-        rows = numbers(self._links[ROW].astype(np.int64), self._seen, self._num_rows)
+        rows = numbers(self._links[ROW], self._seen, self._num_rows)
         previous = self._links[PREVIOUS]
-        newest = ring.slot_numbers(previous[previous != NONE].astype(np.int64))
+        newest = ring.slot_numbers(previous[previous != NONE])
         tail = max(ring.head + num_steps - ring.capacity, ring.tail)
         if newest.min(initial=tail) < tail or rows.min() < ring.oldest_row(tail):
             raise EpisodeStateError(
@@ -193,11 +193,12 @@ class ReplayRecorder:
             self._open(new)
         step_rows = None if everyone else live
         ring.append(Block(observations, None, self.num_envs, tracks, step_rows, new, infos))
-        new[T] += 1
-        ring.table.extend(new[ENTRY], slots, new[NEXT_ROW], new[T])
+        ring.table.last[new[ENTRY]] = slots
         new[PREVIOUS] = slots
+        new[T] += 1
         if not everyone:
-            links[:, live] = new
+            for kind in (PREVIOUS, ENTRY, T):
+                links[kind][live] = new[kind]
         links[ROW] = rows
         self._num_fresh = self._num_waiting
         if self._num_waiting:
@@ -207,20 +208,22 @@ class ReplayRecorder:
     def _open(self, new: np.ndarray) -> None:
         """Give the episodes that have their first step now an entry in the table."""
         fresh = (new[PREVIOUS] == NONE).nonzero()[0]
+        if not len(fresh):
+            return
         if len(self._ids) < len(fresh):
             self._ids += random_ids(4 * self.num_envs).tolist()
-        facts = [EpisodeFacts(self._ids.pop()) for _ in range(len(fresh))]
-        slots = new[NEXT, fresh]
-        new[ENTRY, fresh] = self._ring.table.open(facts, slots)
-        new[PREVIOUS, fresh] = slots
+        ids = self._ids[-len(fresh) :]
+        del self._ids[-len(fresh) :]
+        slots = new[NEXT].take(fresh)
+        new[ENTRY][fresh] = self._ring.table.open(ids, slots)
+        new[PREVIOUS][fresh] = slots
 
     def _end(self, ended: np.ndarray) -> None:
         """The environments' episodes are over; the next ones are still to come."""
         if not len(ended):
             return
-        self._ring.table.ended[self._links[ENTRY].take(ended)] = True
-        self._links[PREVIOUS, ended] = NONE
-        self._links[T, ended] = 0
+        self._links[PREVIOUS][ended] = NONE
+        self._links[T][ended] = 0
         self._waiting[ended] = True
         self._num_waiting = len(ended)
 
@@ -238,7 +241,6 @@ class ReplayRecorder:
         row_infos = _infos([infos, infos.get("final_info") or {}], self._all, which)
         self._write(observations, tracks, self._all, row_infos)
         ring.observations.overwrite(self._links[ROW, ended], finals)
-        self._ring.table.ended[self._links[ENTRY, ended]] = True
         self._begin(ended, ring.rows_head)
         ring.append_rows(observations, ended, len(ended), _infos([infos], ended))
         self._num_fresh = len(ended)
@@ -246,10 +248,14 @@ class ReplayRecorder:
 
 def _kinds(observations: Any, tracks: dict[str, Any]) -> Any:
     """Names, dtypes and shapes of the rows; None when some are nested or no arrays."""
-    items = [observations, *tracks.values()]
-    if set(map(type, items)) != {np.ndarray}:
+    kinds: dict[str, Any] = {}
+    for name, items in tracks.items():
+        if type(items) is not np.ndarray:
+            return None
+        kinds[name] = items.dtype, items.shape
+    if type(observations) is not np.ndarray:
         return None
-    return list(tracks), [(array.dtype, array.shape) for array in items]
+    return kinds, observations.dtype, observations.shape
 
 
 def _infos(vector_infos: list[dict[str, Any]], envs: np.ndarray, which: np.ndarray | None = None) -> Infos:

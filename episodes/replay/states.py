@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from episodes import nested
 from episodes.errors import InvalidArgument
 from episodes.replay.info_segments import InfoSegments
 from episodes.replay.linked_ring import LinkedRing
 from episodes.replay.ring import TrackRing
-from episodes.replay.table import EpisodeTable
 
 _NUMBERS = ("capacity", "num_rows", "tail", "head", "rows_head", "window")
 
@@ -24,7 +21,7 @@ def ring_state(ring: LinkedRing) -> dict[str, Any]:
         "observations": _front(ring.observations, num_rows) if ring.has_observations else None,
         "tracks": {name: _front(track, num_steps) for name, track in ring.tracks.items()},
         "links": ring.links.matrix[:, :num_steps].copy(),
-        "table": table_state(ring.table),
+        "table": ring.table.get_state(),
         "infos": (list(ring.infos.starts), list(ring.infos.parts)),
     }
 
@@ -44,7 +41,7 @@ def set_ring_state(ring: LinkedRing, state: dict[str, Any]) -> None:
     ring.tracks = {name: _ring_of(ring, name, ring.capacity, items) for name, items in state["tracks"].items()}
     ring.links.matrix[:, : state["links"].shape[1]] = state["links"]
     ring.links.pad_with(ring.num_rows)
-    ring.table = table_of(state["table"])
+    ring.table.set_state(state["table"])
     ring.infos = InfoSegments()
     ring.infos.starts, ring.infos.parts = map(list, state["infos"])
 
@@ -57,19 +54,3 @@ def _ring_of(ring: LinkedRing, name: str, size: int, items: Any) -> TrackRing:
     track = TrackRing(name, size, items, ring.allocator)
     track.write(0, items)
     return track
-
-
-def table_state(table: EpisodeTable) -> dict[str, Any]:
-    """The table's entries, used and free."""
-    arrays = {name: getattr(table, name).copy() for name in EpisodeTable.ARRAYS}
-    facts = [tuple(fact) for fact in table.facts]
-    return {**arrays, "facts": facts, "order": list(table.order), "free": list(table.free)}
-
-
-def table_of(state: dict[str, Any]) -> EpisodeTable:
-    """The table whose state it is."""
-    table = EpisodeTable()
-    for name in EpisodeTable.ARRAYS:
-        setattr(table, name, np.array(state[name]))
-    table.restore_entries(state["facts"], state["order"], state["free"])
-    return table

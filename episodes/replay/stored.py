@@ -28,7 +28,7 @@ def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_spac
         extra_model_outputs={
             key: _read(track.data, slots) for key, track in ring.tracks.items() if key not in STEP_TRACKS
         },
-        id_=facts.id_,
+        id_=table.ids[entry],
         t_started=int(ring.links.t[table.first[entry]]),
         agent_id=facts.agent_id,
         module_id=facts.module_id,
@@ -42,7 +42,7 @@ def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_spac
 def step_slots(ring: LinkedRing, entry: int) -> slice | np.ndarray:
     """The positions of an episode's steps: a slice where they lie in a row."""
     start, stop = int(ring.table.first[entry]), int(ring.table.last[entry]) + 1
-    count = int(ring.table.t_next[entry]) - int(ring.links.t[start])
+    count = int(ring.links.t[stop - 1]) + 1 - int(ring.links.t[start])
     if stop - start == count:
         return slice(start, stop)
     return _follow(ring.links.next, start, count)
