@@ -43,6 +43,7 @@ class Connector:
     writes: tuple[str, ...] = ()  # columns that it may put there
     reads_tracks: ClassVar[bool] = False  # it works on whole tracks of a pack or a recorder, not episode by episode
 
+    lookback: int = 0  # items before a chunk's first step that must be kept for learning from it as it was acted
     is_idle: bool = False  # with the spaces and arguments it has, it changes nothing: its pipeline does not call it
 
     _input_observation_space: gym.Space | None = None

@@ -157,6 +157,7 @@ class ConnectorPipeline(Connector):
         self._pieces = pieces
         self._order = tuple(pieces.values())
         self.writes = tuple(dict.fromkeys(column for piece in self._order for column in piece.writes))
+        self.lookback = max((piece.lookback for piece in self._order), default=0)
         self.set_input_spaces(self._input_observation_space, self._input_action_space)
 
     def _find(self, name_or_class: str | type[Connector]) -> str | None:

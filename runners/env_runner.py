@@ -41,7 +41,8 @@ class SingleAgentEnvRunner:
         module_to_env: the pipeline to actions; `module_to_env_pipeline(...)` by default.
         hooks: objects with `on_step` or `on_episode_end`, see `Hook`.
         seed: of the environments, of the random actions, and of sampling actions in the default pipeline.
-        len_lookback_buffer: how many items from before its first step a continued chunk brings along.
+        len_lookback_buffer: how many items from before its first step a continued chunk brings along, at least; more
+            where the env-to-module pipeline needs them (recurrent states, frame stacks).
         vectorization, env_kwargs: see `make_vector_env`.
         autoreset_mode: of the environments made here, or of a vector environment that does not say its own.
 
@@ -80,7 +81,7 @@ class SingleAgentEnvRunner:
             self._recorded_space(),
             self.env.single_action_space,
             autoreset_mode=self.autoreset_mode,
-            len_lookback_buffer=len_lookback_buffer,
+            len_lookback_buffer=max(len_lookback_buffer, getattr(self.env_to_module, "lookback", 0)),
         )
         self._running = RunningReturns(self.num_envs)
         self._on_step = calls_of(hooks, "on_step")

@@ -22,6 +22,7 @@ class AddStates(Connector):
 
     writes = (Columns.STATE_IN,)
     reads_tracks = True
+    lookback = 1
 
     def __call__(
         self,

@@ -37,6 +37,7 @@ class FrameStacking(Connector):
         name: str | None = None,
     ) -> None:
         self.num_frames, self.axis = check_num_frames(num_frames), axis
+        self.lookback = num_frames - 1
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def recompute_output_observation_space(

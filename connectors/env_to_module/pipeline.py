@@ -30,7 +30,8 @@ class EnvToModulePipeline(ConnectorPipeline):
     """Makes the policy's input batch out of ongoing episodes, or out of the vector row that the runner has.
 
     `rewrite` sends observations through the pieces that rewrite them, which come first: what it gives is what an
-    episode stores. `recorded_observation_space` is the space of that, `observation_space` of what the policy sees.
+    episode stores. `recorded_observation_space` is the space of that, `observation_space` of what the policy sees, and
+    `lookback` the least `len_lookback_buffer` with which the learner pipeline can see the same.
     """
 
     given = (Columns.OBS,)

@@ -37,6 +37,7 @@ class PrevActionsPrevRewards(Connector):
         name: str | None = None,
     ) -> None:
         self.previous = PreviousSteps(n_prev_actions, n_prev_rewards)
+        self.lookback = self.previous.reach
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def recompute_output_observation_space(
