@@ -1,0 +1,93 @@
+"""The demo, as a user runs it: it solves CartPole, says what it did, keeps the episodes, and can be interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from learners.demo import Demo, main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3, 4))])
+def test_cartpole_is_solved_within_sixty_thousand_steps(seed):
+    demo = Demo(seed=seed)
+    demo.train()
+    assert demo.is_solved
+    assert demo.mean_return >= 475
+    assert demo.history.num_steps <= 60_000
+    assert demo.seconds < 30
+
+
+def test_a_seed_decides_the_whole_run():
+    runs = [Demo(seed=seed, num_steps=4000) for seed in (5, 5, 6)]
+    for run in runs:
+        run.train()
+    first, same, other = runs
+    assert first.history.returns == same.history.returns
+    assert all(map(torch.equal, first.policy.parameters(), same.policy.parameters()))
+    assert first.history.returns != other.history.returns
+
+
+def test_it_leaves_a_table_a_picture_the_policy_and_the_episodes(tmp_path, capsys):
+    assert main(["--steps", "3000", "--seed", "1", "--folder", str(tmp_path)]) == 1  # the goal is not reached so soon
+    printed = capsys.readouterr()
+    table = printed.out.splitlines()[:11]
+    assert table[0].split() == ["episode", "length", "return", "ending"]
+    with np.load(tmp_path / "episodes.npz", allow_pickle=False) as file:
+        ids, lengths = file["ids"].tolist(), file["lengths"].tolist()
+    assert [line.split()[:2] for line in table[1:]] == [
+        [id_, str(length)] for id_, length in zip(ids[-10:], lengths[-10:], strict=True)
+    ]
+    assert "steps/s" in printed.out
+    assert str(tmp_path) in printed.out
+    assert "return" in printed.err
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert set(torch.load(tmp_path / "policy.pt", weights_only=True)) > {"actor.0.weight", "critic.0.weight"}
+
+
+def test_an_environment_of_continuous_actions_and_without_a_goal_runs_too(tmp_path, capsys):
+    assert main(["--env", "Pendulum-v1", "--steps", "2000", "--folder", str(tmp_path)]) == 0
+    assert "truncated" in capsys.readouterr().out
+
+
+def test_with_no_episode_ended_there_is_nothing_to_keep(tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert main(["--env", "Pendulum-v1", "--steps", "1000", "--folder", str(folder)]) == 0
+    assert "No episode has ended" in capsys.readouterr().out
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("wrong", [["--env", "NoSuchPole-v1"], ["--steps", "0"]])
+def test_what_cannot_be_run_is_said_in_one_line(wrong, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(wrong)
+    assert stopped.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_a_run_cleanly_with_what_there_is(tmp_path):
+    command = [sys.executable, "-m", "learners.demo", "--env", "Pendulum-v1", "--steps", "10000000"]
+    process = subprocess.Popen(
+        [*command, "--folder", str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    shown = b""
+    while b"return -" not in shown:  # the first episodes have ended
+        shown += os.read(process.stderr.fileno(), 4096)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert b"Interrupted" in out
+    assert b"truncated" in out
+    assert b"Traceback" not in err
+    assert (tmp_path / "episodes.npz").exists()

@@ -1,0 +1,90 @@
+"""That policies really learn: continuous actions, and a task that only a memory can solve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from learners import PPO, EpisodeHistory, LSTMPolicy, MLPPolicy, Policy, PPOConfig, linear_decay
+from runners import SingleAgentEnvRunner
+
+NUM_ENVS = 8
+RECURRENT = PPOConfig(learning_rate=2e-3, gamma=0.98, lambda_=0.9, num_epochs=6, minibatch_size=256, max_seq_len=32)
+CONTINUOUS = PPOConfig(learning_rate=2e-3, gamma=0.9, lambda_=0.9, num_epochs=10, minibatch_size=128)
+
+
+class WithoutVelocities(gym.ObservationWrapper):
+    """CartPole that shows where cart and pole are, and not how fast they move; both of them about as large as 1."""
+
+    SHOWN, SCALE = [0, 2], np.array([2.0, 10.0], np.float32)
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def observation(self, observation: Any) -> np.ndarray:
+        return observation[self.SHOWN] * self.SCALE
+
+
+def cartpole_without_velocities() -> gym.Env:
+    return WithoutVelocities(gym.make("CartPole-v1"))
+
+
+def learned(
+    make_env: Callable[[], gym.Env],
+    make_policy: Callable[..., Policy],
+    config: PPOConfig,
+    *,
+    num_steps: int,
+    goal: float,
+    rollout: int = 128,
+    decay_steps: int | None = None,
+) -> EpisodeHistory:
+    """Sample and learn until the mean return of the last 50 episodes reaches the goal, or the steps are used up."""
+    env = gym.vector.SyncVectorEnv([make_env] * NUM_ENVS)
+    generator = torch.Generator().manual_seed(0)
+    policy = make_policy(env.single_observation_space, env.single_action_space, generator=generator)
+    runner = SingleAgentEnvRunner(env, policy, seed=0, len_lookback_buffer=int(policy.is_stateful))
+    ppo = PPO(policy, config, scheduler=linear_decay((decay_steps or num_steps) // (NUM_ENVS * rollout)))
+    history = EpisodeHistory()
+    while history.num_steps < num_steps and (len(history.returns) < 50 or history.mean_return() < goal):
+        pack = runner.sample(num_timesteps=NUM_ENVS * rollout)
+        history.add(pack)
+        ppo.update(pack)
+    return history
+
+
+def test_a_memory_learns_cartpole_without_velocities():
+    history = learned(
+        cartpole_without_velocities, LSTMPolicy, RECURRENT, num_steps=60_000, goal=150.0, decay_steps=100_000
+    )
+    assert history.mean_return() >= 150
+
+
+@pytest.mark.slow
+def test_a_memory_solves_cartpole_without_velocities_and_a_perceptron_cannot():
+    recurrent = learned(cartpole_without_velocities, LSTMPolicy, RECURRENT, num_steps=120_000, goal=450.0)
+    assert recurrent.mean_return() >= 450
+    blind = learned(cartpole_without_velocities, MLPPolicy, RECURRENT, num_steps=120_000, goal=450.0)
+    assert blind.mean_return() < 100
+
+
+@pytest.mark.slow
+def test_continuous_actions_swing_the_pendulum_up():
+    history = learned(
+        lambda: gym.make("Pendulum-v1"),
+        MLPPolicy,
+        CONTINUOUS,
+        num_steps=100_000,
+        goal=-250.0,
+        rollout=256,
+        decay_steps=120_000,
+    )
+    untrained = float(np.mean(history.returns[:10]))
+    assert untrained < -900
+    assert history.mean_return() >= -250
