@@ -13,18 +13,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import gymnasium as gym
+import numpy as np
 import torch
 from tqdm import tqdm
 
+from connectors import Connector, env_to_module_pipeline
+from connectors.env_to_module import FlattenObservations
 from episodes.errors import EpisodeError, InvalidArgument
 from learners.algorithm import linear_decay
 from learners.history import EpisodeHistory
 from learners.policy import MLPPolicy
 from learners.ppo import PPO, PPOConfig
 from learners.report import draw_run, episode_table, save_episodes
-from runners import SingleAgentEnvRunner
+from runners import SingleAgentEnvRunner, make_vector_env
 
 __all__ = ["Demo", "main"]
 
@@ -54,15 +58,21 @@ class Demo:
     def __post_init__(self) -> None:
         if self.num_steps < 1:
             raise InvalidArgument(f"a run needs at least one step, not {self.num_steps}")
+        if torch.device(self.device).type == "cuda" and not torch.cuda.is_available():
+            raise InvalidArgument(
+                f"torch finds no CUDA device here for {self.device!r}; leave --device out for the CPU"
+            )
         self.goal = gym.spec(self.env_id).reward_threshold
         self.history = EpisodeHistory(keep=LAST_EPISODES)
         self.seconds = 0.0
         self.was_interrupted = False
-        env = gym.make_vec(self.env_id, num_envs=NUM_ENVS, vectorization_mode="sync")
+        env = make_vector_env(self.env_id, NUM_ENVS)
+        spaces = (env.single_observation_space, env.single_action_space)
+        pipeline = env_to_module_pipeline(*spaces, pieces=_flattening(spaces[0]), device=self.device)
         generator = torch.Generator().manual_seed(self.seed)
-        self.policy = MLPPolicy(env.single_observation_space, env.single_action_space, generator=generator)
-        self.policy.to(self.device)
-        self.runner = SingleAgentEnvRunner(env, self.policy, seed=self.seed)
+        flat_space = cast(gym.Space, pipeline.observation_space)
+        self.policy = MLPPolicy(flat_space, spaces[1], generator=generator).to(self.device)
+        self.runner = SingleAgentEnvRunner(env, self.policy, env_to_module=pipeline, seed=self.seed)
         scheduler = linear_decay(math.ceil(self.num_steps / STEPS_PER_UPDATE))
         config = CONFIGS.get(self.env_id, DEFAULT_CONFIG)
         self.ppo = PPO(self.policy, config, scheduler=scheduler, seed=self.seed)
@@ -122,6 +132,12 @@ class Demo:
         )
 
 
+def _flattening(space: gym.Space | None) -> list[Connector]:
+    """What makes observations ready for a perceptron: nothing where they are arrays of floats already."""
+    is_ready = isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)
+    return [] if is_ready else [FlattenObservations()]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; 1 when there is a goal that was not reached, unless Ctrl-C ended the run."""
     parser = _parser()
@@ -131,9 +147,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         demo = Demo(chosen.env, chosen.seed, chosen.steps, chosen.device)
     except (gym.error.Error, EpisodeError) as error:
         parser.error(str(error))
-    demo.train()
+    with demo.runner:
+        demo.train()
     demo.report(chosen.folder or Path("runs") / f"{chosen.env.lower().replace('/', '-')}-seed{chosen.seed}")
     return int(demo.goal is not None and not demo.is_solved and not demo.was_interrupted)
+
+
+def _device(name: str) -> str:
+    """The name of a device that is there."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise argparse.ArgumentTypeError(f"{name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return name
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -141,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--env", default="CartPole-v1", help="a Gymnasium environment id (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=100_000, help="environment steps at most (default: %(default)s)")
-    parser.add_argument("--device", default="cpu", help="the policy's device (default: %(default)s)")
+    parser.add_argument("--device", type=_device, default="cpu", help="the policy's device (default: %(default)s)")
     parser.add_argument("--folder", type=Path, help="where to leave the results (default: runs/ENV-seedSEED)")
     return parser
 

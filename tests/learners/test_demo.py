@@ -59,6 +59,13 @@ def test_an_environment_of_continuous_actions_and_without_a_goal_runs_too(tmp_pa
     assert "truncated" in capsys.readouterr().out
 
 
+def test_observations_that_are_no_arrays_of_floats_are_flattened(tmp_path, capsys):
+    assert main(["--env", "Blackjack-v1", "--steps", "1000", "--folder", str(tmp_path)]) == 0
+    with np.load(tmp_path / "episodes.npz", allow_pickle=False) as file:
+        assert file["observations"].shape[1] == 32 + 11 + 2
+    assert "terminated" in capsys.readouterr().out
+
+
 def test_with_no_episode_ended_there_is_nothing_to_keep(tmp_path, capsys):
     folder = tmp_path / "run"
     assert main(["--env", "Pendulum-v1", "--steps", "1000", "--folder", str(folder)]) == 0
@@ -66,7 +73,9 @@ def test_with_no_episode_ended_there_is_nothing_to_keep(tmp_path, capsys):
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("wrong", [["--env", "NoSuchPole-v1"], ["--steps", "0"]])
+@pytest.mark.parametrize(
+    "wrong", [["--env", "NoSuchPole-v1"], ["--steps", "0"], ["--device", "cuda:99"], ["--device", "gqu"]]
+)
 def test_what_cannot_be_run_is_said_in_one_line(wrong, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(wrong)
