@@ -1,0 +1,74 @@
+"""Clocks: from env steps to an agent's own steps. Pure functions over one agent's increasing array of env steps.
+
+A clock holds the env steps at which something happened to one agent (its observations arrived, it acted). Nothing is
+kept for env steps that the agent skipped; where it was at an env step is found by bisection.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+
+MISSING = -1  # the row of an env step at which nothing happened
+
+
+def row_at(times: Sequence[int], t: int) -> int:
+    """The row of env step `t` in the clock, or `MISSING`. O(log n).
+
+    >>> row_at([0, 2, 5], 2), row_at([0, 2, 5], 3)
+    (1, -1)
+    """
+    row = bisect_left(times, t)
+    return row if row < len(times) and times[row] == t else MISSING
+
+
+def rows_between(times: Sequence[int], begin: int, end: int) -> tuple[int, int]:
+    """The rows [first, stop) of the env steps [begin, end). O(log n).
+
+    >>> rows_between([0, 2, 5], 1, 6)
+    (1, 3)
+    """
+    first = bisect_left(times, begin)
+    return first, bisect_left(times, end, first)
+
+
+def rows_of(times: Sequence[int], wanted: Iterable[int], earliest: int) -> list[int]:
+    """The row of each wanted env step, `MISSING` where there is none or where it lies before `earliest`.
+
+    >>> rows_of([0, 2, 5], [5, 4, 2, 0], earliest=1)
+    [2, -1, 1, -1]
+    """
+    return [row_at(times, t) if t >= earliest else MISSING for t in wanted]
+
+
+def last_row(times: Sequence[int], t: int) -> int:
+    """The row of the last entry at or before env step `t`, or `MISSING`. O(log n).
+
+    >>> last_row([3, 5], 4), last_row([3, 5], 2)
+    (0, -1)
+    """
+    return bisect_right(times, t) - 1
+
+
+def chunk_rows(seen: Sequence[int], acted: Sequence[int], bounds: tuple[int, int], lookback: int) -> tuple[int, ...]:
+    """Which rows of an agent belong to the chunk of the env steps [begin, end]: (first, step 0, last).
+
+    A step belongs to the chunk in which its next observation arrives. So an agent that waits at `begin` starts with
+    the observation that it acted on before; and one that waits at `end` ends with it, its step left to what follows.
+
+    Args:
+        seen: the env steps at which its observations arrived, [k + 1].
+        acted: the env steps at which it acted, [k] or [k + 1].
+        lookback: how many env steps before `begin` stay within reach.
+
+    Returns:
+        The row of the first observation kept, of the observation of step 0, and of the last one (`MISSING` when
+        the agent is not there yet).
+
+    >>> chunk_rows([0, 2, 4, 6], [0, 2, 4], bounds=(3, 5), lookback=2)
+    (1, 1, 2)
+    """
+    begin, end = bounds
+    zero = max(last_row(seen, begin), 0)
+    first = min(bisect_left(acted, begin - lookback), zero)
+    return first, zero, last_row(seen, end)

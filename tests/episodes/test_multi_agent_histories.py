@@ -1,0 +1,314 @@
+"""Random histories of agents that come late, rest, act in turns and end early, against one plain dict per env step."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from episodes.errors import StepOutOfRange
+from episodes.multi_agent import MultiAgentEpisode
+from tests.reference_multi_agent import History, ReferenceChunk, plain
+
+AGENTS = ("a", "b", "c", "d")
+WITH_OUTPUTS = ("a", "b")
+GETTERS = ("observations", "infos", "actions", "rewards", "vf")
+
+
+def observation(agent: str, t: int) -> np.ndarray:
+    return np.array([AGENTS.index(agent), t], np.float32)
+
+
+class World:
+    """Draws env steps that an environment could give, tells them to the history, and grows episodes by them."""
+
+    def __init__(self, rng: random.Random, repeats: bool) -> None:
+        self.rng = rng
+        self.repeats = repeats
+        self.history = History()
+
+    def chance(self, probability: float) -> bool:
+        return self.rng.random() < probability
+
+    def reset(self) -> dict[str, Any]:
+        observations = {agent: observation(agent, 0) for agent in AGENTS if self.chance(0.5)}
+        infos = {agent: {"i": 0} for agent in observations if self.chance(0.3)}
+        if self.chance(0.3):
+            infos["__common__"] = {"level": 1}
+        self.history.add(observations, {}, {}, infos, {}, {})
+        return {"observations": observations, "infos": infos}
+
+    def step(self) -> dict[str, Any]:
+        h, t = self.history, self.history.now + 1
+        status = {agent: h.status(agent) for agent in AGENTS}
+        actions = {a: t * 10 + AGENTS.index(a) for a in AGENTS if status[a] == "rests" and self.chance(0.7)}
+        waiting = {a for a in AGENTS if status[a] == "waits" or a in actions}
+        observations = {a: observation(a, t) for a in waiting if self.chance(0.6)}
+        observations |= {a: observation(a, t) for a in AGENTS if status[a] == "absent" and self.chance(0.25)}
+        terminateds, truncateds = self.flags(status, observations, waiting)
+        ending = self.endings(status, observations, terminateds, truncateds)
+        repeated = {a: h.observations[h.seen(a)[-1]][a] for a in ending if a in waiting and a not in observations}
+        rewards = {a: self.rng.randrange(-4, 9) / 4 for a in AGENTS if self.chance(0.3)}
+        for a in observations | repeated:
+            if status[a] != "absent" and h.reward_between(a, h.seen(a)[-1], h.now) is None:
+                rewards.setdefault(a, 0.25)
+        infos = {a: {"i": t, f"k{t % 3}": a} for a in AGENTS if self.chance(0.2)}
+        if self.chance(0.2):
+            infos["__common__"] = {"level": t}
+        extra = {a: {"vf": float(t)} for a in actions if a in WITH_OUTPUTS}
+        h.add(observations | repeated, actions, rewards, infos, extra, ending)
+        self.finish(terminateds, truncateds)
+        step = {"observations": observations, "actions": actions, "rewards": rewards, "infos": infos}
+        return step | {"terminateds": terminateds, "truncateds": truncateds, "extra_model_outputs": extra}
+
+    def flags(self, status: dict, observations: dict, waiting: set) -> tuple[dict, dict]:
+        """Flags for some agents, or for all; never a truncation that needs a last observation and has none."""
+        terminateds: dict[str, bool] = {}
+        truncateds: dict[str, bool] = {}
+        for agent in AGENTS:
+            needs_one = agent in waiting and agent not in observations and not self.repeats
+            if self.chance(0.06):
+                terminateds[agent] = True
+            elif self.chance(0.06) and not needs_one:
+                truncateds[agent] = True
+        if self.chance(0.02):
+            terminateds["__all__"] = True
+        elif self.chance(0.04) and (self.repeats or not (waiting - observations.keys() - terminateds.keys())):
+            truncateds["__all__"] = True
+        elif self.chance(0.1):
+            terminateds["__all__"] = False
+        return terminateds, truncateds
+
+    def endings(self, status: dict, observations: dict, terminateds: dict, truncateds: dict) -> dict:
+        endings = {}
+        for agent in AGENTS:
+            own = terminateds.get(agent, False), truncateds.get(agent, False)
+            over = terminateds.get("__all__", False), truncateds.get("__all__", False)
+            there = status[agent] in ("rests", "waits") or agent in observations
+            if status[agent] == "ended":
+                continue
+            if any(own):
+                endings[agent] = own
+            elif any(over) and there:
+                endings[agent] = over
+        return endings
+
+    def finish(self, terminateds: dict, truncateds: dict) -> None:
+        h = self.history
+        known = [a for a in AGENTS if h.status(a) != "absent"]
+        if "__all__" in terminateds or "__all__" in truncateds:
+            h.terminated, h.truncated = terminateds.get("__all__", False), truncateds.get("__all__", False)
+        elif h.endings[-1] and all(h.status(a) == "ended" for a in known):
+            h.terminated = all(h.ending(a)[0] for a in known)
+            h.truncated = not h.terminated
+
+    def indices(self, size: int) -> Any:
+        """Any kind of indices, in range or not."""
+        number = lambda: self.rng.randrange(-size - 3, size + 4)  # noqa: E731
+        bound = lambda: self.rng.choice([None, number()])  # noqa: E731
+        kinds = [
+            lambda: None,
+            number,
+            lambda: np.int64(number()),
+            lambda: slice(bound(), bound()),
+            lambda: slice(bound(), bound(), self.rng.choice([1, 2, 3, -1, -2])),
+            lambda: [number() for _ in range(self.rng.randrange(4))],
+            lambda: [self.rng.randrange(max(size, 1)) for _ in range(3)],
+        ]
+        return self.rng.choice(kinds)()
+
+
+def asked(episode: MultiAgentEpisode, name: str, *args: Any, **kwargs: Any) -> Any:
+    getter = getattr(episode, f"get_{name}", None)
+    try:
+        answer = getter(*args, **kwargs) if getter else episode.get_extra_model_outputs(name, *args, **kwargs)
+    except StepOutOfRange:
+        return "out of range"
+    return plain(answer)
+
+
+def check_getters(episode: MultiAgentEpisode, chunk: ReferenceChunk, world: World) -> None:
+    for name in GETTERS:
+        if name == "vf" and not chunk.knows("vf"):
+            continue
+        indices, neg = world.indices(len(episode)), world.chance(0.3)
+        expected = plain(chunk.by_env_step(name, indices, neg))
+        assert asked(episode, name, indices, neg_index_as_lookback=neg) == expected, (name, indices, neg)
+        expected = plain(chunk.by_agent_step(name, indices, neg))
+        assert asked(episode, name, indices, env_steps=False, neg_index_as_lookback=neg) == expected, (name, indices)
+        assert asked(episode, name, return_list=True) == plain(chunk.as_list(name)), name
+        fill = {"no": "info"} if name == "infos" else -7.0 if name in ("rewards", "vf") else -7
+        filled = asked(episode, name, indices, fill=fill, neg_index_as_lookback=neg)
+        expected = chunk.by_env_step(name, indices, neg, fill=MISSING_ITEM if name == "observations" else fill)
+        assert spread(filled) == spread(plain(expected)), (name, indices, neg)
+
+
+MISSING_ITEM = [-7.0, -7.0]
+
+
+def spread(answer: Any) -> Any:
+    """A fill of an agent that has nothing to tell a shape from is the bare fill."""
+    text = repr(answer)
+    return text.replace("-7.0", "-7").replace("[-7, -7]", "-7") if "-7" in text else answer
+
+
+def check_chunk(episode: MultiAgentEpisode, chunk: ReferenceChunk) -> None:
+    h = chunk.history
+    episode.validate()
+    assert len(episode) == chunk.end - chunk.begin
+    assert (episode.env_t_started, episode.env_t, episode.lookback) == (chunk.begin, chunk.end, chunk.lookback)
+    assert episode.agent_ids == set(chunk.agents())
+    assert episode.get_return() == chunk.total(include_pending=False)
+    assert episode.get_return(include_pending=True) == chunk.total(include_pending=True)
+    for agent, own in episode.agent_episodes.items():
+        expected = chunk.own_steps(agent)
+        done, lookback = len(expected["actions"]) - expected["pending"], expected["lookback"]
+        assert own.lookback == lookback
+        assert own.t_started == expected["t_started"]
+        assert plain(own.get_observations()) == plain(expected["observations"][lookback:])
+        assert plain(own.get_actions()) == expected["actions"][lookback:done]
+        assert plain(own.get_rewards()) == expected["rewards"][lookback:done]
+        assert list(own.get_infos()) == expected["infos"][lookback:]
+        assert (own.is_terminated, own.is_truncated) == (expected["terminated"], expected["truncated"])
+    ends = chunk.end == h.now
+    assert (episode.is_terminated, episode.is_truncated) == (ends and h.terminated, ends and h.truncated)
+    for position, flags in enumerate((episode.get_terminateds(), episode.get_truncateds())):
+        for agent in AGENTS:
+            at = h.ended_at(agent)
+            assert flags.get(agent, False) == (at is not None and at <= chunk.end and h.ending(agent)[position])
+
+
+class MultiAgentHistories(RuleBasedStateMachine):
+    """One environment, told to a plain history, to an uncut episode, and to an episode that is cut and rejoined."""
+
+    @initialize(rng=st.randoms(use_true_random=False), repeats=st.booleans())
+    def begin(self, rng: random.Random, repeats: bool) -> None:
+        self.world = World(rng, repeats)
+        missing = "repeat" if repeats else "raise"
+        self.whole = MultiAgentEpisode(id_="e", missing_final_observation=missing)
+        self.chunks = [(MultiAgentEpisode(id_="e", missing_final_observation=missing), 0, 0)]
+        reset = self.world.reset()
+        self.whole.add_env_reset(**reset)
+        self.chunks[0][0].add_env_reset(**reset)
+
+    def reference(self, i: int) -> ReferenceChunk:
+        _, begin, lookback = self.chunks[i]
+        is_last = i == len(self.chunks) - 1
+        end = self.world.history.now if is_last else self.chunks[i + 1][1]
+        return ReferenceChunk(self.world.history, begin, end, lookback, is_last)
+
+    @precondition(lambda self: not self.whole.is_done)
+    @rule(times=st.integers(1, 4))
+    def step(self, times: int) -> None:
+        for _ in range(times):
+            if not self.whole.is_done:
+                step = self.world.step()
+                self.whole.add_env_step(**copy.deepcopy(step))
+                self.chunks[-1][0].add_env_step(**copy.deepcopy(step))
+
+    @precondition(lambda self: not self.whole.is_done)
+    @rule(lookback=st.integers(0, 6), finish=st.booleans())
+    def cut(self, lookback: int, finish: bool) -> None:
+        current = self.chunks[-1][0]
+        successor = current.to_numpy().cut(lookback) if finish else current.cut(lookback)
+        self.chunks.append((successor, self.world.history.now, successor.lookback))
+
+    @precondition(lambda self: len(self.chunks) > 1)
+    @rule()
+    def rejoin(self) -> None:
+        """The last chunk goes back to the one before; a finished one becomes a growing one through its successor."""
+        later = self.chunks.pop()[0]
+        self.chunks[-1][0].concat_episode(later)
+        if self.chunks[-1][0].is_numpy and not self.whole.is_done:
+            earlier, begin, lookback = self.chunks.pop()
+            self.chunks.append((earlier, begin, lookback))
+            self.cut(lookback=2, finish=False)
+
+    @rule(data=st.data())
+    def slice(self, data: st.DataObject) -> None:
+        i = len(self.chunks) - 1
+        episode, reference = self.chunks[i][0], self.reference(i)
+        start = data.draw(st.integers(0, len(episode)))
+        stop = data.draw(st.integers(start, len(episode)))
+        lookback = data.draw(st.integers(0, 4))
+        part = episode.slice(slice(start, stop), len_lookback_buffer=lookback)
+        expected = ReferenceChunk(
+            reference.history,
+            reference.begin + start,
+            reference.begin + stop,
+            min(lookback, start + reference.lookback),
+            is_last=stop == len(episode),
+        )
+        check_chunk(part, expected)
+        check_getters(part, expected, self.world)
+
+    @rule()
+    def go_through_state_and_pickle(self) -> None:
+        episode, *rest = self.chunks[-1]
+        for copied in (MultiAgentEpisode.from_state(episode.get_state()), pickle.loads(pickle.dumps(episode))):
+            assert copied.equals(episode)
+            assert episode.equals(copied)
+        self.chunks[-1] = (copied, *rest)
+
+    @rule()
+    def finished_answers_are_the_same(self) -> None:
+        reference = self.reference(len(self.chunks) - 1)
+        finished = MultiAgentEpisode.from_state(self.chunks[-1][0].get_state()).to_numpy()
+        check_chunk(finished, reference)
+        check_getters(finished, reference, self.world)
+
+    @invariant()
+    def all_chunks_tell_the_history(self) -> None:
+        for i, (episode, _, _) in enumerate(self.chunks):
+            check_chunk(episode, self.reference(i))
+        check_getters(self.chunks[-1][0], self.reference(len(self.chunks) - 1), self.world)
+        if len(self.chunks) == 1 and not self.chunks[0][0].is_numpy:
+            assert self.chunks[0][0].equals(self.whole)
+
+
+TestMultiAgentHistories = MultiAgentHistories.TestCase
+TestMultiAgentHistories.settings = settings(max_examples=120, stateful_step_count=15)
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_random_histories_cut_anywhere_and_rejoined_are_the_uncut_episode(block: int) -> None:
+    for seed in range(100 * block, 100 * block + 100):
+        rng = random.Random(seed)
+        world = World(rng, repeats=rng.random() < 0.5)
+        missing = "repeat" if world.repeats else "raise"
+        whole = MultiAgentEpisode(id_="e", missing_final_observation=missing)
+        chunks = [MultiAgentEpisode(id_="e", missing_final_observation=missing)]
+        reset = world.reset()
+        whole.add_env_reset(**reset)
+        chunks[0].add_env_reset(**reset)
+        for _ in range(rng.randrange(1, 25)):
+            step = world.step()
+            whole.add_env_step(**step)
+            chunks[-1].add_env_step(**step)
+            if whole.is_done:
+                break
+            if rng.random() < 0.25:
+                chunks.append(chunks[-1].cut(rng.randrange(5)))
+        reference = ReferenceChunk(world.history, 0, world.history.now, 0, True)
+        check_chunk(whole, reference)
+        check_getters(whole, reference, world)
+        total = sum(chunk.get_return(include_pending=True) for chunk in chunks)
+        assert total == whole.get_return(include_pending=True)
+        for chunk in chunks:
+            begin, end = chunk.env_t_started, chunk.env_t
+            reference = ReferenceChunk(world.history, begin, end, chunk.lookback, chunk is chunks[-1])
+            check_chunk(chunk, reference)
+            part = whole.slice(slice(begin, end), len_lookback_buffer=chunk.lookback)
+            check_chunk(part, dataclasses.replace(reference, is_last=end == whole.env_t))
+        check_getters(chunks[-1], reference, world)
+        for later in chunks[1:]:
+            chunks[0].concat_episode(later)
+        assert chunks[0].equals(whole)
