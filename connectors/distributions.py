@@ -60,7 +60,8 @@ class Categorical(ActionDistribution):
         self.start = start
 
     def sample(self, inputs: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return _gumbel_argmax(inputs, generator) + self.start
+        choices = _gumbel_argmax(inputs, generator)
+        return choices + self.start if self.start else choices
 
     def mode(self, inputs: Tensor) -> Tensor:
         return inputs.argmax(-1) + self.start
@@ -229,7 +230,7 @@ class _DeviceConstant:
 
 def _gumbel_argmax(logits: Tensor, generator: torch.Generator | None) -> Tensor:
     """Draws [...] from logits [..., n]: the first of n exponential clocks with rates exp(logits) to ring."""
-    return (logits - torch.empty_like(logits).exponential_(generator=generator).log()).argmax(-1)
+    return (logits - torch.empty_like(logits).exponential_(generator=generator).log_()).argmax(-1)
 
 
 def _pick(rows: Tensor, index: Tensor) -> Tensor:
