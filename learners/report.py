@@ -123,6 +123,7 @@ def _draw_actions(axes: Axes, actions: np.ndarray) -> None:
     axes.set_xlabel("step", fontsize=9, color=_DARK)
     axes.set_yticks([])
     _plain(axes)
+    axes.grid(visible=False)
 
 
 def _title(axes: Axes, title: str) -> None:
