@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 
 @dataclass(eq=False)
 class Transition:
@@ -77,3 +79,16 @@ class ReferenceReplay:
         """The k newest observations before the step, or after it; the oldest one that is there is repeated."""
         seen = [s.obs for s in [*self.backward(step, k), step]] + ([step.new_obs] if after else [])
         return ([seen[0]] * k + seen)[-k:]
+
+
+def chi_square_deviation(counts: np.ndarray, probabilities: np.ndarray | None = None) -> float:
+    """How many standard deviations the chi-square statistic of the counts lies above its mean; below 3 is usual.
+
+    Args:
+        probabilities: of each count, up to a factor; all equal when None.
+    """
+    weights = np.ones(len(counts)) if probabilities is None else probabilities
+    expected = counts.sum() * weights / weights.sum()
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    freedom = len(counts) - 1
+    return float((statistic - freedom) / np.sqrt(2 * freedom))

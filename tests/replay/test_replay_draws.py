@@ -1,0 +1,425 @@
+"""Draws are as likely as they should be, and the edges behave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from episodes.errors import (
+    ChunkMismatch,
+    EpisodeStateError,
+    InvalidArgument,
+    ShapeMismatch,
+    TrackMismatch,
+    UnknownKey,
+)
+from episodes.pack import EpisodePack
+from episodes.replay import EpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
+from tests.reference_replay import chi_square_deviation
+
+
+def episode(length: int, id_: str = "a", *, start: float = 0.0, t_started: int = 0, **more: Any) -> SingleAgentEpisode:
+    """Observations count up from `start`; rewards are 1."""
+    observations = np.arange(length + 1.0) + start
+    actions = np.arange(length) + t_started
+    return SingleAgentEpisode.from_arrays(observations, actions, np.ones(length), id_=id_, t_started=t_started, **more)
+
+
+def buffer_of(*episodes: SingleAgentEpisode, capacity: int = 100) -> EpisodeReplayBuffer:
+    buffer = EpisodeReplayBuffer(capacity, seed=0)
+    buffer.add(episodes)
+    return buffer
+
+
+# --- how likely -------------------------------------------------------------------------------------------------
+
+
+def uneven_buffer() -> EpisodeReplayBuffer:
+    """300 steps in episodes of 1 to 24 steps, some of them evicted."""
+    buffer = EpisodeReplayBuffer(300, seed=7)
+    for length in range(1, 25):
+        for count in range(2):
+            buffer.add([episode(length, f"{length}-{count}", terminated=count == 0, truncated=count == 1)])
+    assert len(buffer) == 300
+    assert buffer.num_added == 600
+    return buffer
+
+
+@pytest.mark.parametrize("n_step", [1, 5])
+def test_every_stored_step_is_equally_likely_first_and_last_steps_included(n_step: int) -> None:
+    buffer = uneven_buffer()
+    drawn = np.concatenate([buffer.sample(1000, n_step=n_step, keys=["t"]).indices for _ in range(200)])
+    counts = np.bincount(drawn - 300, minlength=300)
+    assert len(counts) == 300
+    assert chi_square_deviation(counts) < 3
+
+
+def test_every_stored_step_is_equally_likely_to_begin_a_sequence() -> None:
+    buffer = uneven_buffer()
+    batches = [buffer.sample_sequences(1000, 7, burn_in=2, keys=["t"]) for _ in range(200)]
+    first = [b.indices[np.arange(1000), b.loss_mask.argmax(1)] for b in batches]
+    counts = np.bincount(np.concatenate(first) - 300, minlength=300)
+    assert chi_square_deviation(counts) < 3
+
+
+def test_every_stored_episode_is_equally_likely() -> None:
+    buffer = uneven_buffer()
+    picked = [e.id_ for _ in range(20) for e in buffer.sample_episodes(500)]
+    counts = np.unique(picked, return_counts=True)[1]
+    assert len(counts) == buffer.num_episodes
+    assert chi_square_deviation(counts) < 3
+
+
+def test_steps_of_many_environments_are_drawn_independently() -> None:
+    buffer = EpisodeReplayBuffer(64 * 100, seed=0)
+    recorder = buffer.recorder(64, autoreset_mode="NextStep")
+    no = np.zeros(64, bool)
+    recorder.reset(np.zeros(64))
+    for _ in range(100):
+        recorder.step(np.zeros(64), np.zeros(64, np.int64), np.zeros(64), no, no)
+    assert len(set(buffer.sample(256, keys=["t"]).t.tolist())) > 80
+
+
+def test_a_seed_fixes_every_draw() -> None:
+    first, second = uneven_buffer(), uneven_buffer()
+    for _ in range(3):
+        assert np.array_equal(first.sample(50).indices, second.sample(50).indices)
+        assert np.array_equal(first.sample_sequences(5, 4).indices, second.sample_sequences(5, 4).indices)
+        assert [e.id_ for e in first.sample_episodes(5)] == [e.id_ for e in second.sample_episodes(5)]
+
+
+# --- n steps ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_step", [2, 5, 50])
+def test_the_last_steps_of_an_episode_are_replayed_however_many_steps_are_asked_for(n_step: int) -> None:
+    buffer = buffer_of(episode(5, terminated=True))
+    batch = buffer.sample(200, n_step=n_step, gamma=0.5, keys=["actions", "rewards", "new_obs", "terminateds"])
+    left = 5 - batch.actions
+    steps = np.minimum(left, n_step)
+    assert set(batch.actions.tolist()) == {0, 1, 2, 3, 4}
+    assert np.array_equal(batch.n_step, steps)
+    assert np.allclose(batch.rewards, 2 - 0.5 ** (steps - 1.0))
+    assert np.array_equal(batch.new_obs, batch.actions + steps)
+    assert np.array_equal(batch.terminateds, left <= n_step)
+
+
+def test_n_steps_never_leave_the_episode_and_say_how_it_ended() -> None:
+    endings = ({"terminated": True}, {"truncated": True}, {})
+    buffer = buffer_of(*(episode(3, f"{i}", start=10.0 * i, **ending) for i, ending in enumerate(endings)))
+    batch = buffer.sample(300, n_step=10)
+    assert np.array_equal(batch.new_obs, batch.obs // 10 * 10 + 3)
+    assert np.array_equal(batch.terminateds, batch.obs < 10)
+    assert np.array_equal(batch.truncateds, (batch.obs >= 10) & (batch.obs < 20))
+
+
+def test_integer_rewards_are_discounted_as_floats() -> None:
+    whole = SingleAgentEpisode.from_arrays(np.arange(3.0), np.zeros(2), np.array([1, 1]), terminated=True)
+    batch = buffer_of(whole).sample(20, n_step=2, gamma=0.5)
+    assert set(batch.rewards.tolist()) == {1.0, 1.5}
+
+
+# --- endings ----------------------------------------------------------------------------------------------------
+
+
+def test_the_observation_after_a_truncation_is_the_true_last_one() -> None:
+    batch = buffer_of(episode(3, truncated=True), episode(3, "b", start=50.0)).sample(100)
+    assert np.array_equal(batch.new_obs, batch.obs + 1)
+    assert batch.truncateds[batch.obs == 2].all()
+    assert not batch.terminateds.any()
+
+
+def test_a_cut_chunk_neither_terminates_nor_truncates() -> None:
+    batch = buffer_of(episode(3)).sample(100)
+    assert not (batch.terminateds | batch.truncateds).any()
+
+
+# --- frame stacks -----------------------------------------------------------------------------------------------
+
+
+def test_frame_stacks_repeat_the_first_frame_and_never_reach_into_another_episode() -> None:
+    buffer = buffer_of(episode(3, terminated=True), episode(3, "b", start=10.0))
+    batch = buffer.sample(100, stack=3)
+    stacks = {tuple(row) for row in batch.obs.tolist()}
+    assert stacks == {(0, 0, 0), (0, 0, 1), (0, 1, 2), (10, 10, 10), (10, 10, 11), (10, 11, 12)}
+    assert {tuple(row) for row in batch.new_obs.tolist()} >= {(0, 0, 1), (1, 2, 3), (10, 10, 11), (11, 12, 13)}
+
+
+def test_frames_are_stored_once_however_many_stacks_show_them() -> None:
+    steps, shape = 600, (84, 84)
+    buffer = EpisodeReplayBuffer(steps, seed=0)
+    for number in range(2 * steps // 100):
+        frames = np.zeros((101, *shape), np.uint8)
+        buffer.add([SingleAgentEpisode.from_arrays(frames, np.zeros(100, int), np.zeros(100), id_=str(number))])
+    batch = buffer.sample(4, stack=4)
+    assert batch.obs.shape == batch.new_obs.shape == (4, 4, *shape)
+    assert buffer.nbytes < 0.15 * steps * 2 * 4 * 84 * 84
+
+
+def test_sequences_can_be_stacked_too() -> None:
+    batch = buffer_of(episode(4, terminated=True)).sample_sequences(20, 3, stack=2)
+    assert batch.obs.shape == (20, 3, 2)
+    second = batch.seq_lens > 1
+    assert np.array_equal(batch.obs[second, 1, 0], batch.obs[second, 0, 1])
+    assert not batch.obs[~second, 1:].any()
+
+
+# --- sequences --------------------------------------------------------------------------------------------------
+
+
+def test_a_recurrent_state_is_that_of_the_step_before_and_zero_at_the_beginning() -> None:
+    whole = SingleAgentEpisode.from_arrays(
+        np.arange(5.0),
+        np.arange(4),
+        np.ones(4),
+        extra_model_outputs={"state_out": {"h": np.arange(8.0).reshape(4, 2) + 1}},
+    )
+    batch = buffer_of(whole).sample_sequences(30, 2)
+    first = batch.actions[:, 0]
+    assert np.array_equal(
+        batch.state_in.h, np.where(first[:, None] == 0, 0, np.arange(8.0).reshape(4, 2)[first - 1] + 1)
+    )
+
+
+def test_padding_is_zero_whatever_the_dtype() -> None:
+    whole = SingleAgentEpisode.from_arrays(
+        {"image": np.full((3, 2, 2), 9, np.uint8), "name": np.array(["x", "y", "z"])},
+        np.ones(2, np.int64),
+        np.ones(2),
+        infos=[{"a": 1}, {"a": 2}, {"a": 3}],
+        terminated=True,
+        id_="one",
+        agent_id="me",
+    )
+    keys = ["obs", "actions", "terminateds", "eps_id", "agent_id", "t"]
+    batch = buffer_of(whole).sample_sequences(9, 4, lookback=2, keys=keys, include_infos=True)
+    gone = batch.indices == -1
+    assert gone.sum() > 9
+    assert not batch.obs.image[gone].any()
+    assert (batch.obs.image[~gone] == 9).all()
+    assert set(batch.obs.name[gone].tolist()) == {""}
+    assert not any(batch[key][gone].any() for key in ("actions", "terminateds", "t"))
+    assert set(batch.eps_id[gone].tolist()) == {""}
+    assert set(batch.eps_id[~gone].tolist()) == {"one"}
+    assert set(batch.agent_id[gone].tolist()) == {None}
+    assert all(info == {} for info in batch.infos[gone])
+    assert {info["a"] for info in batch.infos[~gone]} == {2, 3}
+
+
+def test_a_sequence_that_would_run_over_the_end_stops_there_or_is_shorter() -> None:
+    buffer = buffer_of(episode(6, terminated=True))
+    padded = buffer.sample_sequences(100, 4, boundary="pad")
+    stopped = buffer.sample_sequences(100, 4, boundary="stop")
+    assert set(padded.seq_lens.tolist()) == {1, 2, 3, 4}
+    assert set(stopped.seq_lens.tolist()) == {4}
+    assert set(stopped.actions[:, 0].tolist()) == {0, 1, 2}
+
+
+# --- whole episodes ---------------------------------------------------------------------------------------------
+
+
+def test_an_episode_in_a_row_is_a_view_and_cannot_be_written_to() -> None:
+    buffer = buffer_of(episode(5, terminated=True))
+    (drawn,) = buffer.sample_episodes(1)
+    ring = buffer._ring
+    assert np.shares_memory(drawn.get_observations(), ring.observations.data)
+    assert np.shares_memory(drawn.get_rewards(), ring.track("rewards"))
+    assert not drawn.get_observations().flags.writeable
+
+
+def test_what_was_added_comes_back_whole() -> None:
+    whole = episode(
+        5, terminated=True, infos=[{"k": i} for i in range(6)], agent_id="x", module_id="m", custom_data={"note": 1}
+    )
+    (back,) = buffer_of(whole).iter_episodes()
+    assert back.equals(whole)
+
+
+# --- edges ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [lambda b: b.sample(1), lambda b: b.sample_sequences(1, 1), lambda b: b.sample_episodes(1)],
+    ids=["steps", "sequences", "episodes"],
+)
+def test_drawing_from_an_empty_buffer_is_an_error(draw: Any) -> None:
+    buffer = EpisodeReplayBuffer(5)
+    with pytest.raises(EpisodeStateError, match="nothing is stored"):
+        draw(buffer)
+    buffer.add([episode(2)])
+    draw(buffer)
+    buffer.clear()
+    assert len(buffer) == buffer.num_episodes == 0
+    assert list(buffer.iter_episodes()) == []
+    with pytest.raises(EpisodeStateError, match="nothing is stored"):
+        draw(buffer)
+
+
+def test_adding_nothing_is_fine() -> None:
+    buffer = EpisodeReplayBuffer(5)
+    buffer.add([])
+    buffer.add([episode(0)])
+    assert len(buffer) == 0
+
+
+def test_of_an_episode_longer_than_the_capacity_the_last_steps_are_kept_as_a_later_chunk() -> None:
+    buffer = buffer_of(episode(25, terminated=True), capacity=10)
+    (kept,) = buffer.iter_episodes()
+    assert (len(kept), kept.t_started, kept.is_terminated) == (10, 15, True)
+    assert kept.get_observations().tolist() == list(range(15, 26))
+    assert buffer.num_added == 25
+    assert set(buffer.sample(100).indices.tolist()) == set(range(15, 25))
+
+
+def test_an_episode_that_loses_its_beginning_goes_on_as_a_later_chunk() -> None:
+    buffer = buffer_of(episode(6), capacity=10)
+    buffer.add([episode(6, start=6.0, t_started=6)])
+    (kept,) = buffer.iter_episodes()
+    assert (kept.t_started, len(kept), kept.get_observations(0)) == (2, 10, 2.0)
+    assert set(buffer.sample(100, stack=3).obs[:, 0].tolist()) == {*range(2, 10)}
+
+
+def test_a_chunk_whose_predecessor_was_evicted_begins_anew() -> None:
+    buffer = buffer_of(episode(3), capacity=5)
+    buffer.add([episode(5, "other")])
+    buffer.add([episode(2, start=3.0, t_started=3)])
+    chunks = {chunk.id_: chunk for chunk in buffer.iter_episodes()}
+    assert (chunks["a"].t_started, chunks["a"].get_observations().tolist()) == (3, [3.0, 4.0, 5.0])
+    batch = buffer.sample(100, n_step=3, stack=2)
+    assert {tuple(row) for row in batch.obs[batch.new_obs[:, 1] == 5].tolist()} >= {(3.0, 3.0)}
+
+
+@pytest.mark.parametrize("t_started", [0, 2, 4])
+def test_chunks_out_of_order_are_refused_and_change_nothing(t_started: int) -> None:
+    buffer = buffer_of(episode(3))
+    with pytest.raises(ChunkMismatch, match=f"begins at t={t_started}, but the episode in the buffer goes on at t=3"):
+        buffer.add([episode(2, "new"), episode(2, t_started=t_started)])
+    assert len(buffer) == 3
+    buffer.add([episode(2, start=3.0, t_started=3)])
+    assert len(next(buffer.iter_episodes())) == 5
+
+
+def test_chunks_of_one_episode_may_come_in_one_pack_but_only_in_order() -> None:
+    chunks = [episode(2), episode(2, "b"), episode(2, start=2.0, t_started=2)]
+    buffer = buffer_of(*chunks)
+    assert sorted(len(e) for e in buffer.iter_episodes()) == [2, 4]
+    with pytest.raises(ChunkMismatch, match="begins at t=0, but the episode in the buffer goes on at t=4"):
+        buffer_of(chunks[0], chunks[2], episode(2))
+    with pytest.raises(ChunkMismatch, match="ended at t=2"):
+        buffer_of(episode(2, terminated=True), episode(2, t_started=2))
+
+
+def test_an_ended_episode_takes_no_further_chunk() -> None:
+    buffer = buffer_of(episode(3, truncated=True))
+    with pytest.raises(ChunkMismatch, match="ended at t=3"):
+        buffer.add([episode(2, t_started=3)])
+
+
+def test_lookbacks_are_not_stored_twice() -> None:
+    grown = SingleAgentEpisode("g")
+    grown.add_env_reset(np.zeros(1))
+    for step in range(4):
+        grown.add_env_step(np.full(1, step + 1.0), step, 1.0)
+    successor = grown.cut(len_lookback_buffer=3)
+    for step in range(4, 6):
+        successor.add_env_step(np.full(1, step + 1.0), step, 1.0)
+    buffer = buffer_of(grown, successor)
+    assert len(buffer) == 6
+    assert next(buffer.iter_episodes()).get_observations()[:, 0].tolist() == list(range(7))
+
+
+@pytest.mark.parametrize(
+    ("other", "error", "match"),
+    [
+        (episode(2, "o", extra_model_outputs={"vf": np.zeros(2)}), TrackMismatch, "vf"),
+        (
+            SingleAgentEpisode.from_arrays(np.zeros((3, 2)), np.zeros(2, int), np.zeros(2)),
+            ShapeMismatch,
+            "observations",
+        ),
+        (SingleAgentEpisode.from_arrays({"x": np.zeros(3)}, np.zeros(2, int), np.zeros(2)), TrackMismatch, "dict"),
+        (
+            SingleAgentEpisode.from_arrays(np.zeros(3), np.zeros(2), np.zeros(2)),
+            TrackMismatch,
+            "actions: items of float64",
+        ),
+    ],
+    ids=["another extra output", "another shape", "another structure", "a float among integers"],
+)
+def test_episodes_of_another_kind_are_refused_and_change_nothing(
+    other: SingleAgentEpisode, error: type[Exception], match: str
+) -> None:
+    buffer = buffer_of(episode(3))
+    with pytest.raises(error, match=match):
+        buffer.add([other])
+    assert (len(buffer), buffer.num_added) == (3, 3)
+    buffer.add([episode(3, "b")])
+    assert len(buffer) == 6
+
+
+def test_unknown_columns_and_senseless_counts_are_errors() -> None:
+    buffer = buffer_of(episode(3, extra_model_outputs={"vf": np.zeros(3)}))
+    with pytest.raises(UnknownKey, match=r"no column 'q' to draw.*'vf'"):
+        buffer.sample(2, keys=["q"])
+    calls: list[dict[str, Any]] = [{"n": 0}, {"n": 1, "n_step": 0}, {"n": 1, "stack": 0}]
+    for call in calls:
+        with pytest.raises(InvalidArgument, match="give at least 1"):
+            buffer.sample(**call)
+    with pytest.raises(InvalidArgument, match="boundary='wrap'"):
+        buffer.sample_sequences(1, 1, boundary="wrap")
+    with pytest.raises(InvalidArgument, match="room for at least one step"):
+        EpisodeReplayBuffer(0)
+
+
+def test_indices_stay_those_of_the_same_steps() -> None:
+    buffer = buffer_of(*(episode(4, str(i), start=100.0 * i) for i in range(5)), capacity=10)
+    batch = buffer.sample(50)
+    assert np.array_equal(batch.obs, 100 * (batch.indices // 4) + batch.indices % 4)
+
+
+def test_a_state_goes_only_into_a_buffer_of_its_capacity() -> None:
+    with pytest.raises(InvalidArgument, match="capacity=10"):
+        EpisodeReplayBuffer(11).set_state(EpisodeReplayBuffer(10).get_state())
+
+
+def test_a_state_shares_no_memory_with_the_buffer() -> None:
+    buffer = buffer_of(episode(4), capacity=6)
+    state = buffer.get_state()
+    buffer.add([episode(6, "b", start=50.0)])
+    restored = EpisodeReplayBuffer(6)
+    restored.set_state(state)
+    assert [e.id_ for e in restored.iter_episodes()] == ["a"]
+    restored.add([episode(1, start=4.0, t_started=4)])
+    assert next(restored.iter_episodes()).get_observations().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_does_not_fit_into_memory_lies_in_files(tmp_path: Any) -> None:
+    in_files, in_memory = EpisodeReplayBuffer(50, seed=0, path=tmp_path / "replay"), EpisodeReplayBuffer(50, seed=0)
+    for number in range(30):
+        for buffer in (in_files, in_memory):
+            buffer.add([episode(1 + number % 5, str(number), start=10.0 * number, terminated=True)])
+    first, second = in_files.sample(100, n_step=2), in_memory.sample(100, n_step=2)
+    assert all(np.array_equal(values, second[key]) for key, values in first.items())
+    assert len(list((tmp_path / "replay").glob("*.npy"))) >= 5
+
+
+def test_short_episodes_take_more_room_only_for_their_first_observations() -> None:
+    buffer = EpisodeReplayBuffer(1000, seed=0)
+    for number in range(4000):
+        buffer.add([episode(1, str(number), start=2.0 * number, terminated=True)])
+    assert buffer.num_episodes == 1000
+    batch = buffer.sample(500)
+    assert np.array_equal(batch.new_obs, batch.obs + 1)
+    rows = len(buffer._ring.observations.data)
+    assert rows < 2.1 * 1000
+
+
+def test_a_pack_goes_in_as_it_is() -> None:
+    pack = EpisodePack.from_episodes([episode(3, str(i), start=10.0 * i, terminated=i % 2 == 0) for i in range(4)])
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    buffer.add(pack)
+    assert EpisodePack.from_episodes(list(buffer.iter_episodes())) == pack
