@@ -13,9 +13,9 @@ from connectors.flattening import flatten_rows
 from episodes import nested
 from episodes.errors import InvalidArgument
 
-OBSERVATION = "obs"  # the keys of what comes out
-PREVIOUS_ACTIONS = "prev_actions"
-PREVIOUS_REWARDS = "prev_rewards"
+OBSERVATION = "_orig_obs"  # the keys of what comes out, as in RLlib
+PREVIOUS_ACTIONS = "prev_n_actions"
+PREVIOUS_REWARDS = "prev_n_rewards"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class PreviousSteps:
         rewards: tuple[Any, np.ndarray],
         action_space: gym.Space | None,
     ) -> dict[str, Any]:
-        """The observations [B, ...] with `prev_actions` [B, n * flat size] and `prev_rewards` [B, n], float32.
+        """The observations [B, ...] with `prev_n_actions` [B, n * flat size] and `prev_n_rewards` [B, n], float32.
 
         Args:
             actions: (nested arrays [B, n, ...], valid [B, n]); what is not valid becomes zeros.

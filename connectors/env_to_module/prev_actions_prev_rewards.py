@@ -18,10 +18,10 @@ __all__ = ["PrevActionsPrevRewards"]
 
 
 class PrevActionsPrevRewards(Connector):
-    """Makes "obs" a dict: "obs", "prev_actions" [N, n * size] and "prev_rewards" [N, n], oldest first, float32.
+    """Makes "obs" a dict: "_orig_obs", "prev_n_actions" [N, n * size], "prev_n_rewards" [N, n], oldest first.
 
-    Discrete and MultiDiscrete actions are one-hot, others raveled; before an episode's start there are zeros. Episodes
-    store observations as they are. The learner pipeline needs the piece of the same name.
+    Discrete and MultiDiscrete actions are one-hot, others raveled, all float32; before an episode's start there are
+    zeros. Episodes store observations as they are. The learner pipeline needs the piece of the same name.
     """
 
     writes = (Columns.OBS,)

@@ -64,7 +64,7 @@ def test_a_recorder_and_a_list_of_growing_episodes_give_the_same_input(num_steps
     pieces = [FrameStacking(num_frames=3), PrevActionsPrevRewards(n_prev_actions=2, n_prev_rewards=3)]
     pipeline = env_to_module_pipeline(BOX, ACTIONS, pieces=pieces)
     one, other = pipeline(episodes=recorder.episodes)["obs"], pipeline(episodes=episodes)["obs"]
-    assert one.keys() == other.keys() == {"obs", "prev_actions", "prev_rewards"}
+    assert one.keys() == other.keys() == {"_orig_obs", "prev_n_actions", "prev_n_rewards"}
     for key in one:
         assert one[key].tolist() == other[key].tolist()
         assert pipeline.observation_space[key].contains(one[key][0].numpy())

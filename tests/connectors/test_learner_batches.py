@@ -137,18 +137,18 @@ def test_previous_actions_and_rewards_are_those_before_each_observation(
         return
     for name, shift in (("obs", 0), ("new_obs", 1)):
         previous = [e.previous(g + shift, num, 3) for e, g, _ in steps(episodes)]
-        assert np.array_equal(batch[name]["prev_actions"], [actions for actions, _ in previous])
-        assert np.array_equal(batch[name]["prev_rewards"], [rewards for _, rewards in previous])
+        assert np.array_equal(batch[name]["prev_n_actions"], [actions for actions, _ in previous])
+        assert np.array_equal(batch[name]["prev_n_rewards"], [rewards for _, rewards in previous])
         expected = column(episodes, lambda e, g, shift=shift: e.observations[g + shift], np.float32)
-        assert np.array_equal(batch[name]["obs"], expected)
+        assert np.array_equal(batch[name]["_orig_obs"], expected)
 
 
 def test_pieces_that_change_what_the_policy_sees_compose() -> None:
     pack = EpisodePack.from_episodes([SingleAgentEpisode.from_arrays(np.arange(3.0)[:, None], [0, 2], [1.0, 2.0])])
     pieces = [FrameStacking(num_frames=2), PrevActionsPrevRewards()]
     batch = learner_pipeline(spaces.Box(0, 9, (1,), np.float64), ACTIONS, pieces=pieces)(episodes=pack)
-    assert batch["obs"]["obs"].tolist() == [[0.0, 0.0], [0.0, 1.0]]
-    assert batch["obs"]["prev_rewards"].tolist() == [[0.0], [1.0]]
+    assert batch["obs"]["_orig_obs"].tolist() == [[0.0, 0.0], [0.0, 1.0]]
+    assert batch["obs"]["prev_n_rewards"].tolist() == [[0.0], [1.0]]
 
 
 def test_frames_with_channels_first_are_joined_along_the_first_axis() -> None:

@@ -63,7 +63,7 @@ class Watching:
 
 
 def newest(observations: dict[str, torch.Tensor]) -> torch.Tensor:
-    return observations["obs"][..., -2:]
+    return observations["_orig_obs"][..., -2:]
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
