@@ -49,7 +49,7 @@ def learned(
     env = gym.vector.SyncVectorEnv([make_env] * NUM_ENVS)
     generator = torch.Generator().manual_seed(0)
     policy = make_policy(env.single_observation_space, env.single_action_space, generator=generator)
-    runner = SingleAgentEnvRunner(env, policy, seed=0, len_lookback_buffer=int(policy.is_stateful))
+    runner = SingleAgentEnvRunner(env, policy, seed=0)
     ppo = PPO(policy, config, scheduler=linear_decay((decay_steps or num_steps) // (NUM_ENVS * rollout)))
     history = EpisodeHistory()
     while history.num_steps < num_steps and (len(history.returns) < 50 or history.mean_return() < goal):
