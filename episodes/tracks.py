@@ -335,16 +335,18 @@ def _joined_bytes(items: list[Any]) -> np.ndarray | None:
 
 
 def _quick(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
-    """`np.array(column)`; Python numbers as float64 or int64 [n] by a faster way.
+    """`np.array(column)`, by a faster way for Python numbers and for numpy scalars of one type.
 
     Packing refuses what has no `__float__` (or `__index__`), so nothing else slips in.
     """
-    code = _CODES.get(type(column[0]))
-    if code is not None:
-        try:
-            return np.frombuffer(struct.pack(f"{len(column)}{code}", *column), code)
-        except (struct.error, OverflowError):
-            pass
+    kind = type(column[0])
+    try:
+        if kind in _CODES:
+            return np.frombuffer(struct.pack(f"{len(column)}{_CODES[kind]}", *column), _CODES[kind])
+        if issubclass(kind, np.number) and list(map(type, column)).count(kind) == len(column):
+            return np.frombuffer(b"".join(column), kind)
+    except (struct.error, OverflowError):
+        pass
     return _stacked(column, name, lookback)
 
 
