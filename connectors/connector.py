@@ -43,6 +43,7 @@ class Connector:
     writes: tuple[str, ...] = ()  # columns that it may put there
     reads_tracks: ClassVar[bool] = False  # it works on whole tracks of a pack or a recorder, not episode by episode
 
+    per_module: ClassVar[bool] = True  # in a batch of several modules it is called for each, not once for all
     lookback: int = 0  # items before a chunk's first step that must be kept for learning from it as it was acted
     is_idle: bool = False  # with the spaces and arguments it has, it changes nothing: its pipeline does not call it
 

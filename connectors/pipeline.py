@@ -231,15 +231,20 @@ def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict
     """The batch after one piece; where there are several modules, after the piece has run for each.
 
     With `episodes` a mapping {module_id: episodes}, the batch is {module_id: columns}, and the piece, which knows
-    nothing of modules, gets one module's columns, episodes and `rl_module` at a time.
+    nothing of modules, gets one module's columns, episodes, `rl_module` and part of `shared_data` at a time (a piece
+    that is not `per_module` gets all at once).
     """
     call = piece if trace is None else trace.watcher(name, piece)
     episodes = arguments["episodes"]
-    if not isinstance(episodes, Mapping):
+    if not isinstance(episodes, Mapping) or not piece.per_module:
         return call(**arguments)
     batch, rl_module = arguments["batch"], arguments["rl_module"]
     for module_id, module_episodes in episodes.items():
-        module = rl_module[module_id] if rl_module is not None else None
-        columns = batch.get(module_id, {})
-        batch[module_id] = call(**{**arguments, "batch": columns, "episodes": module_episodes, "rl_module": module})
+        own = {
+            "batch": batch.get(module_id, {}),
+            "episodes": module_episodes,
+            "rl_module": None if rl_module is None else rl_module[module_id],
+            "shared_data": arguments["shared_data"].setdefault(module_id, {}),
+        }
+        batch[module_id] = call(**{**arguments, **own})
     return batch

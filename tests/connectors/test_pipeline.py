@@ -8,12 +8,21 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
-from connectors import Connector, ConnectorPipeline, env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
+from connectors import (
+    Connector,
+    ConnectorPipeline,
+    LearnerPipeline,
+    env_to_module_pipeline,
+    learner_pipeline,
+    module_to_env_pipeline,
+)
 from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter
-from connectors.learner import AddObservations, GeneralizedAdvantageEstimation, VTrace
-from episodes import SingleAgentEpisode
+from connectors.learner import AddObservations, BatchItems, GeneralizedAdvantageEstimation, NumpyToTensor, VTrace
+from connectors.learner import FrameStacking as StackFrames
+from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import InvalidArgument, StateMismatch, UnknownKey, UnwiredPipeline, WrongType
 
 
@@ -181,18 +190,35 @@ def test_a_trace_tells_what_each_piece_got_and_gave() -> None:
     assert set(batch) == set(trace[3].gave)
 
 
+class ByModule(LearnerPipeline):
+    """Gets its episodes sorted by module already."""
+
+    def packed(self, episodes: Any) -> Any:
+        return {module_id: EpisodePack.from_episodes(each) for module_id, each in episodes.items()}
+
+
+class Sums:
+    def compute_values(self, batch: dict[str, Any]) -> torch.Tensor:
+        return batch["obs"].sum(-1)
+
+
 def test_pieces_run_once_for_each_module_where_there_are_several() -> None:
-    pipeline = learner_pipeline(returns=GeneralizedAdvantageEstimation())
     episode = SingleAgentEpisode.from_arrays(np.ones((3, 4), np.float32), [0, 1], [1.0, 2.0])
-    packs = {name: pipeline.packed([episode] * n) for name, n in (("one", 1), ("two", 2))}
-
-    class Values:
-        def compute_values(self, batch: dict[str, Any]) -> Any:
-            return batch["obs"].sum(-1)
-
-    pipeline.packed = lambda episodes: episodes  # type: ignore[method-assign]
-    batch = pipeline(rl_module={"one": Values(), "two": Values()}, episodes=packs)
-    assert {name: len(columns["advantages"]) for name, columns in batch.items()} == {"one": 2, "two": 4}
+    pieces = [
+        StackFrames(num_frames=2),
+        AddObservations(),
+        GeneralizedAdvantageEstimation(),
+        BatchItems(),
+        NumpyToTensor(),
+    ]
+    pipeline = ByModule(connectors=pieces)
+    batch = pipeline(rl_module={"one": Sums(), "two": Sums()}, episodes={"one": [episode], "two": [episode] * 2})
+    assert {module_id: columns["advantages"].shape for module_id, columns in batch.items()} == {
+        "one": (2,),
+        "two": (4,),
+    }
+    assert {module_id: columns["obs"].shape for module_id, columns in batch.items()} == {"one": (2, 8), "two": (4, 8)}
+    assert isinstance(batch["two"]["obs"], torch.Tensor)
 
 
 def test_pipelines_survive_pickling() -> None:
