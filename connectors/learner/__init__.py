@@ -12,6 +12,7 @@ from connectors.learner.add_time_dimension_and_zero_pad import AddTimeDimensionA
 from connectors.learner.compute_returns_to_go import ComputeReturnsToGo
 from connectors.learner.frame_stacking import FrameStacking
 from connectors.learner.generalized_advantage_estimation import GeneralizedAdvantageEstimation
+from connectors.learner.hindsight_relabel import HindsightRelabel
 from connectors.learner.pipeline import LearnerPipeline, learner_pipeline
 from connectors.learner.prev_actions_prev_rewards import PrevActionsPrevRewards
 from connectors.learner.v_trace import VTrace
@@ -28,6 +29,7 @@ __all__ = [
     "ComputeReturnsToGo",
     "FrameStacking",
     "GeneralizedAdvantageEstimation",
+    "HindsightRelabel",
     "LearnerPipeline",
     "NumpyToTensor",
     "PrevActionsPrevRewards",

@@ -1,0 +1,133 @@
+"""Goals that were reached, in place of those that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from connectors.connector import Batch, Connector
+from episodes import nested
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument, UnknownKey
+from episodes.pack import EpisodePack
+
+__all__ = ["HindsightRelabel"]
+
+STRATEGIES = ("future", "final", "episode")
+
+GoalFunction = Callable[[Any, Any, Any], np.ndarray]
+
+
+class HindsightRelabel(Connector):
+    """Gives some steps another goal: one that their episode reached. Their rewards are computed anew.
+
+    For environments whose observations have "achieved_goal" and "desired_goal". Of "obs", "new_obs" and "rewards" in
+    the batch, copies are changed; the episodes stay as they are. Comes after the pieces that write these columns.
+    https://arxiv.org/abs/1707.01495
+
+    Args:
+        compute_reward: the environment's `compute_reward(achieved_goals [k, ...], goals [k, ...], infos) -> [k]`;
+            `infos` is a list of dicts.
+        compute_terminated: likewise for "terminateds"; without it they stay as they are.
+        fraction: of the steps that get another goal.
+        strategy: which reached goals: `"future"`: of a random observation after the step; `"final"`: of the last
+            one; `"episode"`: of a random one but the first.
+        seed: of the generator that draws steps and goals.
+
+    Raises:
+        UnknownKey: the observations have no goals, because they are flattened, say.
+    """
+
+    reads = (Columns.OBS, Columns.NEXT_OBS, Columns.REWARDS)
+    writes = (Columns.OBS, Columns.NEXT_OBS, Columns.REWARDS)
+    reads_tracks = True
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        compute_reward: GoalFunction,
+        compute_terminated: GoalFunction | None = None,
+        fraction: float = 0.8,
+        strategy: str = "future",
+        seed: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        if not 0 <= fraction <= 1:
+            raise InvalidArgument(f"fraction={fraction}: give a number from 0 to 1")
+        if strategy not in STRATEGIES:
+            raise InvalidArgument(f"strategy={strategy!r}: give one of {list(STRATEGIES)}")
+        self._compute_reward = compute_reward
+        self._compute_terminated = compute_terminated
+        self.fraction = fraction
+        self.strategy = strategy
+        self._generator = np.random.default_rng(seed)
+        if compute_terminated is not None:
+            self.reads = self.writes = (*self.reads, Columns.TERMINATEDS)
+        super().__init__(input_observation_space, input_action_space, name=name)
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch,
+        episodes: EpisodePack,
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        achieved = self._achieved_goals(episodes.observations)
+        steps = np.flatnonzero(self._generator.random(episodes.num_steps) < self.fraction)
+        goals = nested.take(achieved, self._goal_rows(episodes, steps))
+        batch[Columns.OBS] = _with_goals(batch[Columns.OBS], steps, goals)
+        batch[Columns.NEXT_OBS] = _with_goals(batch[Columns.NEXT_OBS], steps, goals)
+        after = episodes.observation_rows(shift=1)[steps]
+        arguments = (nested.take(achieved, after), goals, [episodes.infos[row] for row in after.tolist()])
+        batch[Columns.REWARDS] = _replaced(batch[Columns.REWARDS], steps, self._compute_reward(*arguments))
+        if self._compute_terminated is not None:
+            flags = self._compute_terminated(*arguments)
+            batch[Columns.TERMINATEDS] = _replaced(batch[Columns.TERMINATEDS], steps, flags)
+        return batch
+
+    def _achieved_goals(self, observations: Any) -> Any:
+        if not isinstance(observations, dict) or not {"achieved_goal", "desired_goal"} <= observations.keys():
+            raise UnknownKey(
+                f"{self.name}: the observations are {nested.describe(observations)}; a goal environment's have "
+                "'achieved_goal' and 'desired_goal': store them as they come, and flatten them after relabelling"
+            )
+        return observations["achieved_goal"]
+
+    def _goal_rows(self, pack: EpisodePack, steps: np.ndarray) -> np.ndarray:
+        """The observation rows [k] whose achieved goals the steps get."""
+        episode_of = np.repeat(np.arange(len(pack)), pack.lengths)[steps]
+        after = pack.observation_rows(shift=1)[steps]
+        last = (pack.observation_offsets[1:] - 1)[episode_of]
+        if self.strategy == "final":
+            return last
+        first = after if self.strategy == "future" else last - pack.lengths[episode_of] + 1
+        return first + (self._generator.random(len(steps)) * (last - first + 1)).astype(np.int64)
+
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """The generator's state."""
+        return {"generator": self._generator.bit_generator.state}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on drawing where `get_state` was called."""
+        self._generator.bit_generator.state = state["generator"]
+
+
+def _with_goals(observations: dict[str, Any], steps: np.ndarray, goals: Any) -> dict[str, Any]:
+    wanted = nested.map_leaves(lambda leaf, new: _replaced(leaf, steps, new), observations["desired_goal"], goals)
+    return {**observations, "desired_goal": wanted}
+
+
+def _replaced(column: np.ndarray, steps: np.ndarray, values: Any) -> np.ndarray:
+    fits = np.can_cast(np.asarray(values).dtype, column.dtype, "same_kind")
+    changed = column.copy() if fits else column.astype(np.result_type(column, values))
+    changed[steps] = values
+    return changed
