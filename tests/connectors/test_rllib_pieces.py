@@ -167,9 +167,7 @@ def test_writing_to_an_episode_that_is_being_recorded_is_an_error() -> None:
         1, spaces.Box(0, 1, (1,)), spaces.Discrete(2), autoreset_mode=gym.vector.AutoresetMode.NEXT_STEP
     )
     recorder.reset(np.zeros((1, 1), np.float32), {})
-    recorder.step(
-        np.ones((1, 1), np.float32), np.zeros(1, int), np.ones(1), np.zeros(1, bool), np.zeros(1, bool), {}
-    )
+    recorder.step(np.ones((1, 1), np.float32), np.zeros(1, int), np.ones(1), np.zeros(1, bool), np.zeros(1, bool), {})
     pipeline = env_to_module_pipeline(spaces.Box(0, 1, (1,)), spaces.Discrete(2), pieces=[CountBasedCuriosity()])
     with pytest.raises(InvalidArgument, match=r"CountBasedCuriosity wrote .* put it into the learner pipeline"):
         pipeline(batch={"obs": np.zeros((1, 1), np.float32)}, episodes=recorder.episodes)
@@ -202,7 +200,11 @@ def test_items_are_changed_with_the_ids_of_their_episode() -> None:
         return items[0] + 1, items[1] + 1
 
     ConnectorV2.foreach_batch_item_change_in_place(batch, ["c", "d"], change)
-    assert seen == [((1, 10), ("E1", "left", "net")), ((2, 20), ("E1", "left", "net")), ((3, 30), ("E1", "left", "net"))]
+    assert seen == [
+        ((1, 10), ("E1", "left", "net")),
+        ((2, 20), ("E1", "left", "net")),
+        ((3, 30), ("E1", "left", "net")),
+    ]
     assert batch["c"].joined().tolist() == [2, 3, 4]
     assert batch["d"].joined().tolist() == [11, 21, 31]
     assert batch["c"].row_owners() == batch["d"].row_owners()
