@@ -1,4 +1,4 @@
-"""Two sides measured in one interleaved run: A B, B A, A B, ... and the median of each."""
+"""Two sides measured in one interleaved run: A B, B A, A B, ... and the medians of the rounds."""
 
 from __future__ import annotations
 
@@ -26,19 +26,16 @@ QUICK = Effort(rounds=5, seconds=0.006)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came out. Costs are in seconds (or bytes) per item; None where nothing was measured, and `note` says why."""
+    """What came out: medians over the rounds. None where nothing was measured, and `note` says why.
+
+    The ratio is the median of the rounds' own ratios, so that a disturbance that both sides share falls out.
+    """
 
     figure: Figure
-    ours: float | None = None
-    other: float | None = None
+    ours: float | None = None  # seconds (or bytes) per item
+    other: float | None = None  # likewise
+    ratio: float | None = None
     note: str = ""
-
-    @property
-    def ratio(self) -> float | None:
-        """The ratio that the bar is about."""
-        if self.ours is None or self.other is None:
-            return None
-        return self.figure.bar.ratio(self.ours, self.other)
 
     @property
     def holds(self) -> bool | None:
@@ -55,9 +52,11 @@ def measure(figure: Figure, effort: Effort, size: Size | None = None) -> Row:
         costs = interleaved([side.prepare(size) for side in sides], effort)
     except NotHere as reason:
         return Row(figure, note=str(reason))
+    ours = statistics.median(costs[0])
     if missing:
-        return Row(figure, ours=costs[0], note=f"not installed: {', '.join(missing)}")
-    return Row(figure, ours=costs[0], other=costs[1])
+        return Row(figure, ours=ours, note=f"not installed: {', '.join(missing)}")
+    ratio = statistics.median(map(figure.bar.ratio, *costs))
+    return Row(figure, ours=ours, other=statistics.median(costs[1]), ratio=ratio)
 
 
 def failure(figure: Figure, error: Exception) -> Row:
@@ -73,8 +72,8 @@ def installed(module: str) -> bool:
         return False
 
 
-def interleaved(works: list[Timed | Counted], effort: Effort) -> list[float]:
-    """Median costs per item, one for each piece of work, the sides taking turns in going first."""
+def interleaved(works: list[Timed | Counted], effort: Effort) -> list[list[float]]:
+    """Costs per item of each piece of work, one for each round; the sides take turns in going first."""
     gc.collect()
     gc.freeze()
     try:
@@ -87,7 +86,7 @@ def interleaved(works: list[Timed | Counted], effort: Effort) -> list[float]:
             order.reverse()
     finally:
         gc.unfreeze()
-    return [statistics.median(rounds) for rounds in costs]
+    return costs
 
 
 def enough_calls(work: Timed | Counted, seconds: float) -> int:
