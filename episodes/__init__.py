@@ -15,6 +15,7 @@ from episodes.batch_views import (
 )
 from episodes.columns import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID, Columns
 from episodes.errors import EpisodeError
+from episodes.multi_agent import MultiAgentEpisode
 from episodes.ongoing import OngoingEpisodes
 from episodes.pack import EpisodePack
 from episodes.recorder import VectorRecorder
@@ -23,6 +24,7 @@ from episodes.single_agent import SingleAgentEpisode
 
 __all__ = [
     "SingleAgentEpisode",
+    "MultiAgentEpisode",
     "EpisodePack",
     "VectorRecorder",
     "OngoingEpisodes",

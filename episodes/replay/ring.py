@@ -26,15 +26,14 @@ class Allocator:
     def empty(self, size: int, item: np.ndarray) -> np.ndarray:
         """An array [size + 1, ...], its last row zeros, for items like those of `item` [k, ...]."""
         shape = (size + 1, *item.shape[1:])
-        array = np.empty(shape, item.dtype) if self.path is None else self._file(shape, item.dtype)
+        array = np.empty(shape, item.dtype) if self.path is None else self._file(self.path, shape, item.dtype)
         array[size] = np.zeros((), item.dtype)
         return array
 
-    def _file(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        assert self.path is not None
-        self.path.mkdir(parents=True, exist_ok=True)
+    def _file(self, folder: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        folder.mkdir(parents=True, exist_ok=True)
         self._num_files += 1
-        file = self.path / f"ring_{self._num_files}.npy"
+        file = folder / f"ring_{self._num_files}.npy"
         return np.asarray(np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape))
 
 
