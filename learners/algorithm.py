@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -74,7 +75,7 @@ class Algorithm(nn.Module, ABC):
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(deepcopy(state["optimizer"]))  # it would keep the tensors that it is given
         if self.scheduler is not None and state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self.generator.set_state(state["generator"].cpu())

@@ -161,6 +161,15 @@ def test_a_restored_run_goes_on_as_if_it_had_never_stopped():
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def test_a_restored_run_shares_no_memory_with_its_source():
+    ppo, restored = PPO(policy()), PPO(policy())
+    ppo.update(bandit_episodes(seed=1))
+    restored.load_state_dict(ppo.state_dict())
+    moments = ppo.optimizer.state_dict()["state"][0]["exp_avg"].clone()
+    restored.update(bandit_episodes(seed=2))
+    assert torch.equal(ppo.optimizer.state_dict()["state"][0]["exp_avg"], moments)
+
+
 def test_padding_teaches_nothing():
     """A recurrent train batch with garbage in its padding gives the same weights as one with zeros there."""
     generator = torch.Generator().manual_seed(3)

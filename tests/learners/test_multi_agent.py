@@ -1,0 +1,137 @@
+"""Algorithms of several modules: who learns from whose steps, and the state of them all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from episodes.errors import InvalidArgument, UnknownKey
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from learners import PPO, MLPPolicy, MultiAgentAlgorithm, PPOConfig
+from learners.multi_agent import episodes_by_module
+
+OBSERVATIONS = {"a": spaces.Box(-1.0, 1.0, (2,)), "b": spaces.Box(-1.0, 1.0, (3,))}
+ACTIONS = {"a": spaces.Discrete(2), "b": spaces.Discrete(4)}
+
+
+def game(num_steps: int, agents: tuple[str, ...] = ("a", "b"), seed: int = 0, **kwargs) -> MultiAgentEpisode:
+    """All agents observe and act at every step, each in spaces of its own, and are truncated at the end."""
+    rng = np.random.default_rng(seed)
+
+    def observed() -> dict[str, np.ndarray]:
+        return {agent: rng.uniform(-1, 1, OBSERVATIONS[agent[0]].shape).astype(np.float32) for agent in agents}
+
+    episode = MultiAgentEpisode(**kwargs)
+    episode.add_env_reset(observations=observed())
+    for t in range(num_steps):
+        actions = {agent: int(rng.integers(ACTIONS[agent[0]].n)) for agent in agents}
+        episode.add_env_step(
+            observed(),
+            actions,
+            {agent: float(actions[agent] == 1) for agent in agents},
+            truncateds={"__all__": t == num_steps - 1},
+            extra_model_outputs={agent: {"action_logp": np.float32(-np.log(ACTIONS[agent[0]].n))} for agent in agents},
+        )
+    return episode
+
+
+def algorithm(modules: tuple[str, ...] = ("a", "b"), **kwargs) -> MultiAgentAlgorithm:
+    algorithms = {}
+    for seed, module_id in enumerate(modules):
+        generator = torch.Generator().manual_seed(seed)
+        policy = MLPPolicy(OBSERVATIONS[module_id], ACTIONS[module_id], hidden_sizes=(8,), generator=generator)
+        algorithms[module_id] = PPO(policy, PPOConfig(learning_rate=1e-2, gamma=0.0, lambda_=0.0))
+    return MultiAgentAlgorithm(algorithms, **kwargs)
+
+
+def weights(module: torch.nn.Module) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+def own_module(agent_id: str, episode: MultiAgentEpisode) -> str:
+    return agent_id[0]
+
+
+def test_each_module_learns_from_its_own_agents_steps():
+    learner = algorithm()
+    metrics = learner.update([game(100, agent_to_module_mapping_fn=own_module)])
+    assert list(metrics) == ["a", "b"]
+    for module_id in ("a", "b"):
+        rows = torch.zeros(1, *OBSERVATIONS[module_id].shape)
+        policy = learner.policies[module_id]
+        probabilities = policy({"obs": rows})["action_dist_inputs"].softmax(-1)[0]
+        assert probabilities.argmax() == 1
+        assert probabilities[1] > 1.1 / ACTIONS[module_id].n
+
+
+def test_agents_of_one_module_are_one_batch():
+    episode = game(10, ("a1", "a2", "b1"), agent_to_module_mapping_fn=own_module)
+    packs = episodes_by_module([episode])
+    assert {module_id: len(pack) for module_id, pack in packs.items()} == {"a": 2, "b": 1}
+    agents = episode.agent_episodes
+    assert np.array_equal(packs["a"][1].get_observations(), np.stack(agents["a2"].get_observations()))
+
+
+def test_a_pack_and_its_episodes_teach_the_same():
+    rng = np.random.default_rng(0)
+    agents = [
+        SingleAgentEpisode.from_arrays(
+            rng.uniform(-1, 1, (21, 2)).astype(np.float32),
+            rng.integers(0, 2, 20),
+            rng.normal(size=20),
+            truncated=True,
+            module_id=module_id,
+            extra_model_outputs={"action_logp": np.full(20, np.log(0.5), np.float32)},
+        )
+        for module_id in ("x", "y", "x")
+    ]
+
+    def learned(episodes):
+        policies = {name: MLPPolicy(OBSERVATIONS["a"], ACTIONS["a"], generator=torch.Generator()) for name in "xy"}
+        learner = MultiAgentAlgorithm({name: PPO(policy) for name, policy in policies.items()})
+        learner.update(episodes)
+        return weights(learner)
+
+    assert all(map(torch.equal, learned(agents), learned(EpisodePack.from_episodes(agents))))
+
+
+def test_modules_that_are_not_trained_stay_as_they_are():
+    learner = algorithm(train=["b"])
+    before = weights(learner["a"]), weights(learner["b"])
+    assert list(learner.update([game(20, agent_to_module_mapping_fn=own_module)])) == ["b"]
+    assert all(map(torch.equal, before[0], weights(learner["a"])))
+    assert not all(map(torch.equal, before[1], weights(learner["b"])))
+
+
+def test_a_module_whose_agents_did_nothing_is_left_out():
+    assert list(algorithm().update([game(20, ("a",), agent_to_module_mapping_fn=own_module)])) == ["a"]
+
+
+def test_episodes_without_module_ids_belong_to_the_default_module():
+    episode = SingleAgentEpisode.from_arrays(np.zeros((3, 2), np.float32), np.zeros(2, np.int64), np.ones(2))
+    assert list(episodes_by_module([episode])) == ["default_policy"]
+    assert list(episodes_by_module(EpisodePack.from_episodes([episode]))) == ["default_policy"]
+
+
+def test_a_restored_state_goes_on_alike_for_every_module():
+    episodes = [game(30, seed=seed, agent_to_module_mapping_fn=own_module) for seed in (0, 1)]
+    learner, restored = algorithm(), algorithm()
+    learner.update(episodes[:1])
+    restored.load_state_dict(learner.state_dict())
+    assert learner.update(episodes[1:]) == restored.update(episodes[1:])
+
+
+def test_a_module_without_an_algorithm_is_named():
+    with pytest.raises(UnknownKey, match="'b' acted"):
+        algorithm(("a",)).update([game(5, agent_to_module_mapping_fn=own_module)])
+    with pytest.raises(UnknownKey, match="the modules are a"):
+        algorithm(("a",), train=["c"])
+
+
+def test_no_episodes_are_an_error():
+    with pytest.raises(InvalidArgument, match="no episodes"):
+        algorithm().update([])
