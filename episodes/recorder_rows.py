@@ -34,6 +34,7 @@ class RecordedRows:
         self.terminateds = RowBlock("terminateds", flags, num_envs, _FIRST_CAPACITY, bool)
         self.truncateds = RowBlock("truncateds", flags, num_envs, _FIRST_CAPACITY, bool)
         self.replaced = RowBlock("replaced", flags, num_envs, _FIRST_CAPACITY, bool)
+        self._in_order: list[Any] = []  # the tracks as `write` gets them
         self._any_replaced = False
         self._capacity = _FIRST_CAPACITY
         self._observation_dtypes = dtypes_of(observation_space)
@@ -64,13 +65,16 @@ class RecordedRows:
             self._grow()
         if self.actions is None or extras.keys() != self.extras.keys():
             self._start_columns(at, actions, rewards, extras, base)
-        put_row(self.observations, at, observations)
-        put_row(self.actions, at, actions)
-        self.rewards.put(at, rewards)
-        self.terminateds.put(at, terminateds)
-        self.truncateds.put(at, truncateds)
-        for key, blocks in self.extras.items():
-            put_row(blocks, at, extras[key])
+        rows = [observations, actions, rewards, terminateds, truncateds]
+        for key in self.extras:
+            rows.append(extras[key])
+        for block, row in zip(self._in_order, rows, strict=True):
+            if type(block) is not RowBlock:
+                put_row(block, at, row)
+            elif type(row) is np.ndarray and row.dtype is block.dtype and row.shape == block.shape:
+                block.data[at] = row  # what `put` does, without the call: this is the hot path
+            else:
+                block.put(at, row)
 
     def commit(self, info: dict[str, Any]) -> None:
         """Count the row that was written."""
@@ -92,6 +96,8 @@ class RecordedRows:
             self.actions = action_blocks
         self.extras = made
         self.steps_from = at - 1
+        tracks = (self.observations, self.actions, self.rewards, self.terminateds, self.truncateds)
+        self._in_order = [*tracks, *made.values()]
 
     def _blocks(self, name: str, row: Any, dtypes: Any = None) -> Any:
         return make_blocks(name, row, self.num_envs, self._capacity, dtypes)

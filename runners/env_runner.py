@@ -86,6 +86,11 @@ class SingleAgentEnvRunner:
         self._running = RunningReturns(self.num_envs)
         self._on_step = calls_of(hooks, "on_step")
         self._on_episode_end = calls_of(hooks, "on_episode_end")
+        self._is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        self._watches_endings = bool(self._on_episode_end) or self.autoreset_mode is AutoresetMode.DISABLED
+        # With one environment, the row after an ending is a reset and nothing else: the policy need not be asked.
+        self._skips_ignored = self.autoreset_mode is AutoresetMode.NEXT_STEP and self.num_envs == 1
+        self._ignored_actions: tuple[Any, Any, dict[str, Any]] | None = None
         self._shared_data: dict[str, Any] = {}
         self._ended: tuple[np.ndarray, np.ndarray] = (self.stats.returns, self.stats.lengths)
         self._observations: Any = None  # the newest row, rewritten
@@ -109,6 +114,7 @@ class SingleAgentEnvRunner:
         self.env_to_module = env_to_module
         self.module_to_env = module_to_env
         self._rewrite = getattr(env_to_module, "rewrite", _unchanged)
+        self._rewrites = self._rewrite is not _unchanged
 
     def _recorded_space(self) -> gym.Space | None:
         own = self.env.single_observation_space
@@ -176,18 +182,20 @@ class SingleAgentEnvRunner:
         self._observations = self._rewrite(observations)
         self._recorder.reset(self._observations, infos)
         self._needs_reset = False
+        self._ignored_actions = None
 
     def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> None:
         missing = num_timesteps
         while missing > 0:
             for _ in range(-(-missing // self.num_envs)):
-                self._step(*act(explore))
+                self._step(*(self._ignored_actions or act(explore)))
             missing = num_timesteps - self._recorder.num_steps
 
     def _run_episodes(self, quotas: np.ndarray, act: Callable[..., Any], explore: bool) -> None:
         missing = quotas.copy()
         while np.any(missing > 0):
-            missing -= self._step(*act(explore))
+            terminateds, truncateds = self._step(*(self._ignored_actions or act(explore)))
+            missing -= np.logical_or(terminateds, truncateds)
         self._needs_reset = True
 
     def _policy_actions(self, explore: bool) -> tuple[Any, Any, dict[str, Any]]:
@@ -215,26 +223,39 @@ class SingleAgentEnvRunner:
             return actions, actions, {}
         return self.module_to_env[NormalizeAndClipActions].from_env(actions), actions, {}
 
-    def _step(self, actions: Any, actions_for_env: Any, outputs: dict[str, Any]) -> np.ndarray:
-        """One vector step, recorded; where an episode ended, bool [N]."""
+    def _step(self, actions: Any, actions_for_env: Any, outputs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """One vector step, recorded; its terminateds and truncateds, bool [N] each."""
         recorder = self._recorder
         observations, rewards, terminateds, truncateds, infos = self.env.step(actions_for_env)
-        done = np.logical_or(terminateds, truncateds)
-        any_done = np.count_nonzero(done)
         last = None
-        if any_done and self.autoreset_mode is AutoresetMode.SAME_STEP:
-            last = self._rewrite(final_observations_of(infos, np.flatnonzero(done)))
-        self._observations = observations = self._rewrite(observations, recorder.episodes)
+        if self._is_same_step:
+            last = self._last_observations(infos, terminateds | truncateds)
+        if self._rewrites:
+            observations = self._rewrite(observations, recorder.episodes)
+        self._observations = observations
         recorder.step(observations, actions, rewards, terminateds, truncateds, infos, outputs, final_observations=last)
-        if any_done and self._on_episode_end:
-            for episode in recorder.ended():
-                for call in self._on_episode_end:
-                    call(self, episode)
-        if any_done and self.autoreset_mode is AutoresetMode.DISABLED:
-            self._reset_where(done)
+        if self._watches_endings:
+            self._after_step(terminateds | truncateds)
+        if self._skips_ignored:
+            done = terminateds[0] or truncateds[0]
+            self._ignored_actions = (actions, actions_for_env, outputs) if done else None
         for call in self._on_step:
             call(self)
-        return done
+        return terminateds, truncateds
+
+    def _last_observations(self, infos: dict[str, Any], done: np.ndarray) -> Any:
+        if not np.count_nonzero(done):
+            return None
+        return self._rewrite(final_observations_of(infos, np.flatnonzero(done)))
+
+    def _after_step(self, done: np.ndarray) -> None:
+        if not np.count_nonzero(done):
+            return
+        for episode in self._recorder.ended() if self._on_episode_end else ():
+            for call in self._on_episode_end:
+                call(self, episode)
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            self._reset_where(done)
 
     def _reset_where(self, done: np.ndarray) -> None:
         observations, infos = self.env.reset(options={"reset_mask": done.copy()})

@@ -1,0 +1,422 @@
+"""The runner: whole episodes out of real environments, however they are cut, reset and counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from connectors import ObservationRewriter, env_to_module_pipeline, module_to_env_pipeline
+from connectors.env_to_module import FrameStacking, MeanStdFilter
+from episodes import nested
+from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, WrongType
+from episodes.pack import EpisodePack
+from learners import LSTMPolicy, MLPPolicy
+from runners import Hook, SingleAgentEnvRunner
+
+MODES = list(AutoresetMode)
+
+
+class Counter(gym.Env):
+    """Observations count the steps of all episodes; episodes have one length, and end in one way."""
+
+    observation_space = spaces.Box(-1e6, 1e6, (2,), np.float32)
+    action_space = spaces.Box(-2, 2, (1,), np.float32)
+
+    def __init__(self, length: int = 3, truncates: bool = False) -> None:
+        self.length, self.truncates = length, truncates
+        self.episode = self.t = 0
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self.episode, self.t], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.t < self.length
+        self.t += 1
+        done = self.t == self.length
+        return self._observation(), float(self.t), done and not self.truncates, done and self.truncates, {"t": self.t}
+
+
+class Halves:
+    """A policy that answers with half of the observation's second number."""
+
+    def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        assert not torch.is_grad_enabled()
+        obs = batch["obs"]
+        return {
+            "actions": torch.tanh(obs[:, 1:] / 2),
+            "seen": obs.clone(),
+            "explored": torch.full((len(obs),), explore),
+        }
+
+
+def counters(*lengths: int, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **options: Any) -> SyncVectorEnv:
+    return SyncVectorEnv([lambda n=n: Counter(n, **options) for n in lengths], autoreset_mode=mode)
+
+
+def check_steps(pack: EpisodePack) -> None:
+    """Every step's policy saw the observation before it, and the next one is a step further."""
+    for episode in pack:
+        observations = episode.get_observations()
+        np.testing.assert_array_equal(observations[:, 1], episode.t_started + np.arange(len(episode) + 1))
+        assert len(set(observations[:, 0])) == 1
+        np.testing.assert_array_equal(episode.get_extra_model_outputs("seen"), observations[:-1])
+        np.testing.assert_array_equal(episode.get_rewards(), observations[1:, 1])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_recorded_action_belongs_to_the_observation_that_the_policy_saw(mode):
+    runner = SingleAgentEnvRunner(counters(3, 5, 1, mode=mode), Halves(), seed=1)
+    for count in (1, 7, 20, 1):
+        pack = runner.sample(num_timesteps=count)
+        assert count <= pack.num_steps < count + 3
+        check_steps(pack)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_time_limit_keeps_its_true_last_observation(mode):
+    runner = SingleAgentEnvRunner(counters(4, 4, mode=mode, truncates=True), Halves())
+    pack = runner.sample(num_timesteps=40)
+    ended = [episode for episode in pack if episode.is_done]
+    assert ended
+    for episode in ended:
+        assert episode.is_truncated
+        assert not episode.is_terminated
+        assert episode.get_observations(-1)[1] == 4
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_episode_cut_by_sample_goes_on_with_its_id_and_its_lookback(mode):
+    runner = SingleAgentEnvRunner(counters(50, mode=mode), Halves(), len_lookback_buffer=2)
+    first, second = runner.sample(num_timesteps=10)[0], runner.sample(num_timesteps=10)[0]
+    assert (first.id_, first.t, first.is_done) == (second.id_, second.t_started, False)
+    assert second.lookback == 2
+    np.testing.assert_array_equal(second.get_rewards([-2, -1], neg_index_as_lookback=True), [9, 10])
+    first.concat_episode(second)
+    assert len(first) == 20
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_collecting_episodes_does_not_favour_short_ones(mode):
+    runner = SingleAgentEnvRunner(counters(2, 20, mode=mode), Halves())
+    pack = runner.sample(num_episodes=10)
+    assert sorted(pack.lengths.tolist()) == [2] * 5 + [20] * 5
+    assert (pack.terminated & (pack.t_started == 0)).all()
+    check_steps(pack)
+    assert sorted(runner.sample(num_episodes=3).lengths.tolist()) == [2, 2, 20]
+
+
+def test_the_number_of_episodes_is_exact_after_steps_were_sampled_too():
+    runner = SingleAgentEnvRunner(counters(4, 6), Halves())
+    runner.sample(num_timesteps=5)
+    pack = runner.sample(num_episodes=1)
+    assert len(pack) == 1
+    assert (pack[0].t_started, len(pack[0])) == (0, 4)
+    check_steps(runner.sample(num_timesteps=5))
+
+
+@pytest.mark.parametrize("counts", [{}, {"num_timesteps": 5, "num_episodes": 5}, {"num_timesteps": 0}])
+def test_asking_for_both_counts_for_none_or_for_nothing_is_an_error(counts):
+    runner = SingleAgentEnvRunner(counters(3), Halves())
+    with pytest.raises(InvalidArgument, match="sample"):
+        runner.sample(**counts)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_lengths_and_returns_are_those_of_whole_episodes_however_they_were_cut(mode):
+    runner = SingleAgentEnvRunner(counters(7, 11, mode=mode), Halves())
+    returns, lengths = [], []
+    for _ in range(30):
+        runner.sample(num_timesteps=3)
+        returns += runner.stats.returns.tolist()
+        lengths += runner.stats.lengths.tolist()
+    assert set(zip(lengths, returns, strict=True)) == {(7, 28.0), (11, 66.0)}
+    assert runner.num_episodes == len(lengths) > 6
+    assert runner.stats.steps_per_second > 0
+    assert runner.metrics()["num_steps_total"] == runner.num_steps >= 90
+
+
+def test_a_reset_in_mid_episode_leaves_a_boundary():
+    runner = SingleAgentEnvRunner(counters(50), Halves())
+    cut = runner.sample(num_timesteps=5)[0]
+    fresh = runner.sample(num_timesteps=5, force_reset=True)[0]
+    assert not cut.is_done
+    assert fresh.id_ != cut.id_
+    assert fresh.t_started == 0
+    assert fresh.get_observations(0)[0] == cut.get_observations(0)[0] + 1
+    assert runner.stats.num_episodes == 0
+
+
+def test_the_row_whose_action_is_ignored_is_no_step():
+    runner = SingleAgentEnvRunner(counters(1, 1, 2), Halves())
+    pack = runner.sample(num_timesteps=30)
+    check_steps(pack)
+    assert set(pack.lengths.tolist()) == {1, 2}
+
+
+def test_actions_are_recorded_as_the_policy_made_them_and_stepped_in_the_environments_units():
+    class Seen(Counter):
+        taken: list[float] = []
+
+        def step(self, action: Any) -> Any:
+            self.taken.append(float(action[0]))
+            return super().step(action)
+
+    runner = SingleAgentEnvRunner(Seen, Halves())
+    recorded = runner.sample(num_timesteps=3)[0].get_actions()[:, 0]
+    np.testing.assert_allclose(recorded, np.tanh([0, 0.5, 1]), rtol=1e-6)
+    np.testing.assert_allclose(Seen.taken, 2 * recorded, rtol=1e-6)
+
+
+def test_random_actions_are_recorded_in_the_policys_units():
+    runner = SingleAgentEnvRunner(counters(50), None, seed=3)
+    actions = runner.sample(num_timesteps=50, random_actions=True)[0].get_actions()
+    assert np.abs(actions).max() <= 1
+    assert actions.std() > 0.3
+    with pytest.raises(InvalidArgument, match="no policy"):
+        runner.sample(num_timesteps=1)
+
+
+def test_after_random_actions_the_policys_outputs_may_begin():
+    runner = SingleAgentEnvRunner(counters(50), Halves(), len_lookback_buffer=3)
+    runner.sample(num_timesteps=5, random_actions=True)
+    pack = runner.sample(num_timesteps=5)
+    check_steps(pack)
+    assert pack.lookbacks.tolist() == [0]  # there are no outputs to look back on
+
+
+def test_explore_reaches_the_policy():
+    runner = SingleAgentEnvRunner(counters(50), Halves())
+    assert not runner.sample(num_timesteps=3, explore=False)[0].get_extra_model_outputs("explored").any()
+    assert runner.sample(num_timesteps=3)[0].get_extra_model_outputs("explored").all()
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_a_seed_decides_everything(num_envs):
+    def sampled(seed: int) -> EpisodePack:
+        env = gym.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="sync")
+        generator = torch.Generator().manual_seed(7)
+        policy = MLPPolicy(env.single_observation_space, env.single_action_space, generator=generator)
+        runner = SingleAgentEnvRunner(env, policy, seed=seed)
+        packs = [runner.sample(num_timesteps=30, random_actions=True), runner.sample(num_timesteps=60)]
+        return EpisodePack.concat([pack.replace(extra_model_outputs={}) for pack in packs])
+
+    first, same, other = sampled(1), sampled(1), sampled(2)
+    for path, track in first.tracks.items():
+        np.testing.assert_array_equal(track, same.tracks[path])
+    assert not np.array_equal(first.observations, other.observations)
+    assert not set(first.ids) & set(same.ids)
+
+
+def test_hooks_see_each_step_and_the_whole_end_of_each_episode():
+    class Watch(Hook):
+        def __init__(self) -> None:
+            self.steps, self.ends = 0, []
+
+        def on_step(self, runner: Any) -> None:
+            self.steps += 1
+            assert len(runner.episodes) == 2
+
+        def on_episode_end(self, runner: Any, episode: Any) -> None:
+            self.ends.append((episode.id_, len(episode), episode.is_terminated, float(episode.get_observations(-1)[1])))
+
+    for mode in MODES:
+        watch = Watch()
+        runner = SingleAgentEnvRunner(counters(3, 4, mode=mode), Halves(), hooks=[watch])
+        pack = runner.sample(num_timesteps=40)
+        assert watch.steps >= 20
+        expected = {(e.id_, len(e), True, float(len(e))) for e in pack if e.is_done}
+        assert set(watch.ends) == expected
+        assert len(watch.ends) == len(expected)
+
+
+class Doubled(ObservationRewriter):
+    """Counts what it rewrites."""
+
+    rows = 0
+
+    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
+        self.rows += len(observations)
+        return observations * 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_observation_is_rewritten_once_and_stored_so(mode):
+    env = counters(3, 5, mode=mode)
+    doubled = Doubled()
+    pipeline = env_to_module_pipeline(env.single_observation_space, env.single_action_space, pieces=[doubled])
+    runner = SingleAgentEnvRunner(env, Halves(), env_to_module=pipeline)
+    packs = [runner.sample(num_timesteps=7) for _ in range(3)]
+    for episode in (episode for pack in packs for episode in pack):
+        np.testing.assert_array_equal(
+            episode.get_observations()[:, 1] / 2, episode.t_started + np.arange(len(episode) + 1)
+        )
+        np.testing.assert_array_equal(episode.get_extra_model_outputs("seen"), episode.get_observations(slice(0, -1)))
+    whole = {episode.id_: episode.t for pack in packs for episode in pack}
+    waiting = np.flatnonzero(runner.episodes.ages == 0)  # those that were just reset are in no pack
+    assert doubled.rows == sum(steps + 1 for steps in whole.values()) + len(waiting)
+
+
+def test_frame_stacks_reach_over_the_end_of_a_sample():
+    env = counters(50)
+    spaces_ = (env.single_observation_space, env.single_action_space)
+    pipeline = env_to_module_pipeline(*spaces_, pieces=[FrameStacking(num_frames=3)])
+    runner = SingleAgentEnvRunner(
+        env, lambda batch, explore: {"actions": batch["obs"][..., :1, 1], "seen": batch["obs"]}, env_to_module=pipeline
+    )
+    runner.sample(num_timesteps=4)
+    pack = runner.sample(num_timesteps=2)
+    seen = pack[0].get_extra_model_outputs("seen").reshape(2, -1)
+    assert {2.0, 3.0, 4.0} <= set(seen[0].tolist())
+    assert {3.0, 4.0, 5.0} <= set(seen[1].tolist())
+
+
+def test_a_recurrent_policy_goes_on_with_its_state_and_begins_anew_with_each_episode():
+    env = counters(5, 50)
+    policy = LSTMPolicy(env.single_observation_space, env.single_action_space)
+    runner = SingleAgentEnvRunner(env, policy, seed=0)
+    episodes: dict[str, list[Any]] = {}
+    for _ in range(4):
+        for chunk in runner.sample(num_timesteps=7):
+            episodes.setdefault(chunk.id_, []).append(chunk)
+    assert max(map(len, episodes.values())) == 4
+    for chunks in episodes.values():
+        state = {part: {name: torch.zeros(1, 64) for name in ("h", "c")} for part in ("actor", "critic")}
+        for chunk in chunks:
+            for t in range(len(chunk)):
+                obs = torch.tensor(chunk.get_observations(t))[None, None]
+                with torch.no_grad():
+                    state = policy({"obs": obs, "state_in": state}, explore=True)["state_out"]
+                recorded = torch.tensor(chunk.get_extra_model_outputs("state_out", t)["actor"]["h"])
+                torch.testing.assert_close(recorded, state["actor"]["h"][0])
+
+
+def test_a_filters_statistics_are_part_of_the_state():
+    def make() -> SingleAgentEnvRunner:
+        env = counters(3, 5)
+        pipeline = env_to_module_pipeline(
+            env.single_observation_space, env.single_action_space, pieces=[MeanStdFilter()]
+        )
+        return SingleAgentEnvRunner(env, Halves(), env_to_module=pipeline, seed=4)
+
+    first, second = make(), make()
+    first.sample(num_timesteps=20)
+    second.set_state(first.get_state())
+    assert second.num_steps == first.num_steps
+    assert nested.equal(second.get_state()["env_to_module"], first.get_state()["env_to_module"])
+    first.set_state(first.get_state())
+    a, b = first.sample(num_timesteps=10), second.sample(num_timesteps=10)
+    np.testing.assert_array_equal(a.observations[:, 1], b.observations[:, 1])
+
+
+def test_an_error_in_a_policy_leaves_a_runner_that_goes_on():
+    class Fails(Halves):
+        calls = 0
+
+        def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
+            self.calls += 1
+            if self.calls == 3:
+                raise ZeroDivisionError
+            return super().__call__(batch, explore)
+
+    runner = SingleAgentEnvRunner(counters(50), Fails())
+    with pytest.raises(ZeroDivisionError):
+        runner.sample(num_timesteps=5)
+    pack = runner.sample(num_timesteps=5)
+    check_steps(pack)
+    assert pack.lengths.tolist() == [2, 5]  # what was recorded before the error is not lost
+
+
+def test_a_policy_without_actions_is_told_what_it_gave():
+    runner = SingleAgentEnvRunner(counters(3), lambda batch, explore: {"logits": batch["obs"]})
+    with pytest.raises(UnknownKey, match="logits"):
+        runner.sample(num_timesteps=1)
+
+
+def test_a_policy_that_loses_a_row_is_told_so():
+    runner = SingleAgentEnvRunner(counters(3, 3), lambda batch, explore: {"actions": batch["obs"][:1, 1:]})
+    with pytest.raises(ValueError, match="1 rows"):
+        runner.sample(num_timesteps=1)
+
+
+def test_an_unknown_environment_id_is_an_error_that_names_it():
+    with pytest.raises(InvalidArgument, match="NoSuchPole-v1"):
+        SingleAgentEnvRunner("NoSuchPole-v1", Halves())
+
+
+def test_a_vector_environment_with_an_unknown_autoreset_mode_is_an_error():
+    env = CartPoleVectorEnv(2)
+    env.metadata = {**env.metadata, "autoreset_mode": "Sometimes"}
+    with pytest.raises(InvalidArgument, match="'Sometimes' is not known; there are 'NextStep'"):
+        SingleAgentEnvRunner(env, Halves())
+    env.metadata = {}
+    with pytest.raises(InvalidArgument, match="pass autoreset_mode"):
+        SingleAgentEnvRunner(env, Halves())
+    assert (
+        SingleAgentEnvRunner(env, autoreset_mode="NextStep").sample(num_timesteps=50, random_actions=True).num_steps
+        >= 50
+    )
+
+
+def test_environments_of_one_class_and_two_autoreset_modes_are_told_apart():
+    same, other = counters(3, mode=AutoresetMode.SAME_STEP), counters(3, mode=AutoresetMode.DISABLED)
+    assert SingleAgentEnvRunner(same).autoreset_mode is AutoresetMode.SAME_STEP
+    assert SingleAgentEnvRunner(other).autoreset_mode is AutoresetMode.DISABLED
+
+
+@pytest.mark.parametrize("wrong", [{"num_envs": 3}, {"autoreset_mode": "SameStep"}])
+def test_arguments_that_a_vector_environment_contradicts_are_errors(wrong):
+    with pytest.raises(InvalidArgument):
+        SingleAgentEnvRunner(counters(2, 2), Halves(), **wrong)
+
+
+@pytest.mark.parametrize(("env", "error"), [(7, WrongType), (lambda: 7, WrongType)])
+def test_what_is_no_environment_is_an_error(env, error):
+    with pytest.raises(error, match="int"):
+        SingleAgentEnvRunner(env, Halves())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_environments_are_made_from_ids_and_makers(mode, vectorization):
+    with SingleAgentEnvRunner(
+        "CartPole-v1", num_envs=2, seed=0, vectorization=vectorization, autoreset_mode=mode
+    ) as runner:
+        assert isinstance(runner.env, AsyncVectorEnv if vectorization == "async" else SyncVectorEnv)
+        pack = runner.sample(num_timesteps=100, random_actions=True)
+        ended = pack.terminated
+        assert ended.sum() >= 2
+        for episode in (pack[int(i)] for i in np.flatnonzero(ended)):
+            x, _, angle, _ = episode.get_observations(-1)
+            assert abs(x) > 2.4 or abs(angle) > 0.2  # the true last observation
+            assert np.abs(episode.get_observations(0)).max() <= 0.05
+    with pytest.raises(EpisodeStateError, match="close"):
+        runner.sample(num_timesteps=1)
+
+
+def test_cartpoles_own_vector_environment_is_sampled_whole():
+    policy = MLPPolicy(CartPoleVectorEnv(1).single_observation_space, spaces.Discrete(2))
+    runner = SingleAgentEnvRunner(CartPoleVectorEnv(64), policy, seed=0)
+    pack = runner.sample(num_timesteps=6400)
+    np.testing.assert_array_equal(pack.rewards, 1)
+    assert runner.stats.returns.tolist() == runner.stats.lengths.tolist()
+    assert {"action_dist_inputs", "action_logp"} <= set(pack.extra_model_outputs)
+
+
+def test_a_module_to_env_pipeline_of_ones_own_is_used():
+    env = counters(3)
+    pipeline = module_to_env_pipeline(env.single_observation_space, env.single_action_space, normalize_actions=False)
+    runner = SingleAgentEnvRunner(env, Halves(), module_to_env=pipeline)
+    assert runner.module_to_env is pipeline
+    assert runner.sample(num_timesteps=2).num_steps == 2
