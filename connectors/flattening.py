@@ -2,68 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+Path = tuple[Any, ...]  # keys and places from the outermost Dict or Tuple down
 
-def flatten_rows(space: gym.Space, rows: Any, dtype: Any = None) -> Any:
-    """The items, nested arrays [N, ...], as vectors [N, D] of a dtype, Gymnasium's own when None.
 
-    Of a space without a flat form, what Gymnasium makes of its items, in its dtypes.
+class Flattener:
+    """Makes vectors of a space's items; where each part goes is worked out once.
+
+    Args:
+        space: one whose items Gymnasium flattens to arrays (`space.is_np_flattenable`), or any other.
+        dtype: of the vectors; Gymnasium's own when None.
     """
-    if not space.is_np_flattenable:
-        return _flatten_parts(space, rows)
-    dtype = spaces.flatten_space(space).dtype if dtype is None else dtype
-    out = np.zeros((_num_rows(space, rows), spaces.flatdim(space)), dtype)
-    _flatten_into(out, space, rows)
-    return out
+
+    def __init__(self, space: gym.Space, dtype: Any = None) -> None:
+        self.space = space
+        self._parts: list[_Part] | None = None
+        if space.is_np_flattenable:
+            self.size = spaces.flatdim(space)
+            self.dtype = spaces.flatten_space(space).dtype if dtype is None else np.dtype(dtype)
+            self._parts = [_part_of(leaf, path, start) for leaf, path, start in _leaves(space)]
+
+    def __call__(self, rows: Any) -> Any:
+        """The items, nested arrays [N, ...], as vectors [N, D].
+
+        Of a space without a flat form, what Gymnasium makes of its items, in its structure and dtypes.
+        """
+        if self._parts is None:
+            return _flatten_irregular(self.space, rows)
+        columns = [_at(rows, part.path) for part in self._parts]
+        out = np.zeros((len(columns[0]) if columns else 0, self.size), self.dtype)
+        for part, column in zip(self._parts, columns, strict=True):
+            part.write(out, column)
+        return out
 
 
-def _flatten_into(out: np.ndarray, space: gym.Space, rows: Any) -> None:
-    """Write the flattened rows into `out` [N, D], which is zero."""
+def _leaves(space: gym.Space, path: Path = (), start: int = 0) -> Iterator[tuple[gym.Space, Path, int]]:
+    """(part, where it is in an item, where it begins in the vector) of each part that is no Dict or Tuple."""
+    if not isinstance(space, (spaces.Dict, spaces.Tuple)):
+        yield space, path, start
+        return
+    for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
+        yield from _leaves(part, (*path, key), start)
+        start += spaces.flatdim(part)
+
+
+def _at(rows: Any, path: Path) -> Any:
+    for key in path:
+        rows = rows[key]
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One part of the items, and its columns of the vectors."""
+
+    space: gym.Space
+    path: Path
+    start: int
+    size: int
+
+    def write(self, out: np.ndarray, rows: Any) -> None:
+        """Put the part's rows into `out` [N, D], which is zero there. Here: item by item."""
+        for vector, item in zip(out, rows, strict=True):
+            vector[self.start : self.start + self.size] = spaces.flatten(self.space, item)
+
+
+class _Raveled(_Part):
+    """Numbers, as they are."""
+
+    def write(self, out: np.ndarray, rows: Any) -> None:
+        out[:, self.start : self.start + self.size] = np.asarray(rows).reshape(len(out), self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class _OneHot(_Part):
+    """K choices, each as a one-hot vector."""
+
+    firsts: np.ndarray  # [K] the column that stands for choice 0
+
+    def write(self, out: np.ndarray, rows: Any) -> None:
+        num_rows, width = out.shape
+        columns = np.asarray(rows).reshape(num_rows, -1) + self.firsts
+        out.reshape(-1)[(columns + np.arange(0, num_rows * width, width)[:, None]).ravel()] = 1
+
+
+def _part_of(space: gym.Space, path: Path, start: int) -> _Part:
+    size = spaces.flatdim(space)
     match space:
-        case spaces.Dict() | spaces.Tuple():
-            start = 0
-            for part, part_rows in _parts(space, rows):
-                end = start + spaces.flatdim(part)
-                _flatten_into(out[:, start:end], part, part_rows)
-                start = end
         case spaces.Box() | spaces.MultiBinary():
-            out[...] = np.asarray(rows).reshape(out.shape)
+            return _Raveled(space, path, start, size)
         case spaces.Discrete():
-            out[np.arange(len(out)), np.asarray(rows, np.int64) - space.start] = 1
+            return _OneHot(space, path, start, size, np.array([start - space.start]))
         case spaces.MultiDiscrete():
-            choices = (np.asarray(rows, np.int64) - space.start).reshape(len(out), -1)
-            firsts = np.cumsum(space.nvec.ravel()) - space.nvec.ravel()
-            out[np.arange(len(out))[:, None], firsts + choices] = 1
-        case _:
-            for row, item in zip(out, rows, strict=True):
-                row[...] = spaces.flatten(space, item)
+            counts = space.nvec.ravel()
+            return _OneHot(space, path, start, size, start + np.cumsum(counts) - counts - space.start.ravel())
+    return _Part(space, path, start, size)
 
 
-def _flatten_parts(space: gym.Space, rows: Any) -> Any:
+def _flatten_irregular(space: gym.Space, rows: Any) -> Any:
     """The rows of a space without a flat form, flattened as far as Gymnasium does."""
     match space:
         case spaces.Dict():
-            return {key: _flatten_parts(part, rows[key]) for key, part in space.spaces.items()}
+            return {key: _flatten_irregular(part, rows[key]) for key, part in space.spaces.items()}
         case spaces.Tuple():
-            return tuple(_flatten_parts(part, rows[i]) for i, part in enumerate(space.spaces))
+            return tuple(_flatten_irregular(part, rows[i]) for i, part in enumerate(space.spaces))
         case spaces.Graph() | spaces.Sequence():
             return tuple(spaces.flatten(space, item) for item in rows)
-    return flatten_rows(space, rows)
-
-
-def _parts(space: spaces.Dict | spaces.Tuple, rows: Any) -> Sequence[tuple[gym.Space, Any]]:
-    if isinstance(space, spaces.Dict):
-        return [(part, rows[key]) for key, part in space.spaces.items()]
-    return list(zip(space.spaces, rows, strict=True))
-
-
-def _num_rows(space: gym.Space, rows: Any) -> int:
-    while isinstance(space, (spaces.Dict, spaces.Tuple)):
-        space, rows = _parts(space, rows)[0]
-    return len(rows)
+    return Flattener(space)(rows)

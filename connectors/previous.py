@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from connectors.flattening import flatten_rows
+from connectors.flattening import Flattener
 from episodes import nested
 from episodes.errors import InvalidArgument
 
@@ -41,7 +41,9 @@ class PreviousSteps:
         """The space of the observations with what goes with them."""
         parts: dict[str, gym.Space] = {OBSERVATION: observation_space}
         if self.num_actions:
-            size = self.num_actions * spaces.flatdim(_required(action_space))
+            if action_space is None:
+                raise InvalidArgument(NO_ACTION_SPACE)
+            size = self.num_actions * spaces.flatdim(action_space)
             parts[PREVIOUS_ACTIONS] = spaces.Box(-np.inf, np.inf, (size,), np.float32)
         if self.num_rewards:
             parts[PREVIOUS_REWARDS] = spaces.Box(-np.inf, np.inf, (self.num_rewards,), np.float32)
@@ -52,34 +54,38 @@ class PreviousSteps:
         observations: Any,
         actions: tuple[Any, np.ndarray],
         rewards: tuple[Any, np.ndarray],
-        action_space: gym.Space | None,
+        flatten: Flattener | None,
     ) -> dict[str, Any]:
         """The observations [B, ...] with `prev_n_actions` [B, n * flat size] and `prev_n_rewards` [B, n], float32.
 
         Args:
             actions: (nested arrays [B, n, ...], valid [B, n]); what is not valid becomes zeros.
             rewards: (array [B, n], valid [B, n]).
+            flatten: what makes vectors of actions.
         """
         parts = {OBSERVATION: observations}
         if self.num_actions:
-            parts[PREVIOUS_ACTIONS] = _flat_actions(*actions, _required(action_space))
+            parts[PREVIOUS_ACTIONS] = _flat_actions(*actions, flatten)
         if self.num_rewards:
             values, valid = rewards
             parts[PREVIOUS_REWARDS] = np.where(valid, values, 0).astype(np.float32)
         return parts
 
 
-def _flat_actions(actions: Any, valid: np.ndarray, space: gym.Space) -> np.ndarray:
+def _flat_actions(actions: Any, valid: np.ndarray, flatten: Flattener | None) -> np.ndarray:
+    if flatten is None:
+        raise InvalidArgument(NO_ACTION_SPACE)
     num_rows, num_actions = valid.shape
-    flat = np.zeros((num_rows * num_actions, spaces.flatdim(space)), np.float32)
+    flat = np.zeros((num_rows * num_actions, flatten.size), np.float32)
     there = np.flatnonzero(valid)
     if len(there):
-        rows = nested.map_leaves(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[there], actions)
-        flat[there] = flatten_rows(space, rows, np.float32)
-    return flat.reshape(num_rows, num_actions * flat.shape[1])
+        flat[there] = flatten(nested.map_leaves(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[there], actions))
+    return flat.reshape(num_rows, num_actions * flatten.size)
 
 
-def _required(action_space: gym.Space | None) -> gym.Space:
-    if action_space is None:
-        raise InvalidArgument("previous actions need the action space; give it to the pipeline")
-    return action_space
+def action_flattener(action_space: gym.Space | None) -> Flattener | None:
+    """What makes float32 vectors of the space's actions; None without a space."""
+    return None if action_space is None else Flattener(action_space, np.float32)
+
+
+NO_ACTION_SPACE = "previous actions need the action space; give it to the pipeline"

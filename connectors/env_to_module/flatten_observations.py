@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from connectors.flattening import flatten_rows
+from connectors.flattening import Flattener
 from connectors.rewriter import ObservationRewriter
 from episodes.errors import InvalidArgument
 
@@ -35,7 +35,13 @@ class FlattenObservations(ObservationRewriter):
         name: str | None = None,
     ) -> None:
         self.dtype = dtype
+        self._flatten: Flattener | None = None
         super().__init__(input_observation_space, input_action_space, name=name)
+
+    def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
+        """Take new input spaces, and work out where each part goes."""
+        super().set_input_spaces(observation_space, action_space)
+        self._flatten = None if observation_space is None else Flattener(observation_space, self.dtype)
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
@@ -48,7 +54,6 @@ class FlattenObservations(ObservationRewriter):
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
         """The vectors [N, D]; see `ObservationRewriter`."""
-        space = self.input_observation_space
-        if space is None:
+        if self._flatten is None:
             raise InvalidArgument(f"{self.name} needs the observation space; give it to the pipeline")
-        return flatten_rows(space, observations, self.dtype)
+        return self._flatten(observations)

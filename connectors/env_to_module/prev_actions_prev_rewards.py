@@ -10,7 +10,7 @@ import numpy as np
 from connectors.connector import Batch, Connector
 from connectors.env_to_module.add_observations import newest_observations
 from connectors.env_to_module.recent import recent
-from connectors.previous import PreviousSteps
+from connectors.previous import PreviousSteps, action_flattener
 from episodes import nested
 from episodes.columns import Columns
 
@@ -40,6 +40,11 @@ class PrevActionsPrevRewards(Connector):
         self.lookback = self.previous.reach
         super().__init__(input_observation_space, input_action_space, name=name)
 
+    def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
+        """Take new input spaces, and work out how actions become vectors."""
+        super().set_input_spaces(observation_space, action_space)
+        self._flatten = action_flattener(action_space)
+
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
@@ -61,7 +66,7 @@ class PrevActionsPrevRewards(Connector):
         observations = newest_observations(episodes) if observations is None else observations
         actions = _newest(episodes, "actions", self.previous.num_actions)
         rewards = _newest(episodes, "rewards", self.previous.num_rewards)
-        batch[Columns.OBS] = self.previous.joined(observations, actions, rewards, self.input_action_space)
+        batch[Columns.OBS] = self.previous.joined(observations, actions, rewards, self._flatten)
         return batch
 
 

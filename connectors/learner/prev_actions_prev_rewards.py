@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from connectors.connector import Batch, Connector
+from connectors.flattening import Flattener
 from connectors.learner.observation_source import (
     OBSERVATIONS_AT,
     Source,
@@ -16,7 +17,7 @@ from connectors.learner.observation_source import (
     episode_of,
     observation_source,
 )
-from connectors.previous import PreviousSteps
+from connectors.previous import PreviousSteps, action_flattener
 from episodes import nested
 from episodes.pack import EpisodePack
 
@@ -66,10 +67,11 @@ class PrevActionsPrevRewards(Connector):
         shared_data = {} if shared_data is None else shared_data
         check_reach(episodes, self.previous.reach, self.name)
         bare = observation_source(shared_data)
-        shared_data[OBSERVATIONS_AT] = lambda pack, rows: self._with_previous(pack, rows, bare)
+        flatten = action_flattener(self.input_action_space or episodes.action_space)
+        shared_data[OBSERVATIONS_AT] = lambda pack, rows: self._with_previous(pack, rows, bare, flatten)
         return batch
 
-    def _with_previous(self, pack: EpisodePack, rows: Any, bare: Source) -> Any:
+    def _with_previous(self, pack: EpisodePack, rows: Any, bare: Source, flatten: Flattener | None) -> Any:
         observations = bare(pack, rows)
         rows = as_rows(pack, rows)
         owners = episode_of(pack, rows)
@@ -79,8 +81,7 @@ class PrevActionsPrevRewards(Connector):
         )  # step rows: the step that led here, the first there is
         actions = _steps(pack.actions, before, begins, self.previous.num_actions)
         rewards = _steps(pack.rewards, before, begins, self.previous.num_rewards)
-        space = self.input_action_space or pack.action_space
-        return self.previous.joined(observations, actions, rewards, space)
+        return self.previous.joined(observations, actions, rewards, flatten)
 
 
 def _steps(track: Any, newest: np.ndarray, begins: np.ndarray, num_items: int) -> tuple[Any, np.ndarray]:

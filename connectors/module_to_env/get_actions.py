@@ -81,6 +81,40 @@ class GetActions(Connector):
             batch[Columns.ACTION_LOGP] = distribution.log_prob(inputs, actions)
         return batch
 
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """The state of its own random generator; nothing without a seed."""
+        if self._seed is None:
+            return {}
+        generator = self._generator
+        state = None if generator is None else generator.get_state().numpy().copy()
+        return {"generator": state, "device": None if generator is None else str(generator.device)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore the random generator."""
+        if not state:
+            return
+        self._generator = None
+        if state["generator"] is not None:
+            self._generator = torch.Generator(state["device"])
+            self._generator.set_state(torch.from_numpy(state["generator"].copy()))
+
+    def reset_state(self) -> None:
+        """Begin again with the seed."""
+        self._generator = None
+
+    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """Nothing: every copy goes on with its own random numbers."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: the generator as its state."""
+        return {**self.__dict__, "_generator": None, "_generator_state": self.get_state()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        generator_state = state.pop("_generator_state")
+        self.__dict__.update(state)
+        self.set_state(generator_state)
+
     def with_log_probs(self, pack: EpisodePack) -> EpisodePack:
         """The pack with "action_logp" for every recorded step, lookbacks too, from its actions and their distributions.
 

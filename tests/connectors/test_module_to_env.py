@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from connectors import module_to_env_pipeline
 from connectors.module_to_env import GetActions, ListifyForVectorEnv, NormalizeAndClipActions, TensorToNumpy
+from episodes import EpisodePack
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey
 
 BOX = spaces.Box(np.array([-2, 0, -np.inf], np.float32), np.array([2, 10, 1], np.float32))
@@ -44,6 +46,26 @@ def test_a_seed_makes_sampling_repeatable_whatever_torch_draws_beside_it() -> No
     assert draw(None) != draw(None)
 
 
+def test_random_numbers_go_on_after_restoring_and_pickling_and_are_not_merged() -> None:
+    batch = {"action_dist_inputs": torch.zeros(64, 5)}
+
+    def draw(piece: GetActions) -> list[int]:
+        return piece(batch=dict(batch))["actions"].tolist()
+
+    one, two = GetActions(None, spaces.Discrete(5), seed=1), GetActions(None, spaces.Discrete(5), seed=2)
+    fresh = one.get_state()
+    first = draw(one)
+    two.set_state(one.get_state())
+    three = pickle.loads(pickle.dumps(one))
+    assert draw(one) == draw(two) == draw(three)
+    two.set_state(two.merge_states([one.get_state(), three.get_state()]))
+    assert draw(one) == draw(two)
+    two.set_state(fresh)
+    assert draw(two) != first  # its own seed is 2
+    one.reset_state()
+    assert draw(one) == first
+
+
 def test_exploring_samples_and_not_exploring_takes_the_likeliest() -> None:
     piece = GetActions(None, spaces.Discrete(3, start=5))
     inputs = torch.tensor([[0.0, 0.1, 0.0]]).repeat(200, 1)
@@ -65,6 +87,31 @@ def test_a_policy_that_says_nothing_of_actions_is_an_error() -> None:
         GetActions(None, spaces.Discrete(2))(batch={"vf_preds": torch.ones(1)})
     with pytest.raises(UnknownKey, match="has no action space"):
         GetActions()(batch={"action_dist_inputs": torch.ones(1, 2)})
+
+
+def test_log_probabilities_of_all_recorded_steps_are_those_of_each_step() -> None:
+    space = spaces.Dict({"move": spaces.Box(-1, 1, (2,), np.float32), "jump": spaces.Discrete(2, start=3)})
+    each, late = GetActions(None, space), GetActions(None, space, log_probs=False)
+    inputs = torch.randn(5, 6)
+    out = {
+        name: TensorToNumpy()(batch={"x": column})["x"]
+        for name, column in each(batch={"action_dist_inputs": inputs}).items()
+    }
+    assert "action_logp" not in late(batch={"action_dist_inputs": inputs})
+    outputs = {"action_dist_inputs": inputs.numpy()}
+    pack = EpisodePack(
+        observations=np.zeros((7, 1)),
+        actions=out["actions"],
+        rewards=np.zeros(5),
+        lengths=[2, 1],
+        lookbacks=[1, 1],
+        extra_model_outputs=outputs,
+    )
+    np.testing.assert_allclose(
+        late.with_log_probs(pack).extra_model_outputs["action_logp"], out["action_logp"], rtol=1e-6
+    )
+    assert late.with_log_probs(pack.replace(extra_model_outputs={})).extra_model_outputs == {}
+    assert "action_logp" not in pack.extra_model_outputs
 
 
 def test_an_output_with_another_number_of_rows_than_there_are_episodes_is_an_error() -> None:
