@@ -58,7 +58,7 @@ class ValueFunction:
             observations = nested.map_leaves(lambda leaf, shape=shape: leaf.reshape(*shape, *leaf.shape[1:]), flat)
             batch = {Columns.OBS: observations, Columns.SEQ_LENS: lengths[part], **nested.take(states, part)}
             parts.append(self.compute(rl_module, batch, shape))
-        return on_host(parts)[places < lengths[:, None]]
+        return on_host(parts)[places < lengths[:, None]] if parts else on_host(parts)
 
     def of_batch(
         self, rl_module: Any, batch: dict[str, Any], pack: EpisodePack, shared_data: dict[str, Any] | None
@@ -90,7 +90,7 @@ def real_offsets(pack: EpisodePack) -> np.ndarray:
 
 def on_host(parts: list[torch.Tensor]) -> np.ndarray:
     """The values of all minibatches, one after another, as one numpy array."""
-    values = parts[0] if len(parts) == 1 else torch.cat(parts)
+    values = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else torch.zeros(0)
     return values.detach().float().cpu().numpy()
 
 

@@ -227,6 +227,24 @@ def test_building_a_batch_leaves_the_callers_episodes_as_they_are() -> None:
     assert SingleAgentEpisode.from_state(before).equals(growing)
 
 
+@pytest.mark.parametrize("max_seq_len", [None, 3])
+def test_no_episodes_make_a_batch_without_rows(max_seq_len: int | None) -> None:
+    episode = SingleAgentEpisode.from_arrays(np.zeros((2, 2), np.float32), [0], [1.0])
+    pipeline = learner_pipeline(
+        OBSERVATIONS,
+        ACTIONS,
+        pieces=[FrameStacking(num_frames=2), PrevActionsPrevRewards()],
+        returns=GeneralizedAdvantageEstimation(normalize=True),
+        policy=Accumulator() if max_seq_len else None,
+        max_seq_len=max_seq_len,
+    )
+    batch = pipeline(rl_module=Accumulator(), episodes=EpisodePack.from_episodes([episode])[:0])
+    assert all(len(column) == 0 for name, column in batch.items() if name not in ("obs", "state_in"))
+    assert batch["obs"]["_orig_obs"].shape[0] == 0
+    with pytest.raises(InvalidArgument, match="at least one episode"):
+        pipeline(rl_module=Accumulator(), episodes=[])
+
+
 def test_a_chunk_without_the_lookback_that_frames_need_is_an_error() -> None:
     chunk = SingleAgentEpisode(
         "x", observations=[np.zeros(1)] * 2, actions=[0], rewards=[0.0], len_lookback_buffer=0, t_started=9
