@@ -140,7 +140,7 @@ def flat_figure(name: str, game: Callable[[int, int], Game], num_agents: int) ->
 def sampling(size: Size) -> Timed:
     """Our runner on a CartPole of four agents that share a policy; per env step."""
     from learners import MLPPolicy
-    from runners import MultiAgentEnvRunner
+    from runners.multi_agent_env_runner import MultiAgentEnvRunner
 
     policy = MLPPolicy(OBSERVATION_SPACE, ACTION_SPACE)
     runner = MultiAgentEnvRunner(
@@ -152,7 +152,7 @@ def sampling(size: Size) -> Timed:
     return Timed(lambda: runner.sample(num_timesteps=count), count)
 
 
-SAMPLING = Side("ours", sampling, ("runners",))
+SAMPLING = Side("ours", sampling)
 RLLIB_SAMPLING = Side("RLlib", multi_agent_cartpole.rllib_sampling, RLLIB)
 
 FIGURES = (
