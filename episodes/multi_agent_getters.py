@@ -85,7 +85,7 @@ class MultiAgentGetters(MultiAgentState):
             column = columns.get(agent_id)
             told = {} if column is None else dict(zip(column.times, column.track, strict=True))  # type: ignore[arg-type]
             told |= loose[agent_id]
-            times = sorted(told)
+            times: list[Any] = sorted(told)
             columns[agent_id] = Column([told[t] for t in times], times, 0, (), None)
         return columns
 

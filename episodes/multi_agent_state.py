@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from episodes.agent_timeline import RESTS, WAITS, AgentTimeline
+from episodes.agent_timeline import ENDED, RESTS, WAITS, AgentTimeline
 from episodes.columns import DEFAULT_MODULE_ID
 from episodes.infos import same_info
 from episodes.nested import equal
@@ -148,6 +148,19 @@ class MultiAgentState:
         """Each agent's own episode, on its own clock; without a step that waits for its next observation."""
         return {agent_id: line.episode for agent_id, line in self._lines.items()}
 
+    def has_agent(self, agent_id: Any) -> bool:
+        """True when the agent was observed in this chunk or its lookback."""
+        return agent_id in self._lines
+
+    def env_steps_back(self, num_steps: int) -> int:
+        """How many env steps back the last `num_steps` complete steps of every agent that goes on reach."""
+        reach = 0
+        for line in self._lines.values():
+            complete = line.episode.actions.total
+            if num_steps and complete and line.phase != ENDED:
+                reach = max(reach, self.env_t - line.acted[max(complete - num_steps, 0)])
+        return reach
+
     def module_for(self, agent_id: Any) -> Any:
         """The module that acts for the agent: `agent_to_module_mapping_fn`'s answer, asked for once an episode."""
         try:
@@ -158,10 +171,16 @@ class MultiAgentState:
 
     def get_agents_to_act(self) -> set[Any]:
         """The agents that got an observation in the newest env step and are not done: they act next."""
+        return {agent_id for agent_id, _ in self.episodes_to_act()}
+
+    def episodes_to_act(self) -> list[tuple[Any, SingleAgentEpisode]]:
+        """The pairs of an agent that must act next and its episode."""
         now = self.env_t
-        return {
-            a for a, line in self._lines.items() if line.phase == RESTS and line.seen[-1] == now and not self.is_done
-        }
+        return (
+            []
+            if self.is_done
+            else [(a, line.episode) for a, line in self._lines.items() if line.phase == RESTS and line.seen[-1] == now]
+        )
 
     def get_agents_that_stepped(self) -> set[Any]:
         """The agents that got an observation in the newest env step."""
@@ -178,18 +197,23 @@ class MultiAgentState:
         flags = {agent_id: line.episode.is_truncated for agent_id, line in self._lines.items()}
         return {a: ending[1] for a, ending in self._departed.items()} | flags | {ALL: self.is_truncated}
 
-    def get_return(self, include_pending: bool = False) -> float:
-        """The sum of all agents' rewards from step 0 of this chunk on.
+    def get_returns(self, include_pending: bool = False) -> dict[Any, float]:
+        """Each agent's sum of rewards from step 0 of this chunk on.
 
         Args:
-            include_pending: count rewards that belong to no completed step too: those of waiting agents, and those
-                that came before an agent's first observation or after its end.
+            include_pending: count rewards that belong to no complete step too: those of waiting agents, and those that
+                came before an agent's first observation or after its end.
         """
-        total = sum(line.episode.get_return() for line in self._lines.values())
+        returns = {agent_id: line.episode.get_return() for agent_id, line in self._lines.items()}
         if include_pending:
-            total += sum(line.reward for line in self._lines.values() if line.reward is not None)
-            total += sum(reward for _, _, reward in self._apart)
-        return float(total)
+            waiting = [(a, line.reward) for a, line in self._lines.items() if line.reward is not None]
+            for agent_id, reward in [*waiting, *((agent_id, reward) for _, agent_id, reward in self._apart)]:
+                returns[agent_id] = returns.get(agent_id, 0.0) + float(reward)
+        return returns
+
+    def get_return(self, include_pending: bool = False) -> float:
+        """The sum of all agents' rewards from step 0 of this chunk on; `include_pending` as in `get_returns`."""
+        return float(sum(self.get_returns(include_pending).values()))
 
     def get_duration_s(self) -> float:
         """The seconds that it grew: from the reset to the end, the cut or `to_numpy`; until now while it grows."""

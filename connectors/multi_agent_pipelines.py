@@ -1,0 +1,249 @@
+"""Pipelines over several agents: one pipeline for each module, and what deals rows out to them and collects them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from connectors.agent_to_module_mapping import SEATS, AgentToModuleMapping
+from connectors.connector import Batch, Connector
+from connectors.env_to_module.pipeline import EnvToModulePipeline, env_to_module_pipeline
+from connectors.learner.pipeline import LearnerPipeline, learner_pipeline
+from connectors.module_to_env.module_to_agent_unmapping import ModuleToAgentUnmapping
+from connectors.module_to_env.pipeline import ModuleToEnvPipeline, module_to_env_pipeline
+from connectors.pipeline import ConnectorPipeline
+from episodes.errors import StateMismatch, UnknownKey
+
+__all__ = [
+    "MultiAgentEnvToModule",
+    "MultiAgentLearner",
+    "MultiAgentModuleToEnv",
+    "multi_agent_env_to_module",
+    "multi_agent_learner",
+    "multi_agent_module_to_env",
+]
+
+Spaces = Mapping[Any, Any]  # module -> Gymnasium space
+P = TypeVar("P", bound=ConnectorPipeline)
+
+
+class MultiAgentPipeline(Connector):
+    """One pipeline for each module; batches are `{module_id: {column: array}}`, `rl_module` is `{module_id: policy}`.
+
+    Each module has spaces, pieces and filters of its own, and the pieces know nothing of agents.
+    """
+
+    def __init__(self, modules: Mapping[Any, ConnectorPipeline]) -> None:
+        super().__init__()
+        self.modules = dict(modules)
+
+    def __getitem__(self, module_id: Any) -> Any:
+        """The module's pipeline; `UnknownKey` when there is none."""
+        try:
+            return self.modules[module_id]
+        except KeyError:
+            raise UnknownKey(
+                f"{self.name} has no module {module_id!r}; it has {list(self.modules)}: does the mapping of agents to "
+                "modules name another one?"
+            ) from None
+
+    @property
+    def lookback(self) -> int:  # type: ignore[override]
+        """The most items that any module's pipeline needs from before a chunk's first step."""
+        return max((pipeline.lookback for pipeline in self.modules.values()), default=0)
+
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[Any, Any]:
+        """The states of the modules' pipelines, by module."""
+        return {module_id: pipeline.get_state() for module_id, pipeline in self.modules.items()}
+
+    def set_state(self, state: dict[Any, Any]) -> None:
+        """Restore what `get_state` gave; `StateMismatch` for other modules, and nothing is changed."""
+        if state.keys() != self.modules.keys():
+            raise StateMismatch(
+                f"{self.name}.set_state: the state has the modules {list(state)}, this has {list(self.modules)}"
+            )
+        before = self.get_state()
+        try:
+            for module_id, module_state in state.items():
+                self.modules[module_id].set_state(module_state)
+        except Exception:
+            for module_id, module_state in before.items():
+                self.modules[module_id].set_state(module_state)
+            raise
+
+    def reset_state(self) -> None:
+        """Forget what any module's pieces have learned from data."""
+        for pipeline in self.modules.values():
+            pipeline.reset_state()
+
+    def merge_states(self, states: list[dict[Any, Any]]) -> dict[Any, Any]:
+        """One state out of those of several copies, merged module by module."""
+        modules = dict.fromkeys(module_id for state in states for module_id in state)
+        return {
+            module_id: self[module_id].merge_states([state[module_id] for state in states if module_id in state])
+            for module_id in modules
+        }
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{module_id}: {p!r}' for module_id, p in self.modules.items())})"
+
+
+class MultiAgentEnvToModule(MultiAgentPipeline):
+    """Makes each module's input batch out of the observations of its agents that must act, batched together."""
+
+    modules: dict[Any, EnvToModulePipeline]  # type: ignore[assignment]
+
+    def __init__(self, modules: Mapping[Any, EnvToModulePipeline]) -> None:
+        super().__init__(modules)
+        self.mapping = AgentToModuleMapping()
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch | None = None,
+        episodes: Any = (),
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        """`{module_id: columns}` of the modules that have an agent to act for."""
+        shared_data = {} if shared_data is None else shared_data
+        columns = self.mapping(batch=dict(batch or {}), episodes=episodes, shared_data=shared_data)
+        seats = shared_data[SEATS]
+        context = {"explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
+        return {
+            module_id: self[module_id](
+                rl_module=None if rl_module is None else rl_module[module_id],
+                batch=columns[module_id],
+                episodes=[seat.episode for seat in rows],
+                **context,
+            )
+            for module_id, rows in seats.items()
+        }
+
+
+class MultiAgentModuleToEnv(MultiAgentPipeline):
+    """Makes actions of agents out of the modules' outputs; see `ModuleToAgentUnmapping` for what it gives."""
+
+    def __init__(self, modules: Mapping[Any, ModuleToEnvPipeline]) -> None:
+        super().__init__(modules)
+        self.unmapping = ModuleToAgentUnmapping()
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch | None = None,
+        episodes: Any = (),
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        """The actions and other outputs of each agent, for each episode.
+
+        Args:
+            shared_data: what the env-to-module pipeline was given, with the rows' agents in it.
+        """
+        seats = (shared_data or {}).get(SEATS, {})
+        context = {"explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
+        outputs = {
+            module_id: self[module_id](
+                rl_module=None if rl_module is None else rl_module[module_id],
+                batch=columns,
+                episodes=[seat.episode for seat in seats[module_id]],
+                **context,
+            )
+            for module_id, columns in (batch or {}).items()
+        }
+        return self.unmapping(batch=outputs, episodes=episodes, shared_data=shared_data)
+
+
+class MultiAgentLearner(MultiAgentPipeline):
+    """Makes each module's train batch of exactly the real steps of its agents."""
+
+    def __init__(self, modules: Mapping[Any, LearnerPipeline]) -> None:
+        super().__init__(modules)
+        self.mapping = AgentToModuleMapping()
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: Batch | None = None,
+        episodes: Any = (),
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> Batch:
+        """`{module_id: train batch}` of the modules that have steps.
+
+        Args:
+            episodes: multi-agent episodes, or `{module_id: episodes of its agents}`.
+        """
+        packs = episodes if isinstance(episodes, Mapping) else self.mapping.packs(episodes)
+        context = {"explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
+        return {
+            module_id: self[module_id](
+                rl_module=None if rl_module is None else rl_module[module_id],
+                batch=(batch or {}).get(module_id),
+                episodes=pack,
+                **context,
+            )
+            for module_id, pack in packs.items()
+        }
+
+
+def multi_agent_env_to_module(
+    observation_spaces: Spaces, action_spaces: Spaces, *, policies: Mapping[Any, Any] | None = None, **options: Any
+) -> MultiAgentEnvToModule:
+    """The default env-to-module pipeline of each module; `options` are those of `env_to_module_pipeline`."""
+    return MultiAgentEnvToModule(_each(env_to_module_pipeline, observation_spaces, action_spaces, policies, options))
+
+
+def multi_agent_module_to_env(
+    observation_spaces: Spaces, action_spaces: Spaces, *, policies: Mapping[Any, Any] | None = None, **options: Any
+) -> MultiAgentModuleToEnv:
+    """The default module-to-env pipeline of each module; `options` are those of `module_to_env_pipeline`."""
+    return MultiAgentModuleToEnv(_each(module_to_env_pipeline, observation_spaces, action_spaces, policies, options))
+
+
+def multi_agent_learner(
+    observation_spaces: Spaces,
+    action_spaces: Spaces,
+    *,
+    policies: Mapping[Any, Any] | None = None,
+    returns: Callable[[], Connector] | None = None,
+    **options: Any,
+) -> MultiAgentLearner:
+    """The default learner pipeline of each module; `options` are those of `learner_pipeline`.
+
+    Args:
+        returns: makes the piece that computes advantages or targets, one for each module.
+    """
+
+    def build(*spaces: Any, **arguments: Any) -> LearnerPipeline:
+        return learner_pipeline(*spaces, returns=None if returns is None else returns(), **arguments)
+
+    return MultiAgentLearner(_each(build, observation_spaces, action_spaces, policies, options))
+
+
+def _each(
+    build: Callable[..., P],
+    observation_spaces: Spaces,
+    action_spaces: Spaces,
+    policies: Mapping[Any, Any] | None,
+    options: Mapping[str, Any],
+) -> dict[Any, P]:
+    """A pipeline for each module; an option that makes pieces (a callable `pieces`) is called for each."""
+    pipelines = {}
+    for module_id, observation_space in observation_spaces.items():
+        own = dict(options)
+        if callable(own.get("pieces")):
+            own["pieces"] = own["pieces"]()
+        policy = None if policies is None else policies.get(module_id)
+        pipelines[module_id] = build(observation_space, action_spaces[module_id], policy=policy, **own)
+    return pipelines
