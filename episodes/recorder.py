@@ -210,8 +210,8 @@ class VectorRecorder:
         """The ongoing chunk of an environment as it is now, with all the lookback there is."""
         last, age = self._rows.num_rows - 1, int(self.ages[env])
         length = min(age, last - self._base)
-        lookback = min(age - length, self._base - self._rows.steps_from) if age > length else 0
-        one = (np.array([number]) for number in (env, last, length, max(lookback, 0)))
+        lookback = min(age - length, self._rows.lookback_at(self._base))
+        one = (np.array([number]) for number in (env, last, length, lookback))
         return self._pack(Chunks(*one), name=True)[0]
 
     def ended(self) -> EpisodePack:
@@ -248,7 +248,7 @@ class VectorRecorder:
 
     def _find_chunks(self, envs: Any) -> Chunks:
         span = slice(self._base, self._rows.num_rows)
-        room = np.minimum(self._base_ages, min(self.len_lookback_buffer, self._base - self._rows.steps_from))
+        room = np.minimum(self._base_ages, min(self.len_lookback_buffer, self._rows.lookback_at(self._base)))
         return find_chunks(
             self._rows.done(span)[:, envs],
             self._rows.replaced.data[span, envs],

@@ -24,7 +24,7 @@ class RecordedRows:
     ) -> None:
         self.num_envs = num_envs
         self.num_rows = 0
-        self.steps_from = 0  # the rows after this one hold steps with the present extra outputs
+        self.steps_from = 0  # the rows after this one hold steps with the present extra outputs; -1: row 0 does too
         self.infos: list[dict[str, Any]] = []
         self.observations: Any = None
         self.actions: Any = None
@@ -65,9 +65,7 @@ class RecordedRows:
             self._grow()
         if self.actions is None or extras.keys() != self.extras.keys():
             self._start_columns(at, actions, rewards, extras, base)
-        rows = [observations, actions, rewards, terminateds, truncateds]
-        for key in self.extras:
-            rows.append(extras[key])
+        rows = [observations, actions, rewards, terminateds, truncateds, *[extras[key] for key in self.extras]]
         for block, row in zip(self._in_order, rows, strict=True):
             if type(block) is not RowBlock:
                 put_row(block, at, row)
@@ -129,10 +127,14 @@ class RecordedRows:
             block.keep(first, stop)
         self.num_rows = stop - first
         self.infos = self.infos[first:]
-        self.steps_from = max(self.steps_from - first, 0)
+        self.steps_from = max(self.steps_from - first, -1)
         if self._any_replaced:
             self.replaced.data[self.num_rows : stop] = False
             self._any_replaced = bool(self.replaced.data[: self.num_rows].any())
+
+    def lookback_at(self, at: int) -> int:
+        """How many steps and the observations before them there are up to row `at`."""
+        return at - max(self.steps_from, 0)
 
     # --- reading -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,373 @@
+"""What a recorder says of ongoing episodes, what it refuses, and what it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from hypothesis import given
+from hypothesis import strategies as st
+
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StepOutOfRange, TrackMismatch
+from episodes.infos import EmptyInfos, VectorInfos
+from episodes.recorder import VectorRecorder
+
+NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
+BOX = spaces.Box(-100, 100, (2,), np.float32)
+
+
+def recorder_of(num_envs: int = 2, mode: AutoresetMode = NEXT, lookback: int = 0) -> VectorRecorder:
+    recorder = VectorRecorder(num_envs, BOX, spaces.Discrete(9), autoreset_mode=mode, len_lookback_buffer=lookback)
+    recorder.reset(row_of(0, num_envs), {})
+    return recorder
+
+
+def row_of(number: float, num_envs: int = 2) -> np.ndarray:
+    """Observations [N, 2]: the number, and the environment."""
+    return np.stack([np.full(num_envs, number), np.arange(num_envs)], -1).astype(np.float32)
+
+
+def step(recorder: VectorRecorder, number: int, done: tuple[int, ...] = (), infos: Any = None, **extra: Any) -> None:
+    num_envs = recorder.num_envs
+    ended = np.isin(np.arange(num_envs), done)
+    actions, rewards = np.full(num_envs, number), np.full(num_envs, float(number))
+    recorder.step(row_of(number, num_envs), actions, rewards, ended, ~ended & False, infos or {}, extra or None)
+
+
+def test_a_last_observation_of_same_step_autoreset_may_be_dense_or_full_of_holes():
+    final = row_of(77)
+    holes = np.array([None, final[1]], object)
+    for given_ in (final, holes):
+        recorder = recorder_of(mode=SAME)
+        step(recorder, 1, done=(1,), infos={"final_obs": given_, "_final_obs": np.array([False, True])})
+        pack = recorder.take()
+        assert pack[1].get_observations().tolist() == [[0, 1], [77, 1]]
+        assert pack[0].get_observations().tolist() == [[0, 0], [1, 0]]
+
+
+def test_a_rewritten_last_observation_is_taken_instead_of_the_one_in_infos():
+    recorder = recorder_of(mode=SAME)
+    done = np.array([True, False])
+    last = np.array([[8, 8]], np.float32)
+    recorder.step(row_of(1), np.zeros(2), np.zeros(2), done, ~done & False, {}, final_observations=last)
+    assert recorder.take()[0].get_observations(-1).tolist() == [8, 8]
+
+
+@pytest.mark.parametrize("infos", [{}, {"final_obs": np.array([None, None], object)}])
+def test_a_lost_last_observation_is_an_error_and_the_step_is_not_recorded(infos):
+    recorder = recorder_of(mode=SAME)
+    with pytest.raises(TrackMismatch, match="final_obs"):
+        step(recorder, 1, done=(1,), infos=infos)
+    step(recorder, 2)
+    assert recorder.take()[1].get_observations().tolist() == [[0, 1], [2, 1]]
+
+
+def test_an_ended_environment_must_be_reset_when_autoreset_is_disabled():
+    recorder = recorder_of(mode=DISABLED)
+    step(recorder, 1, done=(1,))
+    with pytest.raises(EpisodeStateError, match=r"environments \[1\] have ended"):
+        step(recorder, 2)
+    recorder.reset(row_of(5), {}, np.array([False, True]))
+    step(recorder, 2)
+    assert [episode.get_observations()[:, 0].tolist() for episode in recorder.take()] == [[0, 1, 2], [0, 1], [5, 2]]
+
+
+def test_nothing_is_recorded_before_the_reset():
+    recorder = VectorRecorder(2, BOX, autoreset_mode=NEXT)
+    with pytest.raises(EpisodeStateError, match="before the reset"):
+        step(recorder, 1)
+    with pytest.raises(EpisodeStateError, match="before the reset"):
+        recorder.take()
+    with pytest.raises(EpisodeStateError, match="every environment"):
+        recorder.reset(row_of(0), {}, np.array([True, False]))
+    recorder.reset(row_of(0))
+    step(recorder, 1)
+    assert recorder.take().num_steps == 2
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"observations": np.zeros((2, 3))},
+        {"observations": np.zeros((1, 2))},
+        {"observations": {"a": row_of(0)}},
+        {"observations": np.array([[1, 2], [3, None]], object)},
+        {"actions": np.array([0.5, 1.0])},
+        {"rewards": np.zeros((2, 1))},
+        {"rewards": 1.0},
+        {"terminateds": np.zeros(1, bool)},
+    ],
+)
+def test_a_row_that_does_not_fit_is_an_error_and_is_not_recorded(row):
+    recorder = recorder_of()
+    step(recorder, 1)
+    fits = {"observations": row_of(2), "actions": np.zeros(2, int), "rewards": np.zeros(2)}
+    flags = {"terminateds": np.zeros(2, bool), "truncateds": np.zeros(2, bool)}
+    with pytest.raises((ShapeMismatch, TrackMismatch)):
+        recorder.step(**{**fits, **flags, **row})
+    step(recorder, 3)
+    assert recorder.take()[0].get_observations()[:, 0].tolist() == [0, 1, 3]
+
+
+def test_a_reset_that_does_not_fit_leaves_the_episodes_as_they_were():
+    recorder = recorder_of()
+    step(recorder, 1)
+    with pytest.raises(ShapeMismatch):
+        recorder.reset(np.zeros((2, 5)))
+    with pytest.raises(InvalidArgument, match="reset_mask"):
+        recorder.reset(row_of(9), {}, np.array([1, 0]))
+    step(recorder, 2)
+    assert recorder.take()[1].get_observations()[:, 0].tolist() == [0, 1, 2]
+
+
+def test_an_extra_output_that_starts_late_or_stops_early_is_an_error_that_names_it():
+    recorder = recorder_of()
+    step(recorder, 1, logp=np.zeros(2))
+    with pytest.raises(TrackMismatch, match=r"\['value'\] start late, \['logp'\] stop early"):
+        step(recorder, 2, value=np.zeros(2))
+    step(recorder, 2, logp=np.ones(2))
+    assert recorder.take()[0].get_extra_model_outputs("logp").tolist() == [0, 1]
+    step(recorder, 3, value=np.ones(2))  # between two takes the outputs may change
+    assert list(recorder.take()[0].extra_model_outputs) == ["value"]
+
+
+def test_the_spaces_dtypes_are_the_tracks_and_rewards_widen():
+    recorder = recorder_of()
+    recorder.step(row_of(1).astype(np.float64), [1.0, 2.0], np.ones(2, np.float32), [False] * 2, [False] * 2)
+    recorder.step(row_of(2), np.array([1, 2]), np.full(2, 0.1), np.zeros(2, bool), np.zeros(2, bool))
+    pack = recorder.take()
+    assert (pack.observations.dtype, pack.actions.dtype, pack.rewards.dtype) == (np.float32, np.int64, np.float64)
+    assert pack.rewards.tolist() == [1, 0.1, 1, 0.1]
+
+
+@pytest.mark.parametrize("wrong", [{"autoreset_mode": "Sometimes"}, {"num_envs": 0}, {"len_lookback_buffer": -1}])
+def test_a_recorder_of_nothing_known_is_an_error(wrong):
+    with pytest.raises(InvalidArgument, match=r"give|Sometimes"):
+        VectorRecorder(**{"num_envs": 2, "autoreset_mode": NEXT, **wrong})
+
+
+def test_rows_are_copied_so_that_an_environment_may_write_to_them_again():
+    recorder = recorder_of(1)
+    row, reward = row_of(0, 1), np.zeros(1)
+    for number in range(1, 4):
+        row[:], reward[:] = number, number
+        recorder.step(row, np.array([number]), reward, np.array([False]), np.array([False]))
+    pack = recorder.take()
+    row[:] = 99
+    assert pack[0].get_observations()[:, 0].tolist() == [0, 1, 2, 3]
+    assert pack[0].get_rewards().tolist() == [1, 2, 3]
+
+
+def test_a_take_without_steps_gives_no_episodes_and_changes_nothing():
+    recorder = recorder_of()
+    assert len(recorder.take()) == 0
+    step(recorder, 1)
+    id_ = recorder.take()[0].id_
+    assert len(recorder.take()) == 0
+    step(recorder, 2)
+    episode = recorder.take()[0]
+    assert (episode.id_, episode.t_started, len(episode)) == (id_, 1, 1)
+
+
+def test_an_episode_that_has_only_been_reset_waits_for_its_first_step():
+    recorder = recorder_of()
+    step(recorder, 1, done=(0,))
+    step(recorder, 2)  # a reset for environment 0
+    assert recorder.take().lengths.tolist() == [1, 2]
+    step(recorder, 3)
+    first = recorder.take()[0]
+    assert (first.t_started, first.get_observations()[:, 0].tolist()) == (0, [2, 3])
+
+
+def test_infos_are_nothing_where_all_are_empty_and_else_read_from_the_vector_info():
+    recorder = recorder_of()
+    step(recorder, 1)
+    assert isinstance(recorder.take().infos, EmptyInfos)
+    step(recorder, 2, infos={"x": np.array([5, 6]), "_x": np.array([True, False])})
+    infos = recorder.take().infos
+    assert isinstance(infos, VectorInfos)
+    assert list(infos) == [{}, {"x": 5}, {}, {}]
+
+
+def test_the_environments_of_the_chunks_are_known():
+    recorder = recorder_of(3)
+    step(recorder, 1, done=(1,))
+    step(recorder, 2)
+    step(recorder, 3)
+    assert recorder.num_steps == 8
+    assert recorder.take().lengths.tolist() == [3, 1, 1, 3]
+    assert recorder.taken_envs.tolist() == [0, 1, 1, 2]
+    assert recorder.num_steps == 0
+
+
+def test_ids_are_unique():
+    recorder = recorder_of(64)
+    ids: list[str] = []
+    for number in range(1, 40):
+        step(recorder, number, done=tuple(range(number % 3, 64, 3)))
+        if number % 10 == 0:
+            ids += [episode.id_ for episode in recorder.take() if episode.t_started == 0]
+    assert len(set(ids)) == len(ids) > 500
+    assert all(len(id_) == 32 for id_ in ids)
+
+
+# --- the ongoing episodes ----------------------------------------------------------------------------------------
+
+
+def test_an_ongoing_episode_is_the_chunk_that_would_be_taken_now():
+    recorder = recorder_of(2, lookback=9)
+    step(recorder, 1)
+    first = recorder.take()
+    step(recorder, 2)
+    step(recorder, 3, done=(1,))
+    step(recorder, 4)
+    ongoing = list(recorder.episodes)
+    taken = recorder.take()
+    assert ongoing[0].equals(taken[0])
+    assert ongoing[0].id_ == taken[0].id_ == first[0].id_
+    assert (len(ongoing[0]), ongoing[0].lookback, ongoing[0].t_started) == (3, 1, 1)
+    assert (len(ongoing[1]), ongoing[1].t_started) == (0, 0)
+    assert ongoing[1].get_observations().tolist() == [[4, 1]]
+    step(recorder, 5)
+    assert recorder.take()[1].id_ == ongoing[1].id_
+
+
+def test_an_ended_episode_is_ongoing_until_it_is_reset_and_keeps_its_id():
+    recorder = recorder_of(1)
+    step(recorder, 1, done=(0,))
+    ended = recorder.episodes[0]
+    assert (ended.is_terminated, len(ended)) == (True, 1)
+    step(recorder, 2)
+    fresh = recorder.episodes[-1]
+    assert (fresh.is_done, len(fresh), fresh.id_ == ended.id_) == (False, 0, False)
+    assert recorder.take()[0].id_ == ended.id_
+
+
+def test_ongoing_episodes_are_a_sequence_of_one_for_each_environment():
+    recorder = recorder_of(3)
+    assert len(recorder.episodes) == len(recorder.episodes[:]) == 3
+    with pytest.raises(StepOutOfRange, match=r"environments 0\.\.2"):
+        recorder.episodes[3]
+
+
+@pytest.mark.parametrize("mode", [NEXT, SAME])
+def test_the_chunks_that_just_ended_have_their_true_last_observation(mode):
+    recorder = recorder_of(3, mode)
+    step(recorder, 1)
+    recorder.take()
+    step(recorder, 2, done=(0, 2), infos={"final_obs": row_of(50, 3)})
+    ended = recorder.ended()
+    number = 2 if mode is NEXT else 50
+    assert [episode.get_observations(-1).tolist() for episode in ended] == [[number, 0], [number, 2]]
+    assert (ended.t_started.tolist(), ended.terminated.tolist()) == ([1, 1], [True, True])
+    taken = {episode.id_ for episode in recorder.take() if episode.is_done}
+    assert set(ended.ids.tolist()) == taken
+
+
+class Plain:
+    """The tracks of each environment's ongoing episode as lists."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.observations = [[0.0] for _ in range(num_envs)]
+        self.rewards: list[list[float]] = [[] for _ in range(num_envs)]
+
+    def reset(self, env: int, number: float) -> None:
+        self.observations[env], self.rewards[env] = [number], []
+
+    def step(self, env: int, number: float) -> None:
+        self.observations[env].append(number)
+        self.rewards[env].append(number)
+
+    @staticmethod
+    def recent(track: list[list[float]], k: int) -> list[list[float | None]]:
+        """The k newest items, an environment a column, None where there is none."""
+        padded = [[None] * (k - len(items[-k:])) + items[-k:] for items in track]
+        return [list(row) for row in zip(*padded, strict=True)]
+
+
+ROWS = st.lists(st.tuples(st.sets(st.integers(0, 2), max_size=3), st.sampled_from(["", "take", "reset"])), max_size=25)
+
+
+@given(rows=ROWS, mode=st.sampled_from([NEXT, SAME, DISABLED]), k=st.integers(1, 4))
+def test_recent_rows_and_ages_are_those_of_the_ongoing_episodes_over_every_take(rows, mode, k):
+    recorder, plain = recorder_of(3, mode), Plain(3)
+    recorder.episodes.recent("observations", k)
+    waiting: set[int] = set()
+    for number, (done, then) in enumerate(rows, 1):
+        done = done - waiting if mode is NEXT else done
+        step(recorder, number, done=tuple(done), infos={"final_obs": row_of(-1, 3)})
+        for env in range(3):
+            (plain.reset if mode is NEXT and env in waiting else plain.step)(env, float(number))
+            if mode is SAME and env in done:
+                plain.reset(env, float(number))
+        waiting = set(done) if mode is NEXT else set()
+        if mode is DISABLED and done:
+            mask = np.isin(np.arange(3), list(done))
+            recorder.reset(row_of(number + 0.5, 3), {}, mask)
+            for env in done:
+                plain.reset(env, number + 0.5)
+        if then == "take":
+            recorder.take()
+        if then == "reset":
+            recorder.reset(row_of(number + 0.25, 3))
+            waiting = set()
+            for env in range(3):
+                plain.reset(env, number + 0.25)
+        check_recent(recorder, plain, k)
+
+
+def check_recent(recorder: VectorRecorder, plain: Plain, k: int) -> None:
+    for name, track in (("observations", plain.observations), ("rewards", plain.rewards)):
+        values, valid = recorder.episodes.recent(name, k)
+        expected = Plain.recent(track, k)
+        assert valid.tolist() == [[item is not None for item in row] for row in expected]
+        numbers = values[..., 0] if name == "observations" else values
+        assert numbers.tolist() == [[item or 0 for item in row] for row in expected]
+    assert recorder.episodes.ages.tolist() == [len(rewards) for rewards in plain.rewards]
+
+
+def test_recent_rows_of_an_output_that_was_never_recorded_are_none():
+    recorder = recorder_of()
+    assert recorder.episodes.recent("actions", 1)[0] is None
+    rows, valid = recorder.episodes.recent("state_out", 2)
+    assert rows is None
+    assert valid.tolist() == [[False, False], [False, False]]
+    with pytest.raises(InvalidArgument, match="at least 1"):
+        recorder.episodes.recent("actions", 0)
+
+
+def test_recent_rows_of_an_output_are_only_those_of_its_present_run():
+    recorder = recorder_of()
+    recorder.episodes.recent("rewards", 3)
+    step(recorder, 1)
+    recorder.take()
+    step(recorder, 2, logp=np.full(2, 5.0))
+    rows, valid = recorder.episodes.recent("logp", 2)
+    assert (rows[:, 0].tolist(), valid[:, 0].tolist()) == ([0, 5], [False, True])
+
+
+def test_a_step_costs_no_python_work_per_environment():
+    import sys
+
+    def calls(num_envs: int) -> int:
+        recorder = recorder_of(num_envs)
+        counted = 0
+
+        def count(frame: Any, event: str, arg: Any) -> None:
+            nonlocal counted
+            counted += 1
+
+        step(recorder, 1, done=tuple(range(0, num_envs, 3)))
+        sys.setprofile(count)
+        try:
+            for number in range(2, 9):
+                step(recorder, number, done=tuple(range(number % 3, num_envs, 3)))
+            recorder.take()
+        finally:
+            sys.setprofile(None)
+        return counted
+
+    assert calls(3000) == calls(6)
