@@ -221,7 +221,8 @@ class _DeviceConstant:
 
     def on(self, device: torch.device) -> Tensor:
         if device not in self._copies:
-            self._copies[device] = self._copies[torch.device("cpu")].to(device)
+            with torch.inference_mode(False):  # it may be asked for while sampling, and is kept for learning
+                self._copies[device] = self._copies[torch.device("cpu")].to(device)
         return self._copies[device]
 
     def __reduce__(self) -> tuple[Any, ...]:

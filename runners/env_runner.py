@@ -161,7 +161,7 @@ class SingleAgentEnvRunner:
             self._recorder.take()  # what a call that failed has left
         act = self._random_actions if random_actions else self._policy_actions
         try:
-            with torch.no_grad():
+            with torch.inference_mode():
                 if num_timesteps is not None:
                     self._run_steps(num_timesteps, act, explore)
                 else:
