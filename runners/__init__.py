@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from runners.env_runner import SingleAgentEnvRunner
 from runners.hooks import Hook
+from runners.multi_agent_env_runner import MultiAgentEnvRunner
+from runners.multi_agent_stats import MultiAgentCollectStats
 from runners.stats import CollectStats
 from runners.vector_envs import make_vector_env
 
@@ -12,4 +14,6 @@ __all__ = [
     "CollectStats",
     "Hook",
     "make_vector_env",
+    "MultiAgentEnvRunner",
+    "MultiAgentCollectStats",
 ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from connectors.agent_to_module_mapping import AgentToModuleMapping
 from connectors.batch_items import BatchItems
 from connectors.env_to_module.add_observations import AddObservations
 from connectors.env_to_module.add_states import AddStates
 from connectors.env_to_module.add_time_dimension import AddTimeDimension
 from connectors.env_to_module.flatten_observations import FlattenObservations
+from connectors.env_to_module.for_each_agent import ForEachAgent
 from connectors.env_to_module.frame_stacking import FrameStacking
 from connectors.env_to_module.mean_std_filter import MeanStdFilter
 from connectors.env_to_module.observation_preprocessor import ObservationPreprocessor
@@ -18,9 +20,11 @@ __all__ = [
     "AddObservations",
     "AddStates",
     "AddTimeDimension",
+    "AgentToModuleMapping",
     "BatchItems",
     "EnvToModulePipeline",
     "FlattenObservations",
+    "ForEachAgent",
     "FrameStacking",
     "MeanStdFilter",
     "NumpyToTensor",

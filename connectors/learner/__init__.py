@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from connectors.agent_to_module_mapping import AgentToModuleMapping
 from connectors.batch_items import BatchItems
 from connectors.learner.add_columns import AddColumns
 from connectors.learner.add_infos import AddInfos
@@ -25,6 +26,7 @@ __all__ = [
     "AddObservations",
     "AddStates",
     "AddTimeDimensionAndZeroPad",
+    "AgentToModuleMapping",
     "BatchItems",
     "ComputeReturnsToGo",
     "FrameStacking",

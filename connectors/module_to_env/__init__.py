@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from connectors.module_to_env.get_actions import GetActions
 from connectors.module_to_env.listify_for_vector_env import ListifyForVectorEnv
+from connectors.module_to_env.module_to_agent_unmapping import ModuleToAgentUnmapping
 from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClipActions
 from connectors.module_to_env.pipeline import ModuleToEnvPipeline, module_to_env_pipeline
 from connectors.module_to_env.remove_time_dimension import RemoveTimeDimension
@@ -13,6 +14,7 @@ from connectors.module_to_env.unbatch_items import UnbatchItems
 __all__ = [
     "GetActions",
     "ListifyForVectorEnv",
+    "ModuleToAgentUnmapping",
     "ModuleToEnvPipeline",
     "NormalizeAndClipActions",
     "RemoveTimeDimension",
