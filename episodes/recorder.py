@@ -161,7 +161,8 @@ class VectorRecorder:
         if not self._steps_on:
             self._check_all_reset()
         infos = infos or {}
-        rows.write(at, observations, actions, rewards, terminateds, truncateds, extra_model_outputs or {}, self._base)
+        row = [observations, actions, rewards, terminateds, truncateds]
+        rows.write(at, row, extra_model_outputs or {}, self._base)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             self._keep_last_observations(at, infos, final_observations)
         rows.commit(infos)

@@ -49,23 +49,18 @@ class RecordedRows:
         self.observations = blocks
         self.commit(info)
 
-    def write(
-        self,
-        at: int,
-        observations: Any,
-        actions: Any,
-        rewards: Any,
-        terminateds: Any,
-        truncateds: Any,
-        extras: Mapping[str, Any],
-        base: int,
-    ) -> None:
-        """Write row `at` without counting it yet (`commit` does), so that a call that fails changes nothing."""
+    def write(self, at: int, rows: list[Any], extras: Mapping[str, Any], base: int) -> None:
+        """Write row `at` without counting it yet (`commit` does), so that a call that fails changes nothing.
+
+        Args:
+            rows: observations, actions, rewards, terminateds and truncateds, [N, ...] each.
+            base: the newest row at the last take, after which the extra outputs' keys may change.
+        """
         if at >= self._capacity:
             self._grow()
         if self.actions is None or extras.keys() != self.extras.keys():
-            self._start_columns(at, actions, rewards, extras, base)
-        rows = [observations, actions, rewards, terminateds, truncateds, *[extras[key] for key in self.extras]]
+            self._start_columns(at, rows[1], rows[2], extras, base)
+        rows += [extras[key] for key in self.extras]
         for block, row in zip(self._in_order, rows, strict=True):
             if type(block) is not RowBlock:
                 put_row(block, at, row)
