@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import gymnasium as gym
 import numpy as np
@@ -150,6 +150,8 @@ class TurnBasedEnv:
 def space_of(env: Any, kind: str, agent_id: Any) -> gym.Space:
     """An agent's space: from `env.<kind>(agent)`, `env.<kind>s[agent]`, `env.get_<kind>(agent)` or one for all."""
     own: Any = getattr(env, kind, None)
+    if not isinstance(own, gym.Space) and callable(own):  # first: PettingZoo warns where its dict is asked for
+        return cast(gym.Space, own(agent_id))
     by_agent = getattr(env, f"{kind}s", None)
     if isinstance(by_agent, Mapping) and agent_id in by_agent:
         return by_agent[agent_id]
@@ -157,7 +159,7 @@ def space_of(env: Any, kind: str, agent_id: Any) -> gym.Space:
         return own.spaces[agent_id]
     if isinstance(own, gym.Space):
         return own
-    getter: Callable[[Any], gym.Space] | None = getattr(env, f"get_{kind}", None) if own is None else own
+    getter: Callable[[Any], gym.Space] | None = getattr(env, f"get_{kind}", None)
     if getter is not None:
         return getter(agent_id)
     raise UnknownKey(f"{env!r} has no {kind} for agent {agent_id!r}; give it {kind}s, a dict by agent")
