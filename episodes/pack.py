@@ -66,7 +66,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         self.lengths = _per_episode(lengths, np.int64)  # [n]
         num = len(self.lengths)
         self.lookbacks = _per_episode(np.zeros(num) if lookbacks is None else lookbacks, np.int64)  # [n]
-        self.offsets = _frozen(np.concatenate([[0], np.cumsum(self.lengths + self.lookbacks)]))  # [n + 1]
+        self.offsets = _offsets(self.lengths + self.lookbacks)  # [n + 1]
         self.observations = frozen(observations)
         self.actions = frozen(actions)
         self.rewards: np.ndarray = frozen(rewards)
@@ -322,13 +322,21 @@ def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     >>> ranges(np.array([3, 10]), np.array([2, 3])).tolist()
     [3, 4, 10, 11, 12]
     """
-    begins = np.cumsum(sizes) - sizes
-    return np.arange(sizes.sum()) + np.repeat(starts - begins, sizes)
+    ends = sizes.cumsum()
+    rows = (starts - ends + sizes).repeat(sizes)
+    rows += np.arange(len(rows))
+    return rows
 
 
 def random_ids(num: int) -> np.ndarray:
     """Random episode ids [num], 32 hexadecimal digits each."""
     return np.frombuffer(os.urandom(16 * num).hex().encode(), "S32").astype("U32") if num else np.zeros(0, "U32")
+
+
+def _offsets(sizes: np.ndarray) -> np.ndarray:
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    sizes.cumsum(out=offsets[1:])
+    return _frozen(offsets)
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
@@ -337,6 +345,8 @@ def _frozen(array: np.ndarray) -> np.ndarray:
 
 
 def _per_episode(values: Any, dtype: Any) -> np.ndarray:
+    if type(values) is list:
+        return _frozen(np.array(values, dtype))
     array = np.asarray(values) if dtype is None else np.asarray(values).astype(dtype, copy=False)
     return frozen(array)
 

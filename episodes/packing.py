@@ -50,7 +50,7 @@ def metadata_of(episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
         ids = _object_array(ids)
     return {
         "ids": ids,
-        "lengths": [len(e) for e in episodes],
+        "lengths": [e.rewards.total - e.lookback for e in episodes],
         "lookbacks": [e.lookback for e in episodes],
         "t_started": [e.t_started for e in episodes],
         "terminated": [e.is_terminated for e in episodes],

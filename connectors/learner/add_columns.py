@@ -64,7 +64,7 @@ class AddColumns(Connector):
         tracks = {Columns.ACTIONS: episodes.actions, Columns.REWARDS: episodes.rewards, **self._chosen(episodes)}
         for name, track in tracks.items():
             if name not in given:
-                batch[name] = nested.take(track, rows)
+                batch[name] = track if isinstance(rows, slice) else nested.take(track, rows)
         if not {Columns.TERMINATEDS, Columns.TRUNCATEDS} <= given:
             lasts, which = last_steps(episodes)
             for name, flags in ((Columns.TERMINATEDS, episodes.terminated), (Columns.TRUNCATEDS, episodes.truncated)):
@@ -87,7 +87,7 @@ class AddColumns(Connector):
 
 def last_steps(pack: EpisodePack) -> tuple[np.ndarray, np.ndarray | slice]:
     """Where in a column [num_steps] each episode's last step is, and which episodes have one."""
-    ends = np.cumsum(pack.lengths)
+    ends = pack.lengths.cumsum()
     if pack.lengths.min(initial=1) > 0:
         return ends - 1, slice(None)
     which = np.flatnonzero(pack.lengths)
