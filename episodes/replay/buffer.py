@@ -16,7 +16,7 @@ from episodes.pack import EpisodePack
 from episodes.replay import draws
 from episodes.replay.chunk_blocks import add_pack
 from episodes.replay.draws import Extents, Windows
-from episodes.replay.gathering import checked_keys, column, states_before
+from episodes.replay.gathering import checked_keys, gathered_columns, states_before
 from episodes.replay.linked_ring import REWARDS, LinkedRing
 from episodes.replay.recorder import ReplayRecorder
 from episodes.replay.ring import Allocator
@@ -153,7 +153,7 @@ class EpisodeReplayBuffer:
             columns[REWARDS] = returns
         else:
             counts = np.ones(len(slots), np.int32)
-        columns = {key: column(ring, key, slots, last, stack) if key not in columns else columns[key] for key in keys}
+        columns = gathered_columns(ring, keys, slots, last, stack) | columns
         columns[Columns.N_STEP] = counts
         columns[Columns.WEIGHTS] = weights
         columns[INDICES] = ring.slot_numbers(slots)
@@ -207,8 +207,8 @@ class EpisodeReplayBuffer:
 
     def _extents(self, slots: np.ndarray) -> Extents:
         ring = self._ring
-        entry, t = ring.links.entry.take(slots), ring.links.t.take(slots)
-        return Extents(t - ring.links.t.take(ring.table.first.take(entry)), ring.t_next(entry) - t)
+        entry, t = ring.links.entry[slots], ring.links.t[slots]
+        return Extents(t - ring.links.t[ring.table.first.take(entry)], ring.t_next(entry) - t)
 
     def _moved_back(self, slots: np.ndarray, extents: Extents, length: int) -> tuple[np.ndarray, Extents]:
         back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
@@ -219,7 +219,7 @@ class EpisodeReplayBuffer:
 
     def _sequences(self, found: Windows, lookback: int, stack: int, keys: Sequence[str]) -> dict[str, Any]:
         ring, slots = self._ring, found.slots
-        columns = {key: column(ring, key, slots, slots, stack) for key in keys}
+        columns = gathered_columns(ring, keys, slots, slots, stack)
         indices = ring.slot_numbers(slots)
         indices[~found.there] = NONE
         columns[Columns.LOSS_MASK] = found.learned

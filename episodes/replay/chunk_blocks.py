@@ -223,7 +223,7 @@ def _infos(infos: Infos, rows: Any) -> Infos:
 
 def _last_rows(ring: LinkedRing, entries: np.ndarray) -> np.ndarray:
     """Positions [n] of the newest observations of the entries' episodes."""
-    return ring.links.next_row.take(ring.table.last.take(entries))
+    return ring.links.next_row[ring.table.last.take(entries)]
 
 
 def _open(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, first: np.ndarray) -> np.ndarray:

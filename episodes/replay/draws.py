@@ -30,14 +30,14 @@ def n_steps(
         The last step's position [n], the discounted sum of the rewards [n], and the number of steps [n] int32.
     """
     last = slots
-    returns = rewards.take(slots)
+    returns = rewards[slots]
     if returns.dtype.kind != "f":
         returns = returns.astype(np.float64)
     counts = np.ones(len(slots), np.int32)
     for k in range(1, n_step):
-        step = following.take(last)
+        step = following.take(last).astype(np.int64)
         moved = step != last
-        returns += moved * (rewards.take(step) * returns.dtype.type(gamma**k))
+        returns += moved * (rewards[step] * returns.dtype.type(gamma**k))
         counts += moved
         last = step
     return last, returns, counts
@@ -53,10 +53,10 @@ def stack_rows(links: StepLinks, slots: np.ndarray, k: int, *, after: bool) -> n
     rows = np.empty((*slots.shape, k), np.int32)
     column = k - 1
     if after:
-        rows[..., column] = links.next_row.take(slots)
+        rows[..., column] = links.next_row[slots]
         column -= 1
     for c in range(column, -1, -1):
-        rows[..., c] = links.row.take(slots)
+        rows[..., c] = links.row[slots]
         if c:
             slots = links.previous.take(slots)
     return rows
@@ -147,7 +147,7 @@ def _in_a_row(links: StepLinks, slots: np.ndarray, first: np.ndarray, last: np.n
     Steps of an episode lie in the order of their times, so looking at both ends is enough.
     """
     first, last = first % links.capacity, last % links.capacity
-    entry = links.entry.take(slots)
-    same = (links.entry.take(first) == entry) & (links.entry.take(last) == entry)
+    entry = links.entry[slots]
+    same = (links.entry[first] == entry) & (links.entry[last] == entry)
     span = (last - first) % links.capacity
-    return same & (links.t.take(last) - links.t.take(first) == span)
+    return same & (links.t[last] - links.t[first] == span)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from episodes.columns import Columns
 from episodes.errors import UnknownKey
 from episodes.replay import draws
 from episodes.replay.linked_ring import STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
+from episodes.replay.links import ENTRY_FIELD, NEXT_ROW_FIELD, ROW_FIELD, T_FIELD
 
 TRANSITION_KEYS = (
     Columns.OBS,
@@ -37,48 +39,64 @@ def checked_keys(ring: LinkedRing, keys: Sequence[str] | None, include_infos: bo
     return (*keys, Columns.INFOS) if include_infos and Columns.INFOS not in keys else keys
 
 
-def column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray, stack: int) -> Any:
-    """One column for the steps at positions `slots` [...] of draws that end with the steps at `last` [...]."""
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Steps that were drawn: positions [...] of each draw's first step and of its last, and the records there."""
+
+    slots: np.ndarray
+    last: np.ndarray
+    record: np.ndarray
+    last_record: np.ndarray
+    stack: int
+
+
+def gathered_columns(
+    ring: LinkedRing, keys: Sequence[str], slots: np.ndarray, last: np.ndarray, stack: int
+) -> dict[str, Any]:
+    """The columns for the steps at positions `slots` [...] of draws that end with the steps at `last` [...]."""
+    record = ring.records.gather(slots)
+    drawn = Drawn(slots, last, record, record if last is slots else ring.records.gather(last), stack)
+    return {key: _column(ring, key, drawn) for key in keys}
+
+
+def _column(ring: LinkedRing, key: str, drawn: Drawn) -> Any:
+    if key in ring.recorded:
+        return (drawn.last_record if key in _ENDINGS else drawn.record)[key].copy()
     if key == Columns.OBS:
-        return observed(ring, slots, stack, after=False)
+        if drawn.stack > 1:
+            return ring.observations.take(draws.stack_rows(ring.links, drawn.slots, drawn.stack, after=False))
+        return ring.observations.take(drawn.record[ROW_FIELD])
     if key == Columns.NEXT_OBS:
-        return observed(ring, last, stack, after=True)
-    track = ring.tracks.get(key)
-    if track is not None:
-        return track.take(last if key in _ENDINGS else slots)
+        if drawn.stack > 1:
+            return ring.observations.take(draws.stack_rows(ring.links, drawn.last, drawn.stack, after=True))
+        return ring.observations.take(drawn.last_record[NEXT_ROW_FIELD])
+    if key in ring.tracks:
+        return ring.tracks[key].take(drawn.slots)
+    return _about(ring, key, drawn)
+
+
+def _about(ring: LinkedRing, key: str, drawn: Drawn) -> np.ndarray:
+    """A column of what is known of the steps beside their tracks."""
     if key == Columns.T:
-        return ring.links.t.take(slots)
+        return drawn.record[T_FIELD].copy()
     if key == Columns.INFOS:
-        return _infos(ring, last)
-    return _facts(ring, key, slots)
-
-
-def observed(ring: LinkedRing, slots: np.ndarray, stack: int, *, after: bool) -> Any:
-    """The observations before the steps, or after them: nested arrays [..., ...], stacks [..., stack, ...]."""
-    links = ring.links
-    if stack > 1:
-        return ring.observations.take(draws.stack_rows(links, slots, stack, after=after))
-    return ring.observations.take((links.next_row if after else links.row).take(slots))
-
-
-def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
-    """The infos [...] after the steps; empty ones on padding."""
-    found = np.full(slots.shape, None, object)
-    rows = ring.row_numbers(ring.links.next_row.take(slots)).ravel().tolist()
-    there = (slots < ring.capacity).ravel().tolist()
-    found.reshape(-1)[:] = [ring.infos.item(row) if real else {} for row, real in zip(rows, there, strict=True)]
-    return found
-
-
-def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
-    """What the table says of the steps' episodes, [...]; empty strings or None on padding."""
-    entries = ring.links.entry.take(slots).ravel().tolist()
+        return _infos(ring, drawn)
+    entries = drawn.record[ENTRY_FIELD].ravel().tolist()
     if key == Columns.EPS_ID:
         found = np.array([ring.table.ids[entry] for entry in entries])
     else:
         found = np.array([getattr(ring.table.facts[entry], key) for entry in entries], object)
-    found = found.reshape(slots.shape)
-    blank(found, slots == ring.capacity)
+    found = found.reshape(drawn.slots.shape)
+    blank(found, drawn.slots == ring.capacity)
+    return found
+
+
+def _infos(ring: LinkedRing, drawn: Drawn) -> np.ndarray:
+    """The infos [...] after the steps; empty ones on padding."""
+    found = np.full(drawn.slots.shape, None, object)
+    rows = ring.row_numbers(drawn.last_record[NEXT_ROW_FIELD].astype(np.int64)).ravel().tolist()
+    there = (drawn.slots < ring.capacity).ravel().tolist()
+    found.reshape(-1)[:] = [ring.infos.item(row) if real else {} for row, real in zip(rows, there, strict=True)]
     return found
 
 

@@ -16,7 +16,8 @@ from episodes import nested
 from episodes.errors import EpisodeStateError, TrackMismatch
 from episodes.infos import Infos
 from episodes.replay.info_segments import InfoSegments
-from episodes.replay.links import StepLinks
+from episodes.replay.links import LINK_FIELDS, StepLinks
+from episodes.replay.records import StepRecords, is_small
 from episodes.replay.ring import Allocator, TrackRing, numbers, positions
 from episodes.replay.table import EpisodeTable
 
@@ -51,6 +52,7 @@ class LinkedRing:
         tail, head: steps with numbers in [tail, head) are there.
         rows_head: number of the next observation row.
         window: how many rows before a step's `next_row` its `row` may lie.
+        records: of the steps; `recorded` are the names of the tracks in them.
         generation: changes when what is stored is replaced as a whole, so that writers know.
     """
 
@@ -58,10 +60,9 @@ class LinkedRing:
         self.capacity = capacity
         self.allocator = allocator
         self.num_rows = capacity + capacity // 32 + 1
-        self.links = StepLinks(capacity)
-        self.links.pad_with(self.num_rows)
-        self._observations: TrackRing | None = None
         self.tracks: dict[str, TrackRing] = {}
+        self._observations: TrackRing | None = None
+        self._make_records({}, Allocator())
         self.generation = 0
         self.clear()
 
@@ -80,7 +81,8 @@ class LinkedRing:
     def nbytes(self) -> int:
         """Bytes of all arrays, links included."""
         observations = self.observations.nbytes if self.has_observations else 0
-        return observations + sum(ring.nbytes for ring in self.tracks.values()) + self.links.matrix.nbytes
+        own = sum(ring.nbytes for name, ring in self.tracks.items() if name not in self.recorded)
+        return observations + own + self.records.nbytes + self.links.nbytes
 
     @property
     def observations(self) -> TrackRing:
@@ -101,9 +103,8 @@ class LinkedRing:
     def prepare(self, observations: Any, tracks: dict[str, Any]) -> None:
         """Check that the items [k, ...] are of the kind stored here; the first ones say which kind that is."""
         if not self.tracks:
-            rings = {name: TrackRing(name, self.capacity, items, self.allocator) for name, items in tracks.items()}
             self.prepare_observations(observations)
-            self.tracks = rings
+            self.make_tracks(tracks)
             return
         self.prepare_observations(observations)
         if tracks.keys() != self.tracks.keys():
@@ -114,10 +115,26 @@ class LinkedRing:
         for name, items in tracks.items():
             self.tracks[name].check(items)
 
+    def make_tracks(self, tracks: dict[str, Any]) -> None:
+        """Make rings for step tracks with items like these, nested arrays [k, ...]; small ones lie in records."""
+        self._make_records({name: items for name, items in tracks.items() if is_small(items)}, self.allocator)
+        self.tracks = {
+            name: TrackRing(name, self.capacity, self.records.field(name))
+            if name in self.recorded
+            else TrackRing.like(name, self.capacity, items, self.allocator)
+            for name, items in tracks.items()
+        }
+
+    def _make_records(self, small: dict[str, np.ndarray], allocator: Allocator) -> None:
+        self.recorded = frozenset(small)
+        self.records = StepRecords(self.capacity, LINK_FIELDS | small, allocator)
+        self.links = StepLinks(self.capacity, self.records)
+        self.links.pad_with(self.num_rows)
+
     def prepare_observations(self, observations: Any) -> None:
         """As `prepare`, for observations that no step goes with yet."""
         if self._observations is None:
-            self._observations = TrackRing("observations", self.num_rows, observations, self.allocator)
+            self._observations = TrackRing.like("observations", self.num_rows, observations, self.allocator)
         else:
             self._observations.check(observations)
 
@@ -151,7 +168,7 @@ class LinkedRing:
     def _evict(self, num_steps: int) -> None:
         slots = positions(self.tail, num_steps, self.capacity)
         following = self.links.unlink(slots)
-        entries = self.links.entry.take(slots).astype(np.int64)
+        entries = self.links.entry[slots].astype(np.int64)
         self.table.first[entries] = following
         ended = (following == slots).nonzero()[0]
         if len(ended):
@@ -197,12 +214,12 @@ class LinkedRing:
 
     def t_next(self, entries: np.ndarray) -> np.ndarray:
         """The time that the next step of each entry's episode would have."""
-        return self.links.t.take(self.table.last.take(entries)) + 1
+        return self.links.t[self.table.last.take(entries)] + 1
 
     def ended(self, entries: np.ndarray) -> np.ndarray:
         """Where the entries' episodes have ended, so that no step may follow."""
         last = self.table.last.take(entries)
-        return self.track(TERMINATEDS).take(last) | self.track(TRUNCATEDS).take(last)
+        return self.track(TERMINATEDS)[last] | self.track(TRUNCATEDS)[last]
 
     def track(self, name: str) -> Any:
         """The nested arrays [capacity, ...] of a step track."""

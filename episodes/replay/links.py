@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from episodes.replay.ring import numbers
+from episodes.replay.records import StepRecords
+from episodes.replay.ring import numbers, put
 
 ROW, NEXT_ROW, NEXT, PREVIOUS, ENTRY, T = range(6)
-"""Rows of the matrix of links, see `StepLinks`."""
+"""Rows of a matrix of links, see `StepLinks`."""
 NUM_LINKS = 6
 
 
-class StepLinks:
-    """Links of the steps in a ring of `capacity`: a matrix [6, capacity + 1] int32, whose rows have names too.
+ROW_FIELD, NEXT_ROW_FIELD, ENTRY_FIELD, T_FIELD = "/row", "/next_row", "/entry", "/t"
+LINK_FIELDS = dict.fromkeys((ROW_FIELD, NEXT_ROW_FIELD, ENTRY_FIELD, T_FIELD), np.zeros(0, np.int32))
+"""Links in the records of steps, with names that no track has."""
 
-    The last column is no step's: what is gathered through it is padding.
+
+class StepLinks:
+    """Links of the steps in a ring of `capacity`, int32 arrays [capacity + 1].
+
+    The last place is no step's: what is gathered through it is padding. `next` and `previous`, which are followed step
+    by step, are arrays of their own; the others are fields of the steps' records.
 
     Attributes:
         row: position of the observation that the step's action was chosen from.
@@ -29,31 +36,46 @@ class StepLinks:
         t: the step's time in its episode.
     """
 
-    __slots__ = ("capacity", "entry", "matrix", "next", "next_row", "previous", "row", "t")
+    __slots__ = ("capacity", "entry", "next", "next_row", "previous", "row", "t")
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, records: StepRecords) -> None:
         self.capacity = capacity
-        self.matrix = np.zeros((NUM_LINKS, capacity + 1), np.int32)
-        self.row, self.next_row, self.next, self.previous, self.entry, self.t = self.matrix
-        self.next[capacity] = self.previous[capacity] = capacity
+        self.row, self.next_row, self.entry, self.t = (records.field(field) for field in LINK_FIELDS)
+        self.next, self.previous = np.full((2, capacity + 1), capacity, np.int32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is not in records."""
+        return self.next.nbytes + self.previous.nbytes
 
     def pad_with(self, row: int) -> None:
         """Let padding gather the observation at position `row`."""
         self.row[self.capacity] = self.next_row[self.capacity] = row
 
     def append(self, start: int, links: np.ndarray) -> None:
-        """Put the links [6, k] int64 of new steps in from position `start` on; the steps before them now point at them.
+        """Put the links [6, k] int64 of new steps in from position `start` on; steps before them now point at them.
 
         In `links`, a step's NEXT is its own position, and so is its PREVIOUS where it is the first of an episode.
         """
+        arrays = (self.row, self.next_row, self.next, self.previous, self.entry, self.t)
         stop = start + links.shape[1]
         if stop <= self.capacity:
-            self.matrix[:, start:stop] = links
+            for array, values in zip(arrays, links, strict=True):
+                array[start:stop] = values
         else:
-            split = self.capacity - start
-            self.matrix[:, start:-1] = links[:, :split]
-            self.matrix[:, : stop - self.capacity] = links[:, split:]
+            for array, values in zip(arrays, links, strict=True):
+                put(array, self.capacity, start, values)
         self.next[links[PREVIOUS]] = links[NEXT]
+
+    def get_state(self, size: int) -> np.ndarray:
+        """The links of the first `size` steps, [6, size]."""
+        return np.stack([self.row, self.next_row, self.next, self.previous, self.entry, self.t])[:, :size]
+
+    def set_state(self, links: np.ndarray) -> None:
+        """Put such links in."""
+        arrays = (self.row, self.next_row, self.next, self.previous, self.entry, self.t)
+        for array, values in zip(arrays, links, strict=True):
+            array[: len(values)] = values
 
     def unlink(self, slots: np.ndarray) -> np.ndarray:
         """Take the oldest steps out; the positions [k] of their followers, their own where there is none."""
@@ -64,5 +86,5 @@ class StepLinks:
 
     def renumber_rows(self, size: int, head: int, old_size: int, new_size: int) -> None:
         """Let the first `size` steps' rows mean the same observations in a ring of another size."""
-        rows = self.matrix[: NEXT_ROW + 1, :size]
-        rows[:] = numbers(rows.astype(np.int64), head, old_size) % new_size
+        for rows in (self.row[:size], self.next_row[:size]):
+            rows[:] = numbers(rows.astype(np.int64), head, old_size) % new_size

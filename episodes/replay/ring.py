@@ -30,6 +30,12 @@ class Allocator:
         array[size] = np.zeros((), item.dtype)
         return array
 
+    @staticmethod
+    def discard(array: np.ndarray) -> None:
+        """Remove the file of an array that is no longer used."""
+        if isinstance(array.base, np.memmap) and array.base.filename is not None:
+            Path(array.base.filename).unlink(missing_ok=True)
+
     def _file(self, folder: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         folder.mkdir(parents=True, exist_ok=True)
         self._num_files += 1
@@ -42,11 +48,16 @@ class TrackRing:
 
     __slots__ = ("data", "name", "plain", "size")
 
-    def __init__(self, name: str, size: int, items: Any, allocator: Allocator) -> None:
+    def __init__(self, name: str, size: int, data: Any) -> None:
         self.name = name
         self.size = size
-        self.plain = nested.is_leaf(items)
-        self.data = nested.map_leaves(lambda leaf: allocator.empty(size, leaf), items)
+        self.plain = nested.is_leaf(data)
+        self.data = data
+
+    @staticmethod
+    def like(name: str, size: int, items: Any, allocator: Allocator) -> TrackRing:
+        """A ring with room of its own for items like these, nested arrays [k, ...]."""
+        return TrackRing(name, size, nested.map_leaves(lambda leaf: allocator.empty(size, leaf), items))
 
     @property
     def nbytes(self) -> int:
@@ -92,8 +103,8 @@ class TrackRing:
     def take(self, positions: np.ndarray) -> Any:
         """The items at the positions [...]: nested arrays [..., ...], copied."""
         if self.plain:
-            return self.data.take(positions, 0)
-        return nested.map_leaves(lambda leaf: leaf.take(positions, 0), self.data)
+            return gathered(self.data, positions)
+        return nested.map_leaves(lambda leaf: gathered(leaf, positions), self.data)
 
     def resize(self, size: int, first: int, stop: int, allocator: Allocator) -> None:
         """Move row numbers [first, stop) into arrays of another size."""
@@ -103,6 +114,7 @@ class TrackRing:
             for number, count in stretches(first, stop, self.size, size):
                 a, b = number % self.size, number % size
                 new[b : b + count] = old[a : a + count]
+            allocator.discard(old)
             return new
 
         self.data = nested.map_leaves(moved, self.data)
@@ -114,6 +126,11 @@ def picked(items: np.ndarray, rows: slice | np.ndarray | None) -> np.ndarray:
     if rows is None:
         return items
     return items[rows] if isinstance(rows, slice) else items.take(rows, 0)
+
+
+def gathered(ring: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """A copy of the items at the positions [...]."""
+    return ring.take(positions, 0) if ring.flags.c_contiguous else ring[positions]
 
 
 def put(ring: np.ndarray, size: int, start: int, items: Any) -> None:

@@ -20,7 +20,7 @@ def ring_state(ring: LinkedRing) -> dict[str, Any]:
         **{name: getattr(ring, name) for name in _NUMBERS},
         "observations": _front(ring.observations, num_rows) if ring.has_observations else None,
         "tracks": {name: _front(track, num_steps) for name, track in ring.tracks.items()},
-        "links": ring.links.matrix[:, :num_steps].copy(),
+        "links": ring.links.get_state(num_steps),
         "table": ring.table.get_state(),
         "infos": (list(ring.infos.starts), list(ring.infos.parts)),
     }
@@ -37,10 +37,14 @@ def set_ring_state(ring: LinkedRing, state: dict[str, Any]) -> None:
     for name in _NUMBERS:
         setattr(ring, name, state[name])
     stored = state["observations"]
-    ring.set_observations(None if stored is None else _ring_of(ring, "observations", ring.num_rows, stored))
-    ring.tracks = {name: _ring_of(ring, name, ring.capacity, items) for name, items in state["tracks"].items()}
-    ring.links.matrix[:, : state["links"].shape[1]] = state["links"]
-    ring.links.pad_with(ring.num_rows)
+    ring.set_observations(None)
+    if stored is not None:
+        ring.prepare_observations(stored)
+        ring.observations.write(0, stored)
+    ring.make_tracks(state["tracks"])
+    for name, items in state["tracks"].items():
+        ring.tracks[name].write(0, items)
+    ring.links.set_state(state["links"])
     ring.table.set_state(state["table"])
     ring.infos = InfoSegments()
     ring.infos.starts, ring.infos.parts = map(list, state["infos"])
@@ -48,9 +52,3 @@ def set_ring_state(ring: LinkedRing, state: dict[str, Any]) -> None:
 
 def _front(track: TrackRing, size: int) -> Any:
     return nested.map_leaves(lambda leaf: leaf[:size].copy(), track.data)
-
-
-def _ring_of(ring: LinkedRing, name: str, size: int, items: Any) -> TrackRing:
-    track = TrackRing(name, size, items, ring.allocator)
-    track.write(0, items)
-    return track
