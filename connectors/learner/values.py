@@ -13,7 +13,7 @@ from connectors.numpy_to_tensor import NumpyToTensor
 from connectors.sequences import Sequences
 from episodes import nested
 from episodes.columns import Columns
-from episodes.errors import ShapeMismatch
+from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.pack import EpisodePack
 
 
@@ -64,6 +64,11 @@ class ValueFunction:
         self, rl_module: Any, batch: dict[str, Any], pack: EpisodePack, shared_data: dict[str, Any] | None
     ) -> np.ndarray:
         """The values [num_steps + n], in sequences where the batch has padded rows."""
+        if not hasattr(rl_module, "compute_values"):
+            raise InvalidArgument(
+                f"values are asked of rl_module={rl_module!r}, which has no compute_values(batch); "
+                "call the pipeline with rl_module=policy"
+            )
         source, mask = observation_source(shared_data), batch.get(Columns.LOSS_MASK)
         if mask is None:
             return self(rl_module, pack, source)

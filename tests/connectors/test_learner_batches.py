@@ -14,6 +14,7 @@ from reference_connectors import Accumulator, Sum, WholeEpisode, advantages, who
 
 from connectors import learner_pipeline
 from connectors.learner import (
+    AddColumns,
     AddInfos,
     ComputeReturnsToGo,
     FrameStacking,
@@ -21,7 +22,7 @@ from connectors.learner import (
     PrevActionsPrevRewards,
 )
 from episodes import EpisodePack, SingleAgentEpisode
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey
 
 GAMMA, LAMBDA = 0.9, 0.7
 OBSERVATIONS, ACTIONS = spaces.Box(0, 9, (2,), np.float32), spaces.Discrete(3)
@@ -214,6 +215,19 @@ def test_the_value_function_runs_in_minibatches_without_gradients() -> None:
     assert not batch["advantages"].requires_grad
 
 
+def test_a_module_that_gives_no_values_or_too_few_is_an_error() -> None:
+    class First(Sum):
+        def compute_values(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            return super().compute_values(batch)[:1]
+
+    episode = SingleAgentEpisode.from_arrays(np.ones((3, 2), np.float32), [0, 0], [1.0, 1.0])
+    pipeline = learner_pipeline(returns=GeneralizedAdvantageEstimation())
+    with pytest.raises(InvalidArgument, match=r"rl_module=None, which has no compute_values"):
+        pipeline(episodes=[episode])
+    with pytest.raises(ShapeMismatch, match=r"compute_values gave \[1\] for \[3\] observations"):
+        pipeline(rl_module=First(), episodes=[episode])
+
+
 def test_building_a_batch_leaves_the_callers_episodes_as_they_are() -> None:
     growing = SingleAgentEpisode()
     growing.add_env_reset(np.zeros(2, np.float32))
@@ -243,6 +257,27 @@ def test_no_episodes_make_a_batch_without_rows(max_seq_len: int | None) -> None:
     assert batch["obs"]["_orig_obs"].shape[0] == 0
     with pytest.raises(InvalidArgument, match="at least one episode"):
         pipeline(rl_module=Accumulator(), episodes=[])
+
+
+def test_extra_model_outputs_are_all_added_or_those_that_are_asked_for() -> None:
+    extra = {"vf_preds": np.ones(2), "state_out": np.ones((2, 3)), "mine": np.ones((2, 1))}
+    episode = SingleAgentEpisode.from_arrays(np.zeros((3, 1)), [0, 0], [0.0, 0.0], extra_model_outputs=extra)
+    added = AddColumns()(batch={}, episodes=EpisodePack.from_episodes([episode]))
+    assert set(added) == {"actions", "rewards", "terminateds", "truncateds", "vf_preds", "mine"}
+    chosen = AddColumns(extra_model_outputs=["mine"])(batch={}, episodes=EpisodePack.from_episodes([episode]))
+    assert set(chosen) == {"actions", "rewards", "terminateds", "truncateds", "mine"}
+    with pytest.raises(
+        UnknownKey, match=r"no extra model output 'logp'; they have \['vf_preds', 'state_out', 'mine'\]"
+    ):
+        AddColumns(extra_model_outputs=["logp"])(batch={}, episodes=EpisodePack.from_episodes([episode]))
+
+
+def test_a_column_with_another_number_of_rows_than_steps_is_not_padded() -> None:
+    episode = SingleAgentEpisode.from_arrays(np.zeros((3, 1)), [0, 0], [0.0, 0.0])
+    with pytest.raises(TrackMismatch, match="column 'mine' has 3 rows for 2 steps"):
+        learner_pipeline(max_seq_len=2)(batch={"mine": np.zeros(3)}, episodes=[episode])
+    with pytest.raises(InvalidArgument, match="max_seq_len=0"):
+        learner_pipeline(max_seq_len=0)
 
 
 def test_a_chunk_without_the_lookback_that_frames_need_is_an_error() -> None:

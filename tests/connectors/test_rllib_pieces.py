@@ -187,6 +187,25 @@ def test_a_module_to_env_piece_changes_actions_before_they_reach_the_environment
     assert pipeline(batch={"actions": torch.tensor([[1.0], [2.0]])})["actions_for_env"].tolist() == [[2.0], [4.0]]
 
 
+class Bare(ConnectorV2):
+    """A piece that does not call its base class's constructor."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
+        batch["rewards"] = batch["rewards"] * self.factor
+        return batch
+
+
+def test_a_piece_that_skips_its_base_classs_constructor_works() -> None:
+    pipeline = learner_pipeline(spaces.Box(0, 9, (1,)), spaces.Discrete(2))
+    pipeline.insert_after("AddColumns", Bare(2.0))
+    assert pipeline["Bare"].observation_space == spaces.Box(0, 9, (1,))
+    episode = SingleAgentEpisode.from_arrays(np.zeros((2, 1)), [0], [4.0])
+    assert pipeline(episodes=[episode])["rewards"].tolist() == [8.0]
+
+
 def test_items_are_changed_with_the_ids_of_their_episode() -> None:
     episode = SingleAgentEpisode("E1", agent_id="left", module_id="net")
     batch: dict[str, Any] = {}
