@@ -4,8 +4,8 @@
     python examples/spread_out.py --separate # two
 
 The environment is `simple_spread` of PettingZoo's particle world (`pip install mpe2`): every step costs the distances
-from the landmarks to their nearest agents, and every collision. Both ways start where random actions are, near -42 an
-episode, and halve the cost.
+from the landmarks to their nearest agents, and every collision. Both ways begin where random actions are, near -44 an
+episode, and get to about -28.
 """
 
 from __future__ import annotations
