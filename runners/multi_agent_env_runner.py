@@ -62,7 +62,7 @@ class MultiAgentEnvRunner:
         len_lookback_buffer: int = 0,
         missing_final_observation: str = "raise",
     ) -> None:
-        if num_envs < 1 or (num_envs > 1 and not isinstance(env, type) and (hasattr(env, "step") or not callable(env))):
+        if num_envs < 1 or (num_envs > 1 and not makes_envs(env)):
             raise InvalidArgument(f"num_envs={num_envs}: give a callable that makes an environment for several copies")
         self.envs = [as_multi_agent_env(env) for _ in range(num_envs)]
         self.policies = policies if isinstance(policies, Mapping) or policies is None else {DEFAULT_MODULE_ID: policies}
@@ -246,6 +246,8 @@ class MultiAgentEnvRunner:
                 self._end(i, episode)
                 if missing is not None:
                     missing[i] -= 1
+                if missing is None or missing[i] > 0:
+                    self.episodes[i] = self._fresh(i)
         for call in self._on_step:
             call(self)
 
@@ -268,7 +270,6 @@ class MultiAgentEnvRunner:
         self._taken.append(episode)
         for call in self._on_episode_end:
             call(self, episode)
-        self.episodes[i] = self._fresh(i)
 
     def _welcome(self, rows: list[tuple[int, MultiAgentEpisode, ByAgent]]) -> None:
         """Know the spaces of agents that come for the first time, and the pipelines of their modules."""
@@ -279,18 +280,17 @@ class MultiAgentEnvRunner:
 
     def _know(self, i: int, agent_id: Any, module_id: Any) -> None:
         env = self.envs[i]
-        space = env.space("observation_space", agent_id)
-        pipelines = self.env_to_module.modules
-        if self.policies is not None and module_id not in pipelines:
-            self._make_pipelines(module_id, agent_id, (space, self._action_space(env, agent_id)))
-        spaces = (space, self._action_space(env, agent_id))
-        for pipeline in (pipelines.get(module_id), self.module_to_env.modules.get(module_id)):
+        spaces = env.space("observation_space", agent_id), self._action_space(env, agent_id)
+        if self.policies is not None:
+            self._make_pipelines(module_id, agent_id, spaces)
+        seeing = self.env_to_module.modules.get(module_id)
+        for pipeline in (seeing, self.module_to_env.modules.get(module_id)):
             if pipeline is not None and pipeline.input_observation_space is pipeline.input_action_space is None:
                 pipeline.set_input_spaces(*spaces)
-        recorded = pipelines[module_id].recorded_observation_space if module_id in pipelines else space
-        self._observation_spaces[agent_id] = recorded
+        self._observation_spaces[agent_id] = spaces[0] if seeing is None else seeing.recorded_observation_space
 
     def _make_pipelines(self, module_id: Any, agent_id: Any, spaces: tuple[Any, Any]) -> None:
+        """The default pipelines of the module, where there are no others."""
         policies = self.policies or {}
         if module_id not in policies:
             raise UnknownKey(
@@ -298,8 +298,9 @@ class MultiAgentEnvRunner:
                 f"{list(policies)}: give one, or an agent_to_module_mapping_fn"
             )
         policy = policies[module_id]
-        device = getattr(policy, "device", None)
-        self.env_to_module.modules[module_id] = env_to_module_pipeline(*spaces, policy=policy, device=device)
+        if module_id not in self.env_to_module.modules:
+            device = getattr(policy, "device", None)
+            self.env_to_module.modules[module_id] = env_to_module_pipeline(*spaces, policy=policy, device=device)
         if module_id not in self.module_to_env.modules:
             made = module_to_env_pipeline(*spaces, policy=policy, seed=self.seed)
             self.module_to_env.modules[module_id] = made

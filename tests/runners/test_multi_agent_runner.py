@@ -1,0 +1,334 @@
+"""MultiAgentEnvRunner over real PettingZoo environments, against PettingZoo's own loops, and over plain dicts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pettingzoo
+import pytest
+import torch
+from mpe2 import simple_spread_v3
+
+from connectors import multi_agent_env_to_module
+from connectors.env_to_module import ForEachAgent, MeanStdFilter
+from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, WrongType
+from episodes.multi_agent import MultiAgentEpisode
+from runners import Hook, MultiAgentEnvRunner
+from tests.reference_multi_agent import plain
+
+ZOMBIES = {"id": "butterfly/knights_archers_zombies_v11", "max_cycles": 150, "spawn_delay": 4}
+
+few_zombies = partial(pettingzoo.make, "parallel", **ZOMBIES)
+PARALLEL = {"simple_spread": simple_spread_v3.parallel_env, "knights_archers_zombies": few_zombies}
+TURN_BASED = {
+    "connect_four": partial(pettingzoo.make, "aec", "classic/connect_four_v3"),
+    "leduc_holdem": partial(pettingzoo.make, "aec", "classic/leduc_holdem_v4"),
+    "knights_archers_zombies": partial(pettingzoo.make, "aec", **ZOMBIES),
+}
+
+
+def whole_episode(make: Any, seed: int, chunk_size: int | None = None) -> MultiAgentEpisode:
+    """The first episode with random actions, sampled at once or in chunks that are joined again."""
+    with MultiAgentEnvRunner(make, seed=seed) as runner:
+        if chunk_size is None:
+            return runner.sample(num_episodes=1, random_actions=True)[0]
+        episode = runner.sample(num_timesteps=chunk_size, random_actions=True)[0]
+        while not episode.is_done:
+            episode.concat_episode(runner.sample(num_timesteps=chunk_size, random_actions=True)[0])
+    return episode
+
+
+@pytest.mark.parametrize("make", PARALLEL.values(), ids=PARALLEL)
+@pytest.mark.parametrize("chunk_size", [None, 7])
+def test_an_episode_of_a_parallel_environment_is_what_its_own_loop_gives(make, chunk_size):
+    for seed in range(2):
+        episode = whole_episode(make, seed, chunk_size)
+        env = make()
+        log = [env.reset(seed=seed)[0]]
+        rewards, endings = [], {}
+        for actions in episode.get_actions(return_list=True):
+            observed, rewarded, terminations, truncations, _ = env.step(actions)
+            log.append(observed)
+            rewards.append(rewarded)
+            endings |= {a: (terminations[a], truncations[a]) for a in observed if terminations[a] or truncations[a]}
+        assert not env.agents
+        assert plain(episode.get_observations(return_list=True)) == plain(log)
+        assert plain(episode.get_rewards(return_list=True)) == plain(rewards)
+        assert {a: (e.is_terminated, e.is_truncated) for a, e in episode.agent_episodes.items()} == endings
+        assert episode.is_terminated == all(terminated for terminated, _ in endings.values())
+        assert episode.is_truncated != episode.is_terminated
+
+
+@pytest.mark.parametrize("make", TURN_BASED.values(), ids=TURN_BASED)
+@pytest.mark.parametrize("chunk_size", [None, 5])
+def test_an_episode_of_a_turn_based_environment_is_what_its_own_loop_gives(make, chunk_size):
+    for seed in range(3):
+        episode = whole_episode(make, seed, chunk_size)
+        actions = iter(episode.get_actions(return_list=True))
+        env = make()
+        env.reset(seed=seed)
+        turns = defaultdict(list)
+        for agent in env.agent_iter():
+            observation, reward, terminated, truncated, _ = env.last()
+            turns[agent].append((plain(observation), float(reward), terminated, truncated))
+            if terminated or truncated:
+                env.step(None)
+                continue
+            (acting,) = step = next(actions)
+            assert acting == agent
+            env.step(step[agent])
+        assert next(actions, None) is None
+        assert episode.agent_ids == set(turns)
+        for agent, own in episode.agent_episodes.items():
+            observations, rewards, terminations, truncations = zip(*turns[agent], strict=True)
+            assert rows(own) == list(observations)
+            assert own.get_rewards().tolist() == list(rewards[1:])
+            assert (own.is_terminated, own.is_truncated) == (terminations[-1], truncations[-1])
+        assert episode.get_return() == sum(reward for own in turns.values() for _, reward, _, _ in own[1:])
+
+
+def rows(own: Any) -> list[Any]:
+    """An agent's observations one by one, as plain values."""
+    return [plain(own.get_observations(i)) for i in range(len(own) + 1)]
+
+
+def test_agents_that_die_early_end_before_the_others():
+    ends = set()
+    for seed in range(3):
+        episode = whole_episode(few_zombies, seed)
+        ends |= {episode.env_t - len(own) for own in episode.agent_episodes.values() if own.is_terminated}
+    assert len(ends) > 2
+
+
+class Countdown:
+    """A plain environment: agent i ends after `lives[i]` steps; the rewards are one for each step."""
+
+    def __init__(self, lives: tuple[int, ...] = (2, 5), time_limit: int | None = None) -> None:
+        self.lives = {f"p{i}": life for i, life in enumerate(lives)}
+        self.time_limit = time_limit
+        self.observation_spaces = {a: gym.spaces.Box(0, 99, (2,), np.float32) for a in self.lives}
+        self.action_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self._observed(self.lives), {}
+
+    def _observed(self, agents):
+        return {a: np.array([self.t, int(a[1:])], np.float32) for a in agents}
+
+    def step(self, actions):
+        self.t += 1
+        assert set(actions) == {a for a, life in self.lives.items() if life >= self.t}
+        ended = {a: self.lives[a] == self.t for a in actions}
+        over = all(life <= self.t for life in self.lives.values())
+        late = self.t == self.time_limit
+        flags = ended | {"__all__": over}
+        return self._observed(actions), dict.fromkeys(actions, 1.0), flags, {"__all__": late and not over}, {}
+
+
+class Uniform:
+    """A policy that says which rows it was asked for."""
+
+    is_stateful = False
+
+    def __init__(self, num_actions: int = 3) -> None:
+        self.num_actions = num_actions
+        self.asked: list[Any] = []
+
+    def __call__(self, batch, explore=None):
+        rows = len(batch["obs"])
+        self.asked.append(batch["obs"].numpy().copy())
+        values = batch["obs"][:, 0].clone()
+        return {"action_dist_inputs": torch.zeros(rows, self.num_actions), "vf_preds": values}
+
+
+class Counting(Uniform):
+    """A recurrent policy whose state counts the steps of its agent."""
+
+    is_stateful = True
+
+    def get_initial_state(self):
+        return {"count": np.zeros(1, np.float32)}
+
+    def __call__(self, batch, explore=None):
+        rows = len(batch["obs"])
+        count = batch["state_in"]["count"] + 1
+        inputs = torch.zeros(rows, 1, self.num_actions)
+        return {"action_dist_inputs": inputs, "state_out": {"count": count}, "seen": count[:, None, 0]}
+
+
+def test_only_agents_that_must_act_are_asked_and_those_of_one_module_together():
+    policy = Uniform()
+    runner = MultiAgentEnvRunner(Countdown, policy, num_envs=3, seed=0)
+    runner.sample(num_episodes=3)
+    assert [len(rows) for rows in policy.asked] == [6, 6, 3, 3, 3]
+
+
+def test_each_module_acts_for_its_agents_and_its_outputs_are_recorded_with_their_actions():
+    policies = {"even": Uniform(), "odd": Uniform()}
+    mapping = lambda agent, episode: "odd" if int(agent[1:]) % 2 else "even"  # noqa: E731
+    env = lambda: Countdown((4, 3, 2, 1))  # noqa: E731
+    runner = MultiAgentEnvRunner(env, policies, num_envs=2, agent_to_module_mapping_fn=mapping, seed=0)
+    episodes = runner.sample(num_episodes=2)
+    assert {int(row[1]) for rows in policies["even"].asked for row in rows} == {0, 2}
+    for episode in episodes:
+        assert {a: episode.module_for(a) for a in episode.agent_ids} == {
+            "p0": "even",
+            "p1": "odd",
+            "p2": "even",
+            "p3": "odd",
+        }
+        for own in episode.agent_episodes.values():
+            np.testing.assert_array_equal(own.get_extra_model_outputs("vf_preds"), own.get_observations()[:-1, 0])
+            assert own.get_extra_model_outputs("action_logp") == pytest.approx(np.full(len(own), -np.log(3)), abs=1e-5)
+    assert runner.stats.module_steps == {"even": 12, "odd": 8}
+    assert runner.stats.module_returns == {"even": [4, 2, 4, 2], "odd": [3, 1, 3, 1]}
+    assert runner.stats.agent_returns == {"p0": [4, 4], "p1": [3, 3], "p2": [2, 2], "p3": [1, 1]}
+    assert runner.metrics()["mean_return/agent/p1"] == 3
+
+
+def test_a_time_limit_of_the_environment_truncates_every_agent_that_goes_on():
+    runner = MultiAgentEnvRunner(lambda: Countdown((2, 9, 9), time_limit=4), Uniform(), seed=0)
+    (episode,) = runner.sample(num_episodes=1)
+    assert episode.is_truncated
+    assert not episode.is_terminated
+    assert episode.get_truncateds() == {"p0": False, "p1": True, "p2": True, "__all__": True}
+    assert episode.get_terminateds() == {"p0": True, "p1": False, "p2": False, "__all__": False}
+
+
+def test_chunks_go_on_in_the_next_call_and_statistics_are_of_whole_episodes():
+    runner = MultiAgentEnvRunner(lambda: Countdown((3, 7)), Uniform(), num_envs=2, seed=0)
+    chunks = runner.sample(num_timesteps=8)
+    assert [len(chunk) for chunk in chunks] == [4, 4]
+    assert runner.stats.num_episodes == 0
+    later = runner.sample(num_timesteps=8)
+    assert runner.stats.num_episodes == 2
+    np.testing.assert_array_equal(runner.stats.returns, [10, 10])
+    np.testing.assert_array_equal(runner.stats.lengths, [7, 7])
+    for chunk in chunks:
+        (follower,) = [other for other in later if other.id_ == chunk.id_]
+        chunk.concat_episode(follower)
+        assert chunk.get_return() == 10
+        assert chunk.is_terminated
+    assert runner.num_env_steps == 16
+
+
+def test_exactly_so_many_whole_episodes_come_from_every_copy_in_turn():
+    runner = MultiAgentEnvRunner(Countdown, Uniform(), num_envs=2, seed=0)
+    episodes = runner.sample(num_episodes=5)
+    assert len(episodes) == 5
+    assert all(episode.is_done and episode.is_numpy for episode in episodes)
+
+
+def test_a_recurrent_state_is_each_agents_own_and_goes_on_over_cuts():
+    runner = MultiAgentEnvRunner(lambda: Countdown((9, 4)), Counting(), num_envs=2, seed=0)
+    counts = defaultdict(list)
+    for _ in range(9):
+        for chunk in runner.sample(num_timesteps=2):
+            for agent, own in chunk.agent_episodes.items():
+                counts[chunk.id_, agent] += own.get_extra_model_outputs("seen").reshape(-1).tolist()
+    assert sorted(counts.values()) == [[1, 2, 3, 4]] * 2 + [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 2
+
+
+def test_filters_of_one_module_may_be_each_agents_own():
+    spaces = ({"default_policy": gym.spaces.Box(0, 99, (2,), np.float32)}, {"default_policy": gym.spaces.Discrete(3)})
+    pipeline = multi_agent_env_to_module(*spaces, pieces=lambda: [ForEachAgent(MeanStdFilter)])
+    runner = MultiAgentEnvRunner(lambda: Countdown((9, 4)), Uniform(), env_to_module=pipeline, seed=0)
+    (episode,) = runner.sample(num_episodes=1)
+    filters = pipeline["default_policy"]["ForEachAgent"].rewriters
+    assert set(filters) == {"p0", "p1"}
+    for agent, filter_ in filters.items():
+        times = np.arange(len(episode.agent_episodes[agent]) + 1)
+        raw = np.stack([times, np.full_like(times, int(agent[1:]))], axis=1)
+        alone = MeanStdFilter(spaces[0]["default_policy"], spaces[1]["default_policy"])
+        expected = np.concatenate([alone.rewrite(row[None].astype(np.float32)) for row in raw])
+        np.testing.assert_allclose(episode.get_observations(agent_ids=agent)[agent], expected, rtol=1e-6)
+        assert plain(filter_.get_state()) == plain(alone.get_state())
+    state = runner.get_state()
+    other = MultiAgentEnvRunner(
+        Countdown,
+        Uniform(),
+        env_to_module=multi_agent_env_to_module(*spaces, pieces=lambda: [ForEachAgent(MeanStdFilter)]),
+    )
+    other.set_state(state)
+    assert plain(other.get_state()) == plain(state)
+
+
+def test_hooks_see_steps_and_whole_episodes():
+    class Watcher(Hook):
+        steps = 0
+        ended = 0
+
+        def on_step(self, runner):
+            self.steps += 1
+
+        def on_episode_end(self, runner, episode):
+            assert episode.is_done
+            self.ended += 1
+
+    watcher = Watcher()
+    MultiAgentEnvRunner(Countdown, Uniform(), hooks=[watcher], seed=0).sample(num_timesteps=10)
+    assert (watcher.steps, watcher.ended) == (10, 2)
+
+
+def test_the_same_seed_gives_the_same_episodes():
+    first, second = (
+        MultiAgentEnvRunner(simple_spread_v3.parallel_env, seed=3).sample(num_timesteps=60, random_actions=True)
+        for _ in range(2)
+    )
+    for a, b in zip(first, second, strict=True):
+        assert plain(a.get_observations()) == plain(b.get_observations())
+        assert plain(a.get_actions()) == plain(b.get_actions())
+
+
+def test_an_environment_that_writes_to_the_same_arrays_again_loses_nothing():
+    class Reusing(Countdown):
+        rows = {f"p{i}": np.zeros(2, np.float32) for i in range(2)}
+
+        def _observed(self, agents):
+            for agent in agents:
+                self.rows[agent][:] = self.t, int(agent[1:])
+            return {agent: self.rows[agent] for agent in agents}
+
+    (episode,) = MultiAgentEnvRunner(Reusing, Uniform(), seed=0).sample(num_episodes=1)
+    assert episode.get_observations(agent_ids="p1")["p1"][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_random_actions_are_recorded_as_the_policy_would_have_made_them():
+    class Continuous(Countdown):
+        def __init__(self):
+            super().__init__()
+            self.action_space = gym.spaces.Box(0.0, 10.0, (1,), np.float32)
+
+        def step(self, actions):
+            assert all(0 <= float(action[0]) <= 10 for action in actions.values())
+            return super().step(actions)
+
+    runner = MultiAgentEnvRunner(Continuous, Uniform(2), seed=0)
+    (episode,) = runner.sample(num_episodes=1, random_actions=True)
+    actions = np.concatenate(list(episode.get_actions().values()))
+    assert np.all(np.abs(actions) <= 1)
+    assert actions.min() < 0
+
+
+def test_wrong_calls_say_what_is_wrong():
+    runner = MultiAgentEnvRunner(Countdown, seed=0)
+    with pytest.raises(InvalidArgument, match="exactly one"):
+        runner.sample(num_timesteps=1, num_episodes=1)
+    with pytest.raises(InvalidArgument, match="no policies"):
+        runner.sample(num_timesteps=1)
+    with pytest.raises(InvalidArgument, match="callable"):
+        MultiAgentEnvRunner(Countdown(), num_envs=2)
+    with pytest.raises(WrongType, match="no multi-agent environment"):
+        MultiAgentEnvRunner(3)
+    with pytest.raises(UnknownKey, match="mapped to module 'nobody'"):
+        MultiAgentEnvRunner(
+            Countdown, {"one": Uniform()}, agent_to_module_mapping_fn=lambda agent, episode: "nobody"
+        ).sample(num_timesteps=1)
+    runner.close()
+    with pytest.raises(EpisodeStateError, match="close"):
+        runner.sample(num_timesteps=1, random_actions=True)
