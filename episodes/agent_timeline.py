@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from episodes import clock
-from episodes.infos import Infos
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ListTrack
 
@@ -40,7 +39,7 @@ class AgentTimeline:
         self.episode = episode
         self.seen: Any = seen if type(seen) is np.ndarray else array("q", seen)  # [L + T + 1] env steps
         self.acted: Any = acted if type(acted) is np.ndarray else array("q", acted)  # [L + T (+ 1 while it waits)]
-        self.phase: str = ENDED if episode.is_done else RESTS
+        self.phase: str = ENDED if episode.is_terminated or episode.is_truncated else RESTS
         self.action: Any = None
         self.extra: Mapping[str, Any] | None = None
         self.reward: Any = None
@@ -66,17 +65,17 @@ class AgentTimeline:
     def chunk(self, chunk: Chunk) -> AgentTimeline | None:
         """The agent's part of a range of env steps; None when it has none there. Views where it is finished."""
         first, zero, last = clock.chunk_rows(self.seen, self.acted, (chunk.begin, chunk.end), chunk.lookback)
-        if last == clock.MISSING or self.is_gone(chunk):
+        if last == clock.MISSING or (self.ended_at is not None and self.is_gone(chunk)):
             return None
         episode, lookback = self.episode, zero - first
-        infos = episode.infos
+        infos, outputs = episode.infos, episode.extra_model_outputs
         ends = self.ended_at is not None and self.ended_at <= chunk.end
         part = episode._derived(
             observations=episode.observations.view(first, last + 1, lookback),
             actions=episode.actions.view(first, last, lookback),
             rewards=episode.rewards.view(first, last, lookback),
-            infos=infos.view(first, last + 1) if isinstance(infos, Infos) else infos[first : last + 1],
-            extra_model_outputs={k: v.view(first, last, lookback) for k, v in episode.extra_model_outputs.items()},
+            infos=infos[first : last + 1] if type(infos) is list else infos.view(first, last + 1),  # type: ignore[union-attr]
+            extra_model_outputs={k: v.view(first, last, lookback) for k, v in outputs.items()} if outputs else {},
             lookback=lookback,
             t_started=episode.t_started + zero - episode.lookback,
             terminated=ends and episode.is_terminated,

@@ -9,7 +9,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 MISSING = -1  # the row of an env step at which nothing happened
+
+
+def ints(times: Sequence[int]) -> Sequence[int]:
+    """The clock with plain ints to compare: bisection is five times faster on an array's memory than on the array."""
+    return memoryview(times) if type(times) is np.ndarray else times
 
 
 def row_at(times: Sequence[int], t: int) -> int:
@@ -18,6 +25,7 @@ def row_at(times: Sequence[int], t: int) -> int:
     >>> row_at([0, 2, 5], 2), row_at([0, 2, 5], 3)
     (1, -1)
     """
+    times = ints(times)
     row = bisect_left(times, t)
     return row if row < len(times) and times[row] == t else MISSING
 
@@ -28,6 +36,7 @@ def rows_between(times: Sequence[int], begin: int, end: int) -> tuple[int, int]:
     >>> rows_between([0, 2, 5], 1, 6)
     (1, 3)
     """
+    times = ints(times)
     first = bisect_left(times, begin)
     return first, bisect_left(times, end, first)
 
@@ -38,16 +47,8 @@ def rows_of(times: Sequence[int], wanted: Iterable[int], earliest: int) -> list[
     >>> rows_of([0, 2, 5], [5, 4, 2, 0], earliest=1)
     [2, -1, 1, -1]
     """
+    times = ints(times)
     return [row_at(times, t) if t >= earliest else MISSING for t in wanted]
-
-
-def last_row(times: Sequence[int], t: int) -> int:
-    """The row of the last entry at or before env step `t`, or `MISSING`. O(log n).
-
-    >>> last_row([3, 5], 4), last_row([3, 5], 2)
-    (0, -1)
-    """
-    return bisect_right(times, t) - 1
 
 
 def chunk_rows(seen: Sequence[int], acted: Sequence[int], bounds: tuple[int, int], lookback: int) -> tuple[int, ...]:
@@ -69,6 +70,7 @@ def chunk_rows(seen: Sequence[int], acted: Sequence[int], bounds: tuple[int, int
     (1, 1, 2)
     """
     begin, end = bounds
-    zero = max(last_row(seen, begin), 0)
+    seen, acted = ints(seen), ints(acted)
+    zero = max(bisect_right(seen, begin) - 1, 0)
     first = min(bisect_left(acted, begin - lookback), zero)
-    return first, zero, last_row(seen, end)
+    return first, zero, bisect_right(seen, end) - 1

@@ -17,7 +17,8 @@ from episodes.multi_agent_state import MultiAgentState
 def chunk_attributes(episode: MultiAgentState, chunk: Chunk) -> dict[str, Any]:
     """The attributes, as `_set` takes them, of the part of an episode that a chunk names."""
     begin, end, lookback, _ = chunk
-    lines, departed = {}, {a: ending for a, ending in episode._departed.items() if ending[2] <= end}
+    lines, departed, loose, apart = {}, episode._departed, episode._loose_infos, episode._apart
+    departed = {a: ending for a, ending in departed.items() if ending[2] <= end} if departed else {}
     for agent_id, line in episode._lines.items():
         part = line.chunk(chunk)
         if part is not None:
@@ -26,14 +27,15 @@ def chunk_attributes(episode: MultiAgentState, chunk: Chunk) -> dict[str, Any]:
             own = line.episode
             departed[agent_id] = (own.is_terminated, own.is_truncated, line.ended_at)
     reaches_end = end == episode.env_t
-    return episode._same_episode() | {
+    return {
+        **episode._same_episode(),
         "env_t_started": begin,
         "env_t": end,
         "lookback": lookback,
         "lines": lines,
         "departed": departed,
-        "loose_infos": {t: infos for t, infos in episode._loose_infos.items() if begin - lookback <= t <= end},
-        "apart": [entry for entry in episode._apart if begin < entry[0] <= end],
+        "loose_infos": {t: infos for t, infos in loose.items() if begin - lookback <= t <= end} if loose else None,
+        "apart": [entry for entry in apart if begin < entry[0] <= end] if apart else None,
         "terminated": reaches_end and episode.is_terminated,
         "truncated": reaches_end and episode.is_truncated,
         "is_numpy": episode.is_numpy,
