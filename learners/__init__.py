@@ -6,7 +6,7 @@ from learners.algorithm import Algorithm, linear_decay
 from learners.history import EpisodeHistory
 from learners.multi_agent import MultiAgentAlgorithm
 from learners.policy import LSTMPolicy, MLPPolicy, Policy
-from learners.ppo import PPO, PPOConfig
+from learners.ppo import PPO, PPOConfig, ppo_pipeline
 
 __all__ = [
     "PPO",
@@ -18,4 +18,5 @@ __all__ = [
     "PPOConfig",
     "Policy",
     "linear_decay",
+    "ppo_pipeline",
 ]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
 import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
+from connectors.connector import Connector
 from connectors.distributions import ActionDistribution
 from connectors.learner import GeneralizedAdvantageEstimation, LearnerPipeline, learner_pipeline
 from connectors.pipeline import ConnectorPipeline
@@ -20,7 +22,7 @@ from episodes.single_agent import SingleAgentEpisode
 from learners.algorithm import Algorithm, MakeScheduler
 from learners.policy import Policy
 
-__all__ = ["PPO", "PPOConfig", "clipped_surrogate", "ppo_loss"]
+__all__ = ["PPO", "PPOConfig", "clipped_surrogate", "ppo_loss", "ppo_pipeline"]
 
 _STEP_COLUMNS = (
     Columns.ACTIONS,
@@ -62,7 +64,7 @@ class PPO(Algorithm):
     Args:
         policy: a policy whose `forward(batch)` gives `action_dist_inputs` and `vf_preds`.
         config: the numbers.
-        pipeline: episodes to train batch; the default adds values, advantages and their targets.
+        pipeline: episodes to train batch; `ppo_pipeline(policy, config)` by default.
         scheduler: of the learning rate, for instance `linear_decay(100)`.
         seed: of the shuffling.
     """
@@ -118,14 +120,26 @@ class PPO(Algorithm):
         return measured
 
 
-def ppo_pipeline(policy: Policy, config: PPOConfig) -> LearnerPipeline:
-    """The pipeline from episodes to PPO's train batch on the policy's device."""
+def ppo_pipeline(
+    policy: Policy,
+    config: PPOConfig,
+    *,
+    pieces: Iterable[Connector] = (),
+    observation_space: gym.Space | None = None,
+) -> LearnerPipeline:
+    """The pipeline from episodes to PPO's train batch on the policy's device.
+
+    Args:
+        pieces: your own, which come first, such as the learner's `FrameStacking`.
+        observation_space: of what the episodes hold, where the policy sees something else.
+    """
     advantages = GeneralizedAdvantageEstimation(
         gamma=config.gamma, lambda_=config.lambda_, normalize=config.standardize_advantages
     )
     return learner_pipeline(
-        policy.observation_space,
+        policy.observation_space if observation_space is None else observation_space,
         policy.action_space,
+        pieces=pieces,
         returns=advantages,
         policy=policy,
         max_seq_len=config.max_seq_len if policy.is_stateful else None,

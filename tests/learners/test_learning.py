@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from learners import PPO, EpisodeHistory, LSTMPolicy, MLPPolicy, Policy, PPOConfig, linear_decay
+from connectors import env_to_module, env_to_module_pipeline, learner
+from learners import PPO, EpisodeHistory, LSTMPolicy, MLPPolicy, Policy, PPOConfig, linear_decay, ppo_pipeline
 from runners import SingleAgentEnvRunner
 
 NUM_ENVS = 8
 RECURRENT = PPOConfig(learning_rate=2e-3, gamma=0.98, lambda_=0.9, num_epochs=6, minibatch_size=256, max_seq_len=32)
+FEED_FORWARD = PPOConfig(learning_rate=2e-3, gamma=0.98, lambda_=0.9, num_epochs=6, minibatch_size=128)
 CONTINUOUS = PPOConfig(learning_rate=2e-3, gamma=0.9, lambda_=0.9, num_epochs=10, minibatch_size=128)
 
 
@@ -44,19 +46,33 @@ def learned(
     goal: float,
     rollout: int = 128,
     decay_steps: int | None = None,
+    num_frames: int = 1,
 ) -> EpisodeHistory:
     """Sample and learn until the mean return of the last 50 episodes reaches the goal, or the steps are used up."""
     env = gym.vector.SyncVectorEnv([make_env] * NUM_ENVS)
-    generator = torch.Generator().manual_seed(0)
-    policy = make_policy(env.single_observation_space, env.single_action_space, generator=generator)
-    runner = SingleAgentEnvRunner(env, policy, seed=0)
-    ppo = PPO(policy, config, scheduler=linear_decay((decay_steps or num_steps) // (NUM_ENVS * rollout)))
+    spaces = (env.single_observation_space, env.single_action_space)
+    stacks = num_frames > 1
+    seen = env_to_module_pipeline(*spaces, pieces=[env_to_module.FrameStacking(num_frames=num_frames)] * stacks)
+    learned_from = [learner.FrameStacking(num_frames=num_frames)] * stacks
+    policy = make_policy(seen.observation_space, spaces[1], generator=torch.Generator().manual_seed(0))
+    runner = SingleAgentEnvRunner(env, policy, env_to_module=seen if stacks else None, seed=0)
+    ppo = PPO(
+        policy,
+        config,
+        pipeline=ppo_pipeline(policy, config, pieces=learned_from, observation_space=spaces[0]),
+        scheduler=linear_decay((decay_steps or num_steps) // (NUM_ENVS * rollout)),
+    )
     history = EpisodeHistory()
     while history.num_steps < num_steps and (len(history.returns) < 50 or history.mean_return() < goal):
         pack = runner.sample(num_timesteps=NUM_ENVS * rollout)
         history.add(pack)
         ppo.update(pack)
     return history
+
+
+def test_two_frames_make_up_for_velocities_that_are_not_shown():
+    history = learned(cartpole_without_velocities, MLPPolicy, FEED_FORWARD, num_steps=60_000, goal=150.0, num_frames=2)
+    assert history.mean_return() >= 150
 
 
 def test_a_memory_learns_cartpole_without_velocities():
@@ -70,7 +86,7 @@ def test_a_memory_learns_cartpole_without_velocities():
 def test_a_memory_solves_cartpole_without_velocities_and_a_perceptron_cannot():
     recurrent = learned(cartpole_without_velocities, LSTMPolicy, RECURRENT, num_steps=120_000, goal=450.0)
     assert recurrent.mean_return() >= 450
-    blind = learned(cartpole_without_velocities, MLPPolicy, RECURRENT, num_steps=120_000, goal=450.0)
+    blind = learned(cartpole_without_velocities, MLPPolicy, FEED_FORWARD, num_steps=120_000, goal=450.0)
     assert blind.mean_return() < 100
 
 
