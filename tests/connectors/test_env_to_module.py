@@ -12,7 +12,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors import env_to_module_pipeline
+from connectors import env_to_module_pipeline, learner_pipeline
 from connectors.env_to_module import (
     AddObservations,
     AddStates,
@@ -22,6 +22,7 @@ from connectors.env_to_module import (
     ObservationPreprocessor,
     PrevActionsPrevRewards,
 )
+from connectors.learner import PrevActionsPrevRewards as LearnPrevious
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch
 from episodes.recorder import VectorRecorder
@@ -102,6 +103,39 @@ def test_stacks_of_single_channel_images_are_views_of_the_recorded_frames() -> N
     stack = FrameStacking(space, num_frames=2)(batch={}, episodes=recorder.episodes)["obs"]
     assert stack.shape == (2, 8, 8, 2)
     assert np.shares_memory(stack, frames)
+
+
+@pytest.mark.parametrize(
+    "action_space",
+    [
+        spaces.Discrete(4, start=-1),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.Box(-1, 1, (2, 2), np.float32),
+        spaces.MultiBinary(3),
+        spaces.Dict({"move": spaces.Box(-1, 1, (2,), np.float32), "jump": spaces.Discrete(2)}),
+    ],
+    ids=str,
+)
+def test_previous_actions_of_any_space_are_flattened_as_gymnasium_does(action_space: spaces.Space) -> None:
+    action_space.seed(1)
+    actions = [action_space.sample() for _ in range(3)]
+    episode = SingleAgentEpisode(
+        observations=[np.zeros(2, np.float32)] * 4,
+        actions=actions,
+        rewards=[1.0, 2.0, 3.0],
+        len_lookback_buffer=0,
+        action_space=action_space,
+    )
+    flat = [spaces.flatten(action_space, action) for action in actions]
+    acting = PrevActionsPrevRewards(BOX, action_space, n_prev_actions=2)
+    seen = acting(batch={}, episodes=[episode])["obs"]
+    assert np.array_equal(seen["prev_n_actions"][0], np.concatenate(flat[1:]).astype(np.float32))
+    assert acting.observation_space.contains({name: part[0] for name, part in seen.items()})
+    learning = learner_pipeline(BOX, action_space, pieces=[LearnPrevious(n_prev_actions=2)])
+    batch = learning(episodes=[episode])["obs"]["prev_n_actions"]
+    none = np.zeros_like(flat[0])
+    expected = [np.concatenate(pair) for pair in ((none, none), (none, flat[0]), (flat[0], flat[1]))]
+    assert np.array_equal(batch, np.array(expected, np.float32))
 
 
 def test_frames_of_what_cannot_be_joined_are_an_error() -> None:
