@@ -241,6 +241,22 @@ def test_building_a_batch_leaves_the_callers_episodes_as_they_are() -> None:
     assert SingleAgentEpisode.from_state(before).equals(growing)
 
 
+def test_nested_observations_and_actions_keep_their_structure() -> None:
+    observations = {"camera": np.arange(16, dtype=np.uint8).reshape(4, 2, 2), "joints": (np.arange(4.0), np.arange(4))}
+    actions = (np.array([0, 1, 2]), {"grip": np.array([[0.5], [1.5], [2.5]], np.float32)})
+    pack = EpisodePack(
+        observations=observations, actions=actions, rewards=np.zeros(3), lengths=[2], lookbacks=[1], t_started=[1]
+    )
+    flat = learner_pipeline(next_observations=True)(episodes=pack)
+    assert flat["obs"]["camera"].tolist() == observations["camera"][1:3].tolist()
+    assert flat["new_obs"]["joints"][1].tolist() == [2, 3]
+    assert flat["actions"][1]["grip"].tolist() == [[1.5], [2.5]]
+    padded = learner_pipeline(max_seq_len=3)(episodes=pack)
+    assert padded["obs"]["camera"].shape == (1, 3, 2, 2)
+    assert padded["actions"][0].tolist() == [[1, 2, 0]]
+    assert padded["obs"]["joints"][0].dtype == torch.float32
+
+
 @pytest.mark.parametrize("max_seq_len", [None, 3])
 def test_no_episodes_make_a_batch_without_rows(max_seq_len: int | None) -> None:
     episode = SingleAgentEpisode.from_arrays(np.zeros((2, 2), np.float32), [0], [1.0])
