@@ -12,7 +12,6 @@ from gymnasium import spaces
 from connectors.connector import Batch, Connector
 from episodes import nested
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument
 
 __all__ = ["NormalizeAndClipActions"]
 
@@ -21,11 +20,8 @@ class NormalizeAndClipActions(Connector):
     """Adds "actions_for_env" [N, ...]: "actions", brought from the policy's units into the environment's.
 
     With `normalize_actions` the policy acts in [-1, 1], which is spread over the bounds of each Box dimension (and
-    clipped to them); with `clip_actions` it acts in the environment's units, and actions are only clipped. Dimensions
-    without two bounds, and spaces other than Box, pass as they are.
-
-    Raises:
-        InvalidArgument: both at once.
+    clipped to them, whatever `clip_actions` says); with `clip_actions` alone it acts in the environment's units, and
+    actions are only clipped. Dimensions without two bounds are not spread; spaces other than Box pass as they are.
     """
 
     reads = (Columns.ACTIONS,)
@@ -40,10 +36,6 @@ class NormalizeAndClipActions(Connector):
         clip_actions: bool = False,
         name: str | None = None,
     ) -> None:
-        if normalize_actions and clip_actions:
-            raise InvalidArgument(
-                "normalize_actions and clip_actions exclude each other: normalised actions are clipped too"
-            )
         self._kind = _Spread if normalize_actions else _Clip if clip_actions else None
         self._leaves: Any = None
         super().__init__(input_observation_space, input_action_space, name=name)
