@@ -59,17 +59,29 @@ def uniform(stored: int = STORED, n_step: int = 1) -> Prepare:
     return prepare
 
 
-def bare_gather(size: Size) -> Timed:
+def bare_gather(gather: Callable[[np.ndarray, np.ndarray], np.ndarray], stored: int = STORED) -> Prepare:
     """Index draw and one gather of each column, rows of both observations stored."""
-    data = transitions(size(STORED))
-    rng = np.random.default_rng(0)
-    columns = (data.obs, data.new_obs, data.actions, data.rewards, data.terminateds, data.truncateds)
 
-    def run() -> list[np.ndarray]:
-        rows = rng.integers(0, len(data.obs), BATCH)
-        return [column[rows] for column in columns]
+    def prepare(size: Size) -> Timed:
+        data = transitions(size(stored))
+        rng = np.random.default_rng(0)
+        columns = (data.obs, data.new_obs, data.actions, data.rewards, data.terminateds, data.truncateds)
 
-    return Timed(run)
+        def run() -> list[np.ndarray]:
+            rows = rng.integers(0, len(data.obs), BATCH)
+            return [gather(column, rows) for column in columns]
+
+        return Timed(run)
+
+    return prepare
+
+
+def indexed(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return column[rows]
+
+
+def taken(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return column.take(rows, axis=0)
 
 
 def prioritized(*, update: bool) -> Prepare:
@@ -179,6 +191,7 @@ def gathered_stacks(size: Size) -> Timed:
 
 
 UNIFORM = Side("ours", uniform())
+OF_A_MILLION = Side("ours", uniform(1_000_000))
 DRAW = Side("ours", prioritized(update=False))
 DRAW_AND_UPDATE = Side("ours", prioritized(update=True))
 
@@ -186,7 +199,8 @@ DRAW_AND_UPDATE = Side("ours", prioritized(update=True))
 def against_peers() -> tuple[Figure, ...]:
     """Uniform draws against the floor and every library."""
     others = (
-        (Side("numpy", bare_gather), at_most(1.6)),
+        (Side("numpy", bare_gather(indexed)), at_most(1.6)),
+        (Side("take", bare_gather(taken)), at_most(1.6)),
         (Side("cpprb", replays.cpprb_uniform, CPPRB), at_least(1)),
         (Side("SB3", replays.sb3_uniform, SB3), at_least(1)),
         (Side("Tianshou", replays.tianshou_uniform, TIANSHOU), at_least(1)),
@@ -228,11 +242,12 @@ def sequence_figures() -> tuple[Figure, ...]:
 
 FIGURES = (
     *against_peers(),
+    Figure("replay/uniform of 1M stored", OF_A_MILLION, Side("ours, 10k", uniform(10_000)), at_most(1.5), "us"),
     Figure(
-        "replay/uniform of 1M stored",
-        Side("ours", uniform(1_000_000)),
-        Side("ours, 10k", uniform(10_000)),
-        at_most(1.5),
+        "replay/uniform of 1M numpy",
+        OF_A_MILLION,
+        Side("numpy, 1M", bare_gather(indexed, 1_000_000)),
+        at_most(1.6),
         "us",
     ),
     Figure(
