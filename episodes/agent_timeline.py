@@ -17,6 +17,9 @@ WAITS: Final = "waits"  # it has acted and waits for its next observation
 ENDED: Final = "ended"  # it terminated or was truncated
 
 
+_CLOCKS = (array, np.ndarray)  # a clock that grows, a finished one
+
+
 class Chunk(NamedTuple):
     """A range of env steps of an episode."""
 
@@ -37,8 +40,8 @@ class AgentTimeline:
 
     def __init__(self, episode: SingleAgentEpisode, seen: Sequence[int], acted: Sequence[int] = ()) -> None:
         self.episode = episode
-        self.seen: Any = seen if type(seen) is np.ndarray else array("q", seen)  # [L + T + 1] env steps
-        self.acted: Any = acted if type(acted) is np.ndarray else array("q", acted)  # [L + T (+ 1 while it waits)]
+        self.seen: Any = seen if type(seen) in _CLOCKS else array("q", seen)  # [L + T + 1] env steps
+        self.acted: Any = acted if type(acted) in _CLOCKS else array("q", acted)  # [L + T (+ 1 while it waits)]
         self.phase: str = ENDED if episode.is_terminated or episode.is_truncated else RESTS
         self.action: Any = None
         self.extra: Mapping[str, Any] | None = None

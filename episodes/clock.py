@@ -37,8 +37,10 @@ def rows_between(times: Sequence[int], begin: int, end: int) -> tuple[int, int]:
     (1, 3)
     """
     times = ints(times)
-    first = bisect_left(times, begin)
-    return first, bisect_left(times, end, first)
+    if not len(times):
+        return 0, 0
+    first = 0 if times[0] >= begin else bisect_left(times, begin)
+    return first, len(times) if times[-1] < end else bisect_left(times, end, first)
 
 
 def rows_of(times: Sequence[int], wanted: Iterable[int], earliest: int) -> list[int]:

@@ -9,11 +9,24 @@ from typing import Any, Self
 
 import numpy as np
 
-from episodes import indexing, multi_agent_cutting, multi_agent_growth
+from episodes import indexing, multi_agent_cutting
 from episodes.agent_timeline import Chunk
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, WrongType
 from episodes.multi_agent_getters import MultiAgentGetters
-from episodes.multi_agent_growth import NOTHING
+from episodes.multi_agent_growth import (
+    NOTHING,
+    Endings,
+    check_actions,
+    check_observations,
+    endings_of,
+    enter,
+    keep_infos,
+    refusal,
+    with_repeated,
+    write_endings,
+    write_observations,
+    write_pending,
+)
 from episodes.multi_agent_state import ALL, COMMON, default_module
 
 ByAgent = Mapping[Any, Any]  # agent -> value
@@ -127,8 +140,8 @@ class MultiAgentEpisode(MultiAgentGetters):
             step = (observations[i + 1], actions[i], rewards[i], told[i + 1])
             self.add_env_step(*step, terminateds=flags[0], truncateds=flags[1], extra_model_outputs=outputs)
         if not num and any(ending):
-            endings = multi_agent_growth.endings_of(self, NOTHING, *ending)
-            multi_agent_growth.write_endings(self, endings, *ending)
+            endings = endings_of(self, NOTHING, *ending)
+            write_endings(self, endings, *ending)
 
     def _move_start(self, lookback: int, agent_t_started: ByAgent) -> None:
         """Let step 0 be `lookback` env steps after the first one; what lies before is lookback."""
@@ -150,9 +163,9 @@ class MultiAgentEpisode(MultiAgentGetters):
             )
         self.is_reset = True
         told = infos or NOTHING
-        multi_agent_growth.keep_infos(self, observations, told)
+        keep_infos(self, observations, told)
         for agent_id, observation in observations.items():
-            multi_agent_growth.enter(self, agent_id, observation, told.get(agent_id) or {})
+            enter(self, agent_id, observation, told.get(agent_id) or {})
         self._began = perf_counter()
 
     def add_env_step(
@@ -183,23 +196,23 @@ class MultiAgentEpisode(MultiAgentGetters):
         observation, flags that disagree; `ShapeMismatch`, `TrackMismatch` as in `SingleAgentEpisode`.
         """
         if not self.is_reset or self.is_numpy or self._is_cut or self.is_terminated or self.is_truncated:
-            raise multi_agent_growth.refusal(self, "add_env_step")
+            raise refusal(self, "add_env_step")
         extra = extra_model_outputs or NOTHING
-        endings: multi_agent_growth.Endings = {}
-        multi_agent_growth.check_actions(self, actions, extra)
+        endings: Endings = {}
+        check_actions(self, actions, extra)
         ends = (terminateds and True in terminateds.values()) or (truncateds and True in truncateds.values())
         if ends:
-            endings = multi_agent_growth.endings_of(self, observations, terminateds, truncateds)
-            observations = multi_agent_growth.with_repeated(self, observations, actions, endings)
-        multi_agent_growth.check_observations(self, observations, actions, rewards)
+            endings = endings_of(self, observations, terminateds, truncateds)
+            observations = with_repeated(self, observations, actions, endings)
+        check_observations(self, observations, actions, rewards)
         self.env_t += 1
         told = infos or NOTHING
         if told:
-            multi_agent_growth.keep_infos(self, observations, told)
-        multi_agent_growth.write_pending(self, observations, actions, rewards, extra)
-        multi_agent_growth.write_observations(self, observations, actions, rewards, told, extra)
+            keep_infos(self, observations, told)
+        write_pending(self, observations, actions, rewards, extra)
+        write_observations(self, observations, actions, rewards, told, extra)
         if ends:
-            multi_agent_growth.write_endings(self, endings, terminateds, truncateds)
+            write_endings(self, endings, terminateds, truncateds)
 
     # --- cutting and joining ---------------------------------------------------------------------------------
 

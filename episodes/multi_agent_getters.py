@@ -51,6 +51,11 @@ class MultiAgentGetters(MultiAgentState):
         return_list: bool = False,
     ) -> Any:
         """Observations by agent; of env steps 0 to len(self), both included."""
+        if type(indices) is int and agent_ids is None and env_steps:
+            t = self.env_t + 1 + indices if indices < 0 and not neg_index_as_lookback else self.env_t_started + indices
+            plain = fill is None and not one_hot_discrete and not return_list
+            if plain and self.env_t_started - self.lookback <= t <= self.env_t:
+                return reading.newest_or_at(self._lines.items(), t)
         request = Request("observations", indices, env_steps, neg_index_as_lookback, fill, one_hot_discrete)
         return self._read(request, self._columns(reading.observations_of, agent_ids), 1, return_list)
 

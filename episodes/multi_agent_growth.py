@@ -204,6 +204,8 @@ def write_observations(
         line = lines.get(agent_id)
         if line is None:
             enter(episode, agent_id, observation, infos.get(agent_id) or {})
+            if agent_id in rewards:
+                episode._apart.append((now, agent_id, rewards[agent_id]))
             continue
         own = line.episode
         add_observation, add_action, add_reward, add_info, tracks = own._grow or own._growing("add_env_step")
@@ -236,14 +238,19 @@ def write_pending(
 ) -> None:
     """Keep the actions and rewards of agents that got no observation; before `write_observations`."""
     lines, now = episode._lines, episode.env_t
-    for agent_id in actions:
-        if agent_id not in observations:
-            lines[agent_id].wait_with(actions[agent_id], extra.get(agent_id), now - 1)
+    if not actions.keys() <= observations.keys():
+        for agent_id, action in actions.items():
+            if agent_id not in observations:
+                lines[agent_id].wait_with(action, extra.get(agent_id), now - 1)
+    if rewards.keys() <= observations.keys():
+        return
     for agent_id, reward in rewards.items():
         line = lines.get(agent_id)
+        if agent_id in observations:
+            continue
         if line is None or line.phase == ENDED:
             episode._apart.append((now, agent_id, reward))
-        elif agent_id not in observations:
+        else:
             line.reward = reward if line.reward is None else line.reward + reward
 
 

@@ -257,8 +257,7 @@ def _items(column: Column, rows: range | list[int]) -> list[Any]:
     track, waiting = column.track, column.waiting
     if not isinstance(rows, range) or rows.step != 1:
         return [_item(column, row) for row in rows]
-    items: Any = track.items if type(track) is ListTrack else track
-    there = list(items[rows.start : rows.stop])
+    there = track.items[rows.start : rows.stop] if type(track) is ListTrack else list(track[rows.start : rows.stop])
     return [*there, *waiting] if len(there) < len(rows) else there
 
 
@@ -276,6 +275,18 @@ def _arrays(column: Column, rows: range | list[int]) -> Any:
 def _stacked(column: Column, items: list[Any]) -> Any:
     """Items as nested arrays, of the space's dtypes where there is one."""
     return stack_items(items, "track", 0, dtypes_of(column.space))
+
+
+def newest_or_at(lines: Iterable[tuple[Any, AgentTimeline]], t: int) -> dict[Any, Any]:
+    """The observations of one env step: what `per_agent` gives for one index, on the shortest way."""
+    answers = {}
+    for agent_id, line in lines:
+        times = line.seen
+        row = len(times) - 1 if times[-1] == t else clock.row_at(times, t)
+        if row != MISSING:
+            track = line.episode.observations
+            answers[agent_id] = track.items[row] if type(track) is ListTrack else track.get(row - track.lookback, True)
+    return answers
 
 
 # --- answers -------------------------------------------------------------------------------------------------
