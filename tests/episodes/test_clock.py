@@ -1,0 +1,51 @@
+"""Clocks: from env steps to rows, against looking through the whole list."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from episodes.clock import MISSING, chunk_rows, row_at, rows_between, rows_of
+
+clocks = st.lists(st.integers(0, 30), unique=True).map(sorted)
+env_steps = st.integers(-3, 33)
+
+
+@pytest.mark.parametrize("kind", [list, np.array, lambda times: array("q", times)], ids=["list", "numpy", "array"])
+def test_every_kind_of_sequence_is_a_clock(kind):
+    times = kind([0, 2, 5])
+    assert [row_at(times, t) for t in range(7)] == [0, MISSING, 1, MISSING, MISSING, 2, MISSING]
+    assert rows_between(times, 1, 6) == (1, 3)
+    assert rows_of(times, range(6), 1) == [MISSING, MISSING, 1, MISSING, MISSING, 2]
+
+
+@given(times=clocks, t=env_steps)
+def test_a_row_is_where_the_list_has_the_env_step(times, t):
+    assert row_at(times, t) == (times.index(t) if t in times else MISSING)
+
+
+@given(times=clocks, begin=env_steps, end=env_steps)
+def test_rows_between_are_those_of_the_env_steps_between(times, begin, end):
+    first, stop = rows_between(times, begin, end)
+    assert times[first:stop] == [t for t in times if begin <= t < end]
+
+
+@given(times=clocks, wanted=st.lists(env_steps), earliest=env_steps)
+def test_rows_of_several_env_steps_are_missing_before_the_earliest(times, wanted, earliest):
+    expected = [times.index(t) if t in times and t >= earliest else MISSING for t in wanted]
+    assert rows_of(times, wanted, earliest) == expected
+
+
+@given(seen=clocks.filter(bool), begin=st.integers(0, 30), length=st.integers(0, 10), lookback=st.integers(0, 8))
+def test_a_step_belongs_to_the_chunk_in_which_it_completes(seen, begin, length, lookback):
+    acted = seen[:-1]
+    end = begin + length
+    first, zero, last = chunk_rows(seen, acted, (begin, end), lookback)
+    complete = [i for i in range(len(acted)) if begin < seen[i + 1] <= end and seen[0] <= end]
+    assert list(range(zero, max(last, zero))) == complete
+    reach = [i for i in range(zero) if acted[i] >= begin - lookback]
+    assert list(range(first, zero)) == reach

@@ -1,0 +1,674 @@
+"""MultiAgentEpisode: its rules, what it refuses, and that one agent that always steps is a single-agent episode."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from episodes.errors import (
+    ChunkMismatch,
+    EpisodeStateError,
+    InvalidArgument,
+    ShapeMismatch,
+    StepOutOfRange,
+    TrackMismatch,
+    UnknownKey,
+    WrongType,
+)
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.single_agent import SingleAgentEpisode
+from tests.reference_multi_agent import plain
+
+
+def turn_based(num_steps: int = 5) -> MultiAgentEpisode:
+    """Two agents in turns: a observes at 0, 2, 4, b at 1, 3, 5; the rewards of each action come in two parts."""
+    episode = MultiAgentEpisode(id_="game")
+    episode.add_env_reset(observations={"a": 0})
+    steps = [
+        ({"b": 1}, {"a": 10}, {"a": 1.0}),
+        ({"a": 2}, {"b": 11}, {"b": 0.5, "a": 0.25}),
+        ({"b": 3}, {"a": 12}, {"a": 2.0}),
+        ({"a": 4}, {"b": 13}, {"b": 4.0}),
+        ({"b": 5}, {"a": 14}, {"a": 8.0}),
+    ]
+    for step in steps[:num_steps]:
+        episode.add_env_step(*step)
+    return episode
+
+
+def parallel(num_steps: int = 4, **ending: Any) -> MultiAgentEpisode:
+    """Two agents that both step, every env step."""
+    episode = MultiAgentEpisode(id_="both")
+    episode.add_env_reset(observations={"a": 0, "b": 100})
+    for t in range(1, num_steps + 1):
+        flags = ending if t == num_steps else {}
+        step = ({"a": t, "b": 100 + t}, {"a": 10 + t, "b": 20 + t}, {"a": 1.0, "b": 0.5})
+        episode.add_env_step(*step, **flags)
+    return episode
+
+
+# --- rule 1: pending steps -----------------------------------------------------------------------------------
+
+
+def test_an_action_is_pending_until_the_next_observation_completes_its_step():
+    episode = turn_based(1)
+    assert len(episode.agent_episodes["a"]) == 0
+    assert episode.get_actions(-1) == {"a": 10}
+    assert episode.get_rewards(-1) == {"a": 1.0}
+    episode.add_env_step({"a": 2}, {"b": 11}, {"b": 0.5, "a": 0.25})
+    own = episode.agent_episodes["a"]
+    assert (own.get_actions(), own.get_rewards(), own.get_observations()) == ([10], [1.25], [0, 2])
+    assert episode.get_actions() == {"a": [10], "b": [11]}
+    assert episode.get_agents_to_act() == episode.get_agents_that_stepped() == {"a"}
+
+
+def test_getters_answer_as_documented_for_a_turn_based_game():
+    episode = turn_based()
+    assert episode.get_observations() == {"a": [0, 2, 4], "b": [1, 3, 5]}
+    assert episode.get_observations(-1) == {"b": 5}
+    assert episode.get_observations(slice(0, 2)) == {"a": [0], "b": [1]}
+    assert episode.get_observations([0, -1]) == {"a": [0], "b": [5]}
+    assert episode.get_observations([]) == {}
+    assert episode.get_observations(0, env_steps=False) == {"a": 0, "b": 1}
+    assert episode.get_observations(-1, "zz") == {}
+    assert episode.get_observations(None, ["a"]) == {"a": [0, 2, 4]}
+    assert episode.get_actions() == {"a": [10, 12, 14], "b": [11, 13]}
+    assert episode.get_actions(env_steps=False) == {"a": [10, 12], "b": [11, 13]}
+    assert episode.get_actions(-1, env_steps=False) == {"a": 14, "b": 13}
+    assert episode.get_rewards() == {"a": [1.25, 2.0, 8.0], "b": [0.5, 4.0]}
+    assert episode.get_rewards(slice(-2, None), return_list=True) == [{"b": 4.0}, {"a": 8.0}]
+    assert episode.get_observations(fill=-7) == {"a": [0, -7, 2, -7, 4, -7], "b": [-7, 1, -7, 3, -7, 5]}
+    assert episode.get_observations(9, fill=-7) == {"a": -7, "b": -7}
+    lookback = {"neg_index_as_lookback": True, "fill": -7}
+    assert episode.get_observations(slice(-2, 2), **lookback) == {"a": [-7, -7, 0, -7], "b": [-7, -7, -7, 1]}
+    assert (len(episode), episode.env_t, episode.agent_steps()) == (5, 5, 4)
+    assert (episode.get_return(), episode.get_return(include_pending=True)) == (7.75, 15.75)
+    assert repr(episode) == "MultiAgentEpisode(game: 5 env steps, 2 agents, 1 pending, return 15.75, ongoing)"
+
+
+def test_one_hot_actions_take_their_spaces_start_and_pending_ones_too():
+    space = {"a": spaces.Discrete(3, start=10), "b": spaces.Discrete(3, start=11)}
+    for finish in (False, True):
+        episode = MultiAgentEpisode(action_space=space)
+        episode.add_env_reset(observations={"a": 0})
+        episode.add_env_step({"b": 1}, {"a": 10}, {})
+        episode.add_env_step({"a": 2}, {"b": 11}, {"a": 1.0})
+        episode.add_env_step({"b": 3}, {"a": 12}, {"b": 1.0})
+        episode = episode.to_numpy() if finish else episode
+        hot = plain(episode.get_actions(one_hot_discrete=True))
+        assert hot == {"a": [[1, 0, 0], [0, 0, 1]], "b": [[1, 0, 0]]}
+        filled = plain(episode.get_actions(fill=0, one_hot_discrete=True))
+        assert filled == {"a": [[1, 0, 0], [0, 0, 0], [0, 0, 1]], "b": [[0, 0, 0], [1, 0, 0], [0, 0, 0]]}
+        assert plain(episode.get_actions(-1, one_hot_discrete=True)) == {"a": [0, 0, 1]}
+
+
+# --- rules 2 and 3: endings ----------------------------------------------------------------------------------
+
+
+def test_a_time_limit_never_becomes_a_termination():
+    everyone = {"a": True, "b": True}
+    for flags in ({"truncateds": everyone}, {"truncateds": {"__all__": True}}):
+        episode = parallel(**flags)
+        assert (episode.is_terminated, episode.is_truncated) == (False, True)
+        assert episode.get_terminateds() == {"a": False, "b": False, "__all__": False}
+        assert episode.get_truncateds() == {"a": True, "b": True, "__all__": True}
+    mixed = parallel(terminateds={"a": True}, truncateds={"b": True})
+    assert (mixed.is_terminated, mixed.is_truncated) == (False, True)
+    over = parallel(terminateds=everyone)
+    assert (over.is_terminated, over.is_truncated) == (True, False)
+
+
+def test_an_episode_goes_on_when_all_says_so_though_every_agent_is_done():
+    episode = parallel(terminateds={"a": True, "b": True, "__all__": False})
+    assert not episode.is_done
+    episode.add_env_step({"c": 0}, {}, {})
+    assert episode.get_agents_to_act() == {"c"}
+
+
+def test_an_agent_that_terminates_without_a_last_observation_repeats_the_one_before():
+    episode = turn_based(1)
+    episode.add_env_step({}, {"b": 11}, {"a": -1.0, "b": 1.0}, terminateds={"a": True, "b": True})
+    own = episode.agent_episodes["a"]
+    assert (own.get_observations(), own.get_rewards(), own.is_terminated) == ([0, 0], [0.0], True)
+    assert episode.is_terminated
+
+
+def test_a_truncated_agent_without_a_last_observation_is_refused_unless_it_may_be_repeated():
+    episode = turn_based(1)
+    before = episode.get_state()
+    with pytest.raises(InvalidArgument, match=r"agent 'a' at env step 2: it is truncated without a last observation"):
+        episode.add_env_step({}, {"b": 11}, {"b": 1.0}, truncateds={"__all__": True})
+    assert plain(without_duration(episode.get_state())) == plain(without_duration(before))
+    lenient = MultiAgentEpisode(missing_final_observation="repeat")
+    lenient.add_env_reset(observations={"a": 0})
+    lenient.add_env_step({}, {"a": 1}, {"a": 2.0}, truncateds={"a": True})
+    assert lenient.get_observations() == {"a": [0, 0]}
+    assert (lenient.is_terminated, lenient.is_truncated) == (False, True)
+
+
+def test_an_agent_that_dies_with_nothing_pending_is_simply_done():
+    episode = turn_based(2)
+    episode.add_env_step({"b": 3}, {}, {"b": 1.0, "a": 7.0}, terminateds={"a": True})
+    assert episode.agent_episodes["a"].is_terminated
+    assert len(episode.agent_episodes["a"]) == 1
+    assert episode.get_agents_to_act() == {"b"}
+    assert episode.get_returns(include_pending=True)["a"] == 8.25
+    with pytest.raises(InvalidArgument, match="agent 'a' cannot act at env step 3: it is done since env step 3"):
+        episode.add_env_step({}, {"a": 1}, {})
+
+
+# --- rule 4: rewards that belong to no step ------------------------------------------------------------------
+
+
+def test_rewards_before_the_first_observation_are_kept_apart_and_counted():
+    episode = parallel(1)
+    episode.add_env_step({"a": 2, "b": 102}, {"a": 1, "b": 1}, {"a": 1.0, "b": 0.5, "c": 3.0})
+    episode.add_env_step({"a": 3, "b": 103, "c": 0}, {"a": 1, "b": 1}, {"a": 1.0, "b": 0.5, "c": 4.0})
+    episode.add_env_step({"c": 1}, {"c": 5}, {"c": 0.5})
+    assert episode.agent_episodes["c"].get_rewards() == [0.5]
+    assert episode.get_returns() == {"a": 3.0, "b": 1.5, "c": 0.5}
+    assert episode.get_returns(include_pending=True)["c"] == 7.5
+    successor = episode.cut()
+    assert successor.get_return(include_pending=True) == 0
+
+
+# --- rule 5: cutting -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lookback", [0, 1, 2, 10])
+def test_an_agent_that_waits_at_a_cut_is_neither_lost_nor_counted_twice(lookback):
+    chunk, whole = turn_based(3), turn_based(3)
+    successor = chunk.cut(lookback)
+    total = chunk.get_return(include_pending=True) + successor.get_return(include_pending=True)
+    assert total == whole.get_return(include_pending=True) == 3.75
+    assert successor.agent_ids == {"a", "b"}
+    assert chunk.get_actions(-1) == {}
+    for episode in (successor, whole):
+        episode.add_env_step({"a": 4}, {"b": 13}, {"b": 4.0})
+    chunk.concat_episode(successor)
+    assert chunk.equals(whole)
+    assert chunk.get_actions(-1) == {"b": 13}
+
+
+def test_a_chunk_that_was_cut_grows_no_more():
+    chunk = turn_based(3)
+    chunk.cut()
+    with pytest.raises(EpisodeStateError, match="go on with the successor"):
+        chunk.add_env_step({"a": 4}, {"b": 13}, {"b": 4.0})
+    with pytest.raises(EpisodeStateError, match="after the cut"):
+        chunk.cut()
+
+
+def test_reading_by_env_step_in_a_continued_chunk_drops_nothing():
+    chunk = parallel(8)
+    successor = chunk.cut(3)
+    for t in range(9, 13):
+        successor.add_env_step({"a": t, "b": 100 + t}, {"a": 10 + t, "b": 20 + t}, {"a": 1.0, "b": 0.5})
+    assert successor.get_actions(slice(-4, None), "a") == {"a": [19, 20, 21, 22]}
+    assert successor.get_observations(slice(-3, 1), "a", neg_index_as_lookback=True) == {"a": [5, 6, 7, 8]}
+    assert successor.get_actions(slice(-3, 1), "a", neg_index_as_lookback=True) == {"a": [16, 17, 18, 19]}
+
+
+@pytest.mark.parametrize("finish", [False, True])
+def test_chunks_that_do_not_follow_are_refused_and_nothing_is_changed(finish):
+    chunk = turn_based(3)
+    successor = chunk.cut()
+    successor.add_env_step({"a": 4}, {"b": 13}, {"b": 4.0})
+    if finish:
+        chunk.to_numpy()
+    other = turn_based(3)
+    moved = MultiAgentEpisode.from_state({**successor.get_state(), "id_": "another"})
+    later = successor.cut()
+    before = plain(without_duration(chunk.get_state()))
+    for wrong in (later, moved):
+        with pytest.raises(ChunkMismatch):
+            chunk.concat_episode(wrong)
+        assert plain(without_duration(chunk.get_state())) == before
+    other.cut()
+    stranger = MultiAgentEpisode(id_="game", observations=[{"x": 1}], env_t_started=3)
+    with pytest.raises(ChunkMismatch, match="agent 'a' goes on"):
+        other.concat_episode(stranger)
+
+
+# --- rule 6: slices ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("finish", [False, True])
+def test_every_range_of_a_turn_based_game_can_be_sliced_with_ids_infos_and_pending_values(finish):
+    for start in range(6):
+        for stop in range(start, 6):
+            episode = turn_based()
+            episode.custom_data["k"] = 1
+            episode._loose_infos = {t: {"__common__": {"t": t}} for t in range(6)}
+            whole = episode.to_numpy() if finish else episode
+            part = whole[start:stop]
+            assert (part.id_, part.custom_data, len(part)) == ("game", {"k": 1}, stop - start)
+            assert (part.env_t_started, part.env_t) == (start, stop)
+            assert plain(part.get_observations(slice(0, None))) == plain(whole.get_observations(slice(start, stop + 1)))
+            assert part.get_infos()["__common__"] == [{"t": t} for t in range(start, stop + 1)]
+            pending = part.get_actions(-1, env_steps=False, fill=0) if stop == 5 else {}
+            assert not pending or plain(pending)["a"] == 14
+    parts = [turn_based()[:2], turn_based()[2:4], turn_based()[4:]]
+    joined = parts[0]
+    for part in parts[1:]:
+        joined.concat_episode(part)
+    assert joined.equals(turn_based())
+
+
+def test_infos_of_no_agent_and_without_an_observation_stay_at_their_env_step():
+    episode = turn_based(1)
+    episode.add_env_step({"a": 2}, {"b": 11}, {"b": 0.5}, {"a": {"x": 1}, "b": {"y": 2}, "__common__": {"z": 3}})
+    assert episode.get_infos(2) == {"a": {"x": 1}, "b": {"y": 2}, "__common__": {"z": 3}}
+    assert episode.get_infos(env_steps=False) == {"a": [{}, {"x": 1}], "b": [{}]}
+    assert episode.cut().get_infos() == {"a": [{"x": 1}], "b": [{"y": 2}], "__common__": [{"z": 3}]}
+
+
+# --- rule 7: cost --------------------------------------------------------------------------------------------
+
+
+def test_adding_costs_the_agents_that_do_something_not_the_length_and_not_the_others():
+    class Counted(dict):
+        reads = 0
+
+        def get(self, key, default=None):
+            Counted.reads += 1
+            return super().get(key, default)
+
+        def __iter__(self):
+            Counted.reads += 1000
+            return super().__iter__()
+
+        def items(self):
+            Counted.reads += 1000
+            return super().items()
+
+        def values(self):
+            Counted.reads += 1000
+            return super().values()
+
+    reads = []
+    for num_agents, num_steps in ((10, 50), (1000, 50), (10, 500)):
+        episode = MultiAgentEpisode()
+        agents = [f"agent {i}" for i in range(num_agents)]
+        episode.add_env_reset(observations=dict.fromkeys(agents, 0))
+        episode._lines = Counted(episode._lines)
+        for t in range(num_steps):
+            Counted.reads = 0
+            episode.add_env_step({"agent 0": t}, {"agent 0": t}, {"agent 0": 1.0})
+        reads.append(Counted.reads)
+        assert len(episode._lines["agent 1"].seen) == 1
+    assert len(set(reads)) == 1
+
+
+def test_slicing_a_long_finished_episode_makes_views():
+    episode = parallel(5000).to_numpy()
+    part = episode[1000:4000]
+    for agent, own in part.agent_episodes.items():
+        for name in ("observations", "actions", "rewards"):
+            mine, whole = getattr(own, name).data, getattr(episode.agent_episodes[agent], name).data
+            assert np.shares_memory(mine, whole)
+
+
+# --- rule 8: one agent that always steps ---------------------------------------------------------------------
+
+SPACES = {"observation_space": spaces.Box(-99, 99, (2,), np.float32), "action_space": spaces.Discrete(50)}
+
+
+def pair(lookback: int, finish: bool, num_steps: int = 6) -> tuple[SingleAgentEpisode, MultiAgentEpisode]:
+    """The same episode, as one agent's and as several agents' of which there is one."""
+    observations = [np.array([t, -t], np.float32) for t in range(num_steps + 1)]
+    actions, rewards = [10 + t for t in range(num_steps)], [t / 4 for t in range(num_steps)]
+    infos, values = [{"t": t} for t in range(num_steps + 1)], [float(t) for t in range(num_steps)]
+    single = SingleAgentEpisode(
+        id_="e",
+        observations=observations,
+        actions=actions,
+        rewards=rewards,
+        infos=infos,
+        extra_model_outputs={"vf": values},
+        len_lookback_buffer=lookback,
+        **SPACES,
+    )
+    several = MultiAgentEpisode(
+        id_="e",
+        observations=[{"a": item} for item in observations],
+        actions=[{"a": item} for item in actions],
+        rewards=[{"a": item} for item in rewards],
+        infos=[{"a": item} for item in infos],
+        extra_model_outputs=[{"a": {"vf": item}} for item in values],
+        len_lookback_buffer=lookback,
+        **{name: {"a": space} for name, space in SPACES.items()},
+    )
+    return (single.to_numpy(), several.to_numpy()) if finish else (single, several)
+
+
+INDICES = [
+    None,
+    *(0, 1, 3, 5, 6, 9, -1, -3, -6, -7, -9, np.int64(2), np.int32(-2)),
+    *(slice(None), slice(1, 3), slice(-3, None), slice(-9, 2), slice(2, 99), slice(None, None, 2), slice(4, 1, -1)),
+    *([0, 2, -1], (1, 1), range(3), np.array([2, 0]), [], [0, 9]),
+]
+CASES = [
+    {"indices": indices, "neg_index_as_lookback": neg, "fill": fill}
+    for indices in INDICES
+    for neg in (False, True)
+    for fill in (None, 7)
+]
+
+
+def outcome(call: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return call(*args, **kwargs)
+    except StepOutOfRange:
+        return "out of range"
+
+
+def same(mine: Any, theirs: Any) -> bool:
+    """Equal answers of equal types and dtypes."""
+    if isinstance(theirs, np.ndarray):
+        return isinstance(mine, np.ndarray) and mine.dtype == theirs.dtype and np.array_equal(mine, theirs)
+    if isinstance(theirs, list) and isinstance(mine, list):
+        return len(mine) == len(theirs) and all(map(same, mine, theirs))
+    return type(mine) is type(theirs) and bool(np.all(mine == theirs))
+
+
+@pytest.mark.parametrize("env_steps", [True, False])
+@pytest.mark.parametrize("finish", [False, True])
+@pytest.mark.parametrize("lookback", [0, 2])
+def test_one_agent_that_always_steps_gives_the_answers_of_a_single_agent_episode(lookback, finish, env_steps):
+    single, several = pair(lookback, finish)
+    for case in CASES:
+        for name in ("observations", "actions", "rewards", "infos"):
+            told = dict(case, fill={"no": 1}) if name == "infos" and case["fill"] is not None else case
+            expected = outcome(getattr(single, f"get_{name}"), **told)
+            answer = outcome(getattr(several, f"get_{name}"), **told, env_steps=env_steps)
+            check_same(answer, expected, (name, told))
+        for name in ("actions",):
+            expected = outcome(getattr(single, f"get_{name}"), **case, one_hot_discrete=True)
+            answer = outcome(getattr(several, f"get_{name}"), **case, one_hot_discrete=True, env_steps=env_steps)
+            check_same(answer, expected, ("one-hot", name, case))
+        expected = outcome(single.get_extra_model_outputs, "vf", **case)
+        answer = outcome(several.get_extra_model_outputs, "vf", **case, env_steps=env_steps)
+        check_same(answer, expected, ("vf", case))
+
+
+def check_same(answer: Any, expected: Any, case: Any) -> None:
+    if not isinstance(expected, (int, float, np.generic, dict, str)) and len(expected) == 0:
+        assert answer in ({}, "out of range") or len(answer.get("a", ())) == 0, case
+    elif isinstance(expected, str):
+        assert answer == expected, case
+    else:
+        assert same(answer["a"], expected), case
+
+
+@pytest.mark.parametrize("finish", [False, True])
+def test_one_agents_slices_cuts_and_joins_are_those_of_a_single_agent_episode(finish):
+    for lookback in (0, 2):
+        single, several = pair(lookback, finish)
+        for bounds in (slice(1, 3), slice(None, 2), slice(2, None), slice(-2, 99), slice(3, 3)):
+            for wanted in (None, 0, 1, 5):
+                mine = several.slice(bounds, len_lookback_buffer=wanted).agent_episodes["a"]
+                theirs = single.slice(bounds, len_lookback_buffer=wanted)
+                assert mine.lookback == theirs.lookback
+                assert mine.t_started == theirs.t_started
+                assert same(mine.get_observations(slice(-99, None)), theirs.get_observations(slice(-99, None)))
+                assert same(mine.get_actions(slice(-99, None)), theirs.get_actions(slice(-99, None)))
+        for wanted in (0, 3):
+            first, second = (copy.deepcopy(episode) for episode in (single, several))
+            theirs, mine = first.cut(wanted), second.cut(wanted)
+            step = np.array([7, -7], np.float32), 16, 1.5
+            theirs.add_env_step(*step, {"t": 7}, terminated=True, extra_model_outputs={"vf": 6.0})
+            mine.add_env_step(
+                *({"a": part} for part in step),
+                {"a": {"t": 7}},
+                terminateds={"a": True},
+                extra_model_outputs={"a": {"vf": 6.0}},
+            )
+            assert same(mine.get_observations(slice(-99, None))["a"], theirs.get_observations(slice(-99, None)))
+            first.concat_episode(theirs)
+            second.concat_episode(mine)
+            own = second.agent_episodes["a"]
+            assert (first.is_terminated, first.t, len(first)) == (second.is_terminated, own.t, len(second))
+            assert same(own.get_rewards(), first.get_rewards())
+            assert list(own.get_infos()) == list(first.get_infos())
+
+
+# --- constructor, setters, state -----------------------------------------------------------------------------
+
+
+def test_all_given_data_becomes_lookback_unless_something_else_is_said():
+    data = {
+        "observations": [{"a": 0, "b": 1}, {"a": 1}, {"a": 2, "b": 3}],
+        "actions": [{"a": 10, "b": 20}, {"a": 11}],
+        "rewards": [{"a": 1.0, "b": 2.0}, {"a": 1.0}],
+    }
+    episode = MultiAgentEpisode(**data, env_t_started=7, agent_t_started={"a": 5})
+    assert (len(episode), episode.lookback, episode.env_t) == (0, 2, 7)
+    assert episode.get_observations() == {"a": [2], "b": [3]}
+    assert episode.get_actions(slice(-2, None)) == {"a": [10, 11], "b": [20]}
+    assert episode.agent_episodes["a"].t_started == 5
+    some = MultiAgentEpisode(**data, len_lookback_buffer=1, agent_module_ids={"b": "other"}, terminateds=True)
+    assert (len(some), some.lookback, some.is_terminated) == (1, 1, True)
+    assert some.get_observations() == {"a": [1, 2], "b": [3]}
+    assert some.agent_episodes["b"].get_actions() == [20]
+    assert (some.module_for("a"), some.agent_episodes["b"].module_id) == ("default_policy", "other")
+    with pytest.raises(TrackMismatch, match="actions"):
+        MultiAgentEpisode(observations=data["observations"], rewards=data["rewards"])
+    with pytest.raises(InvalidArgument, match="missing_final_observation"):
+        MultiAgentEpisode(missing_final_observation="ignore")
+
+
+def test_modules_are_asked_for_once_an_episode_and_kept_by_chunks():
+    asked = []
+    episode = MultiAgentEpisode(agent_to_module_mapping_fn=lambda agent, episode: asked.append(agent) or agent.upper())
+    episode.add_env_reset(observations={"a": 0, "b": 0})
+    episode.add_env_step({"a": 1}, {"a": 1, "b": 1}, {"a": 0.0})
+    successor = episode.cut()
+    assert [successor.module_for(agent) for agent in "ab"] == ["A", "B"]
+    assert asked == ["a", "b"]
+    assert {own.module_id for own in successor.agent_episodes.values()} == {"A", "B"}
+
+
+@pytest.mark.parametrize("finish", [False, True])
+def test_setters_write_agents_own_steps_and_nothing_when_something_is_wrong(finish):
+    episode = turn_based().to_numpy() if finish else turn_based()
+    episode.set_rewards(new_data={"a": [5.0, 6.0], "b": [7.0, 8.0]})
+    assert plain(episode.get_rewards(env_steps=False)) == {"a": [5.0, 6.0], "b": [7.0, 8.0]}
+    episode.set_observations(new_data={"b": [9]}, at_indices=[0])
+    assert plain(episode.get_observations(agent_ids="b")) == {"b": [9, 3, 5]}
+    episode.set_actions(new_data={"b": 0}, at_indices=-1)
+    assert plain(episode.get_actions(agent_ids="b")) == {"b": [11, 0]}
+    with pytest.raises(ShapeMismatch):
+        episode.set_rewards(new_data={"a": [1.0, 1.0], "b": [1.0]})
+    assert plain(episode.get_rewards(agent_ids="a", env_steps=False)) == {"a": [5.0, 6.0]}
+    with pytest.raises(UnknownKey, match="no agent 'zz'"):
+        episode.set_rewards(new_data={"zz": [1.0]})
+    episode.set_extra_model_outputs(key="adv", new_data={"b": [1.0, 2.0]})
+    assert plain(episode.get_extra_model_outputs("adv")) == {"b": [1.0, 2.0]}
+    with pytest.raises(EpisodeStateError, match="waits"):
+        episode.set_extra_model_outputs(key="adv", new_data={"a": [1.0, 2.0]})
+    episode.set_extra_model_outputs(key="adv", new_data={"b": [9.0]}, at_indices=[1])
+    assert plain(episode.get_extra_model_outputs(None, 1)) == {"b": {"adv": 1.0}}
+
+
+def test_extra_outputs_are_kept_for_waiting_agents_and_read_by_key():
+    episode = MultiAgentEpisode()
+    episode.add_env_reset(observations={"a": 0})
+    episode.add_env_step({"b": 1}, {"a": 10}, {"a": 1.0}, extra_model_outputs={"a": {"vf": 0.5}})
+    assert episode.get_extra_model_outputs("vf", -1) == {"a": 0.5}
+    successor = episode.cut()
+    successor.add_env_step({"a": 2}, {"b": 1}, {}, extra_model_outputs={"b": {"logp": 1.0}})
+    assert successor.agent_episodes["a"].get_extra_model_outputs("vf") == [0.5]
+    assert successor.get_extra_model_outputs() == {"b": {"logp": [1.0]}}
+    assert successor.get_extra_model_outputs(None, 0) == {"b": {"logp": 1.0}}
+    with pytest.raises(UnknownKey, match="nothing"):
+        successor.get_extra_model_outputs("nothing")
+
+
+def without_duration(state: Any) -> Any:
+    """A state without what the clock on the wall says."""
+    if isinstance(state, dict):
+        return {key: without_duration(value) for key, value in state.items() if key != "duration_s"}
+    return state
+
+
+def test_a_state_shares_no_memory_with_its_source():
+    episode = MultiAgentEpisode()
+    episode.add_env_reset(observations={"a": np.zeros(2)})
+    episode.add_env_step({}, {"a": np.ones(2)}, {"a": 1.0})
+    state = episode.get_state()
+    copied = MultiAgentEpisode.from_state(state)
+    state["agents"]["a"]["action"][0] = 9
+    state["agents"]["a"]["episode"]["observations"][0][0] = 9
+    assert copied.equals(episode)
+    assert episode.get_actions(-1)["a"].tolist() == [1, 1]
+    copied.add_env_step({"a": np.zeros(2)}, {}, {"a": 1.0})
+    assert len(copied.agent_episodes["a"]) == 1
+    assert not copied.equals(episode)
+
+
+def test_an_ended_episode_pickles_though_its_mapping_is_a_lambda():
+    episode = MultiAgentEpisode(agent_to_module_mapping_fn=lambda agent, episode: "m")
+    episode.add_env_reset(observations={"a": 0})
+    episode.add_env_step({"a": 1}, {"a": 0}, {"a": 1.0}, terminateds={"__all__": True})
+    copied = pickle.loads(pickle.dumps(episode))
+    assert copied.equals(episode)
+    assert copied.module_for("a") == "m"
+
+
+# --- what is refused -----------------------------------------------------------------------------------------
+
+WAITING = {"observations": {}, "actions": {}, "rewards": {}}
+REFUSED = {
+    "an action of an agent that does not exist": (
+        {"actions": {"zz": 1}},
+        InvalidArgument,
+        "'zz' cannot act at env step 1: it has had no obs",
+    ),
+    "an action of an agent that waits": (
+        {"actions": {"a": 1}},
+        InvalidArgument,
+        "agent 'a' cannot act at env step 1: it acted at env step 0",
+    ),
+    "a missing reward": (
+        {"observations": {"b": 3}, "actions": {"b": 1}},
+        InvalidArgument,
+        "agent 'b' at env step 2: no reward came",
+    ),
+    "an observation without an action": (
+        {"observations": {"b": 3}, "rewards": {"b": 1.0}},
+        InvalidArgument,
+        "agent 'b' at env step 2: an observation, though it has not acted",
+    ),
+    "an observation of another shape": (
+        {"observations": {"a": np.zeros(3)}, "rewards": {"a": 1.0}},
+        ShapeMismatch,
+        "agent 'a' at env step 2",
+    ),
+    "agents that disagree with __all__": (
+        {"terminateds": {"b": False, "__all__": True}},
+        InvalidArgument,
+        "agent 'b' at env step 2: the flags disagree",
+    ),
+    "a truncated agent without a last observation": (
+        {"truncateds": {"a": True}},
+        InvalidArgument,
+        "agent 'a' at env step 2: it is truncated",
+    ),
+    "extra outputs of an agent that does not act": (
+        {"extra_model_outputs": {"b": {"vf": 1.0}}},
+        InvalidArgument,
+        "agent 'b' at env step 2",
+    ),
+    "a late second mistake": (
+        {"observations": {"a": 2, "b": 3}, "actions": {"b": 1}, "rewards": {"a": 1.0}},
+        InvalidArgument,
+        "agent 'b'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("step", "error", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_bad_step_names_agent_and_env_step_and_adds_nothing(step, error, message):
+    episode = turn_based(1)
+    before = plain(without_duration(episode.get_state()))
+    with pytest.raises(error) as caught:
+        episode.add_env_step(**{**WAITING, **step})
+    assert message in str(caught.value)
+    assert plain(without_duration(episode.get_state())) == before
+    episode.add_env_step({"a": 2}, {"b": 11}, {"b": 0.5, "a": 0.25})
+    assert pickle.loads(pickle.dumps(caught.value)).args == caught.value.args
+
+
+def test_an_action_or_observation_of_a_dead_agent_is_refused_also_in_later_chunks():
+    episode = parallel(2, terminateds={"a": True})
+    for chunk in (episode, episode.cut(), MultiAgentEpisode.from_state(episode.get_state())):
+        if chunk is episode:
+            continue
+        with pytest.raises((InvalidArgument, EpisodeStateError)):
+            chunk.add_env_step({"b": 1}, {"a": 1, "b": 1}, {"b": 1.0})
+    successor = parallel(2, terminateds={"a": True}).cut()
+    successor.add_env_step({"b": 103}, {"b": 1}, {"b": 1.0})
+    later = successor.cut()
+    assert later.agent_ids == {"b"}
+    assert later.get_terminateds() == {"a": True, "b": False, "__all__": False}
+    with pytest.raises(InvalidArgument, match="agent 'a' cannot act at env step 3: it is done since env step 2"):
+        later.add_env_step({"b": 104}, {"a": 1, "b": 1}, {"b": 1.0})
+    with pytest.raises(InvalidArgument, match="an observation after its end"):
+        later.add_env_step({"a": 3}, {"b": 1}, {"b": 1.0})
+
+
+def test_extra_outputs_that_start_late_or_stop_early_are_refused():
+    episode = parallel(1)
+    with pytest.raises(TrackMismatch, match="agent 'a' acts at env step 1"):
+        episode.add_env_step(
+            {"a": 2, "b": 102}, {"a": 1, "b": 1}, {"a": 1.0, "b": 1.0}, extra_model_outputs={"a": {"vf": 1.0}}
+        )
+    episode = MultiAgentEpisode()
+    episode.add_env_reset(observations={"a": 0})
+    episode.add_env_step({"a": 1}, {"a": 1}, {"a": 1.0}, extra_model_outputs={"a": {"vf": 1.0}})
+    with pytest.raises(TrackMismatch, match=r"\['vf'\]"):
+        episode.add_env_step({"a": 2}, {"a": 1}, {"a": 1.0})
+
+
+def test_steps_before_the_reset_after_the_end_and_on_finished_episodes_are_refused():
+    step = ({"a": 1}, {"a": 1}, {"a": 1.0})
+    with pytest.raises(EpisodeStateError, match="before the reset"):
+        MultiAgentEpisode().add_env_step(*step)
+    with pytest.raises(EpisodeStateError, match="after the end"):
+        parallel(1, terminateds={"__all__": True}).add_env_step(*step)
+    with pytest.raises(EpisodeStateError, match="finalized"):
+        parallel(1).to_numpy().add_env_step(*step)
+    with pytest.raises(EpisodeStateError, match="add_env_reset after a reset"):
+        parallel(1).add_env_reset(observations={"a": 1})
+    with pytest.raises(EpisodeStateError, match="after the end"):
+        parallel(1, truncateds={"__all__": True}).cut()
+    with pytest.raises(WrongType, match="sliced by env steps"):
+        parallel(1)[0]  # type: ignore[index]
+    with pytest.raises(StepOutOfRange, match=r"observations\[9\]"):
+        parallel(1).get_observations(9)
+    with pytest.raises(InvalidArgument, match="return_list"):
+        parallel(1).get_observations(0, return_list=True)
+
+
+def test_nested_observations_are_filled_leaf_by_leaf():
+    for finish in (False, True):
+        episode = MultiAgentEpisode()
+        episode.add_env_reset(observations={"a": {"x": np.zeros(2), "y": 1}})
+        episode.add_env_step({"b": {"x": np.ones(2), "y": 2}}, {"a": 0}, {"a": 1.0})
+        episode = episode.to_numpy() if finish else episode
+        filled = plain(episode.get_observations(fill=-1, return_list=True))
+        assert filled[0] == {"a": {"x": [0, 0], "y": 1}, "b": {"x": [-1, -1], "y": -1}}
+
+
+def test_the_duration_stops_with_the_episode():
+    episode = parallel(3, terminateds={"__all__": True})
+    first = episode.get_duration_s()
+    time.sleep(0.002)
+    assert episode.get_duration_s() == first > 0
