@@ -22,6 +22,7 @@ class BatchItems(Connector):
     """
 
     reads_tracks = True
+    leaves_rows = True
 
     def __call__(
         self,

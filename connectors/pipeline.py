@@ -8,6 +8,7 @@ computed anew from piece to piece.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import dropwhile
 from typing import Any
 
 import gymnasium as gym
@@ -49,6 +50,7 @@ class ConnectorPipeline(Connector):
         self._pieces: dict[str, Connector] = {}
         self._order: tuple[Connector, ...] = ()
         self._active: tuple[Connector, ...] = ()  # those that are called
+        self._row_pieces: tuple[Connector, ...] = ()  # those that are called for whole rows
         self._input_observation_space = input_observation_space
         self._input_action_space = input_action_space
         self._name = name
@@ -87,6 +89,20 @@ class ConnectorPipeline(Connector):
                 explore=explore,
                 shared_data=shared_data,
                 metrics=metrics,
+            )
+        return batch
+
+    def on_rows(self, rl_module: Any, batch: Batch, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Batch:
+        """What a call gives for a batch of whole rows, nested arrays [N, ...]; the dict itself may be changed.
+
+        It is the runner's way in, once a vector step: pieces that would leave the rows as they are, are not called.
+        """
+        if not self._straight:
+            context = {"explore": explore, "shared_data": shared_data}
+            return self(rl_module=rl_module, batch=batch, episodes=episodes, **context)
+        for piece in self._row_pieces:
+            batch = piece(
+                rl_module=rl_module, batch=batch, episodes=episodes, explore=explore, shared_data=shared_data
             )
         return batch
 
@@ -152,8 +168,16 @@ class ConnectorPipeline(Connector):
         self._rewire(dict([*items[:position], *new, *items[position:]]))
 
     def _rewire(self, pieces: dict[str, Connector]) -> None:
-        """Take the pieces if each finds what it reads; otherwise nothing changes."""
+        """Take the pieces if each finds what it reads and can work on the spaces; otherwise nothing changes."""
         check_wiring(pieces, self.given)
+        before = self._pieces
+        try:
+            self._take(pieces)
+        except Exception:
+            self._take(before)
+            raise
+
+    def _take(self, pieces: dict[str, Connector]) -> None:
         self._pieces = pieces
         self._order = tuple(pieces.values())
         self.writes = tuple(dict.fromkeys(column for piece in self._order for column in piece.writes))
@@ -183,6 +207,7 @@ class ConnectorPipeline(Connector):
             observation_space, action_space = piece.observation_space, piece.action_space
         self._observation_space, self._action_space = observation_space, action_space
         self._active = tuple(piece for piece in self._order if not piece.is_idle)
+        self._row_pieces = tuple(dropwhile(lambda piece: piece.leaves_rows, self._active))
 
     # State
 

@@ -204,14 +204,9 @@ class SingleAgentEnvRunner:
         if policy is None:
             raise InvalidArgument("this runner has no policy; give it one, or sample with random_actions=True")
         episodes, shared_data = self._recorder.episodes, self._shared_data
-        batch = {Columns.OBS: self._observations}
-        batch = self.env_to_module(
-            rl_module=policy, batch=batch, episodes=episodes, explore=explore, shared_data=shared_data
-        )
-        outputs = policy(batch, explore=explore)
-        outputs = self.module_to_env(
-            rl_module=policy, batch=outputs, episodes=episodes, explore=explore, shared_data=shared_data
-        )
+        batch = self.env_to_module.on_rows(policy, {Columns.OBS: self._observations}, episodes, explore, shared_data)
+        outputs = dict(policy(batch, explore=explore))
+        outputs = self.module_to_env.on_rows(policy, outputs, episodes, explore, shared_data)
         actions = outputs.pop(Columns.ACTIONS, None)
         if actions is None:
             raise UnknownKey(f"the module-to-env pipeline gave no 'actions', but {', '.join(outputs) or 'nothing'}")

@@ -16,6 +16,7 @@ class AddObservations(Connector):
 
     writes = (Columns.OBS,)
     reads_tracks = True
+    leaves_rows = True
 
     def __call__(
         self,
