@@ -14,9 +14,14 @@ def filled(ending: str) -> EpisodeReplayBuffer:
     buffer = EpisodeReplayBuffer(1000, seed=0)
     for start in rows.STARTS:
         observations = np.arange(start, start + rows.LENGTH + 1, dtype=np.float32)[:, None]
-        ended = {ending: True}
-        actions, rewards = np.zeros(rows.LENGTH, np.int64), np.ones(rows.LENGTH, np.float32)
-        buffer.add([SingleAgentEpisode.from_arrays(observations, actions, rewards, **ended)])
+        episode = SingleAgentEpisode.from_arrays(
+            observations,
+            np.zeros(rows.LENGTH, np.int64),
+            np.ones(rows.LENGTH, np.float32),
+            terminated=ending == "terminated",
+            truncated=ending == "truncated",
+        )
+        buffer.add([episode])
     return buffer
 
 

@@ -18,7 +18,7 @@ def filled(buffer: Any, ending: str) -> Any:
                 SingleAgentEpisode(
                     observations=[np.array([k], np.float32) for k in range(start, start + rows.LENGTH + 1)],
                     actions=[0] * rows.LENGTH,
-                    rewards=[1.0] * rows.LENGTH,
+                    rewards=list(np.ones(rows.LENGTH)),
                     terminated=ending == "terminated",
                     truncated=ending == "truncated",
                     len_lookback_buffer=0,
@@ -58,10 +58,14 @@ def environments_are_drawn_independently() -> bool:
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode
     from ray.rllib.utils.replay_buffers import EpisodeReplayBuffer
 
-    buffer = EpisodeReplayBuffer(capacity=rows.NUM_ENVS * rows.NUM_ROWS)
+    buffer: Any = EpisodeReplayBuffer(capacity=rows.NUM_ENVS * rows.NUM_ROWS)
     for _ in range(rows.NUM_ENVS):
         observations = [np.array([t], np.float32) for t in range(rows.NUM_ROWS + 1)]
-        given = {"actions": [0] * rows.NUM_ROWS, "rewards": [1.0] * rows.NUM_ROWS, "len_lookback_buffer": 0}
+        given: dict[str, Any] = {
+            "actions": [0] * rows.NUM_ROWS,
+            "rewards": [1.0] * rows.NUM_ROWS,
+            "len_lookback_buffer": 0,
+        }
         buffer.add([SingleAgentEpisode(observations=observations, **given).to_numpy()])
     return rows.independent(buffer.sample(batch_size_B=256, batch_length_T=1)["obs"])
 
@@ -74,7 +78,8 @@ def sequences_stay_in_their_episode() -> bool:
 def a_restored_buffer_draws_the_same() -> bool:
     from ray.rllib.utils.replay_buffers import EpisodeReplayBuffer
 
-    buffer, copy = sequences("terminated"), EpisodeReplayBuffer(capacity=1000)
+    buffer: Any = sequences("terminated")
+    copy: Any = EpisodeReplayBuffer(capacity=1000)
     copy.set_state(buffer.get_state())
     drawn, again = (each.sample(batch_size_B=20, batch_length_T=1)["obs"] for each in (buffer, copy))
     return np.array_equal(drawn, again)

@@ -13,10 +13,10 @@ from benchmarks.abilities import rows
 def filled(ending: str, **more: Any) -> Any:
     from tianshou.data import Batch, ReplayBuffer
 
-    buffer = ReplayBuffer(1000, **more)
+    buffer: Any = ReplayBuffer(1000, **more)
     for start in rows.STARTS:
         for step in rows.steps(start, ending):
-            flags = {"terminated": step.terminated, "truncated": step.truncated}
+            flags: dict[str, Any] = {"terminated": step.terminated, "truncated": step.truncated}
             buffer.add(Batch(obs=step.obs, act=0, rew=1.0, obs_next=step.new_obs, info=Batch(), **flags))
     return buffer
 
@@ -35,8 +35,8 @@ def environments_are_drawn_independently() -> bool:
     from tianshou.data import Batch, VectorReplayBuffer
 
     n = rows.NUM_ENVS
-    buffer = VectorReplayBuffer(n * rows.NUM_ROWS, n)
-    flags = {"terminated": np.zeros(n, bool), "truncated": np.zeros(n, bool)}
+    buffer: Any = VectorReplayBuffer(n * rows.NUM_ROWS, n)
+    flags: dict[str, Any] = {"terminated": np.zeros(n, bool), "truncated": np.zeros(n, bool)}
     for t in range(rows.NUM_ROWS):
         row = Batch(
             obs=np.full((n, 1), t),

@@ -75,7 +75,9 @@ def rllib_environment() -> type:
     """The same environment under RLlib's base class."""
     from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
-    class RLlibCartPole(MultiAgentEnv):
+    base: Any = MultiAgentEnv
+
+    class RLlibCartPole(base):
         def __init__(self, config: Any = None) -> None:
             super().__init__()
             self.inner = MultiAgentCartPole()

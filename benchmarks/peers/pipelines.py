@@ -123,7 +123,7 @@ def mean_std_filter(num_envs: int, width: int) -> Callable[[Size], Timed]:
         from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
         space = gym.spaces.Box(-np.inf, np.inf, (width,), np.float32)
-        piece = MeanStdFilter()
+        piece: Any = MeanStdFilter()
         piece.input_action_space = ACTION_SPACE
         piece.input_observation_space = space
         episodes = []

@@ -100,7 +100,7 @@ def tianshou_prioritized(*, update: bool) -> Prepare:
         from tianshou.data import Batch, PrioritizedReplayBuffer
 
         data = transitions(size(STORED))
-        buffer = PrioritizedReplayBuffer(len(data.obs), alpha=PRIORITY_ALPHA, beta=PRIORITY_BETA)
+        buffer: Any = PrioritizedReplayBuffer(len(data.obs), alpha=PRIORITY_ALPHA, beta=PRIORITY_BETA)
         for i in range(len(data.obs)):
             buffer.add(
                 Batch(

@@ -82,7 +82,7 @@ def sb3(num_envs: int, rows: int) -> Callable[[Size], Timed]:
         from stable_baselines3.common.env_util import make_vec_env
 
         steps = max(size(rows), 2)
-        model = PPO("MlpPolicy", make_vec_env(ENVIRONMENT, num_envs), n_steps=steps, device="cpu")
+        model: Any = PPO("MlpPolicy", make_vec_env(ENVIRONMENT, num_envs), n_steps=steps, device="cpu")
         _, callback = model._setup_learn(total_timesteps=1)
 
         def run() -> None:
