@@ -1,7 +1,8 @@
 """Episodes kept and drawn again."""
 
 from episodes.replay.buffer import EpisodeReplayBuffer
+from episodes.replay.multi_agent import MultiAgentEpisodeReplayBuffer
 from episodes.replay.prioritized import PrioritizedEpisodeReplayBuffer
 from episodes.replay.recorder import ReplayRecorder
 
-__all__ = ["EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer", "ReplayRecorder"]
+__all__ = ["EpisodeReplayBuffer", "MultiAgentEpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer", "ReplayRecorder"]

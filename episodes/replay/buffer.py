@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from episodes.batch import Batch
 from episodes.columns import Columns
-from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.errors import EpisodeStateError, InvalidArgument, StepOutOfRange
 from episodes.pack import EpisodePack
 from episodes.replay import draws
 from episodes.replay.chunk_blocks import add_pack
@@ -53,12 +53,12 @@ class EpisodeReplayBuffer:
         self.capacity = capacity
         self.generator = np.random.default_rng(seed)
         self._path = path
-        self._ring = LinkedRing(capacity, Allocator(path))
+        self.ring = LinkedRing(capacity, Allocator(path))
         self._spaces: tuple[Any, Any] = (None, None)
 
     def __len__(self) -> int:
         """The number of steps that are there."""
-        return len(self._ring)
+        return len(self.ring)
 
     def __repr__(self) -> str:
         return (
@@ -69,17 +69,17 @@ class EpisodeReplayBuffer:
     @property
     def num_episodes(self) -> int:
         """The number of episodes that have steps here."""
-        return len(self._ring.table)
+        return len(self.ring.table)
 
     @property
     def num_added(self) -> int:
         """The number of steps ever added."""
-        return self._ring.head
+        return self.ring.head
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tracks and links."""
-        return self._ring.nbytes
+        return self.ring.nbytes
 
     def add(self, episodes: Sequence[SingleAgentEpisode]) -> None:
         """Add whole episodes, chunks, or a pack. Their lookbacks are not stored: they are steps of earlier chunks.
@@ -93,16 +93,16 @@ class EpisodeReplayBuffer:
         if not len(episodes):
             return
         pack = EpisodePack.from_episodes(episodes)
-        add_pack(self._ring, pack)
+        add_pack(self.ring, pack)
         self._spaces = (pack.observation_space or self._spaces[0], pack.action_space or self._spaces[1])
 
     def recorder(self, num_envs: int, *, autoreset_mode: AutoresetMode | str) -> ReplayRecorder:
         """A recorder that writes the rows of a vector environment straight into this buffer."""
-        return ReplayRecorder(self._ring, num_envs, autoreset_mode)
+        return ReplayRecorder(self.ring, num_envs, autoreset_mode)
 
     def clear(self) -> None:
         """Forget everything but the generator's state."""
-        self._ring.clear()
+        self.ring.clear()
 
     # --- draws -------------------------------------------------------------------------------------------------
 
@@ -131,11 +131,37 @@ class EpisodeReplayBuffer:
         """
         _check_positive(n=n, n_step=n_step, stack=stack)
         slots, weights = self._draw(n)
-        return self._transitions(slots, weights, n_step, gamma, stack, checked_keys(self._ring, keys, include_infos))
+        return self._transitions(slots, weights, n_step, gamma, stack, checked_keys(self.ring, keys, include_infos))
+
+    def at(
+        self,
+        indices: np.ndarray,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        stack: int = 1,
+        include_infos: bool = False,
+        keys: Sequence[str] | None = None,
+    ) -> Batch:
+        """The transitions of the steps with these numbers [n], as `sample` gives them; zeros where the number is -1.
+
+        Errors: `StepOutOfRange` for a step that is not there.
+        """
+        _check_positive(n_step=n_step, stack=stack)
+        numbers = np.asarray(indices)
+        gone = (numbers != NONE) & ((numbers < self.ring.tail) | (numbers >= self.ring.head))
+        if gone.any():
+            there = f"{self.ring.tail}..{self.ring.head - 1}" if len(self) else "none"
+            raise StepOutOfRange(f"step {int(numbers[gone][0])}: the steps that are there have numbers {there}")
+        slots = np.where(numbers == NONE, self.capacity, numbers % self.capacity)
+        weights = np.ones(len(slots), np.float32)
+        batch = self._transitions(slots, weights, n_step, gamma, stack, checked_keys(self.ring, keys, include_infos))
+        batch[INDICES] = numbers.copy()
+        return batch
 
     def _draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Positions [n] of drawn steps, and their importance weights."""
-        size = len(self._ring)
+        size = len(self.ring)
         if not size:
             raise self._empty()
         return (self.generator.random(n) * size).astype(np.int64), np.ones(n, np.float32)
@@ -146,7 +172,7 @@ class EpisodeReplayBuffer:
     def _transitions(
         self, slots: np.ndarray, weights: np.ndarray, n_step: int, gamma: float, stack: int, keys: Sequence[str]
     ) -> Batch:
-        last, ring = slots, self._ring
+        last, ring = slots, self.ring
         columns: dict[str, Any] = {}
         if n_step > 1:
             last, returns, counts = draws.n_steps(ring.links.next, ring.track(REWARDS), slots, n_step, gamma)
@@ -190,15 +216,15 @@ class EpisodeReplayBuffer:
         _check_positive(batch_size=batch_size, length=length, stack=stack, burn_in=burn_in + 1, lookback=lookback + 1)
         if boundary not in ("pad", "stop"):
             raise InvalidArgument(f"boundary={boundary!r}: give 'pad' or 'stop'")
-        keys = checked_keys(self._ring, keys, include_infos)
+        keys = checked_keys(self.ring, keys, include_infos)
         drawn, weights = self._draw(batch_size)
         slots, extents = drawn, self._extents(drawn)
         if boundary == "stop":
             slots, extents = self._moved_back(slots, extents, length)
-        found = draws.windows(self._ring.links, slots, extents, length, burn_in, lookback)
+        found = draws.windows(self.ring.links, slots, extents, length, burn_in, lookback)
         columns = self._sequences(found, lookback, stack, keys)
         columns[Columns.WEIGHTS] = weights
-        columns[INDICES] = self._sequence_indices(self._ring.slot_numbers(drawn), columns[INDICES])
+        columns[INDICES] = self._sequence_indices(self.ring.slot_numbers(drawn), columns[INDICES])
         return Batch(columns)
 
     def _sequence_indices(self, drawn: np.ndarray, window: np.ndarray) -> np.ndarray:
@@ -206,19 +232,19 @@ class EpisodeReplayBuffer:
         return window
 
     def _extents(self, slots: np.ndarray) -> Extents:
-        ring = self._ring
+        ring = self.ring
         entry, t = ring.links.entry[slots], ring.links.t[slots]
         return Extents(t - ring.links.t[ring.table.first.take(entry)], ring.t_next(entry) - t)
 
     def _moved_back(self, slots: np.ndarray, extents: Extents, length: int) -> tuple[np.ndarray, Extents]:
         back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
         if back.any():
-            path = draws.walk(self._ring.links.previous, slots, int(back.max()))
+            path = draws.walk(self.ring.links.previous, slots, int(back.max()))
             slots = path[back, np.arange(len(slots))].astype(np.int64)
         return slots, Extents(extents.before - back, extents.onward + back)
 
     def _sequences(self, found: Windows, lookback: int, stack: int, keys: Sequence[str]) -> dict[str, Any]:
-        ring, slots = self._ring, found.slots
+        ring, slots = self.ring, found.slots
         columns = gathered_columns(ring, keys, slots, slots, stack)
         indices = ring.slot_numbers(slots)
         indices[~found.there] = NONE
@@ -238,7 +264,7 @@ class EpisodeReplayBuffer:
         read them before their steps are evicted, or copy them. The others are gathered.
         """
         _check_positive(n=n)
-        order = self._ring.table.order
+        order = self.ring.table.order
         if not order:
             raise self._empty()
         picked = (self.generator.random(n) * len(order)).astype(np.int64)
@@ -246,27 +272,27 @@ class EpisodeReplayBuffer:
 
     def iter_episodes(self) -> Iterator[SingleAgentEpisode]:
         """All stored episodes, the one with the oldest step first; views where `sample_episodes` gives views."""
-        table = self._ring.table
+        table = self.ring.table
         entries = np.array(table.order, np.int64)
-        for entry in entries[np.argsort(self._ring.slot_numbers(table.first[entries]))].tolist():
+        for entry in entries[np.argsort(self.ring.slot_numbers(table.first[entries]))].tolist():
             yield self._episode(entry)
 
     def _episode(self, entry: int) -> SingleAgentEpisode:
-        return episode_at(self._ring, entry, *self._spaces)
+        return episode_at(self.ring, entry, *self._spaces)
 
     # --- state -------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
         """Everything that is stored and the generator's state, as a dict of plain values and arrays of its own."""
         return {
-            "ring": ring_state(self._ring),
+            "ring": ring_state(self.ring),
             "generator": self.generator.bit_generator.state,
             "spaces": self._spaces,
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on, bit for bit, where `get_state` was called. Errors: `InvalidArgument` for another capacity."""
-        set_ring_state(self._ring, state["ring"])
+        set_ring_state(self.ring, state["ring"])
         self.generator.bit_generator.state = state["generator"]
         self._spaces = state["spaces"]
 

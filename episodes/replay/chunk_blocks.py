@@ -19,10 +19,9 @@ from episodes.replay.table import NONE, EpisodeFacts
 
 def add_pack(ring: LinkedRing, pack: EpisodePack) -> None:
     """Put the pack's steps into the ring. When something does not fit, the ring stays as it was."""
+    check_pack(ring, pack)
     ids = pack.ids.tolist()
     distinct = len(set(ids)) == len(ids)
-    check_chunks(pack, ids, ring, distinct)
-    ring.prepare(pack.observations, tracks_of(pack))
     if distinct and pack.num_steps <= ring.capacity:
         _add_part(ring, pack)
         return
@@ -32,6 +31,13 @@ def add_pack(ring: LinkedRing, pack: EpisodePack) -> None:
             ring.pass_by(surplus)
             part = without_beginning(part, surplus)
         _add_part(ring, part)
+
+
+def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
+    """Raise what `add_pack` would raise."""
+    ids = pack.ids.tolist()
+    check_chunks(pack, ids, ring, len(set(ids)) == len(ids))
+    ring.prepare(pack.observations, tracks_of(pack))
 
 
 def tracks_of(pack: EpisodePack) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     def _welcome_new_steps(self) -> None:
         """Give the steps added since the last call the highest priority; those in whose place they are, lose theirs."""
-        head = self._ring.head
+        head = self.ring.head
         if self._num_known == head:
             return
         priority = self._max_priority**self.alpha
@@ -109,7 +109,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             raise ShapeMismatch(f"{given.shape} priorities for {numbers.shape} indices; give one for each")
         if not (given >= 0).all() or np.isinf(given).any():
             raise InvalidArgument("priorities must be finite and >= 0, and some are not; give absolute errors, say")
-        head, tail = self._ring.head, self._ring.tail
+        head, tail = self.ring.head, self.ring.tail
         there = numbers >= tail
         if not there.all():
             self.num_stale += int(np.count_nonzero(~there & (numbers >= 0)))
@@ -127,8 +127,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         """p ** alpha of the steps with these numbers, which must be there."""
         self._welcome_new_steps()
         numbers = np.asarray(indices)
-        if numbers.size and (numbers.min() < self._ring.tail or numbers.max() >= self._ring.head):
-            raise StepOutOfRange(f"the steps that are there have numbers {self._ring.tail}..{self._ring.head - 1}")
+        if numbers.size and (numbers.min() < self.ring.tail or numbers.max() >= self.ring.head):
+            raise StepOutOfRange(f"the steps that are there have numbers {self.ring.tail}..{self.ring.head - 1}")
         return self._tree.get(numbers % self.capacity)
 
     def get_state(self) -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""Which step of each agent belongs to which env step: what draws of all agents at one env step go by."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from episodes.replay.table import NONE
+
+
+class EnvSteps:
+    """The newest `capacity` env steps; each has a row of step numbers, one for each agent that acted then.
+
+    Rows are numbered by arrival; those with numbers in [tail, head) are there.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.head = 0
+        self.numbers: dict[Hashable, np.ndarray] = {}  # agent -> step numbers [capacity], NONE where it did not act
+        self.chunks: dict[str, deque[tuple[int, int, int]]] = {}  # episode -> (first env step, one past the last, row)
+
+    @property
+    def tail(self) -> int:
+        return max(self.head - self.capacity, 0)
+
+    def __len__(self) -> int:
+        return self.head - self.tail
+
+    def append(self, id_: str, begin: int, end: int) -> None:
+        """Make rows for the env steps [begin, end) of an episode."""
+        count = end - begin
+        new = (self.head + np.arange(min(count, self.capacity)) + max(count - self.capacity, 0)) % self.capacity
+        for numbers in self.numbers.values():
+            numbers[new] = NONE
+        if count:
+            chunks = self.chunks.pop(id_, None) or deque()
+            chunks.append((begin, end, self.head))
+            self.chunks[id_] = chunks  # the episode that went on longest ago comes first
+        self.head += count
+        self._forget_evicted()
+
+    def _forget_evicted(self) -> None:
+        while self.chunks:
+            chunks = next(iter(self.chunks.values()))
+            while chunks and chunks[0][2] + chunks[0][1] - chunks[0][0] <= self.tail:
+                chunks.popleft()
+            if chunks:
+                return
+            del self.chunks[next(iter(self.chunks))]
+
+    def put(self, id_: str, agent_id: Hashable, times: np.ndarray, first: int) -> None:
+        """The agent acted at the env steps `times` [k] of the episode: its steps `first`, `first` + 1, ..."""
+        if agent_id not in self.numbers:
+            self.numbers[agent_id] = np.full(self.capacity, NONE, np.int64)
+        steps = first + np.arange(len(times))
+        for begin, end, row in reversed(self.chunks.get(id_, ())):
+            inside = (times >= begin) & (times < end) & (times - begin + row >= self.tail)
+            self.numbers[agent_id][(times[inside] - begin + row) % self.capacity] = steps[inside]
+            if times[0] >= begin:
+                break
+
+    def usable(self, rows: np.ndarray, tails: Mapping[Hashable, int]) -> np.ndarray:
+        """Where at least one agent acted and no agent's step is gone, for row positions [n]; `tails` by agent."""
+        acted = np.zeros(len(rows), bool)
+        whole = np.ones(len(rows), bool)
+        for agent_id, numbers in self.numbers.items():
+            there = numbers[rows] != NONE
+            acted |= there
+            whole &= ~there | (numbers[rows] >= tails[agent_id])
+        return acted & whole
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything, as a dict that shares no memory."""
+        numbers = {agent_id: numbers.copy() for agent_id, numbers in self.numbers.items()}
+        return {"head": self.head, "numbers": numbers, "chunks": {id_: list(c) for id_, c in self.chunks.items()}}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Be what it was."""
+        self.head = state["head"]
+        self.numbers = {agent_id: numbers.copy() for agent_id, numbers in state["numbers"].items()}
+        self.chunks = {id_: deque(chunks) for id_, chunks in state["chunks"].items()}

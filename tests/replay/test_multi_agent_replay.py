@@ -1,0 +1,252 @@
+"""Agents of one env step are drawn together, agents of one module apart; both are what a plain log says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, StepOutOfRange, UnknownKey
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.replay import MultiAgentEpisodeReplayBuffer
+from tests.reference_replay import chi_square_deviation
+
+AGENTS = ("a0", "a1", "b0")
+
+Step = tuple[float, int, float, float]  # observation, action, reward, next observation
+
+
+def module_of(agent_id: Any, episode: Any) -> str:
+    return agent_id[0]
+
+
+@dataclass
+class Game:
+    """A random game, in which agents act when they like, and a log of what they did."""
+
+    id_: str
+    rng: np.random.Generator
+    log: dict[tuple[int, str], Step] = field(default_factory=dict)  # by the env step of the action, and the agent
+    waiting: dict[str, tuple[int, float, int]] = field(default_factory=dict)  # since when, on what, with which action
+    shown: dict[str, float] = field(default_factory=dict)
+    t: int = 0
+
+    def __post_init__(self) -> None:
+        self.episode = MultiAgentEpisode(self.id_, agent_to_module_mapping_fn=module_of)
+        self.shown = {agent: self.fresh() for agent in AGENTS if agent == "a0" or self.rng.random() < 0.7}
+        self.episode.add_env_reset(observations=dict(self.shown))
+
+    def fresh(self) -> float:
+        return float(self.rng.integers(1 << 50))
+
+    def play(self) -> None:
+        """One env step."""
+        acts = {a: int(self.rng.integers(9)) for a in self.shown if a not in self.waiting and self.rng.random() < 0.7}
+        for agent, action in acts.items():
+            self.waiting[agent] = (self.t, self.shown[agent], action)
+        seen = {a: self.fresh() for a in self.waiting if self.rng.random() < 0.7}
+        rewards = {a: float(self.rng.integers(5)) for a in seen}
+        for agent, observation in seen.items():
+            since, before, action = self.waiting.pop(agent)
+            self.log[since, agent] = (before, action, rewards[agent], observation)
+        self.shown |= seen
+        self.episode.add_env_step(seen, acts, rewards)
+        self.t += 1
+
+
+def as_step(batch: Any, i: int) -> Step:
+    return (float(batch.obs[i]), int(batch.actions[i]), float(batch.rewards[i]), float(batch.new_obs[i]))
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10_000), cut_every=st.integers(1, 9), num_games=st.integers(1, 3))
+def test_synchronized_draws_are_what_all_agents_did_at_one_env_step(seed: int, cut_every: int, num_games: int) -> None:
+    rng = np.random.default_rng(seed)
+    games = [Game(f"game {number}", rng) for number in range(num_games)]
+    buffer = MultiAgentEpisodeReplayBuffer(1000, seed=seed)
+    for t in range(25):
+        for game in games:
+            game.play()
+            if t % cut_every == cut_every - 1:
+                successor = game.episode.cut()
+                buffer.add(game.episode)
+                game.episode = successor
+    added = [(t, agent, step) for game in games for (t, agent), step in game.log.items()]
+    drawn = buffer.sample_synchronized(200) if any(len(m) for m in buffer.modules.values()) else {}
+    steps_of = {step[0]: (game.id_, t, agent) for game in games for (t, agent), step in game.log.items()}
+    for i in range(200 if drawn else 0):
+        found = {agent: as_step(batch, i) for agent, batch in drawn.items() if batch.loss_mask[i]}
+        places = {steps_of[step[0]][:2] for step in found.values()}
+        assert len(places) == 1
+        game = next(game for game in games if game.id_ == next(iter(places))[0])
+        t = next(iter(places))[1]
+        complete = {agent: game.log[t, agent] for agent in AGENTS if (t, agent) in game.log}
+        complete = {agent: step for agent, step in complete.items() if is_added(game, step)}
+        assert found == complete
+    assert sum(len(m) for m in buffer.modules.values()) == sum(is_added_anywhere(games, step) for _, _, step in added)
+
+
+def is_added(game: Game, step: Step) -> bool:
+    """Whether the step completed before the chunk that still grows."""
+    agents = game.episode.agent_episodes.values()
+    return not any(step[0] in own.get_observations(slice(0, len(own))) for own in agents if len(own))
+
+
+def is_added_anywhere(games: list[Game], step: Step) -> bool:
+    return all(is_added(game, step) for game in games)
+
+
+def played(id_: str, length: int, *, start: float = 0.0, num_agents: int = 2) -> MultiAgentEpisode:
+    """Agents "a0", "a1", ... act at every env step; observations are start + 1000 * agent + t."""
+    episode = MultiAgentEpisode(id_, agent_to_module_mapping_fn=module_of)
+    see = lambda t: {f"a{k}": start + 1000.0 * k + t for k in range(num_agents)}  # noqa: E731
+    episode.add_env_reset(observations=see(0))
+    for t in range(length):
+        ends = {"__all__": t == length - 1}
+        actions = dict.fromkeys(see(0), t)
+        episode.add_env_step(see(t + 1), actions, dict.fromkeys(see(0), 1.0), terminateds=ends)
+    return episode
+
+
+def test_every_env_step_is_equally_likely_also_after_evictions() -> None:
+    buffer = MultiAgentEpisodeReplayBuffer(50, seed=0)
+    for number in range(11):
+        buffer.add(played(str(number), 7, start=10.0 * number))
+    assert len(buffer) == 50
+    drawn = np.concatenate([buffer.sample_synchronized(1000, keys=["obs"])["a0"].obs for _ in range(100)])
+    values, counts = np.unique(drawn, return_counts=True)
+    assert len(values) == 50
+    assert chi_square_deviation(counts) < 3
+    assert values.min() == 36
+
+
+def test_an_episode_longer_than_the_capacity_keeps_its_last_env_steps() -> None:
+    buffer = MultiAgentEpisodeReplayBuffer(40, seed=0)
+    buffer.add(played("long", 500, num_agents=3))
+    batches = buffer.sample_synchronized(2000, keys=["obs", "terminateds"])
+    assert set(batches["a0"].obs.tolist()) == set(range(460, 500))
+    assert np.array_equal(batches["a2"].obs, batches["a0"].obs + 2000)
+    assert all(batch.loss_mask.all() for batch in batches.values())
+    assert np.array_equal(batches["a1"].terminateds, batches["a0"].obs == 499)
+
+
+def test_draws_of_a_module_are_uniform_over_its_agents_steps() -> None:
+    buffer = MultiAgentEpisodeReplayBuffer(50, seed=0)
+    buffer.add([played(str(number), 5, start=10.0 * number) for number in range(4)])
+    drawn = np.concatenate([buffer.sample(1000, keys=["obs"])["a"].obs for _ in range(100)])
+    counts = np.unique(drawn, return_counts=True)[1]
+    assert len(counts) == 40
+    assert chi_square_deviation(counts) < 3
+
+
+def test_an_env_step_of_which_an_agents_part_is_gone_is_not_drawn() -> None:
+    buffer = MultiAgentEpisodeReplayBuffer(10, seed=0)
+    buffer.add(played("two", 5))
+    buffer.add(played("four", 5, start=100.0, num_agents=4))
+    batches = buffer.sample_synchronized(500, keys=["obs", "t"])
+    assert set(batches["a0"].obs.tolist()) == {4, 100, 101, 102, 103, 104}
+    assert batches["a1"].loss_mask.all()
+    assert np.array_equal(batches["a2"].loss_mask, batches["a0"].obs >= 100)
+
+
+def test_n_steps_stacks_and_padding_of_agents_that_rest() -> None:
+    episode = MultiAgentEpisode("turns", agent_to_module_mapping_fn=module_of)
+    episode.add_env_reset(observations={"a0": 1.0})
+    for t in range(6):
+        mover, other = ("a0", "b0") if t % 2 == 0 else ("b0", "a0")
+        episode.add_env_step({other: t + 2.0}, {mover: t}, {other: 1.0} if t else {})
+    buffer = MultiAgentEpisodeReplayBuffer(100, seed=0)
+    buffer.add(episode)
+    batches = buffer.sample_synchronized(200, n_step=2, gamma=1.0, stack=2)
+    first, second = batches["a0"], batches["b0"]
+    assert np.array_equal(first.loss_mask, ~second.loss_mask)
+    assert (first.actions[first.loss_mask] % 2 == 0).all()
+    assert (second.actions[second.loss_mask] % 2 == 1).all()
+    assert not first.obs[~first.loss_mask].any()
+    assert (first.indices[~first.loss_mask] == -1).all()
+    assert first.obs.shape == (200, 2)
+    assert set(first.rewards[first.loss_mask].tolist()) == {1.0, 2.0}
+
+
+def test_drawing_only_some_modules_gives_only_their_agents() -> None:
+    rng = np.random.default_rng(3)
+    game = Game("g", rng)
+    for _ in range(40):
+        game.play()
+    buffer = MultiAgentEpisodeReplayBuffer(100, seed=0)
+    buffer.add(game.episode)
+    assert set(buffer.sample(4)) == {"a", "b"}
+    assert set(buffer.sample(4, module_ids=["b"])) == {"b"}
+    assert set(buffer.sample_synchronized(4, module_ids=["a"])) == {"a0", "a1"}
+    with pytest.raises(UnknownKey, match=r"no module 'c'.*\['a', 'b'\]"):
+        buffer.sample(4, module_ids=["c"])
+    with pytest.raises(UnknownKey, match="no module 'c'"):
+        buffer.sample_synchronized(4, module_ids=["c"])
+
+
+def test_an_empty_buffer_and_chunks_out_of_order_are_errors() -> None:
+    buffer = MultiAgentEpisodeReplayBuffer(100, seed=0)
+    for draw in (buffer.sample, buffer.sample_synchronized):
+        with pytest.raises(EpisodeStateError, match="nothing is stored"):
+            draw(1)
+    buffer.add(played("x", 3))
+    with pytest.raises(ChunkMismatch, match="ended at t=3"):
+        buffer.add(_again(played("x", 3), buffer))
+    assert len(buffer) == 3
+    with pytest.raises(InvalidArgument, match="room for at least one"):
+        MultiAgentEpisodeReplayBuffer(0)
+
+
+def _again(episode: MultiAgentEpisode, buffer: MultiAgentEpisodeReplayBuffer) -> MultiAgentEpisode:
+    """The episode with the ids of the agents' episodes that are in the buffer."""
+    stored = {e.agent_id: e.id_ for e in buffer.modules["a"].iter_episodes()}
+    for agent_id, own in episode.agent_episodes.items():
+        own.id_ = stored[agent_id]
+    return episode
+
+
+def test_an_agent_stays_with_its_module() -> None:
+    buffer = MultiAgentEpisodeReplayBuffer(100, seed=0)
+    buffer.add(played("x", 3))
+    other = MultiAgentEpisode("y", agent_to_module_mapping_fn=lambda agent_id, episode: "z")
+    other.add_env_reset(observations={"a0": 0.0})
+    other.add_env_step({"a0": 1.0}, {"a0": 0}, {"a0": 0.0})
+    with pytest.raises(InvalidArgument, match="agent 'a0' is of module 'z' and was of 'a'"):
+        buffer.add(other)
+
+
+def test_a_restored_buffer_draws_bit_for_bit_and_goes_on_being_fed() -> None:
+    buffer, restored = MultiAgentEpisodeReplayBuffer(30, seed=0), MultiAgentEpisodeReplayBuffer(30, seed=9)
+    game = Game("g", np.random.default_rng(1))
+    for round_ in range(6):
+        for _ in range(12):
+            game.play()
+        successor = game.episode.cut()
+        buffer.add(game.episode)
+        if round_ > 2:
+            restored.add(game.episode)
+        game.episode = successor
+        if round_ == 2:
+            restored.set_state(buffer.get_state())
+        if round_ >= 2:
+            first, second = buffer.sample_synchronized(20), restored.sample_synchronized(20)
+            assert all(np.array_equal(v, second[a][k]) for a, batch in first.items() for k, v in batch.items())
+            assert np.array_equal(buffer.sample(9)["a"].indices, restored.sample(9)["a"].indices)
+    with pytest.raises(InvalidArgument, match="capacity=30"):
+        MultiAgentEpisodeReplayBuffer(31).set_state(buffer.get_state())
+    buffer.clear()
+    assert len(buffer) == 0
+
+
+def test_a_module_buffer_gives_the_transitions_of_given_steps() -> None:
+    buffer = MultiAgentEpisodeReplayBuffer(10, seed=0)
+    buffer.add([played(str(number), 6, start=10.0 * number, num_agents=1) for number in range(3)])
+    batch = buffer.modules["a"].at(np.array([17, -1, 12]))
+    assert (batch.obs.tolist(), batch.indices.tolist()) == ([25.0, 0.0, 20.0], [17, -1, 12])
+    for gone in (6, 18):
+        with pytest.raises(StepOutOfRange, match=rf"step {gone}: .* 7\.\.17"):
+            buffer.modules["a"].at(np.array([gone]))
