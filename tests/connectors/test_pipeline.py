@@ -103,6 +103,15 @@ def test_inserting_beside_an_unknown_name_is_an_error_that_lists_the_known_ones(
     assert pipeline.names == ("Add", "Add_2")
 
 
+def test_a_piece_that_cannot_work_on_the_spaces_is_not_taken() -> None:
+    pipeline = ConnectorPipeline(spaces.Discrete(3), spaces.Discrete(2), connectors=[Add("a")])
+    with pytest.raises(InvalidArgument, match="cannot be joined"):
+        pipeline.prepend(FrameStacking(num_frames=2))
+    assert pipeline.names == ("Add",)
+    assert pipeline.observation_space == spaces.Discrete(3)
+    assert list(pipeline()) == ["a"]
+
+
 def test_a_pipeline_takes_connectors_only_and_each_once() -> None:
     piece = Add()
     with pytest.raises(InvalidArgument, match="Add is in the pipeline already"):
