@@ -17,6 +17,7 @@ WAITS: Final = "waits"  # it has acted and waits for its next observation
 ENDED: Final = "ended"  # it terminated or was truncated
 
 
+Clock = Sequence[int] | np.ndarray
 _CLOCKS = (array, np.ndarray)  # a clock that grows, a finished one
 
 
@@ -38,7 +39,7 @@ class AgentTimeline:
 
     __slots__ = ("acted", "action", "ended_at", "episode", "extra", "phase", "reward", "seen")
 
-    def __init__(self, episode: SingleAgentEpisode, seen: Sequence[int], acted: Sequence[int] = ()) -> None:
+    def __init__(self, episode: SingleAgentEpisode, seen: Clock, acted: Clock = ()) -> None:
         self.episode = episode
         self.seen: Any = seen if type(seen) in _CLOCKS else array("q", seen)  # [L + T + 1] env steps
         self.acted: Any = acted if type(acted) in _CLOCKS else array("q", acted)  # [L + T (+ 1 while it waits)]

@@ -60,8 +60,8 @@ class MultiAgentState:
         lookback: int,
         observation_space: Mapping[Any, Any] | None,
         action_space: Mapping[Any, Any] | None,
-        agent_to_module_mapping_fn: Callable[[Any, Any], Any],
-        missing_final_observation: str,
+        agent_to_module_mapping_fn: Callable[[Any, Any], Any] = default_module,
+        missing_final_observation: str = "raise",
         lines: dict[Any, AgentTimeline] | None = None,
         terminated: bool = False,
         truncated: bool = False,
@@ -270,7 +270,7 @@ class MultiAgentState:
         """True when both are the same chunk of the same episode: ids, agents, clocks, pending steps, infos, endings."""
         if not isinstance(other, MultiAgentState) or self._lines.keys() != other._lines.keys():
             return False
-        mine = {name: getattr(self, name) for name in _STATE if name not in ("_is_cut", "_modules")}
+        mine = {name: getattr(self, name) for name in _STATE if name not in _NOT_COMPARED}
         theirs = {name: getattr(other, name) for name in mine}
         agents = self._lines.keys() | self._departed.keys()
         return (
@@ -309,6 +309,7 @@ _STATE = (
     "_departed",
     "_is_cut",
 )
+_NOT_COMPARED = ("_is_cut", "_modules", "observation_space", "action_space")  # but each agent's own spaces are
 _ARGUMENTS = {
     "is_terminated": "terminated",
     "is_truncated": "truncated",
