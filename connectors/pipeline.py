@@ -7,7 +7,7 @@ computed anew from piece to piece.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import dropwhile
 from typing import Any
 
@@ -50,7 +50,7 @@ class ConnectorPipeline(Connector):
         self._pieces: dict[str, Connector] = {}
         self._order: tuple[Connector, ...] = ()
         self._active: tuple[Connector, ...] = ()  # those that are called
-        self._row_pieces: tuple[Connector, ...] = ()  # those that are called for whole rows
+        self._row_calls: tuple[Callable[..., Batch], ...] = ()  # those that are called for whole rows
         self._input_observation_space = input_observation_space
         self._input_action_space = input_action_space
         self._name = name
@@ -100,10 +100,8 @@ class ConnectorPipeline(Connector):
         if not self._straight:
             context = {"explore": explore, "shared_data": shared_data}
             return self(rl_module=rl_module, batch=batch, episodes=episodes, **context)
-        for piece in self._row_pieces:
-            batch = piece(
-                rl_module=rl_module, batch=batch, episodes=episodes, explore=explore, shared_data=shared_data
-            )
+        for call in self._row_calls:
+            batch = call(rl_module=rl_module, batch=batch, episodes=episodes, explore=explore, shared_data=shared_data)
         return batch
 
     def _run(self, batch: Batch, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> Batch:
@@ -207,7 +205,8 @@ class ConnectorPipeline(Connector):
             observation_space, action_space = piece.observation_space, piece.action_space
         self._observation_space, self._action_space = observation_space, action_space
         self._active = tuple(piece for piece in self._order if not piece.is_idle)
-        self._row_pieces = tuple(dropwhile(lambda piece: piece.leaves_rows, self._active))
+        # Bound methods: calling those takes half the time of calling the objects.
+        self._row_calls = tuple(piece.__call__ for piece in dropwhile(lambda piece: piece.leaves_rows, self._active))
 
     # State
 
