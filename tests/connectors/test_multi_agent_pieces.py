@@ -1,0 +1,239 @@
+"""Several agents and modules in all three pipelines: who is asked, whose rows are whose, what each module learns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from connectors import (
+    AgentToModuleMapping,
+    Connector,
+    multi_agent_env_to_module,
+    multi_agent_learner,
+    multi_agent_module_to_env,
+)
+from connectors.agent_to_module_mapping import seats_of
+from connectors.env_to_module import ForEachAgent, MeanStdFilter
+from connectors.learner import GeneralizedAdvantageEstimation
+from connectors.module_to_env import ModuleToAgentUnmapping
+from episodes.errors import InvalidArgument, StateMismatch, TrackMismatch, UnknownKey
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.returns import gae
+from episodes.single_agent import SingleAgentEpisode
+
+OBSERVATION_SPACES = {"low": spaces.Box(-99, 99, (2,), np.float32), "high": spaces.Box(-99, 99, (3,), np.float32)}
+ACTION_SPACES = {"low": spaces.Discrete(2), "high": spaces.Box(-2.0, 2.0, (1,), np.float32)}
+MODULES = {"a": "low", "b": "low", "c": "high"}
+
+
+def item(agent: str, t: int) -> np.ndarray:
+    size = OBSERVATION_SPACES[MODULES[agent]].shape[0]
+    return np.array([ord(agent), t, 0][:size], np.float32)
+
+
+def action(agent: str, t: int):
+    return t % 2 if MODULES[agent] == "low" else np.array([t / 10], np.float32)
+
+
+def episode(num_steps: int = 4, outputs: bool = False) -> MultiAgentEpisode:
+    """a always steps, b waits every second env step, c comes at env step 1 and terminates at 3."""
+    grown = MultiAgentEpisode(agent_to_module_mapping_fn=lambda agent, _: MODULES[agent])
+    grown.add_env_reset(observations={"a": item("a", 0), "b": item("b", 0)})
+    for t in range(1, num_steps + 1):
+        acting = grown.get_agents_to_act()
+        observed = ["a", *(["b"] if t % 2 == 0 else []), *(["c"] if t <= 3 else [])]
+        extra = {x: {"vf": np.float32(t)} for x in acting} if outputs else None
+        grown.add_env_step(
+            {x: item(x, t) for x in observed},
+            {x: action(x, t) for x in acting},
+            {x: float(t) for x in "abc" if x in grown.agent_ids and not grown.agent_episodes[x].is_done},
+            terminateds={"c": True} if t == 3 else None,
+            extra_model_outputs=extra,
+        )
+    return grown
+
+
+class LinearPolicy:
+    """Values are ten times the env step, which is an observation's second part."""
+
+    is_stateful = False
+
+    def compute_values(self, batch):
+        return batch["obs"][:, 1] * 10
+
+
+class RecurrentPolicy(LinearPolicy):
+    is_stateful = True
+
+    def get_initial_state(self):
+        return {"h": np.full(2, -1.0, np.float32)}
+
+
+def test_only_agents_that_must_act_have_rows_and_those_of_one_module_share_a_batch():
+    episodes = [episode(2), episode(3), episode(1)]
+    shared = {}
+    pipeline = multi_agent_env_to_module(OBSERVATION_SPACES, ACTION_SPACES)
+    batch = pipeline(episodes=episodes, shared_data=shared)
+    whose = {m: [(seat.place, seat.agent_id) for seat in seats] for m, seats in shared["seats"].items()}
+    assert whose == {"low": [(0, "a"), (0, "b"), (1, "a"), (2, "a")], "high": [(0, "c"), (2, "c")]}
+    expected = [item("a", 2), item("b", 2), item("a", 3), item("a", 1)]
+    torch.testing.assert_close(batch["low"]["obs"], torch.tensor(np.array(expected)))
+    torch.testing.assert_close(batch["high"]["obs"], torch.tensor(np.array([item("c", 2), item("c", 1)])))
+
+
+def test_no_agent_that_must_act_is_no_batch():
+    done = episode(2)
+    done.add_env_step({}, {}, {}, terminateds={"__all__": True})
+    assert seats_of([done]) == {}
+    pipeline = multi_agent_env_to_module(OBSERVATION_SPACES, ACTION_SPACES)
+    assert pipeline(episodes=[done]) == {}
+
+
+def test_rows_go_back_to_the_agents_of_their_environments():
+    episodes, shared = [episode(2), episode(3)], {}
+    batch = multi_agent_env_to_module(OBSERVATION_SPACES, ACTION_SPACES)(episodes=episodes, shared_data=shared)
+    outputs = {
+        "low": {"actions": torch.tensor([0, 1, 1]), "vf_preds": torch.tensor([0.1, 0.2, 0.3])},
+        "high": {"actions": torch.tensor([[0.5]]), "state_out": {"h": torch.tensor([[7.0, 8.0]])}},
+    }
+    assert {m: len(columns["obs"]) for m, columns in batch.items()} == {"low": 3, "high": 1}
+    pipeline = multi_agent_module_to_env(OBSERVATION_SPACES, ACTION_SPACES)
+    told = pipeline(batch=outputs, episodes=episodes, shared_data=shared)
+    assert told["actions"] == [{"a": 0, "b": 1, "c": pytest.approx(0.5)}, {"a": 1}]
+    assert told["actions_for_env"][0]["c"] == pytest.approx(1.0)  # spread over the bounds of its own space
+    assert told["extra_model_outputs"][1] == {"a": {"vf_preds": pytest.approx(0.3)}}
+    assert told["extra_model_outputs"][0]["c"]["state_out"]["h"].tolist() == [7.0, 8.0]
+
+
+def test_an_output_that_loses_rows_is_an_error_that_names_the_module():
+    episodes, shared = [episode(2)], {}
+    AgentToModuleMapping()(batch={}, episodes=episodes, shared_data=shared)
+    batch = {"low": {"actions": np.zeros(1)}, "high": {"actions": np.zeros(1)}}
+    with pytest.raises(TrackMismatch, match="module 'low': its output 'actions' has 1 rows for 2 agents"):
+        ModuleToAgentUnmapping()(batch=batch, episodes=episodes, shared_data=shared)
+
+
+def test_each_module_learns_from_exactly_the_complete_steps_of_its_agents():
+    episodes = [episode(4), episode(3)]
+    pipeline = multi_agent_learner(OBSERVATION_SPACES, ACTION_SPACES, next_observations=True)
+    batch = pipeline(episodes=episodes)
+    own = {m: [e for whole in episodes for e in whole.agent_episodes.values() if e.module_id == m] for m in batch}
+    for module_id, columns in batch.items():
+        rows = [e.get_observations(t) for e in own[module_id] for t in range(len(e))]
+        later = [e.get_observations(t + 1) for e in own[module_id] for t in range(len(e))]
+        torch.testing.assert_close(columns["obs"], torch.tensor(np.array(rows)))
+        torch.testing.assert_close(columns["new_obs"], torch.tensor(np.array(later)))
+        rewards = [r for e in own[module_id] for r in e.get_rewards()]
+        torch.testing.assert_close(columns["rewards"], torch.tensor(rewards, dtype=torch.float32))
+    assert batch["high"]["terminateds"].tolist() == [False, True] * 2
+    assert not batch["low"]["terminateds"].any()
+
+
+def test_advantages_are_those_of_each_agents_own_episode():
+    episodes = [episode(4), episode(3)]
+    pipeline = multi_agent_learner(
+        OBSERVATION_SPACES,
+        ACTION_SPACES,
+        returns=lambda: GeneralizedAdvantageEstimation(gamma=0.9, lambda_=0.8, normalize=False),
+    )
+    batch = pipeline(rl_module={"low": LinearPolicy(), "high": LinearPolicy()}, episodes=episodes)
+    for module_id in ("low", "high"):
+        expected = []
+        for whole in episodes:
+            for own in whole.agent_episodes.values():
+                if own.module_id == module_id and len(own):
+                    values = np.array(own.get_observations())[:, 1] * 10
+                    flags = np.array([own.is_terminated]), np.array([own.is_truncated])
+                    offsets = np.array([0, len(own)])
+                    rewards = np.array(own.get_rewards())
+                    expected.append(gae(rewards, values, *flags, gamma=0.9, lambda_=0.8, offsets=offsets)[0])
+        np.testing.assert_allclose(batch[module_id]["advantages"], np.concatenate(expected), rtol=1e-5)
+
+
+def test_recurrent_modules_get_padded_rows_and_each_agents_own_state():
+    policies = {"low": RecurrentPolicy(), "high": LinearPolicy()}
+    grown = MultiAgentEpisode(agent_to_module_mapping_fn=lambda agent, _: MODULES[agent])
+    grown.add_env_reset(observations={x: item(x, 0) for x in "abc"})
+    for t in range(1, 5):
+        state = lambda agent, t=t: {"h": np.array([ord(agent), t], np.float32)}  # noqa: E731
+        grown.add_env_step(
+            {x: item(x, t) for x in "abc"},
+            {x: action(x, t) for x in "abc"},
+            dict.fromkeys("abc", 1.0),
+            extra_model_outputs={x: {"state_out": state(x)} for x in "ab"},
+        )
+    acting = multi_agent_env_to_module(OBSERVATION_SPACES, ACTION_SPACES, policies=policies)
+    batch = acting(rl_module=policies, episodes=[grown])
+    assert batch["low"]["state_in"]["h"].tolist() == [[ord("a"), 4], [ord("b"), 4]]
+    assert batch["low"]["obs"].shape == (2, 1, 2)
+    assert "state_in" not in batch["high"]
+    learner = multi_agent_learner(OBSERVATION_SPACES, ACTION_SPACES, policies=policies, max_seq_len=None)
+    batch = learner(rl_module=policies, episodes=[grown])
+    assert batch["high"]["obs"].shape == (4, 3)
+    assert batch["low"]["seq_lens"].tolist() == [4, 4]
+    assert batch["low"]["state_in"]["h"].tolist() == [[-1, -1], [-1, -1]]
+    later = grown.slice(slice(2, None), len_lookback_buffer=1)
+    batch = learner(rl_module=policies, episodes=[later])
+    assert batch["low"]["state_in"]["h"].tolist() == [[ord("a"), 2], [ord("b"), 2]]
+
+
+def test_a_piece_written_for_single_agents_works_for_each_module():
+    class ScaleRewards(Connector):
+        def __call__(self, *, rl_module=None, batch, episodes, **kwargs):
+            for own in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+                own.set_rewards(new_data=np.array(own.get_rewards()) * 2)
+            return batch
+
+    whole = episode(4)
+    before = whole.get_rewards()
+    pipeline = multi_agent_learner(OBSERVATION_SPACES, ACTION_SPACES, pieces=lambda: [ScaleRewards()])
+    batch = pipeline(episodes=[whole])
+    assert batch["high"]["rewards"].tolist() == [2 * r for r in whole.agent_episodes["c"].get_rewards()]
+    assert whole.get_rewards() == before
+
+
+def test_states_are_kept_restored_and_merged_by_module_and_agent():
+    build = lambda: multi_agent_env_to_module(  # noqa: E731
+        OBSERVATION_SPACES, ACTION_SPACES, pieces=lambda: [ForEachAgent(MeanStdFilter)]
+    )
+    owners = {agent: SingleAgentEpisode(agent_id=agent) for agent in "abc"}
+    first, second, together = build(), build(), build()
+    for t in range(6):
+        for agent in "abc":
+            row = item(agent, t)[None]
+            for pipeline in (second if t % 2 else first, together):
+                pipeline[MODULES[agent]].rewrite(row, [owners[agent]])
+    merged = build()
+    merged.set_state(together.merge_states([first.get_state(), second.get_state()]))
+    for agent in "abc":
+        one, other = (p[MODULES[agent]]["ForEachAgent"].rewriter_of(agent) for p in (merged, together))
+        rows = np.array([item(agent, 9)])
+        np.testing.assert_allclose(one.rewrite(rows, update=False), other.rewrite(rows, update=False), rtol=1e-6)
+    before = merged.get_state()
+    with pytest.raises(StateMismatch, match="the modules"):
+        merged.set_state({"low": {}})
+    assert repr(merged.get_state()) == repr(before)
+    merged.reset_state()
+    assert merged["low"]["ForEachAgent"].rewriters == {}
+    with pytest.raises(UnknownKey, match="no module 'middle'"):
+        merged["middle"]
+
+
+def test_each_agents_observations_pass_through_its_own_filter_once_also_in_a_pack():
+    rewriter = ForEachAgent(MeanStdFilter, OBSERVATION_SPACES["low"], ACTION_SPACES["low"])
+    owners = [SingleAgentEpisode(agent_id=agent) for agent in "abab"]
+    rows = np.array([[0, 1], [10, 1], [2, 1], [30, 1]], np.float32)
+    alone = {agent: MeanStdFilter(OBSERVATION_SPACES["low"], ACTION_SPACES["low"]) for agent in "ab"}
+    expected = np.empty((4, 2), np.float32)
+    expected[[0, 2]] = alone["a"].rewrite(rows[[0, 2]])
+    expected[[1, 3]] = alone["b"].rewrite(rows[[1, 3]])
+    np.testing.assert_allclose(rewriter.rewrite(rows, owners), expected)
+    with pytest.raises(InvalidArgument, match="give episodes="):
+        rewriter.rewrite(rows)
+    pack = AgentToModuleMapping.packs([episode(4)])["low"]
+    rewritten = rewriter.rewritten_pack(pack)
+    for before, after in zip(pack, rewritten, strict=True):
+        alone_one = alone[before.agent_id].rewrite(before.get_observations(), update=False)
+        np.testing.assert_allclose(after.get_observations(), alone_one)
