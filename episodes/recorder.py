@@ -25,6 +25,8 @@ from episodes.recorder_rows import RecordedRows
 from episodes.row_blocks import gather
 from episodes.single_agent import SingleAgentEpisode
 
+_NONE = np.zeros(0, np.intp)
+
 
 @dataclass(frozen=True, slots=True)
 class LastObservations:
@@ -77,7 +79,7 @@ class VectorRecorder:
         self.autoreset_mode = checked_mode(autoreset_mode)
         self.len_lookback_buffer = len_lookback_buffer
         self.episodes = OngoingEpisodes(self)
-        self.taken_envs = np.zeros(0, np.intp)  # of the chunks of the last take
+        self.taken_envs = _NONE  # of the chunks of the last take
         self._rows = RecordedRows(num_envs, observation_space, action_space)
         self._history = len_lookback_buffer  # rows before the base row that a take keeps
         self._base = 0  # the newest row at the last take
@@ -218,7 +220,7 @@ class VectorRecorder:
     def ended(self) -> EpisodePack:
         """The chunks whose episodes ended with the newest step."""
         last = self._rows.num_rows - 1
-        envs = np.flatnonzero(self._rows.done(last)) if last > self._base else np.zeros(0, np.intp)
+        envs = np.flatnonzero(self._rows.done(last)) if last > self._base else _NONE
         chunks = self._find_chunks(envs)
         chunks = chunks.select(chunks.last_rows == last)
         return self._pack(replace(chunks, envs=envs[chunks.envs]), name=True)
@@ -262,11 +264,13 @@ class VectorRecorder:
         num_envs, rows = self.num_envs, self._rows
         index = chunks.observation_index(num_envs)
         last = chunks.last_rows * num_envs + chunks.envs
-        moved = np.flatnonzero(rows.replaced.gather(last) & (chunks.lengths > 0))
-        ends = (chunks.lengths + chunks.lookbacks + 1).cumsum()[moved] - 1
-        found, finals = self._finals(last[moved])
+        stepped = chunks.lengths > 0
+        moved = np.flatnonzero(rows.replaced.gather(last) & stepped) if rows.any_replaced else _NONE
+        ends = found = None
         observations = gather(rows.observations, index)
         if len(moved):
+            ends = (chunks.lengths + chunks.lookbacks + 1).cumsum()[moved] - 1
+            found, finals = self._finals(last[moved])
             nested.map_leaves(lambda leaf, values: leaf.__setitem__(ends, values), observations, finals)
         actions, rewards, extras = rows.steps(chunks.step_index(num_envs))
         from_base = chunks.start_rows == self._base
@@ -280,16 +284,14 @@ class VectorRecorder:
             lookbacks=chunks.lookbacks,
             ids=self._ids_of(chunks, from_base, name),
             t_started=np.where(from_base, self._base_ages[chunks.envs], 0),
-            terminated=rows.terminateds.gather(last) & (chunks.lengths > 0),
-            truncated=rows.truncateds.gather(last) & (chunks.lengths > 0),
+            terminated=rows.terminateds.gather(last) & stepped,
+            truncated=rows.truncateds.gather(last) & stepped,
             observation_space=self.observation_space,
             action_space=self.action_space,
         )
 
-    def _finals(self, keys: np.ndarray) -> tuple[Any, Any]:
+    def _finals(self, keys: np.ndarray) -> tuple[np.ndarray, Any]:
         """Where the true last observations of row * N + env lie: (the infos' number [k], nested arrays [k, ...])."""
-        if not len(keys):
-            return None, None
         kept = self._last_observations
         all_keys = np.concatenate([one.row * self.num_envs + one.envs for one in kept])
         numbers = np.repeat(np.arange(len(kept)), [len(one.envs) for one in kept])
@@ -297,7 +299,7 @@ class VectorRecorder:
         at = order[np.searchsorted(all_keys, keys, sorter=order)]
         return numbers[at], nested.take(nested.concatenate([one.observations for one in kept]), at)
 
-    def _infos_at(self, index: np.ndarray, ends: np.ndarray, found: np.ndarray | None) -> Infos:
+    def _infos_at(self, index: np.ndarray, ends: np.ndarray | None, found: np.ndarray | None) -> Infos:
         infos = self._rows.infos
         finals = [one.info for one in self._last_observations]
         resets = [one.info for one in self._reset_infos]

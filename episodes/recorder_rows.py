@@ -35,7 +35,7 @@ class RecordedRows:
         self.truncateds = RowBlock("truncateds", flags, num_envs, _FIRST_CAPACITY, bool)
         self.replaced = RowBlock("replaced", flags, num_envs, _FIRST_CAPACITY, bool)
         self._in_order: list[Any] = []  # the tracks as `write` gets them
-        self._any_replaced = False
+        self.any_replaced = False
         self._capacity = _FIRST_CAPACITY
         self._observation_dtypes = dtypes_of(observation_space)
         self._action_space = action_space
@@ -113,7 +113,7 @@ class RecordedRows:
     def mark_replaced(self, at: int, mask: np.ndarray) -> None:
         """Say that the masked environments' observations of row `at` belong to the next episode."""
         self.replaced.data[at] |= mask
-        self._any_replaced = True
+        self.any_replaced = True
 
     def keep(self, first: int) -> None:
         """Forget the rows before `first`."""
@@ -123,9 +123,9 @@ class RecordedRows:
         self.num_rows = stop - first
         self.infos = self.infos[first:]
         self.steps_from = max(self.steps_from - first, -1)
-        if self._any_replaced:
+        if self.any_replaced:
             self.replaced.data[self.num_rows : stop] = False
-            self._any_replaced = bool(self.replaced.data[: self.num_rows].any())
+            self.any_replaced = bool(self.replaced.data[: self.num_rows].any())
 
     def lookback_at(self, at: int) -> int:
         """How many steps and the observations before them there are up to row `at`."""
