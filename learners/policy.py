@@ -101,10 +101,9 @@ class MLPPolicy(Policy):
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
         obs = _flat(batch[Columns.OBS], 1)
-        outputs = {Columns.ACTION_DIST_INPUTS: self.actor(obs)}
-        if explore is None:
-            outputs[Columns.VF_PREDS] = self.critic(obs).squeeze(-1)
-        return outputs
+        if explore is not None:  # once a step of sampling: the actor's arithmetic without the machinery of its call
+            return {Columns.ACTION_DIST_INPUTS: self._modules["actor"].forward(obs)}  # type: ignore[union-attr]
+        return {Columns.ACTION_DIST_INPUTS: self.actor(obs), Columns.VF_PREDS: self.critic(obs).squeeze(-1)}
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
         return self.critic(_flat(batch[Columns.OBS], 1)).squeeze(-1)
