@@ -17,7 +17,7 @@ from benchmarks.figure import Figure, Side, Size, Timed, at_least
 from benchmarks.peers import RLLIB, SB3, TIANSHOU, samplers
 
 ENVIRONMENT = "CartPole-v1"
-ROWS = 128  # vector steps of one call
+ROWS = 256  # vector steps of one call: a usual rollout
 COUNTED_ROWS = 2000
 COUNTS = (1, 8, 64)
 
