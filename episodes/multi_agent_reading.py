@@ -164,31 +164,37 @@ def by_agent_step(request: Request, column: Column) -> tuple[Any, ...]:
 
     `None` means the steps that are complete; other indices may mean the pending one, as the last.
     """
+    rows = _own_rows(request, column)
+    if isinstance(rows, int):
+        return (item_at(request, column, rows if 0 <= rows < column.num_items else MISSING),)
+    if not len(rows):
+        return ()
+    if request.fill is None:
+        return (batch_at(request, column, rows),)
+    return (filled(request, column, [row if 0 <= row < column.num_items else MISSING for row in rows]),)
+
+
+def _own_rows(request: Request, column: Column) -> int | range | list[int]:
+    """The rows that indices of the agent's own steps mean; all of them there, unless they are to be filled."""
     indices, neg, lookback = request.indices, request.neg_index_as_lookback, column.lookback
     size = column.num_items - lookback
     if indices is None:
-        rows: Any = range(lookback, lookback + column.num_steps)
-    elif isinstance(indices, slice):
-        rows = indexing.span_of(indices, lookback, size, neg)
-        if request.fill is None:
-            rows = range(*indexing.clip(rows, lookback + size).indices(lookback + size))
-    elif request.is_single:
-        row = indexing.position_of(int(indices), lookback, size, neg)  # type: ignore[arg-type]
-        if 0 <= row < column.num_items:
-            return (item_at(request, column, row),)
-        if request.fill is None:
+        return range(lookback, lookback + column.num_steps)
+    if isinstance(indices, slice):
+        span = indexing.span_of(indices, lookback, size, neg)
+        return (
+            span if request.fill is not None else range(*indexing.clip(span, lookback + size).indices(lookback + size))
+        )
+    if isinstance(indices, (int, np.integer)):
+        row = indexing.position_of(int(indices), lookback, size, neg)
+        if request.fill is None and not 0 <= row < column.num_items:
             raise indexing.out_of_range(request.name, indices, lookback, size)
-        return (item_at(request, column, MISSING),)
-    else:
-        array = indexing.as_index_array(indices)
-        rows = indexing.positions_of(array, lookback, size, neg)
-        if request.fill is None:
-            indexing.check_positions(request.name, array, rows, lookback, size)
-        rows = rows.tolist()
+        return row
+    array = indexing.as_index_array(indices)
+    rows = indexing.positions_of(array, lookback, size, neg)
     if request.fill is None:
-        return (batch_at(request, column, rows),) if len(rows) else ()
-    rows = [row if 0 <= row < column.num_items else MISSING for row in rows]
-    return (filled(request, column, rows),) if rows else ()
+        indexing.check_positions(request.name, array, rows, lookback, size)
+    return rows.tolist()
 
 
 # --- items of one column -------------------------------------------------------------------------------------

@@ -86,12 +86,18 @@ class MultiAgentState:
         self.is_truncated = truncated
         self.is_reset = is_reset
         self.is_numpy = is_numpy
-        self.custom_data = dict(custom_data or {})
+        self.custom_data = dict(custom_data) if custom_data else {}
         self._lines = {} if lines is None else lines  # agents that were observed
-        self._modules = dict(modules or {})
-        self._loose_infos = dict(loose_infos or {})  # env step -> agent -> info that came without an observation
-        self._apart = list(apart or [])  # (env step, agent, reward): before an agent's first observation, after its end
-        self._departed = dict(departed or {})  # agents that ended and left no data: terminated, truncated, when
+        self._modules = dict(modules) if modules else {}
+        self._loose_infos = (
+            dict(loose_infos) if loose_infos else {}
+        )  # env step -> agent -> info that came without an observation
+        self._apart = (
+            list(apart) if apart else []
+        )  # (env step, agent, reward): before an agent's first observation, after its end
+        self._departed = (
+            dict(departed) if departed else {}
+        )  # agents that ended and left no data: terminated, truncated, when
         self._is_cut = False  # True once a successor holds what was pending
         self._began: float | None = None
         self._duration = 0.0
