@@ -226,12 +226,6 @@ class MultiAgentGetters(MultiAgentState):
             setattr(own, name, tracks[agent_id])
             own._grow = None
 
-    def _line(self, agent_id: Any) -> AgentTimeline:
-        line = self._lines.get(agent_id)
-        if line is None:
-            raise UnknownKey(f"episode {self.id_}: no agent {agent_id!r}; there are {list(self._lines)}")
-        return line
-
 
 def _as_collection(agent_ids: Any) -> Collection[Any]:
     """The agents named by one id or by a collection of ids."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from episodes.agent_timeline import ENDED, RESTS, WAITS, AgentTimeline
 from episodes.columns import DEFAULT_MODULE_ID
+from episodes.errors import UnknownKey
 from episodes.infos import same_info
 from episodes.nested import equal
 from episodes.single_agent import SingleAgentEpisode
@@ -158,6 +159,20 @@ class MultiAgentState:
         """True when the agent was observed in this chunk or its lookback."""
         return agent_id in self._lines
 
+    def clocks(self, agent_id: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The env steps at which an agent's observations arrived, [L + T + 1], and at which it acted, [L + T].
+
+        The second has one more while the agent waits. `UnknownKey` for an agent that was not observed.
+        """
+        line = self._line(agent_id)
+        return np.array(line.seen, np.int64), np.array(line.acted, np.int64)
+
+    def _line(self, agent_id: Any) -> AgentTimeline:
+        line = self._lines.get(agent_id)
+        if line is None:
+            raise UnknownKey(f"episode {self.id_}: no agent {agent_id!r}; there are {list(self._lines)}")
+        return line
+
     def env_steps_back(self, num_steps: int) -> int:
         """How many env steps back the last `num_steps` complete steps of every agent that goes on reach."""
         reach = 0
@@ -242,10 +257,10 @@ class MultiAgentState:
     # --- state -----------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """The slots, for pickles and copies. An ended episode goes without its mapping function, often a lambda."""
+        """The slots, for pickles and copies. What cannot grow goes without its mapping function, often a lambda."""
         names = [name for cls in type(self).__mro__ for name in getattr(cls, "__slots__", ())]
         slots = {name: getattr(self, name) for name in names} | {"_began": None, "_duration": self.get_duration_s()}
-        if self.is_done:
+        if self.is_done or self._is_cut:
             slots["agent_to_module_mapping_fn"] = default_module
         return None, slots
 

@@ -533,13 +533,25 @@ def test_a_state_shares_no_memory_with_its_source():
     assert not copied.equals(episode)
 
 
-def test_an_ended_episode_pickles_though_its_mapping_is_a_lambda():
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_ended_episode_or_a_cut_chunk_pickles_though_its_mapping_is_a_lambda(ends):
     episode = MultiAgentEpisode(agent_to_module_mapping_fn=lambda agent, episode: "m")
     episode.add_env_reset(observations={"a": 0})
-    episode.add_env_step({"a": 1}, {"a": 0}, {"a": 1.0}, terminateds={"__all__": True})
+    episode.add_env_step({"a": 1}, {"a": 0}, {"a": 1.0}, terminateds={"__all__": ends})
+    if not ends:
+        episode.cut()
     copied = pickle.loads(pickle.dumps(episode))
     assert copied.equals(episode)
     assert copied.module_for("a") == "m"
+
+
+def test_clocks_say_when_an_agent_observed_and_acted():
+    seen, acted = turn_based().clocks("a")
+    assert (seen.tolist(), acted.tolist()) == ([0, 2, 4], [0, 2, 4])
+    seen, acted = turn_based()[3:5].to_numpy().clocks("b")
+    assert (seen.tolist(), acted.tolist()) == ([3, 5], [3])
+    with pytest.raises(UnknownKey, match="no agent 'zz'"):
+        turn_based().clocks("zz")
 
 
 # --- what is refused -----------------------------------------------------------------------------------------
