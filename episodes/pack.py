@@ -18,7 +18,7 @@ from episodes import nested
 from episodes.errors import InvalidArgument, StepOutOfRange, TrackMismatch, WrongType
 from episodes.info_columns import ColumnInfos
 from episodes.infos import EmptyInfos, Infos, ListInfos
-from episodes.packing import columns_of, metadata_of
+from episodes.packing import pack_arguments
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ArrayTrack, frozen
 
@@ -75,7 +75,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         self.infos = (
             infos if isinstance(infos, Infos) else ListInfos.of(infos) if infos is not None else EmptyInfos(rows)
         )
-        self.ids = _per_episode(random_ids(num) if ids is None else ids, None)  # [n] str
+        self.ids = _ids(num, ids)  # [n] str
         self.t_started = _per_episode(np.zeros(num) if t_started is None else t_started, np.int64)  # [n]
         self.terminated = _per_episode(np.zeros(num) if terminated is None else terminated, bool)  # [n]
         self.truncated = _per_episode(np.zeros(num) if truncated is None else truncated, bool)  # [n]
@@ -88,21 +88,27 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         self._check_rows()
 
     def _check_rows(self) -> None:
-        steps = int(self.offsets[-1])
-        for path, array in self.tracks.items():
-            wanted = steps + len(self) if path.split("/", 1)[0] == "observations" else steps
-            if len(array) != wanted:
-                raise TrackMismatch(
-                    f"pack: track {path!r} has {len(array)} rows, the episodes' lengths ask for {wanted}"
-                )
+        steps, num = int(self.offsets[-1]), len(self)
+        by_step = (self.actions, self.rewards, *self.extra_model_outputs.values())
+        sizes = {len(leaf) for column in by_step for leaf in nested.leaves(column)}
+        observed = {len(leaf) for leaf in nested.leaves(self.observations)}
+        if sizes != {steps} or observed != {steps + num}:
+            raise self._track_of_other_length(steps)
         if len(self.infos) != steps + len(self):
             raise TrackMismatch(
                 f"pack: {len(self.infos)} infos for {steps + len(self)} observations; there is one for each"
             )
         for name in ("lookbacks", "ids", "t_started", "terminated", "truncated", *_OPTIONAL):
             column = getattr(self, name)
-            if column is not None and len(column) != len(self):
-                raise TrackMismatch(f"pack: {len(column)} {name} for {len(self)} episodes; give one for each")
+            if column is not None and len(column) != num:
+                raise TrackMismatch(f"pack: {len(column)} {name} for {num} episodes; give one for each")
+
+    def _track_of_other_length(self, steps: int) -> TrackMismatch:
+        wanted = {path: steps + len(self) * (path.split("/", 1)[0] == "observations") for path in self.tracks}
+        path, array = next((path, array) for path, array in self.tracks.items() if len(array) != wanted[path])
+        return TrackMismatch(
+            f"pack: track {path!r} has {len(array)} rows, the episodes' lengths ask for {wanted[path]}"
+        )
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[SingleAgentEpisode]) -> EpisodePack:
@@ -115,7 +121,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         episodes = list(episodes)
         if not episodes:
             raise InvalidArgument("a pack needs at least one episode: an empty list says nothing of shapes and spaces")
-        return cls(**columns_of(episodes), **metadata_of(episodes))
+        return cls(**pack_arguments(episodes))
 
     @classmethod
     def concat(cls, packs: Sequence[EpisodePack]) -> EpisodePack:
@@ -351,8 +357,18 @@ def _per_episode(values: Any, dtype: Any) -> np.ndarray:
     return frozen(array)
 
 
+def _ids(num: int, ids: Any) -> np.ndarray:
+    if ids is None:
+        return _frozen(random_ids(num))
+    if not isinstance(ids, list) or all(type(id_) is str for id_ in ids):
+        return _per_episode(ids, None)
+    array = np.empty(num, object)
+    array[:] = ids
+    return _frozen(array)
+
+
 def _objects(values: Any) -> np.ndarray | None:
-    if values is None or all(value is None for value in values):
+    if values is None or list(values).count(None) == len(values):
         return None
     array = np.empty(len(values), object)
     array[:] = values

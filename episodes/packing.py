@@ -14,27 +14,42 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ArrayTrack
 
 
-def columns_of(episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
-    """The observations, actions, rewards, extra outputs and infos of all episodes, as `EpisodePack` takes them."""
+def pack_arguments(episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+    """The columns and the metadata of all episodes, as `EpisodePack` takes them."""
     finished = [
-        (e.observations, e.actions, e.rewards, e.extra_model_outputs) if e.is_numpy else e.arrays() for e in episodes
+        (e.observations, e.actions, e.rewards, e.extra_model_outputs)
+        if type(e.observations) is ArrayTrack
+        else e.arrays()
+        for e in episodes
     ]
     observations, actions, rewards, extras = zip(*finished, strict=True)
-    keys = extras[0].keys()
-    for episode, extra in zip(episodes, extras, strict=True):
-        if extra.keys() != keys and len(episode):
-            raise TrackMismatch(
-                f"episode {episode.id_} has the extra model outputs {list(extra)}, others have {list(keys)}"
-            )
+    sizes = [len(track.data) for track in rewards]  # L + T
+    column = _column if all(sizes) else _column_without_empty
+    keys = _common_keys(episodes, extras)
     return {
         "observations": _column("observations", episodes, observations),
-        "actions": _column("actions", episodes, actions),
-        "rewards": _column("rewards", episodes, rewards),
+        "actions": column("actions", episodes, actions),
+        "rewards": column("rewards", episodes, rewards),
         "extra_model_outputs": {
-            key: _column(key, episodes, [extra.get(key, _NO_ITEMS) for extra in extras]) for key in keys
+            key: column(key, episodes, [extra.get(key, _NO_ITEMS) for extra in extras]) for key in keys
         },
         "infos": _infos([e.infos for e in episodes]),
+        **_metadata(episodes, sizes),
     }
+
+
+_NO_ITEMS = ArrayTrack(np.zeros(0))
+
+
+def _common_keys(episodes: Sequence[SingleAgentEpisode], extras: Sequence[dict[str, Any]]) -> list[str]:
+    """The keys of the extra model outputs, which all episodes with a step must have."""
+    keys = next((extra.keys() for episode, extra in zip(episodes, extras, strict=True) if episode.rewards.total), None)
+    for episode, extra in zip(episodes, extras, strict=True):
+        if extra.keys() != keys and episode.rewards.total:
+            raise TrackMismatch(
+                f"episode {episode.id_} has the extra model outputs {list(extra)}, others have {list(keys or ())}"
+            )
+    return list(extras[0] if keys is None else keys)
 
 
 def _infos(infos: list[Any]) -> Infos:
@@ -43,15 +58,12 @@ def _infos(infos: list[Any]) -> Infos:
     return Infos.concat([part if isinstance(part, Infos) else ListInfos.of(part) for part in infos])
 
 
-def metadata_of(episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
-    """What a pack keeps per episode, as `EpisodePack` takes it."""
-    ids = [e.id_ for e in episodes]
-    if not all(type(id_) is str for id_ in ids):
-        ids = _object_array(ids)
+def _metadata(episodes: Sequence[SingleAgentEpisode], sizes: list[int]) -> dict[str, Any]:
+    lookbacks = [e.lookback for e in episodes]
     return {
-        "ids": ids,
-        "lengths": [e.rewards.total - e.lookback for e in episodes],
-        "lookbacks": [e.lookback for e in episodes],
+        "ids": [e.id_ for e in episodes],
+        "lengths": [size - lookback for size, lookback in zip(sizes, lookbacks, strict=True)],
+        "lookbacks": lookbacks,
         "t_started": [e.t_started for e in episodes],
         "terminated": [e.is_terminated for e in episodes],
         "truncated": [e.is_truncated for e in episodes],
@@ -64,19 +76,10 @@ def metadata_of(episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
     }
 
 
-_NO_ITEMS = ArrayTrack(np.zeros(0))
-
-
-def _object_array(values: list[Any]) -> np.ndarray:
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array
-
-
 def _column(name: str, episodes: Sequence[SingleAgentEpisode], tracks: Sequence[Any]) -> Any:
     parts = [track.data for track in tracks]
     try:
-        return nested.concatenate(parts)
+        return np.concatenate(parts) if type(parts[0]) is np.ndarray else nested.concatenate(parts)
     except ValueError:
         return _column_without_empty(name, episodes, tracks)
 
@@ -84,6 +87,8 @@ def _column(name: str, episodes: Sequence[SingleAgentEpisode], tracks: Sequence[
 def _column_without_empty(name: str, episodes: Sequence[SingleAgentEpisode], tracks: Sequence[ArrayTrack]) -> Any:
     """The column of tracks of which some have no items, and so no shape; `TrackMismatch` where shapes really differ."""
     filled = [(episode, track.data) for episode, track in zip(episodes, tracks, strict=True) if track.total]
+    if not filled:
+        return tracks[0].data
     shapes = [nested.map_leaves(lambda leaf: list(leaf.shape[1:]), data) for _, data in filled]
     for (episode, _), shape in zip(filled, shapes, strict=True):
         if shape != shapes[0]:

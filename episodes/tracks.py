@@ -257,6 +257,8 @@ Track = ListTrack | ArrayTrack
 
 def frozen(data: Any) -> Any:
     """Read-only views of the arrays of a nested value."""
+    if type(data) is np.ndarray:
+        return _frozen_array(data)
     return nested.map_leaves(_frozen_array, data)
 
 
@@ -264,7 +266,7 @@ def _frozen_array(array: Any) -> np.ndarray:
     array = np.asarray(array)
     if array.flags.writeable:
         array = array.view()
-        array.flags.writeable = False
+        array.setflags(write=False)
     return array
 
 
