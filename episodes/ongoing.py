@@ -58,7 +58,8 @@ class OngoingEpisodes(Sequence[SingleAgentEpisode]):
         """The newest rows of a track, oldest first: nested arrays [k, N, ...], and whether they are valid, bool [k, N].
 
         Invalid are items from before the ongoing episode's start; they are zeros. An extra model output that was
-        never recorded gives None, and nothing is valid. What is asked for once is kept over every later take.
+        never recorded gives None, and nothing is valid. What is asked for once is kept over every later take. The rows
+        are views where all are valid: read them before the recorder goes on.
 
         Args:
             track: "observations", "actions", "rewards", or the key of an extra model output.

@@ -97,6 +97,8 @@ class SingleAgentEnvRunner:
         self._reset_seed = seed
         self._needs_reset = True
         self._closed = False
+        self._turn = 0  # the environment whose turn it is to give an episode more
+        self._quotas = np.zeros(self.num_envs, int)  # of the last call for whole episodes
         self.env.action_space.seed(seed)
 
     def _make_pipelines(self, env_to_module: ConnectorPipeline | None, module_to_env: ConnectorPipeline | None) -> None:
@@ -165,7 +167,7 @@ class SingleAgentEnvRunner:
                 if num_timesteps is not None:
                     self._run_steps(num_timesteps, act, explore)
                 else:
-                    self._run_episodes(_quotas(num_episodes or 0, self.num_envs), act, explore)
+                    self._run_episodes(self._next_quotas(num_episodes or 0), act, explore)
         except BaseException:
             self._needs_reset = True  # the environments may be a step ahead of what is recorded
             raise
@@ -190,6 +192,14 @@ class SingleAgentEnvRunner:
             for _ in range(-(-missing // self.num_envs)):
                 self._step(*(self._ignored_actions or act(explore)))
             missing = num_timesteps - self._recorder.num_steps
+
+    def _next_quotas(self, num_episodes: int) -> np.ndarray:
+        """How many episodes [N] each environment contributes; where it does not come out even, one more in turn."""
+        each, more = divmod(num_episodes, self.num_envs)
+        self._quotas = np.full(self.num_envs, each)
+        self._quotas[(self._turn + np.arange(more)) % self.num_envs] += 1
+        self._turn = (self._turn + more) % self.num_envs
+        return self._quotas
 
     def _run_episodes(self, quotas: np.ndarray, act: Callable[..., Any], explore: bool) -> None:
         missing = quotas.copy()
@@ -266,7 +276,7 @@ class SingleAgentEnvRunner:
             self._ended = self._running.finished(pack, envs)
         else:
             ranks = np.arange(len(envs)) - np.searchsorted(envs, envs)
-            whole = (pack.terminated | pack.truncated) & (ranks < _quotas(num_episodes, self.num_envs)[envs])
+            whole = (pack.terminated | pack.truncated) & (ranks < self._quotas[envs])
             pack = pack.select(whole)
             self._ended = pack.returns(), pack.lengths
         return pack if self._late_log_probs is None else self._late_log_probs.with_log_probs(pack)
@@ -326,11 +336,6 @@ def _check_counts(num_timesteps: int | None, num_episodes: int | None) -> None:
     count = num_episodes if num_timesteps is None else num_timesteps
     if not isinstance(count, (int, np.integer)) or count < 1:
         raise InvalidArgument(f"sample: {count!r} is no count; give an int of at least 1")
-
-
-def _quotas(num_episodes: int, num_envs: int) -> np.ndarray:
-    """How many episodes [N] each environment contributes; the first ones one more where it does not come out even."""
-    return np.full(num_envs, num_episodes // num_envs) + (np.arange(num_envs) < num_episodes % num_envs)
 
 
 def _with_rows(row: np.ndarray, envs: np.ndarray, new: np.ndarray) -> np.ndarray:

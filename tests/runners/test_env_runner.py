@@ -115,6 +115,8 @@ def test_collecting_episodes_does_not_favour_short_ones(mode):
     assert (pack.terminated & (pack.t_started == 0)).all()
     check_steps(pack)
     assert sorted(runner.sample(num_episodes=3).lengths.tolist()) == [2, 2, 20]
+    assert sorted(runner.sample(num_episodes=3).lengths.tolist()) == [2, 20, 20]
+    assert [runner.sample(num_episodes=1).lengths.tolist() for _ in range(4)] == [[2], [20], [2], [20]]
 
 
 def test_the_number_of_episodes_is_exact_after_steps_were_sampled_too():
