@@ -7,6 +7,7 @@ produces, the replay buffer keeps, files store, sockets carry and learners read.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, overload
@@ -312,6 +313,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return f"EpisodePack({what}, {ended}, {self.nbytes} bytes)"
 
 
+_UTF32 = f"utf-32-{sys.byteorder[0]}e"
 _PER_EPISODE = ("lengths", "lookbacks", "ids", "t_started", "terminated", "truncated")
 _OPTIONAL = ("agent_ids", "module_ids", "multi_agent_episode_ids")
 _ARGUMENTS = (
@@ -336,7 +338,8 @@ def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 def random_ids(num: int) -> np.ndarray:
     """Random episode ids [num], 32 hexadecimal digits each."""
-    return np.frombuffer(os.urandom(16 * num).hex().encode(), "S32").astype("U32") if num else np.zeros(0, "U32")
+    digits = bytearray(os.urandom(16 * num).hex().encode(_UTF32))  # the form that numpy keeps strings in
+    return np.frombuffer(digits, "U32") if num else np.zeros(0, "U32")
 
 
 def _offsets(sizes: np.ndarray) -> np.ndarray:

@@ -317,17 +317,20 @@ class VectorRecorder:
 
     def _ids_of(self, chunks: Chunks, from_base: np.ndarray, name: bool) -> np.ndarray:
         """The chunks' ids. `name`: remember those that are new, because the chunks are looked at before a take."""
-        known = np.where(from_base, self._ids[chunks.envs], "")
-        ids = np.where(known == "", random_ids(len(known)), known)
-        if not (name or self._named):
-            return ids
+        ids = random_ids(len(chunks.envs))
+        at_base = np.flatnonzero(from_base)
+        going_on = self._ids[chunks.envs[at_base]]
+        known = going_on != ""
+        ids[at_base[known]] = going_on[known]
+        if name or self._named:
+            self._use_names(chunks, ids, set(at_base[known].tolist()), name)
+        return ids
+
+    def _use_names(self, chunks: Chunks, ids: np.ndarray, known: set[int], name: bool) -> None:
         for i, key in enumerate(zip(chunks.start_rows.tolist(), chunks.envs.tolist(), strict=True)):
-            if known[i]:
-                continue
-            if name:
+            if name and i not in known:
                 self._named.setdefault(key, uuid.uuid4().hex)
             ids[i] = self._named.get(key, ids[i])
-        return ids
 
     def _go_on(self, chunks: Chunks, pack: EpisodePack) -> None:
         """Move the newest row, and those that lookbacks reach, to the front."""
