@@ -73,7 +73,7 @@ def join(episode: MultiAgentState, other: MultiAgentState) -> None:
     if episode.is_numpy:
         episode.to_numpy()
     episode._apart += other._apart
-    episode._loose_infos |= {t: infos for t, infos in other._loose_infos.items() if t > other.env_t_started}
+    episode._loose_infos |= other._loose_infos
     episode._departed |= {a: ending for a, ending in other._departed.items() if a not in episode._lines}
     episode._modules |= other._modules
     episode.custom_data.update(other.custom_data)

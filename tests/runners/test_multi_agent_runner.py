@@ -234,6 +234,29 @@ def test_a_recurrent_state_is_each_agents_own_and_goes_on_over_cuts():
     assert sorted(counts.values()) == [[1, 2, 3, 4]] * 2 + [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 2
 
 
+def test_a_chunk_brings_along_the_step_before_also_of_an_agent_that_waits_its_turn():
+    class InTurns(Countdown):
+        def step(self, actions):
+            self.t += 1
+            (acted,) = actions
+            observed = self._observed(["p0" if acted == "p1" else "p1"])
+            over = {"__all__": self.t == 12}
+            return observed, {acted: 1.0}, over, {}, {}
+
+        def reset(self, *, seed=None, options=None):
+            super().reset()
+            return self._observed(["p0"]), {}
+
+    for size in (1, 2, 3, 5):
+        runner = MultiAgentEnvRunner(InTurns, Counting(), seed=0)
+        for _ in range(12 // size):
+            (chunk,) = runner.sample(num_timesteps=size)[:1]
+            for own in chunk.agent_episodes.values():
+                if own.t_started and len(own):
+                    before = own.get_extra_model_outputs("seen", -1, neg_index_as_lookback=True)
+                    assert before.tolist() == [own.t_started]
+
+
 def test_filters_of_one_module_may_be_each_agents_own():
     spaces = ({"default_policy": gym.spaces.Box(0, 99, (2,), np.float32)}, {"default_policy": gym.spaces.Discrete(3)})
     pipeline = multi_agent_env_to_module(*spaces, pieces=lambda: [ForEachAgent(MeanStdFilter)])
