@@ -31,8 +31,6 @@ def n_steps(
     """
     last = slots
     returns = rewards[slots]
-    if returns.dtype.kind != "f":
-        returns = returns.astype(np.float64)
     counts = np.ones(len(slots), np.int32)
     for k in range(1, n_step):
         step = following.take(last).astype(np.int64)

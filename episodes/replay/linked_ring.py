@@ -116,7 +116,12 @@ class LinkedRing:
             self.tracks[name].check(items)
 
     def make_tracks(self, tracks: dict[str, Any]) -> None:
-        """Make rings for step tracks with items like these, nested arrays [k, ...]; small ones lie in records."""
+        """Make rings for step tracks with items like these, nested arrays [k, ...]; small ones lie in records.
+
+        Whole-numbered rewards become floats: those of other episodes may be fractions.
+        """
+        if tracks and tracks[REWARDS].dtype.kind != "f":
+            tracks = {**tracks, REWARDS: tracks[REWARDS].astype(np.float64)}
         self._make_records({name: items for name, items in tracks.items() if is_small(items)}, self.allocator)
         self.tracks = {
             name: TrackRing(name, self.capacity, self.records.field(name))

@@ -118,8 +118,10 @@ def test_n_steps_never_leave_the_episode_and_say_how_it_ended() -> None:
 
 def test_integer_rewards_are_discounted_as_floats() -> None:
     whole = SingleAgentEpisode.from_arrays(np.arange(3.0), np.zeros(2), np.array([1, 1]), terminated=True)
-    batch = buffer_of(whole).sample(20, n_step=2, gamma=0.5)
-    assert set(batch.rewards.tolist()) == {1.0, 1.5}
+    buffer = buffer_of(whole)
+    assert set(buffer.sample(20, n_step=2, gamma=0.5).rewards.tolist()) == {1.0, 1.5}
+    buffer.add([SingleAgentEpisode.from_arrays(np.arange(2.0), np.zeros(1), np.array([0.25]))])
+    assert set(buffer.sample(50).rewards.tolist()) == {1.0, 0.25}
 
 
 # --- endings ----------------------------------------------------------------------------------------------------
