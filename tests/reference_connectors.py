@@ -64,7 +64,9 @@ class WholeEpisode:
 
     def stack(self, step: int, num_frames: int) -> np.ndarray:
         """The last frames at an observation, joined along the last axis, zeros before the start."""
-        frames = [self.observations[g] if g >= 0 else 0 * self.observations[0] for g in range(step - num_frames + 1, step + 1)]
+        frames = [
+            self.observations[g] if g >= 0 else 0 * self.observations[0] for g in range(step - num_frames + 1, step + 1)
+        ]
         return np.concatenate(frames, axis=-1)
 
     def previous(self, step: int, num: int, num_actions: int) -> tuple[np.ndarray, np.ndarray]:
@@ -127,7 +129,7 @@ class Sum:
 
 
 def advantages(episode: WholeEpisode, span: tuple[int, int], values: list[float], gamma: float, lambda_: float) -> list:
-    """The generalized advantages of one chunk, by the textbook's backward loop; `values` are those of the whole episode."""
+    """The generalized advantages of one chunk, by the textbook's backward loop; `values` are the whole episode's."""
     start, end = span
     is_last = span == episode.spans[-1]
     sums, later = [], 0.0
