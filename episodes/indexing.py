@@ -116,3 +116,15 @@ def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
             f"an episode cannot be sliced with a step of {step}; read its tracks with that step instead"
         )
     return start, max(start, stop)
+
+
+def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """`[start, start + size)` of each pair, one after another: int64 [sum(sizes)].
+
+    >>> ranges(np.array([3, 10]), np.array([2, 3])).tolist()
+    [3, 4, 10, 11, 12]
+    """
+    ends = sizes.cumsum()
+    rows = (starts - ends + sizes).repeat(sizes)
+    rows += np.arange(len(rows))
+    return rows

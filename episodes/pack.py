@@ -6,8 +6,6 @@ produces, the replay buffer keeps, files store, sockets carry and learners read.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, overload
@@ -17,9 +15,10 @@ from gymnasium import spaces
 
 from episodes import nested
 from episodes.errors import InvalidArgument, StepOutOfRange, TrackMismatch, WrongType
+from episodes.indexing import ranges
 from episodes.info_columns import ColumnInfos
 from episodes.infos import EmptyInfos, Infos, ListInfos
-from episodes.packing import pack_arguments
+from episodes.packing import pack_arguments, random_ids
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ArrayTrack, frozen
 
@@ -313,7 +312,6 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return f"EpisodePack({what}, {ended}, {self.nbytes} bytes)"
 
 
-_UTF32 = f"utf-32-{sys.byteorder[0]}e"
 _PER_EPISODE = ("lengths", "lookbacks", "ids", "t_started", "terminated", "truncated")
 _OPTIONAL = ("agent_ids", "module_ids", "multi_agent_episode_ids")
 _ARGUMENTS = (
@@ -322,24 +320,6 @@ _ARGUMENTS = (
     *_PER_EPISODE,
     *_OPTIONAL,
 )
-
-
-def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """`[start, start + size)` of each pair, one after another: int64 [sum(sizes)].
-
-    >>> ranges(np.array([3, 10]), np.array([2, 3])).tolist()
-    [3, 4, 10, 11, 12]
-    """
-    ends = sizes.cumsum()
-    rows = (starts - ends + sizes).repeat(sizes)
-    rows += np.arange(len(rows))
-    return rows
-
-
-def random_ids(num: int) -> np.ndarray:
-    """Random episode ids [num], 32 hexadecimal digits each."""
-    digits = bytearray(os.urandom(16 * num).hex().encode(_UTF32))  # the form that numpy keeps strings in
-    return np.frombuffer(digits, "U32") if num else np.zeros(0, "U32")
 
 
 def _offsets(sizes: np.ndarray) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -97,3 +99,9 @@ def _column_without_empty(name: str, episodes: Sequence[SingleAgentEpisode], tra
                 f"have {shapes[0]}; only episodes of one shape go into one pack"
             )
     return nested.concatenate([data for _, data in filled])
+
+
+def random_ids(num: int) -> np.ndarray:
+    """Random episode ids [num], 32 hexadecimal digits each."""
+    digits = os.urandom(16 * num).hex().encode(f"utf-32-{sys.byteorder[0]}e")  # as numpy keeps strings
+    return np.frombuffer(bytearray(digits), "U32") if num else np.zeros(0, "U32")

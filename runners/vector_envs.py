@@ -32,7 +32,8 @@ def make_vector_env(
         env: a Gymnasium id; a callable that makes an environment (it is called `num_envs` times) or a vector
             environment; a vector environment; or, with one environment only, an environment.
         num_envs: how many; 1 by default, and what a vector environment has.
-        vectorization: "sync" (one after another) or "async" (a process each), where environments are made here.
+        vectorization: "sync" (one after another), "async" (a process each), or for an id "vector_entry_point" (the
+            environment's own vector environment), where environments are made here.
         autoreset_mode: likewise; next-step by default.
         env_kwargs: arguments for `gymnasium.make` of an id.
     """
@@ -40,6 +41,8 @@ def make_vector_env(
         return _checked_count(env, num_envs)
     if isinstance(env, str):
         _check_registered(env)
+        if vectorization == "vector_entry_point":
+            return _own_vector_env(env, 1 if num_envs is None else num_envs, env_kwargs or {})
         maker: Callable[[], Any] = lambda: gym.make(env, **(env_kwargs or {}))  # noqa: E731
     elif isinstance(env, gym.Env):
         if num_envs not in (None, 1):
@@ -63,11 +66,19 @@ def _check_registered(env_id: str) -> None:
         raise InvalidArgument(f"no environment {env_id!r}: {error}") from error
 
 
+def _own_vector_env(env_id: str, num_envs: int, env_kwargs: Mapping[str, Any]) -> VectorEnv:
+    try:
+        return gym.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **env_kwargs)
+    except gym.error.Error as error:
+        raise InvalidArgument(f"{env_id} has no vector environment of its own: {error}") from error
+
+
 def _vector_of(
     maker: Callable[[], Any], num_envs: int | None, vectorization: str, mode: AutoresetMode | str
 ) -> VectorEnv:
     if vectorization not in _KINDS:
-        raise InvalidArgument(f"vectorization={vectorization!r}; there are {', '.join(map(repr, _KINDS))}")
+        known = "'sync', 'async', and for ids 'vector_entry_point'"
+        raise InvalidArgument(f"vectorization={vectorization!r}; there are {known}")
     count = 1 if num_envs is None else num_envs
     if count < 1:
         raise InvalidArgument(f"num_envs={num_envs}; give at least 1")

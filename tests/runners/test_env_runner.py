@@ -416,6 +416,15 @@ def test_cartpoles_own_vector_environment_is_sampled_whole():
     assert {"action_dist_inputs", "action_logp"} <= set(pack.extra_model_outputs)
 
 
+def test_an_id_may_be_run_by_its_own_vector_environment():
+    runner = SingleAgentEnvRunner("CartPole-v1", num_envs=16, vectorization="vector_entry_point", seed=0)
+    assert isinstance(runner.env.unwrapped, CartPoleVectorEnv)
+    assert runner.sample(num_timesteps=100, random_actions=True).num_steps >= 100
+    for env, vectorization in (("MountainCar-v0", "vector_entry_point"), ("CartPole-v1", "sideways")):
+        with pytest.raises(InvalidArgument, match="vector"):
+            SingleAgentEnvRunner(env, vectorization=vectorization)
+
+
 def test_a_module_to_env_pipeline_of_ones_own_is_used():
     env = counters(3)
     pipeline = module_to_env_pipeline(env.single_observation_space, env.single_action_space, normalize_actions=False)
