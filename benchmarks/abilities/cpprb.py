@@ -52,3 +52,20 @@ def a_restored_buffer_draws_the_same() -> bool:
         buffer.save_transitions(file)
         copy.load_transitions(file)
     return np.array_equal(buffer.sample(20)["obs"], copy.sample(20)["obs"])
+
+
+def prioritized() -> Any:
+    import cpprb
+
+    return filled(cpprb.PrioritizedReplayBuffer(1000, BOTH, alpha=1.0), "terminated")
+
+
+def one_seed_fixes_all_draws() -> bool:
+    return rows.same_after_other_draws(lambda: prioritized().sample(50)["obs"])
+
+
+def a_changed_beta_changes_the_weights() -> bool:
+    buffer = prioritized()
+    buffer.update_priorities(np.arange(5), np.full(5, 0.1))
+    counts = [len(np.unique(buffer.sample(100, beta=beta)["weights"])) for beta in (0.0, 1.0)]
+    return counts[0] == 1 < counts[1]

@@ -7,7 +7,7 @@ import numpy as np
 
 from benchmarks.abilities import rows
 from episodes import SingleAgentEpisode
-from episodes.replay import EpisodeReplayBuffer
+from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 
 
 def filled(ending: str) -> EpisodeReplayBuffer:
@@ -53,3 +53,36 @@ def a_restored_buffer_draws_the_same() -> bool:
     buffer, copy = filled("terminated"), EpisodeReplayBuffer(1000)
     copy.set_state(buffer.get_state())
     return np.array_equal(buffer.sample(20).obs, copy.sample(20).obs)
+
+
+def one_seed_fixes_all_draws() -> bool:
+    def draw() -> np.ndarray:
+        buffer = PrioritizedEpisodeReplayBuffer(1000, seed=3)
+        buffer.add(filled("terminated").sample_episodes(2))
+        return buffer.sample(50).indices
+
+    return rows.same_after_other_draws(draw)
+
+
+def a_changed_beta_changes_the_weights() -> bool:
+    buffer = PrioritizedEpisodeReplayBuffer(1000, beta=0.0, seed=0)
+    buffer.add(list(filled("terminated").iter_episodes()))
+    buffer.update_priorities(np.arange(5), np.full(5, 0.1))
+    before = np.unique(buffer.sample(100).weights)
+    buffer.set_beta(1.0)
+    return len(before) == 1 < len(np.unique(buffer.sample(100).weights))
+
+
+def an_add_that_fails_changes_nothing() -> bool:
+    buffer = filled("terminated")
+    before = len(buffer)
+    try:
+        buffer.add([SingleAgentEpisode.from_arrays(np.zeros((3, 2)), np.zeros(2, int), np.zeros(2))])
+    except ValueError:
+        return len(buffer) == buffer.num_added == before
+    return False
+
+
+def whole_episodes_come_back() -> bool:
+    (episode, *_) = filled("truncated").iter_episodes()
+    return len(episode) == rows.LENGTH and episode.is_truncated and rows.all_there(episode.get_observations())

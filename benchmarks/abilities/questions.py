@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from benchmarks.abilities import cpprb, ours, rllib, sb3, tianshou, torchrl
+from benchmarks.figure import NotHere
 from benchmarks.measure import installed
 
 LIBRARIES: dict[str, tuple[ModuleType, str]] = {
@@ -21,21 +22,28 @@ QUESTIONS = {
     "time_limits_keep_their_observation": "each observation stored once, a time limit's last one included",
     "environments_are_drawn_independently": "parallel environments are drawn independently",
     "sequences_stay_in_their_episode": "sequences stay inside their episode",
+    "whole_episodes_come_back": "whole episodes come back as they were added",
+    "one_seed_fixes_all_draws": "one seed fixes all draws, by priority too, whatever other code draws",
+    "a_changed_beta_changes_the_weights": "a changed beta changes the weights, with several environments too",
+    "an_add_that_fails_changes_nothing": "an add that fails changes nothing",
     "a_restored_buffer_draws_the_same": "a saved and restored buffer draws what the original draws",
 }
 
-YES, NO, NO_SUCH_MODE, NOT_INSTALLED = "yes", "no", "-", "not installed"
+YES, NO, NO_SUCH_MODE, NOT_INSTALLED, NOT_RUN = "yes", "no", "-", "not installed", "not run"
 
 
 def answer(library: str, question: str) -> str:
-    """The outcome of one check; `-` where the library offers nothing of the kind."""
+    """The outcome of one check; `-` where the library offers nothing of the kind, or there is no check of it."""
     module, name = LIBRARIES[library]
     if not installed(name):
         return NOT_INSTALLED
     check = getattr(module, question, None)
     if check is None:
         return NO_SUCH_MODE
-    return YES if check() else NO
+    try:
+        return YES if check() else NO
+    except NotHere:
+        return NOT_RUN
 
 
 def markdown() -> str:

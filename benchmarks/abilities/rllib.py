@@ -83,3 +83,20 @@ def a_restored_buffer_draws_the_same() -> bool:
     copy.set_state(buffer.get_state())
     drawn, again = (each.sample(batch_size_B=20, batch_length_T=1)["obs"] for each in (buffer, copy))
     return np.array_equal(drawn, again)
+
+
+def a_changed_beta_changes_the_weights() -> bool:
+    buffer = transitions("terminated")
+    buffer.sample(5, n_step=1, beta=0.0)
+    buffer.update_priorities(np.full(5, 0.1))
+    counts = []
+    for beta in (0.0, 1.0):
+        drawn = buffer.sample(100, n_step=1, beta=beta)
+        weights = [np.ravel(episode.get_extra_model_outputs("weights")) for episode in drawn]
+        counts.append(len(np.unique(np.concatenate(weights))))
+    return counts[0] == 1 < counts[1]
+
+
+def whole_episodes_come_back() -> bool:
+    (episode, *_) = sequences("truncated").episodes
+    return len(episode) == rows.LENGTH and episode.is_truncated and rows.all_there(episode.get_observations())

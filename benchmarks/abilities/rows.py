@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 
 OBSERVATION_SPACE = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
 ACTION_SPACE = gym.spaces.Discrete(2)
@@ -62,3 +64,13 @@ def inside_one_episode(sequences: np.ndarray, mask: np.ndarray | None = None) ->
     if mask is not None:
         episodes = np.where(mask, episodes, episodes[:, :1])
     return bool((episodes == episodes[:, :1]).all())
+
+
+def same_after_other_draws(draw: Callable[[], Any]) -> bool:
+    """Whether `draw`, which makes a buffer anew, draws the same when the global generators are elsewhere."""
+    drawn = []
+    for seed in (0, 1):
+        np.random.seed(seed)  # noqa: NPY002
+        torch.manual_seed(seed)
+        drawn.append(np.asarray(draw()))
+    return bool(np.array_equal(*drawn))

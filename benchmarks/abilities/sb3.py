@@ -53,3 +53,18 @@ def a_restored_buffer_draws_the_same() -> bool:
     buffer = plain("terminated")
     copy = pickle.loads(pickle.dumps(buffer))
     return np.array_equal(buffer.sample(20).observations, copy.sample(20).observations)
+
+
+def one_seed_fixes_all_draws() -> bool:
+    return rows.same_after_other_draws(lambda: plain("terminated").sample(50).observations)
+
+
+def an_add_that_fails_changes_nothing() -> bool:
+    buffer = plain("terminated")
+    before = buffer.size()
+    wrong = np.zeros((1, 7))
+    try:
+        buffer.add(wrong, wrong, np.zeros((1, 1)), np.ones(1), np.zeros(1, bool), [{}])
+    except Exception:
+        return buffer.size() == before
+    return False

@@ -11,14 +11,29 @@ from benchmarks.abilities import rows
 
 
 def filled(ending: str, **more: Any) -> Any:
-    from tianshou.data import Batch, ReplayBuffer
+    from tianshou.data import ReplayBuffer
 
-    buffer: Any = ReplayBuffer(1000, **more)
+    return add_episodes(ReplayBuffer(1000, **more), ending)
+
+
+def add_episodes(buffer: Any, ending: str) -> Any:
+    from tianshou.data import Batch
+
     for start in rows.STARTS:
         for step in rows.steps(start, ending):
             flags: dict[str, Any] = {"terminated": step.terminated, "truncated": step.truncated}
             buffer.add(Batch(obs=step.obs, act=0, rew=1.0, obs_next=step.new_obs, info=Batch(), **flags))
     return buffer
+
+
+def vector_row(t: int, num_envs: int) -> Any:
+    """A row of environments that all observe the number t."""
+    from tianshou.data import Batch
+
+    no = np.zeros(num_envs, bool)
+    observations: Any = np.full((num_envs, 1), t)
+    arrays: dict[str, Any] = {"act": np.zeros(num_envs), "rew": np.ones(num_envs), "terminated": no, "truncated": no}
+    return Batch(obs=observations, obs_next=observations + 1, info=Batch(), **arrays)
 
 
 def n_step_draws_reach_the_end() -> bool:
@@ -32,21 +47,12 @@ def time_limits_keep_their_observation() -> bool:
 
 
 def environments_are_drawn_independently() -> bool:
-    from tianshou.data import Batch, VectorReplayBuffer
+    from tianshou.data import VectorReplayBuffer
 
     n = rows.NUM_ENVS
     buffer: Any = VectorReplayBuffer(n * rows.NUM_ROWS, n)
-    flags: dict[str, Any] = {"terminated": np.zeros(n, bool), "truncated": np.zeros(n, bool)}
     for t in range(rows.NUM_ROWS):
-        row = Batch(
-            obs=np.full((n, 1), t),
-            act=np.zeros(n),
-            rew=np.ones(n),
-            obs_next=np.full((n, 1), t + 1),
-            info=Batch(),
-            **flags,
-        )
-        buffer.add(row, buffer_ids=np.arange(n))
+        buffer.add(vector_row(t, n), buffer_ids=np.arange(n))
     return rows.independent(buffer.sample(256)[0].obs)
 
 
@@ -54,3 +60,38 @@ def a_restored_buffer_draws_the_same() -> bool:
     buffer = filled("terminated")
     copy = pickle.loads(pickle.dumps(buffer))
     return np.array_equal(buffer.sample(20)[1], copy.sample(20)[1])
+
+
+def one_seed_fixes_all_draws() -> bool:
+    from tianshou.data import PrioritizedReplayBuffer
+
+    def draw() -> np.ndarray:
+        buffer: Any = PrioritizedReplayBuffer(1000, alpha=0.6, beta=0.4, random_seed=3)
+        return add_episodes(buffer, "terminated").sample(50)[1]
+
+    return rows.same_after_other_draws(draw)
+
+
+def a_changed_beta_changes_the_weights() -> bool:
+    from tianshou.data import PrioritizedVectorReplayBuffer
+
+    buffer: Any = PrioritizedVectorReplayBuffer(100, 2, alpha=1.0, beta=0.0)
+    for t in range(rows.LENGTH):
+        buffer.add(vector_row(t, 2), buffer_ids=np.arange(2))
+    _, indices = buffer.sample(0)
+    buffer.update_weight(indices[:5], np.full(5, 0.1))
+    buffer.set_beta(1.0)
+    return len(np.unique(buffer.sample(100)[0].weight)) > 1
+
+
+def an_add_that_fails_changes_nothing() -> bool:
+    from tianshou.data import Batch
+
+    buffer = filled("terminated")
+    before = len(buffer)
+    flags: dict[str, Any] = {"terminated": False, "truncated": False}
+    try:
+        buffer.add(Batch(obs=np.zeros(7), act=0, rew=1.0, obs_next=np.zeros(7), **flags))
+    except Exception:
+        return len(buffer) == before
+    return False

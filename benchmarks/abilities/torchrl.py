@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from benchmarks.abilities import rows
+from benchmarks.figure import NotHere
 
 
 def buffer_of(batch_size: int, **more: Any) -> Any:
@@ -68,3 +69,17 @@ def a_restored_buffer_draws_the_same() -> bool:
     buffer.set_rng(torch.Generator().manual_seed(0))
     copy.load_state_dict(buffer.state_dict())
     return np.array_equal(buffer.sample()["observation"], copy.sample()["observation"])
+
+
+def one_seed_fixes_all_draws() -> bool:
+    from torchrl.data.replay_buffers.samplers import PrioritizedSampler
+
+    def draw() -> np.ndarray:
+        try:
+            sampler = PrioritizedSampler(1000, alpha=0.6, beta=0.4)
+        except RuntimeError as error:
+            raise NotHere("this build of TorchRL has no trees") from error
+        buffer = filled(buffer_of(50, sampler=sampler, generator=torch.Generator().manual_seed(3)))
+        return buffer.sample()["observation"].numpy()
+
+    return rows.same_after_other_draws(draw)
