@@ -174,12 +174,14 @@ class MultiAgentState:
         return line
 
     def env_steps_back(self, num_steps: int) -> int:
-        """How many env steps back the last `num_steps` complete steps of every agent that goes on reach."""
+        """How many env steps back the last `num_steps` complete steps, and the pending one, of every agent reach.
+
+        Cut with such a lookback, the successor has them all; agents that are done do not count.
+        """
         reach = 0
         for line in self._lines.values():
-            complete = line.episode.actions.total
-            if num_steps and complete and line.phase != ENDED:
-                reach = max(reach, self.env_t - line.acted[max(complete - num_steps, 0)])
+            if num_steps and len(line.acted) and line.phase != ENDED:
+                reach = max(reach, self.env_t - line.acted[max(line.episode.actions.total - num_steps, 0)])
         return reach
 
     def module_for(self, agent_id: Any) -> Any:
