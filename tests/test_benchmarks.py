@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -201,6 +202,13 @@ def test_the_table_says_what_is_not_installed_and_what_is_not_offered(monkeypatc
     monkeypatch.setattr(questions, "LIBRARIES", {"gone": gone, "here": here})
     assert questions.answer("gone", "sequences_stay_in_their_episode") == questions.NOT_INSTALLED
     assert questions.answer("here", "sequences_stay_in_their_episode") == questions.NO_SUCH_MODE
+
+
+def test_a_check_that_cannot_be_run_here_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("library")
+    vars(module)["sequences_stay_in_their_episode"] = lambda: no_gpu(TINY)
+    monkeypatch.setattr(questions, "LIBRARIES", {"here": (module, "json")})
+    assert questions.answer("here", "sequences_stay_in_their_episode") == questions.NOT_RUN
 
 
 def test_the_table_is_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
