@@ -16,6 +16,7 @@ from episodes.batch_views import (
 from episodes.columns import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID, Columns
 from episodes.errors import EpisodeError
 from episodes.multi_agent import MultiAgentEpisode
+from episodes.multi_agent_pack import pack_agents, unpack_agents
 from episodes.ongoing import OngoingEpisodes
 from episodes.pack import EpisodePack
 from episodes.recorder import VectorRecorder
@@ -26,6 +27,8 @@ __all__ = [
     "SingleAgentEpisode",
     "MultiAgentEpisode",
     "EpisodePack",
+    "pack_agents",
+    "unpack_agents",
     "VectorRecorder",
     "OngoingEpisodes",
     "Batch",
