@@ -90,6 +90,7 @@ class VectorRecorder:
         self._reset_infos: list[ResetInfo] = []
         self._ages = np.zeros(num_envs, np.int64)
         self._num_aged = 0  # rows that the ages know of
+        self._resets_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._resets_next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
         self._steps_on = self.autoreset_mode is not AutoresetMode.DISABLED
 
@@ -165,7 +166,7 @@ class VectorRecorder:
         infos = infos or {}
         row = [observations, actions, rewards, terminateds, truncateds]
         rows.write(at, row, extra_model_outputs or {}, self._base)
-        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+        if self._resets_same_step:
             self._keep_last_observations(at, infos, final_observations)
         rows.commit(infos)
 
