@@ -44,15 +44,7 @@ class AgentToModuleMapping(Connector):
     writes = (Columns.OBS,)
 
     def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
+        self, *, batch: Batch, episodes: Any = (), shared_data: dict[str, Any] | None = None, **kwargs: Any
     ) -> Batch:
         seats = seats_of(episodes)
         if shared_data is not None:

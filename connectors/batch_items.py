@@ -24,17 +24,7 @@ class BatchItems(Connector):
     reads_tracks = True
     leaves_rows = True
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         length = -1
         for name, column in batch.items():
             if type(column) is np.ndarray:

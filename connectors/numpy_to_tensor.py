@@ -44,17 +44,7 @@ class NumpyToTensor(Connector):
         self.device = torch.device(device or "cpu")
         self._staging = None if self.device.type == "cpu" else StagingBuffer(self.device)
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         if self._staging is not None:
             return _staged(batch, self._staging)
         for name, column in batch.items():

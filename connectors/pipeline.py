@@ -90,6 +90,8 @@ class ConnectorPipeline(Connector):
                 shared_data=shared_data,
                 metrics=metrics,
             )
+            if batch is None:
+                raise _no_batch(piece)
         return batch
 
     def on_rows(self, rl_module: Any, batch: Batch, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Batch:
@@ -261,7 +263,7 @@ def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict
     call = piece if trace is None else trace.watcher(name, piece)
     episodes = arguments["episodes"]
     if not isinstance(episodes, Mapping) or not piece.per_module:
-        return call(**arguments)
+        return _given(call(**arguments), piece)
     batch, rl_module = arguments["batch"], arguments["rl_module"]
     for module_id, module_episodes in episodes.items():
         own = {
@@ -270,5 +272,15 @@ def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict
             "rl_module": None if rl_module is None else rl_module[module_id],
             "shared_data": arguments["shared_data"].setdefault(module_id, {}),
         }
-        batch[module_id] = call(**{**arguments, **own})
+        batch[module_id] = _given(call(**{**arguments, **own}), piece)
     return batch
+
+
+def _given(batch: Batch | None, piece: Connector) -> Batch:
+    if batch is None:
+        raise _no_batch(piece)
+    return batch
+
+
+def _no_batch(piece: Connector) -> WrongType:
+    return WrongType(f"{piece.name} returned None, not a batch; end its __call__ with `return batch`")

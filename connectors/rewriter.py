@@ -34,17 +34,7 @@ class ObservationRewriter(Connector):
             update: learn from these observations, where the piece learns.
         """
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
         """Rewrite each episode's last observation, unless the batch has observations (they are rewritten already)."""
         if Columns.OBS not in batch and not isinstance(episodes, EpisodePack):
             self._rewrite_last(list(self.single_agent_episode_iterator(episodes)))

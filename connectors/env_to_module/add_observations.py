@@ -18,17 +18,7 @@ class AddObservations(Connector):
     reads_tracks = True
     leaves_rows = True
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
         if Columns.OBS not in batch:
             batch[Columns.OBS] = newest_observations(episodes)
         return batch

@@ -24,17 +24,7 @@ class AddStates(Connector):
     reads_tracks = True
     lookback = 1
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, rl_module: Any = None, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
         if Columns.STATE_IN not in batch and getattr(rl_module, "is_stateful", False):
             batch[Columns.STATE_IN] = _newest_states(episodes, rl_module)
         return batch

@@ -17,17 +17,7 @@ class AddTimeDimension(Connector):
 
     reads_tracks = True
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         for name, column in batch.items():
             if name != Columns.STATE_IN:
                 batch[name] = nested.map_leaves(lambda leaf: leaf[:, None], joined(column))

@@ -46,17 +46,7 @@ class FrameStacking(Connector):
         """Box parts `num_frames` times as long along the axis."""
         return stacked_space(input_observation_space, self.num_frames, self.axis)
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
         frames, _ = recent(episodes, "observations", self.num_frames)  # [k, N, ...]
         batch[Columns.OBS] = join_nested(frames, 0, self.axis)
         return batch

@@ -51,17 +51,7 @@ class PrevActionsPrevRewards(Connector):
         """A Dict of the observations and what goes with them."""
         return self.previous.space(input_observation_space, input_action_space)
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
         observations = batch.get(Columns.OBS)
         observations = newest_observations(episodes) if observations is None else observations
         actions = _newest(episodes, "actions", self.previous.num_actions)

@@ -48,17 +48,7 @@ class AddColumns(Connector):
         self.writes = (*_STEP_COLUMNS, *(_POLICY_COLUMNS if self._extra is None else self._extra))
         super().__init__(input_observation_space, input_action_space, name=name)
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: EpisodePack,
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: EpisodePack, **kwargs: Any) -> Batch:
         rows = episodes.step_rows()
         given = set(batch)
         tracks = {Columns.ACTIONS: episodes.actions, Columns.REWARDS: episodes.rewards, **self._chosen(episodes)}

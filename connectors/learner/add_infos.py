@@ -20,17 +20,7 @@ class AddInfos(Connector):
     writes = (Columns.INFOS,)
     reads_tracks = True
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: EpisodePack,
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: EpisodePack, **kwargs: Any) -> Batch:
         if Columns.INFOS not in batch:
             batch[Columns.INFOS] = episodes.infos.take(episodes.observation_rows())
         return batch

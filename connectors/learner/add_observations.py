@@ -19,15 +19,7 @@ class AddObservations(Connector):
     reads_tracks = True
 
     def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: EpisodePack,
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
+        self, *, batch: Batch, episodes: EpisodePack, shared_data: dict[str, Any] | None = None, **kwargs: Any
     ) -> Batch:
         if Columns.OBS not in batch:
             batch[Columns.OBS] = observation_source(shared_data)(episodes, episodes.observation_rows())

@@ -32,17 +32,7 @@ class AddStates(Connector):
     writes = (Columns.STATE_IN,)
     reads_tracks = True
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: EpisodePack,
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, rl_module: Any = None, batch: Batch, episodes: EpisodePack, **kwargs: Any) -> Batch:
         sequences = sequences_of(batch, episodes)
         if Columns.STATE_IN not in batch and sequences is not None and getattr(rl_module, "is_stateful", False):
             batch[Columns.STATE_IN] = states_before(sequences, episodes, rl_module)

@@ -36,17 +36,7 @@ class AddTimeDimensionAndZeroPad(Connector):
         self.max_seq_len = check_max_seq_len(max_seq_len)
         super().__init__(input_observation_space, input_action_space, name=name)
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: EpisodePack,
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: EpisodePack, **kwargs: Any) -> Batch:
         sequences = Sequences.of(episodes.lengths, self.max_seq_len)
         for name, column in batch.items():
             batch[name] = sequences.pad(joined(column), name)

@@ -37,17 +37,7 @@ class ComputeReturnsToGo(Connector):
         self.gamma = gamma
         super().__init__(input_observation_space, input_action_space, name=name)
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: EpisodePack,
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: EpisodePack, **kwargs: Any) -> Batch:
         returns = discounted_returns(
             episodes.rewards[episodes.step_rows()],
             episodes.terminated,

@@ -59,9 +59,7 @@ class EpisodesToRolloutBuffer(Connector):
         rl_module: Any = None,
         batch: Batch,
         episodes: EpisodePack,
-        explore: bool | None = None,
         shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
         **kwargs: Any,
     ) -> Batch:
         values = None

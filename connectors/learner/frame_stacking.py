@@ -58,15 +58,7 @@ class FrameStacking(Connector):
         return stacked_space(input_observation_space, self.num_frames, self.axis)
 
     def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: EpisodePack,
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
+        self, *, batch: Batch, episodes: EpisodePack, shared_data: dict[str, Any] | None = None, **kwargs: Any
     ) -> Batch:
         shared_data = {} if shared_data is None else shared_data
         check_reach(episodes, self.num_frames - 1, self.name)

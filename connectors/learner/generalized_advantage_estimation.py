@@ -56,9 +56,7 @@ class GeneralizedAdvantageEstimation(Connector):
         rl_module: Any = None,
         batch: Batch,
         episodes: EpisodePack,
-        explore: bool | None = None,
         shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
         **kwargs: Any,
     ) -> Batch:
         values = self._values.of_batch(rl_module, batch, episodes, shared_data)

@@ -70,17 +70,7 @@ class HindsightRelabel(Connector):
             self.reads = self.writes = (*self.reads, Columns.TERMINATEDS)
         super().__init__(input_observation_space, input_action_space, name=name)
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: EpisodePack,
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: EpisodePack, **kwargs: Any) -> Batch:
         achieved = self._achieved_goals(episodes.observations)
         steps = np.flatnonzero(self._generator.random(episodes.num_steps) < self.fraction)
         goals = nested.take(achieved, self._goal_rows(episodes, steps))

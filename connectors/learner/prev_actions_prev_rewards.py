@@ -54,15 +54,7 @@ class PrevActionsPrevRewards(Connector):
         return self.previous.space(input_observation_space, input_action_space)
 
     def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: EpisodePack,
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
+        self, *, batch: Batch, episodes: EpisodePack, shared_data: dict[str, Any] | None = None, **kwargs: Any
     ) -> Batch:
         shared_data = {} if shared_data is None else shared_data
         check_reach(episodes, self.previous.reach, self.name)

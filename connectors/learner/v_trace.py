@@ -63,9 +63,7 @@ class VTrace(Connector):
         rl_module: Any = None,
         batch: Batch,
         episodes: EpisodePack,
-        explore: bool | None = None,
         shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
         **kwargs: Any,
     ) -> Batch:
         ratios = np.exp(self._log_probs(rl_module, batch, episodes) - batch[Columns.ACTION_LOGP])

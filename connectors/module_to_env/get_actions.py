@@ -49,17 +49,7 @@ class GetActions(Connector):
         super().set_input_spaces(observation_space, action_space)
         self._distribution = None
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, explore: bool | None = None, **kwargs: Any) -> Batch:
         if Columns.ACTIONS in batch:
             return batch
         inputs = batch.get(Columns.ACTION_DIST_INPUTS)

@@ -32,17 +32,7 @@ class ListifyForVectorEnv(Connector):
         super().set_input_spaces(observation_space, action_space)
         self.is_idle = action_space is None or _batched_as_arrays(action_space)
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         if not self.is_idle:
             batch[Columns.ACTIONS_FOR_ENV] = _batched(self.input_action_space, batch[Columns.ACTIONS_FOR_ENV])
         return batch

@@ -28,15 +28,7 @@ class ModuleToAgentUnmapping(Connector):
     writes = _ACTIONS
 
     def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
+        self, *, batch: Batch, episodes: Any = (), shared_data: dict[str, Any] | None = None, **kwargs: Any
     ) -> Batch:
         unmapped: dict[str, list[dict[Any, Any]]] = {name: [{} for _ in episodes] for name in (*_ACTIONS, _EXTRA)}
         for module_id, seats in (shared_data or {}).get(SEATS, {}).items():

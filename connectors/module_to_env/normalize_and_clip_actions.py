@@ -45,17 +45,7 @@ class NormalizeAndClipActions(Connector):
         super().set_input_spaces(observation_space, action_space)
         self._leaves = None if self._kind is None else _per_leaf(action_space, self._kind)
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         if Columns.ACTIONS_FOR_ENV not in batch:
             actions = batch[Columns.ACTIONS]
             batch[Columns.ACTIONS_FOR_ENV] = actions if self._leaves is None else self.to_env(actions)

@@ -19,17 +19,7 @@ class RemoveTimeDimension(Connector):
         ShapeMismatch: an output has no time axis of one step.
     """
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         for name, column in batch.items():
             if name != Columns.STATE_OUT:
                 batch[name] = nested.map_leaves(lambda leaf, name=name: _only_step(leaf, name), column)

@@ -15,17 +15,7 @@ __all__ = ["TensorToNumpy"]
 class TensorToNumpy(Connector):
     """Makes numpy arrays of all tensors: views of those in host memory, copies of those on a device."""
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         for name, column in batch.items():
             try:
                 batch[name] = column.numpy()

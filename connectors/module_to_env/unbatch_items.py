@@ -22,17 +22,7 @@ class UnbatchItems(Connector):
         TrackMismatch: a column has another number of rows than there are episodes.
     """
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: Batch,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
         expected = len(episodes)
         if not expected:
             return batch
