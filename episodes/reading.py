@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from episodes import indexing, nested
+from episodes import nested
 from episodes.errors import ShapeMismatch
 from episodes.indexing import Indices
 from episodes.spaces import one_hot
@@ -80,7 +80,7 @@ def written(track: Track, name: str, new_data: Any, at_indices: Indices, neg: bo
             [new_data] if isinstance(track, ListTrack) else nested.map_leaves(lambda x: np.asarray(x)[None], new_data)
         )
     positions = track.positions(at_indices, neg)
-    num_new = len(new_data) if isinstance(new_data, list) else len(nested.first_leaf(new_data))
+    num_new = len(new_data) if isinstance(new_data, list) else _num_rows(name, new_data)
     if num_new != len(positions):
         raise ShapeMismatch(
             f"{name}: {num_new} new items for {len(positions)} places; writing never changes the length"
@@ -94,11 +94,21 @@ def written(track: Track, name: str, new_data: Any, at_indices: Indices, neg: bo
     return track.replaced(positions, new_data)
 
 
+def _num_rows(name: str, new_data: Any) -> int:
+    first = nested.first_leaf(new_data)
+    if not np.ndim(first):
+        raise ShapeMismatch(
+            f"{name}: new_data={new_data!r} is one item or a tuple of them; give a list of items, or arrays [k, ...] "
+            "nested as the items are, for k places; at_indices=i takes one item"
+        )
+    return len(first)
+
+
 def new_track(name: str, new_data: Any, like: Track) -> Track:
     """A track, of the same type and length as `like`, of items that cover it whole, lookback included or not."""
     total = len(like) + like.lookback
     items: Sequence[Any] = (
-        new_data if isinstance(new_data, list) else unstacked(new_data, len(nested.first_leaf(new_data)))
+        new_data if isinstance(new_data, list) else unstacked(new_data, _num_rows(name, new_data))
     )
     if len(items) != total:
         raise ShapeMismatch(
