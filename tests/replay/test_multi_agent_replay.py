@@ -153,6 +153,23 @@ def test_an_env_step_of_which_an_agents_part_is_gone_is_not_drawn() -> None:
     assert np.array_equal(batches["a2"].loss_mask, batches["a0"].obs >= 100)
 
 
+def test_a_step_that_waited_until_its_env_step_was_gone_is_drawn_only_apart() -> None:
+    buffer = MultiAgentEpisodeReplayBuffer(32, seed=0)
+    episode = MultiAgentEpisode("long wait", agent_to_module_mapping_fn=module_of)
+    episode.add_env_reset(observations={"a0": 0.0, "b0": 1000.0})
+    for t in range(33):
+        seen = {"b0": 1001.0 + t} | ({"a0": 1.0} if t == 32 else {})
+        episode.add_env_step(seen, {"b0": t} | ({"a0": 7} if t == 0 else {}), dict.fromkeys(seen, 1.0))
+        if t != 0:
+            successor = episode.cut()
+            buffer.add(episode)
+            episode = successor
+    assert buffer.sample(1)["a"].actions.tolist() == [7]
+    batches = buffer.sample_synchronized(300)
+    assert set(batches["b0"].actions.tolist()) == set(range(1, 33))
+    assert not batches["a0"].loss_mask.any()
+
+
 def test_n_steps_stacks_and_padding_of_agents_that_rest() -> None:
     episode = MultiAgentEpisode("turns", agent_to_module_mapping_fn=module_of)
     episode.add_env_reset(observations={"a0": 1.0})
