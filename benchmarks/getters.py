@@ -10,30 +10,32 @@ from benchmarks.data import Steps, our_episode, rllib_episode, steps
 from benchmarks.figure import Figure, Side, Size, Timed, at_least
 from benchmarks.peers import RLLIB
 
+Read = Callable[[Any], Callable[[], object]]  # from an episode to the call that is timed
 
-def reading(make: Callable[[Steps, int], Any], read: Callable[[Any], object], lookback: int) -> Callable[[Size], Timed]:
+
+def reading(make: Callable[[Steps, int], Any], read: Read, lookback: int) -> Callable[[Size], Timed]:
     """Reads one thing of an episode of 200 steps after some of lookback."""
 
     def prepare(size: Size) -> Timed:
         episode = make(steps(200 + lookback, extras=("action_logp", "vf_preds")), lookback)
-        return Timed(partial(read, episode))
+        return Timed(read(episode))
 
     return prepare
 
 
-def a_slice(episode: Any) -> object:
-    return episode.get_observations(slice(0, 50))
+def a_slice(episode: Any) -> Callable[[], object]:
+    return partial(episode.get_observations, slice(0, 50))
 
 
-def a_fill(episode: Any) -> object:
-    return episode.get_observations(slice(-20, 50), neg_index_as_lookback=True, fill=0.0)
+def a_fill(episode: Any) -> Callable[[], object]:
+    return partial(episode.get_observations, slice(-20, 50), neg_index_as_lookback=True, fill=0.0)
 
 
-def a_sub_episode(episode: Any) -> object:
-    return episode[10:60]
+def a_sub_episode(episode: Any) -> Callable[[], object]:
+    return partial(episode.__getitem__, slice(10, 60))
 
 
-def against_rllib(name: str, read: Callable[[Any], object], lookback: int, times: float) -> Figure:
+def against_rllib(name: str, read: Read, lookback: int, times: float) -> Figure:
     ours = Side("ours", reading(our_episode, read, lookback))
     other = Side("RLlib", reading(rllib_episode, read, lookback), RLLIB)
     return Figure(f"getters/{name}", ours, other, at_least(times), "us")

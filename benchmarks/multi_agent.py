@@ -17,6 +17,7 @@ from benchmarks.peers import RLLIB, multi_agent_cartpole
 
 AGENTS = (2, 10)
 PERIOD = 100
+Read = Callable[[Any], Callable[[], object]]  # from an episode to the call that is timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +89,14 @@ def growing(library: Callable[[], Any], make_game: Callable[[int, int], Game], n
     return side(library, prepare)
 
 
-def reading(library: Callable[[], Any], read: Callable[[Any], Any], num_agents: int, *, finalized: bool) -> Side:
+def reading(library: Callable[[], Any], read: Read, num_agents: int, *, finalized: bool) -> Side:
     """Reading an episode of 100 env steps in which every agent acts all the time."""
 
     def prepare(size: Size) -> Timed:
         episode = grower(library(), all_step(num_agents, 100))()
         if finalized:
             episode.to_numpy()
-        return Timed(partial(read, episode))
+        return Timed(read(episode))
 
     return side(library, prepare)
 
@@ -104,19 +105,19 @@ def side(library: Callable[[], Any], prepare: Callable[[Size], Timed]) -> Side:
     return Side("RLlib", prepare, RLLIB) if library is rllib_class else Side("ours", prepare)
 
 
-def a_sub_episode(episode: Any) -> object:
-    return episode[20:60]
+def a_sub_episode(episode: Any) -> Callable[[], object]:
+    return partial(episode.__getitem__, slice(20, 60))
 
 
-def newest_observations(episode: Any) -> object:
-    return episode.get_observations(-1)
+def newest_observations(episode: Any) -> Callable[[], object]:
+    return partial(episode.get_observations, -1)
 
 
-def all_rewards(episode: Any) -> object:
-    return episode.get_rewards()
+def all_rewards(episode: Any) -> Callable[[], object]:
+    return episode.get_rewards
 
 
-def reading_figure(name: str, num_agents: int, read: Callable[[Any], Any], times: float) -> Figure:
+def reading_figure(name: str, num_agents: int, read: Read, times: float) -> Figure:
     """Ours against RLlib's; the newest observations are read while the episode grows, all else when it is finished."""
     ours, other = (
         reading(library, read, num_agents, finalized=read is not newest_observations)
