@@ -16,7 +16,7 @@ import gymnasium as gym
 from connectors.connector import Batch, Connector
 from connectors.trace import Trace
 from connectors.wiring import check_wiring, named
-from episodes.errors import StateMismatch, UnknownKey
+from episodes.errors import StateMismatch, UnknownKey, WrongType
 
 __all__ = ["ConnectorPipeline"]
 
@@ -104,6 +104,8 @@ class ConnectorPipeline(Connector):
             return self(rl_module=rl_module, batch=batch, episodes=episodes, **context)
         for call in self._row_calls:
             batch = call(rl_module=rl_module, batch=batch, episodes=episodes, explore=explore, shared_data=shared_data)
+            if batch is None:
+                raise _no_batch(call.__self__)  # type: ignore[attr-defined]
         return batch
 
     def _run(self, batch: Batch, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> Batch:

@@ -11,7 +11,7 @@ import numpy as np
 from episodes import indexing, nested
 from episodes import spaces as space_items
 from episodes.episode_state import EpisodeState
-from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, TrackMismatch, WrongType
+from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, TrackMismatch
 from episodes.infos import Infos, ListInfos
 from episodes.tracks import ArrayTrack, ListTrack, Track
 
@@ -57,10 +57,6 @@ class EpisodeChunks(EpisodeState):
 
     def __getitem__(self, slice_: slice) -> Self:
         """The sub-episode of the steps `[a:b]`; as `slice`."""
-        if not isinstance(slice_, slice):
-            raise WrongType(
-                f"episode[{slice_!r}]: an episode is sliced by steps, episode[a:b]; read one item with a getter"
-            )
         return self.slice(slice_)
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> Self:
@@ -133,10 +129,11 @@ class EpisodeChunks(EpisodeState):
             else (other.observations, other.actions, other.rewards, other.extra_model_outputs)
         )
         extra = self._joined_extra(theirs[3], len(other))
-        self.observations = self.observations.joined(theirs[0], 1)
-        self.actions = self.actions.joined(theirs[1])
-        self.rewards = self.rewards.joined(theirs[2])
-        self.extra_model_outputs = {key: mine.joined(other_track) for key, (mine, other_track) in extra.items()}
+        pairs = zip((self.observations, self.actions, self.rewards), theirs[:3], (1, 0, 0), strict=True)
+        joined = [mine.joined(other_track, skip) for mine, other_track, skip in pairs]
+        joined_extra = {key: mine.joined(other_track) for key, (mine, other_track) in extra.items()}
+        self.observations, self.actions, self.rewards = joined
+        self.extra_model_outputs = joined_extra
         others_infos = other.infos[other.lookback + 1 :]
         if isinstance(self.infos, list):
             self.infos.extend(others_infos)

@@ -110,6 +110,10 @@ def check_positions(name: str, indices: np.ndarray, positions: np.ndarray, lookb
 
 def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
     """The steps [start, stop) of a sub-episode, clipped as Python clips a list's slice."""
+    if not isinstance(slice_, slice):
+        raise WrongType(
+            f"episode[{slice_!r}]: an episode is sliced by steps, episode[a:b]; read one item with a getter"
+        )
     start, stop, step = slice_.indices(num_steps)
     if step != 1:
         raise InvalidArgument(

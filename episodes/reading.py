@@ -107,9 +107,7 @@ def _num_rows(name: str, new_data: Any) -> int:
 def new_track(name: str, new_data: Any, like: Track) -> Track:
     """A track, of the same type and length as `like`, of items that cover it whole, lookback included or not."""
     total = len(like) + like.lookback
-    items: Sequence[Any] = (
-        new_data if isinstance(new_data, list) else unstacked(new_data, _num_rows(name, new_data))
-    )
+    items: Sequence[Any] = new_data if isinstance(new_data, list) else unstacked(new_data, _num_rows(name, new_data))
     if len(items) != total:
         raise ShapeMismatch(
             f"{name}: {len(items)} items for a new track; give {total}, one for each step, lookback included"

@@ -26,7 +26,8 @@ class RowBlock:
         row = as_numbers(name, row)
         if row.shape[:1] != (num_envs,):
             raise ShapeMismatch(
-                f"{name}: a row has shape {row.shape}; there are {num_envs} environments: give [{num_envs}, ...]"
+                f"{name}: a row has shape {row.shape}; there are {num_envs} environments: give [{num_envs}, ...] "
+                "(items of Text, Sequence, Graph and OneOf spaces become arrays first: FlattenObservations or a preprocessor)"
             )
         self.name = name
         self.shape = row.shape

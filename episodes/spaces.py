@@ -71,5 +71,5 @@ def _one_hot(indices: np.ndarray, size: int) -> np.ndarray:
 def _multi_one_hot(values: np.ndarray, space: spaces.MultiDiscrete) -> np.ndarray:
     sizes = space.nvec.reshape(-1)
     batch = values.shape[: values.ndim - space.nvec.ndim]
-    indices = (values - space.start).reshape(*batch, -1)
+    indices = (values - space.start).reshape(*batch, len(sizes))
     return np.concatenate([_one_hot(indices[..., i], int(size)) for i, size in enumerate(sizes)], axis=-1)

@@ -226,7 +226,14 @@ class ArrayTrack:
         """A track of this one's items and the other's after its lookback and the first `skip`; copies both."""
         tail = other.finalize("track").data
         tail = nested.take(tail, slice(other.lookback + skip, None))
-        return ArrayTrack.of(nested.concatenate([self.data, tail]), self.lookback)
+        try:
+            return ArrayTrack.of(nested.concatenate([self.data, tail]), self.lookback)
+        except ValueError:
+            shapes = [nested.map_leaves(lambda leaf: list(leaf.shape[1:]), data) for data in (self.data, tail)]
+            raise ShapeMismatch(
+                f"items of shape {shapes[1]} cannot follow items of shape {shapes[0]}; all items of a track have one "
+                "shape"
+            ) from None
 
     def items_or_arrays(self) -> Any:
         """The nested arrays."""
@@ -365,7 +372,7 @@ def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
 def _cast(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
     if not isinstance(dtype, np.dtype) or array.dtype == dtype:
         return array
-    if dtype.kind in "iub" and array.dtype.kind in "fc" and not (array.astype(dtype) == array).all():
+    if dtype.kind in "iub" and not np.can_cast(array.dtype, dtype) and not (array.astype(dtype) == array).all():
         raise ShapeMismatch(
             f"{name}: items of dtype {array.dtype} do not fit the space's {dtype} without loss; give such items"
         )

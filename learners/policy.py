@@ -245,7 +245,11 @@ def _flat_size(space: gym.Space) -> int:
 
 
 def _flat(obs: Tensor, num_leading: int) -> Tensor:
-    """Observations [*leading, ...] as rows [*leading, k]."""
+    """Observations [*leading, ...] as rows [*leading, k] of floats."""
+    if not obs.is_floating_point():
+        obs = obs.float()
+    if obs.ndim == num_leading:
+        return obs.unsqueeze(-1)
     return obs if obs.ndim == num_leading + 1 else obs.flatten(num_leading)
 
 

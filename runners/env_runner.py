@@ -15,6 +15,7 @@ from connectors import ConnectorPipeline, env_to_module_pipeline, module_to_env_
 from connectors.module_to_env.get_actions import GetActions
 from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClipActions
 from episodes import nested
+from episodes.chunks import checked_lookback
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey
 from episodes.ongoing import OngoingEpisodes
@@ -81,7 +82,7 @@ class SingleAgentEnvRunner:
             self._recorded_space(),
             self.env.single_action_space,
             autoreset_mode=self.autoreset_mode,
-            len_lookback_buffer=max(len_lookback_buffer, getattr(self.env_to_module, "lookback", 0)),
+            len_lookback_buffer=max(checked_lookback(len_lookback_buffer), getattr(self.env_to_module, "lookback", 0)),
         )
         self._running = RunningReturns(self.num_envs)
         self._on_step = calls_of(hooks, "on_step")

@@ -122,6 +122,22 @@ def test_a_pipeline_takes_connectors_only_and_each_once() -> None:
         ConnectorPipeline(connectors=[lambda **_: None])  # type: ignore[list-item]
 
 
+class Forgetful(Connector):
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> Any:
+        batch["mine"] = np.zeros(1)
+
+
+@pytest.mark.parametrize("trace", [False, True])
+def test_a_piece_that_forgets_to_return_its_batch_is_named(trace: bool) -> None:
+    pipeline = ConnectorPipeline(connectors=[Forgetful(), Add()])
+    with pytest.raises(WrongType, match="Forgetful returned None"):
+        pipeline(batch={}, trace=trace)
+    with pytest.raises(WrongType, match="Forgetful returned None"):
+        pipeline.on_rows(None, {}, (), True, {})
+    with pytest.raises(WrongType, match="Forgetful returned None"):
+        pipeline(batch={}, episodes={"module": ()}, trace=True)
+
+
 def test_two_filters_keep_their_own_state() -> None:
     one, two = ConnectorPipeline(connectors=[Add("a"), Add("b")]), ConnectorPipeline(connectors=[Add("a"), Add("b")])
     one(batch={})

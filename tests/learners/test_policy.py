@@ -104,6 +104,20 @@ def test_observations_with_several_axes_are_read_flat():
     assert torch.equal(policy({"obs": obs})["vf_preds"], policy.compute_values({"obs": obs.flatten(1)}))
 
 
+@pytest.mark.parametrize("make", [MLPPolicy, LSTMPolicy])
+@pytest.mark.parametrize(
+    "space", [spaces.Box(0, 255, (3,), np.uint8), spaces.Box(-1, 1, ()), spaces.Box(0, 9, (), np.int64)]
+)
+def test_observations_of_integers_and_of_single_numbers_are_read(make, space):
+    policy = make(space, spaces.Discrete(2))
+    leading = (5, 2) if policy.is_stateful else (5,)
+    obs = torch.ones((*leading, *space.shape)).to(torch.from_numpy(np.zeros(0, space.dtype)).dtype)
+    batch = {"obs": obs} | ({"state_in": states(5, policy)} if policy.is_stateful else {})
+    outputs = policy(batch)
+    assert outputs["action_dist_inputs"].shape == (*leading, 2)
+    assert torch.equal(policy.compute_values(batch), outputs["vf_preds"])
+
+
 def test_an_observation_space_that_is_no_box_is_refused_with_advice():
     with pytest.raises(InvalidArgument, match="FlattenObservations"):
         MLPPolicy(spaces.Dict({"a": OBSERVATIONS}), spaces.Discrete(2))

@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from connectors import ObservationRewriter, env_to_module_pipeline, module_to_env_pipeline
 from connectors.env_to_module import FrameStacking, MeanStdFilter
 from episodes import nested
-from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, WrongType
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
 from learners import LSTMPolicy, MLPPolicy
 from runners import Hook, SingleAgentEnvRunner
@@ -381,6 +381,23 @@ def test_environments_of_one_class_and_two_autoreset_modes_are_told_apart():
 def test_arguments_that_a_vector_environment_contradicts_are_errors(wrong):
     with pytest.raises(InvalidArgument):
         SingleAgentEnvRunner(counters(2, 2), Halves(), **wrong)
+
+
+@pytest.mark.parametrize("length", [-1, 0.5])
+def test_a_lookback_that_is_no_length_is_refused(length):
+    with pytest.raises(InvalidArgument, match="len_lookback_buffer"):
+        SingleAgentEnvRunner("CartPole-v1", len_lookback_buffer=length)
+
+
+def test_observations_that_are_no_arrays_are_told_how_to_become_some():
+    class Words(gym.Env):
+        observation_space, action_space = spaces.Text(3), spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return "ab", {}
+
+    with pytest.raises(ShapeMismatch, match="FlattenObservations"):
+        SingleAgentEnvRunner(Words, num_envs=2).sample(num_timesteps=1, random_actions=True)
 
 
 @pytest.mark.parametrize(("env", "error"), [(7, WrongType), (lambda: 7, WrongType)])

@@ -1,0 +1,88 @@
+"""Odd input to episodes: what is refused leaves them as they were, what is legal is not changed on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from episodes import SingleAgentEpisode
+from episodes.errors import ShapeMismatch, WrongType
+
+
+def grown(num_steps: int = 3, **arguments: Any) -> SingleAgentEpisode:
+    """A growing episode of vectors, with one extra output."""
+    episode = SingleAgentEpisode("abc", **arguments)
+    episode.add_env_reset(np.zeros(2))
+    for step in range(num_steps):
+        episode.add_env_step(np.full(2, step), step, 1.0, extra_model_outputs={"value": 0.5})
+    return episode
+
+
+@pytest.mark.parametrize("odd", [{"action": np.zeros(3)}, {"extra_model_outputs": {"value": np.zeros(3)}}])
+def test_a_chunk_of_other_shapes_that_cannot_be_joined_leaves_a_finalized_episode_as_it_was(odd: Any) -> None:
+    episode = grown()
+    chunk = episode.cut()
+    chunk.add_env_step(
+        **{"observation": np.ones(2), "action": 0, "reward": 1.0, "extra_model_outputs": {"value": 1.0}} | odd
+    )
+    before = episode.to_numpy().get_state()
+    with pytest.raises(ShapeMismatch, match=r"\[3\] cannot follow items of shape \[\]"):
+        episode.concat_episode(chunk)
+    assert len(episode) == 3
+    assert SingleAgentEpisode.from_state(before).equals(episode)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "actions"), [(np.uint8, [300]), (np.uint8, [1, -1]), (np.int8, [np.int64(200)]), (np.int32, [2**40])]
+)
+def test_an_integer_that_its_space_cannot_hold_is_refused_and_never_wrapped_around(dtype: Any, actions: Any) -> None:
+    info = np.iinfo(dtype)
+    episode = SingleAgentEpisode(action_space=spaces.Box(int(info.min), int(info.max), (), dtype))
+    episode.add_env_reset(0)
+    for action in actions:
+        episode.add_env_step(0, action, 0.0)
+    with pytest.raises(ShapeMismatch, match="without loss"):
+        episode.to_numpy()
+    assert episode.get_actions() == actions
+
+
+def test_integers_that_the_space_holds_take_its_dtype() -> None:
+    episode = SingleAgentEpisode(action_space=spaces.Box(0, 255, (), np.uint8))
+    episode.add_env_reset(0)
+    episode.add_env_step(0, 255, 0.0)
+    assert episode.to_numpy().get_actions().dtype == np.uint8
+    assert episode.get_actions().tolist() == [255]
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+@pytest.mark.parametrize("nvec", [[2, 3], [[2, 3], [1, 4]]])
+def test_one_hot_of_no_multi_discrete_actions_has_no_rows(finalized: bool, nvec: Any) -> None:
+    space = spaces.MultiDiscrete(nvec)
+    episode = SingleAgentEpisode(action_space=space)
+    episode.add_env_reset(0)
+    episode.add_env_step(0, space.sample(), 0.0)
+    if finalized:
+        assert episode.to_numpy().get_actions([], one_hot_discrete=True).shape == (0, int(space.nvec.sum()))
+    else:
+        assert episode.get_actions([], one_hot_discrete=True) == []
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+@pytest.mark.parametrize("new_data", [0.0, (1.0, 2.0, 3.0)])
+def test_new_data_without_rows_is_told_what_to_give(finalized: bool, new_data: Any) -> None:
+    episode = grown().to_numpy() if finalized else grown()
+    with pytest.raises(ShapeMismatch, match="give a list of items"):
+        episode.set_rewards(new_data=new_data)
+    with pytest.raises(ShapeMismatch, match="give a list of items"):
+        episode.set_extra_model_outputs(key="new", new_data=new_data)
+    assert list(episode.get_rewards()) == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("steps", [2, "ab", None])
+def test_an_episode_is_sliced_by_slices_only(steps: Any) -> None:
+    for read in (lambda episode: episode[steps], lambda episode: episode.slice(steps)):
+        with pytest.raises(WrongType, match="sliced by steps"):
+            read(grown())
