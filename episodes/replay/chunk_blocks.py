@@ -37,7 +37,8 @@ def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
     """Raise what `add_pack` would raise."""
     ids = pack.ids.tolist()
     check_chunks(pack, ids, ring, len(set(ids)) == len(ids))
-    ring.prepare(pack.observations, tracks_of(pack))
+    if pack.num_steps:  # without a step, tracks do not say of what kind they are
+        ring.prepare(pack.observations, tracks_of(pack))
 
 
 def tracks_of(pack: EpisodePack) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from episodes import nested
 from episodes.errors import EpisodeStateError, TrackMismatch
 from episodes.infos import Infos
 from episodes.replay.info_segments import InfoSegments
@@ -229,7 +228,3 @@ class LinkedRing:
     def track(self, name: str) -> Any:
         """The nested arrays [capacity, ...] of a step track."""
         return self.tracks[name].data
-
-    def structure(self, name: str) -> Any:
-        """The nested value of paths of a track's leaves."""
-        return nested.skeleton(self.tracks[name].data, name)

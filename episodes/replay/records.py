@@ -5,6 +5,7 @@ With a million steps stored, waiting for memory is most of what a draw costs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -44,4 +45,6 @@ class StepRecords:
 
 def is_small(items: object) -> bool:
     """Whether the items [k, ...] of a track belong into records."""
-    return isinstance(items, np.ndarray) and items.nbytes <= _MOST_BYTES * len(items) and items.dtype.kind in "biuf"
+    if not isinstance(items, np.ndarray) or items.dtype.kind not in "biuf":
+        return False
+    return items.itemsize * math.prod(items.shape[1:]) <= _MOST_BYTES

@@ -264,8 +264,11 @@ def test_drawing_from_an_empty_buffer_is_an_error(draw: Any) -> None:
 def test_adding_nothing_is_fine() -> None:
     buffer = EpisodeReplayBuffer(5)
     buffer.add([])
-    buffer.add([episode(0)])
+    buffer.add([SingleAgentEpisode.from_arrays(np.zeros(1), np.zeros(0), np.zeros(0), id_="a")])
     assert len(buffer) == 0
+    buffer.add([episode(2), episode(0, "b")])
+    batch = buffer.sample(4)
+    assert batch.actions.dtype == np.int64
 
 
 def test_of_an_episode_longer_than_the_capacity_the_last_steps_are_kept_as_a_later_chunk() -> None:
