@@ -27,7 +27,7 @@ class RowBlock:
         if row.shape[:1] != (num_envs,):
             raise ShapeMismatch(
                 f"{name}: a row has shape {row.shape}; there are {num_envs} environments: give [{num_envs}, ...] "
-                "(items of Text, Sequence, Graph and OneOf spaces become arrays first: FlattenObservations or a preprocessor)"
+                "(items of Text, Sequence, Graph and OneOf spaces become arrays first: FlattenObservations)"
             )
         self.name = name
         self.shape = row.shape
