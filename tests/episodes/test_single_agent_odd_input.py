@@ -86,3 +86,33 @@ def test_an_episode_is_sliced_by_slices_only(steps: Any) -> None:
     for read in (lambda episode: episode[steps], lambda episode: episode.slice(steps)):
         with pytest.raises(WrongType, match="sliced by steps"):
             read(grown())
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+def test_a_state_shares_no_memory_with_the_live_episode(finalized: bool) -> None:
+    episode = grown()
+    episode.custom_data["seen"] = [1]
+    untouched = SingleAgentEpisode.from_state(episode.get_state())
+    if finalized:
+        assert not np.shares_memory(episode.to_numpy().get_state()["observations"], episode.get_observations())
+        return
+    state = episode.get_state()
+    state["observations"][0][:] = 9.0
+    state["rewards"].append(9.0)
+    state["infos"][0]["new"] = 9
+    state["custom_data"]["seen"].append(9)
+    state["extra_model_outputs"]["value"][0] = 9.0
+    assert episode.equals(untouched)
+    copied = episode.get_state()
+    restored = SingleAgentEpisode.from_state(copied)
+    copied["observations"][0][:] = 9.0
+    assert restored.equals(untouched)
+
+
+def test_time_after_a_cut_counts_for_the_successor_only() -> None:
+    episode = grown()
+    successor = episode.cut()
+    spent = episode.get_duration_s()
+    successor.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs={"value": 0.0})
+    assert episode.get_duration_s() == spent
+    assert successor.get_duration_s() > 0
