@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,8 @@ class EpisodeReplayBuffer:
         `indices` are step numbers: they stay those of these steps. `weights` are 1. Errors: `EpisodeStateError` when
         nothing is stored, `UnknownKey` for a column that there is not.
         """
-        _check_positive(n=n, n_step=n_step, stack=stack)
+        if n < 1 or n_step < 1 or stack < 1:
+            _check_positive(n=n, n_step=n_step, stack=stack)
         slots, weights = self._draw(n)
         return self._transitions(slots, weights, n_step, gamma, stack, checked_keys(self.ring, keys, include_infos))
 
@@ -164,7 +166,7 @@ class EpisodeReplayBuffer:
         size = len(self.ring)
         if not size:
             raise self._empty()
-        return (self.generator.random(n) * size).astype(np.int64), np.ones(n, np.float32)
+        return (self.generator.random(n) * size).astype(np.int64), _ones(n, np.float32).copy()
 
     def _empty(self) -> EpisodeStateError:
         return EpisodeStateError("nothing is stored to draw from; add(episodes) first")
@@ -178,12 +180,12 @@ class EpisodeReplayBuffer:
             last, returns, counts = draws.n_steps(ring.links.next, ring.track(REWARDS), slots, n_step, gamma)
             columns[REWARDS] = returns
         else:
-            counts = np.ones(len(slots), np.int32)
+            counts = _ones(len(slots), np.int32).copy()
         columns = gathered_columns(ring, keys, slots, last, stack) | columns
         columns[Columns.N_STEP] = counts
         columns[Columns.WEIGHTS] = weights
         columns[INDICES] = ring.slot_numbers(slots)
-        return Batch(columns)
+        return Batch._of(columns)
 
     def sample_sequences(
         self,
@@ -225,7 +227,7 @@ class EpisodeReplayBuffer:
         columns = self._sequences(found, lookback, stack, keys)
         columns[Columns.WEIGHTS] = weights
         columns[INDICES] = self._sequence_indices(self.ring.slot_numbers(drawn), columns[INDICES])
-        return Batch(columns)
+        return Batch._of(columns)
 
     def _sequence_indices(self, drawn: np.ndarray, window: np.ndarray) -> np.ndarray:
         """The column `indices`, of the numbers of the drawn steps [B] and those of all steps [B, W]."""
@@ -295,6 +297,12 @@ class EpisodeReplayBuffer:
         set_ring_state(self.ring, state["ring"])
         self.generator.bit_generator.state = state["generator"]
         self._spaces = state["spaces"]
+
+
+@lru_cache(maxsize=16)
+def _ones(n: int, dtype: type) -> np.ndarray:
+    """Ones [n]; to be copied, which is cheaper than making them."""
+    return np.ones(n, dtype)
 
 
 def _check_positive(**counts: int) -> None:

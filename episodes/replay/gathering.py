@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +38,7 @@ def checked_keys(ring: LinkedRing, keys: Sequence[str] | None, include_infos: bo
     return (*keys, Columns.INFOS) if include_infos and Columns.INFOS not in keys else keys
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(NamedTuple):
     """Steps that were drawn: positions [...] of each draw's first step and of its last, and the records there."""
 
     slots: np.ndarray

@@ -155,8 +155,10 @@ def positions(number: int, count: int, size: int) -> np.ndarray:
 
 def numbers(positions: np.ndarray, head: int, size: int) -> np.ndarray:
     """The row numbers at the positions, of a ring whose next row has number `head`."""
-    latest = head - 1
-    return latest - (latest - positions) % size
+    if head <= size:
+        return positions.astype(np.int64)
+    start = head % size
+    return positions + np.where(positions < start, head - start, head - start - size)
 
 
 def stretches(first: int, stop: int, *sizes: int) -> Iterator[tuple[int, int]]:
