@@ -42,7 +42,7 @@ class Connector:
     reads: tuple[str, ...] = ()  # columns that must be in the batch
     writes: tuple[str, ...] = ()  # columns that it may put there
     reads_tracks: ClassVar[bool] = False  # it works on whole tracks of a pack or a recorder, not episode by episode
-    leaves_rows: ClassVar[bool] = False  # it changes nothing in a batch of whole rows that comes with all it needs
+    leaves_rows: bool = False  # it changes nothing in a batch of whole rows that comes with all it needs
     per_module: ClassVar[bool] = True  # in a batch of several modules it is called for each, not once for all
     lookback: int = 0  # items before a chunk's first step that must be kept for learning from it as it was acted
     is_idle: bool = False  # with the spaces and arguments it has, it changes nothing: its pipeline does not call it

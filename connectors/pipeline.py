@@ -210,7 +210,11 @@ class ConnectorPipeline(Connector):
         self._observation_space, self._action_space = observation_space, action_space
         self._active = tuple(piece for piece in self._order if not piece.is_idle)
         # Bound methods: calling those takes half the time of calling the objects.
-        self._row_calls = tuple(piece.__call__ for piece in dropwhile(lambda piece: piece.leaves_rows, self._active))
+        self._row_calls = tuple(piece.__call__ for piece in self._called_for_rows(self._active))
+
+    def _called_for_rows(self, pieces: Iterable[Connector]) -> Iterable[Connector]:
+        """The pieces without the first ones that leave whole rows as they are; what comes later may not be whole."""
+        return dropwhile(lambda piece: piece.leaves_rows, pieces)
 
     # State
 

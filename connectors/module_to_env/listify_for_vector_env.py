@@ -34,7 +34,8 @@ class ListifyForVectorEnv(Connector):
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         if not self.is_idle:
-            batch[Columns.ACTIONS_FOR_ENV] = _batched(self.input_action_space, batch[Columns.ACTIONS_FOR_ENV])
+            actions = batch.get(Columns.ACTIONS_FOR_ENV, batch.get(Columns.ACTIONS))
+            batch[Columns.ACTIONS_FOR_ENV] = _batched(self.input_action_space, actions)
         return batch
 
 

@@ -44,6 +44,7 @@ class NormalizeAndClipActions(Connector):
         """Take new input spaces, and make what each leaf of the actions goes through."""
         super().set_input_spaces(observation_space, action_space)
         self._leaves = None if self._kind is None else _per_leaf(action_space, self._kind)
+        self.leaves_rows = self._leaves is None
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         if Columns.ACTIONS_FOR_ENV not in batch:

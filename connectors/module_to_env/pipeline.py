@@ -31,6 +31,10 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         Columns.STATE_OUT,
     )
 
+    def _called_for_rows(self, pieces: Iterable[Connector]) -> Iterable[Connector]:
+        """The pieces that do something to rows; where "actions_for_env" is left out, it is "actions"."""
+        return (piece for piece in pieces if not piece.leaves_rows)
+
 
 def module_to_env_pipeline(
     observation_space: gym.Space | None = None,

@@ -22,15 +22,20 @@ class UnbatchItems(Connector):
         TrackMismatch: a column has another number of rows than there are episodes.
     """
 
+    leaves_rows = True  # the runner and its recorder see to the number of rows themselves
+
     def __call__(self, *, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
-        expected = len(episodes)
-        if not expected:
-            return batch
-        for name, column in batch.items():
-            rows = len(column) if type(column) is np.ndarray else num_rows(column)
-            if rows != expected:
-                raise TrackMismatch(
-                    f"the policy's output {name!r} has {rows} rows for {expected} episodes; "
-                    "it must keep the rows of its input"
-                )
+        if len(episodes):
+            check_rows(batch, len(episodes))
         return batch
+
+
+def check_rows(batch: Batch, expected: int) -> None:
+    """Raise `TrackMismatch` for a column with another number of rows."""
+    for name, column in batch.items():
+        rows = len(column) if type(column) is np.ndarray else num_rows(column)
+        if rows != expected:
+            raise TrackMismatch(
+                f"the policy's output {name!r} has {rows} rows for {expected} episodes; "
+                "it must keep the rows of its input"
+            )
