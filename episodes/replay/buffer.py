@@ -17,7 +17,7 @@ from episodes.pack import EpisodePack
 from episodes.replay import draws
 from episodes.replay.chunk_blocks import add_pack
 from episodes.replay.draws import Extents, Windows
-from episodes.replay.gathering import checked_keys, gathered_columns, states_before
+from episodes.replay.gathering import checked_keys, columns_of, gathered, states_before
 from episodes.replay.linked_ring import REWARDS, LinkedRing
 from episodes.replay.recorder import ReplayRecorder
 from episodes.replay.ring import Allocator
@@ -174,15 +174,16 @@ class EpisodeReplayBuffer:
     def _transitions(
         self, slots: np.ndarray, weights: np.ndarray, n_step: int, gamma: float, stack: int, keys: Sequence[str]
     ) -> Batch:
-        last, ring = slots, self.ring
-        columns: dict[str, Any] = {}
-        if n_step > 1:
-            last, returns, counts = draws.n_steps(ring.links.next, ring.track(REWARDS), slots, n_step, gamma)
-            columns[REWARDS] = returns
+        ring = self.ring
+        if n_step == 1:
+            columns = columns_of(ring, keys, gathered(ring, slots, slots, stack))
+            columns[Columns.N_STEP] = _ones(len(slots), np.int32).copy()
         else:
-            counts = _ones(len(slots), np.int32).copy()
-        columns = gathered_columns(ring, keys, slots, last, stack) | columns
-        columns[Columns.N_STEP] = counts
+            last, returns = draws.n_steps(ring.links.next, ring.track(REWARDS), slots, n_step, gamma)
+            drawn = gathered(ring, slots, last, stack)
+            columns = columns_of(ring, keys, drawn) | {Columns.N_STEP: drawn.counts}
+            if REWARDS in keys:
+                columns[REWARDS] = returns
         columns[Columns.WEIGHTS] = weights
         columns[INDICES] = ring.slot_numbers(slots)
         return Batch._of(columns)
@@ -247,7 +248,7 @@ class EpisodeReplayBuffer:
 
     def _sequences(self, found: Windows, lookback: int, stack: int, keys: Sequence[str]) -> dict[str, Any]:
         ring, slots = self.ring, found.slots
-        columns = gathered_columns(ring, keys, slots, slots, stack)
+        columns = columns_of(ring, keys, gathered(ring, slots, slots, stack))
         indices = ring.slot_numbers(slots)
         indices[~found.there] = NONE
         columns[Columns.LOSS_MASK] = found.learned

@@ -6,6 +6,7 @@ Links that point at their own step end a walk (see `links`), so every walk is th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -23,22 +24,22 @@ def walk(links: np.ndarray, slots: np.ndarray, num_steps: int) -> np.ndarray:
 
 def n_steps(
     following: np.ndarray, rewards: np.ndarray, slots: np.ndarray, n_step: int, gamma: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Where up to n steps from each of `slots` [n] lead, without leaving the episode.
 
     Returns:
-        The last step's position [n], the discounted sum of the rewards [n], and the number of steps [n] int32.
+        The last step's position [n], and the discounted sum of the rewards [n].
     """
-    last = slots
-    returns = rewards[slots]
-    counts = np.ones(len(slots), np.int32)
-    for k in range(1, n_step):
-        step = following.take(last).astype(np.int64)
-        moved = step != last
-        returns += moved * (rewards[step] * returns.dtype.type(gamma**k))
-        counts += moved
-        last = step
-    return last, returns, counts
+    path = walk(following, slots, n_step - 1).astype(np.int64)
+    seen = rewards[path]
+    seen[1:] *= path[1:] != path[:-1]
+    return path[-1], _discounts(n_step, gamma, seen.dtype) @ seen
+
+
+@lru_cache(maxsize=16)
+def _discounts(n_step: int, gamma: float, dtype: np.dtype) -> np.ndarray:
+    """gamma ** k for each of n steps."""
+    return (gamma ** np.arange(n_step)).astype(dtype)
 
 
 def stack_rows(links: StepLinks, slots: np.ndarray, k: int, *, after: bool) -> np.ndarray:

@@ -47,13 +47,20 @@ class Drawn(NamedTuple):
     last_record: np.ndarray
     stack: int
 
+    @property
+    def counts(self) -> np.ndarray:
+        """How many steps [...] each draw is long."""
+        return self.last_record[T_FIELD] - self.record[T_FIELD] + 1
 
-def gathered_columns(
-    ring: LinkedRing, keys: Sequence[str], slots: np.ndarray, last: np.ndarray, stack: int
-) -> dict[str, Any]:
-    """The columns for the steps at positions `slots` [...] of draws that end with the steps at `last` [...]."""
+
+def gathered(ring: LinkedRing, slots: np.ndarray, last: np.ndarray, stack: int) -> Drawn:
+    """The draws that begin with the steps at positions `slots` [...] and end with those at `last` [...]."""
     record = ring.records.gather(slots)
-    drawn = Drawn(slots, last, record, record if last is slots else ring.records.gather(last), stack)
+    return Drawn(slots, last, record, record if last is slots else ring.records.gather(last), stack)
+
+
+def columns_of(ring: LinkedRing, keys: Sequence[str], drawn: Drawn) -> dict[str, Any]:
+    """The columns of these names."""
     return {key: _column(ring, key, drawn) for key in keys}
 
 

@@ -105,6 +105,7 @@ def test_the_last_steps_of_an_episode_are_replayed_however_many_steps_are_asked_
     assert np.allclose(batch.rewards, 2 - 0.5 ** (steps - 1.0))
     assert np.array_equal(batch.new_obs, batch.actions + steps)
     assert np.array_equal(batch.terminateds, left <= n_step)
+    assert set(buffer.sample(3, n_step=n_step, keys=["t"]).keys()) == {"t", "n_step", "weights", "indices"}
 
 
 def test_n_steps_never_leave_the_episode_and_say_how_it_ended() -> None:
