@@ -237,3 +237,12 @@ def test_each_agents_observations_pass_through_its_own_filter_once_also_in_a_pac
     for before, after in zip(pack, rewritten, strict=True):
         alone_one = alone[before.agent_id].rewrite(before.get_observations(), update=False)
         np.testing.assert_allclose(after.get_observations(), alone_one)
+
+
+def test_the_iterator_gives_the_agents_that_stepped_or_all_of_them() -> None:
+    episode = MultiAgentEpisode()
+    episode.add_env_reset(observations={"a": 0, "b": 0})
+    episode.add_env_step({"a": 1}, {"a": 0, "b": 1}, {"a": 1.0})  # b waits for its next observation
+    assert [own.agent_id for own in Connector.single_agent_episode_iterator([episode])] == ["a"]
+    every = Connector.single_agent_episode_iterator([episode], agents_that_stepped_only=False)
+    assert [own.agent_id for own in every] == ["a", "b"]
