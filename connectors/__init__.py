@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from connectors.agent_to_module_mapping import AgentToModuleMapping
 from connectors.connector import Connector
 from connectors.distributions import ActionDistribution, distribution_for
@@ -20,9 +23,14 @@ from connectors.pipeline import ConnectorPipeline
 from connectors.rewriter import ObservationRewriter
 from connectors.trace import Trace
 
+if TYPE_CHECKING:
+    from connectors.rollout_buffer import RolloutBuffer, add_advantages, iterate_minibatches, transition_view
+    from connectors.rollout_episodes import BlockEdge, episodes_to_rollout, rollout_to_episodes
+
 __all__ = [
     "ActionDistribution",
     "AgentToModuleMapping",
+    "BlockEdge",
     "Connector",
     "ConnectorPipeline",
     "EnvToModulePipeline",
@@ -32,12 +40,34 @@ __all__ = [
     "MultiAgentLearner",
     "MultiAgentModuleToEnv",
     "ObservationRewriter",
+    "RolloutBuffer",
     "Trace",
+    "add_advantages",
     "distribution_for",
     "env_to_module_pipeline",
+    "episodes_to_rollout",
+    "iterate_minibatches",
     "learner_pipeline",
     "module_to_env_pipeline",
     "multi_agent_env_to_module",
     "multi_agent_learner",
     "multi_agent_module_to_env",
+    "rollout_to_episodes",
+    "transition_view",
 ]
+
+_ROLLOUTS = {  # imported when asked for: tensordict takes longer to import than all else here
+    "BlockEdge": "connectors.rollout_episodes",
+    "RolloutBuffer": "connectors.rollout_buffer",
+    "add_advantages": "connectors.rollout_buffer",
+    "episodes_to_rollout": "connectors.rollout_episodes",
+    "iterate_minibatches": "connectors.rollout_buffer",
+    "rollout_to_episodes": "connectors.rollout_episodes",
+    "transition_view": "connectors.rollout_buffer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROLLOUTS:
+        raise AttributeError(f"module 'connectors' has no attribute {name!r}")
+    return getattr(importlib.import_module(_ROLLOUTS[name]), name)

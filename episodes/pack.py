@@ -114,13 +114,20 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     def from_episodes(cls, episodes: Sequence[SingleAgentEpisode]) -> EpisodePack:
         """The episodes as a pack (itself when it is one): one concatenate per track; the episodes stay as they are.
 
-        Errors: `TrackMismatch` for episodes whose tracks differ in keys, structure or item shape.
+        Errors: `TrackMismatch` for episodes whose tracks differ in keys, structure or item shape; `WrongType` for
+        what is no single-agent episode.
         """
         if isinstance(episodes, EpisodePack):
             return episodes
         episodes = list(episodes)
         if not episodes:
             raise InvalidArgument("a pack needs at least one episode: an empty list says nothing of shapes and spaces")
+        other = next((episode for episode in episodes if not isinstance(episode, SingleAgentEpisode)), None)
+        if other is not None:
+            raise WrongType(
+                f"a pack holds single-agent episodes, not a {type(other).__name__}; pack_agents packs those of "
+                "multi-agent episodes, and unpack_agents makes them whole again"
+            )
         return cls(**pack_arguments(episodes))
 
     @classmethod

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from connectors.agent_to_module_mapping import AgentToModuleMapping
 from connectors.batch_items import BatchItems
 from connectors.learner.add_columns import AddColumns
@@ -19,6 +21,9 @@ from connectors.learner.prev_actions_prev_rewards import PrevActionsPrevRewards
 from connectors.learner.v_trace import VTrace
 from connectors.numpy_to_tensor import NumpyToTensor
 
+if TYPE_CHECKING:
+    from connectors.learner.episodes_to_rollout_buffer import EpisodesToRolloutBuffer
+
 __all__ = [
     "AddColumns",
     "AddInfos",
@@ -29,6 +34,7 @@ __all__ = [
     "AgentToModuleMapping",
     "BatchItems",
     "ComputeReturnsToGo",
+    "EpisodesToRolloutBuffer",
     "FrameStacking",
     "GeneralizedAdvantageEstimation",
     "HindsightRelabel",
@@ -38,3 +44,11 @@ __all__ = [
     "VTrace",
     "learner_pipeline",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "EpisodesToRolloutBuffer":  # imported when asked for: tensordict takes longer to import than all else
+        raise AttributeError(f"module 'connectors.learner' has no attribute {name!r}")
+    from connectors.learner.episodes_to_rollout_buffer import EpisodesToRolloutBuffer
+
+    return EpisodesToRolloutBuffer

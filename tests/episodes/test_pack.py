@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import KINDS, built, plain
 
-from episodes import EpisodePack, SingleAgentEpisode
+from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import EpisodeError, TrackMismatch, WrongType
 from episodes.pack import ranges
 
@@ -178,6 +178,11 @@ def test_ranges_of_nothing_are_nothing() -> None:
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "no episodes": (lambda: EpisodePack.from_episodes([]), ValueError, "at least one episode"),
     "no packs": (lambda: EpisodePack.concat([]), ValueError, "at least one pack"),
+    "a multi-agent episode": (
+        lambda: EpisodePack.from_episodes([MultiAgentEpisode()]),  # type: ignore[list-item]
+        WrongType,
+        "not a MultiAgentEpisode; pack_agents packs",
+    ),
     "episodes of other shapes": (
         lambda: EpisodePack.from_episodes(
             [SingleAgentEpisode.from_arrays(np.zeros((2, n)), [0], [0.0], id_=f"of{n}") for n in (2, 3)]
