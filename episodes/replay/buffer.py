@@ -17,7 +17,7 @@ from episodes.pack import EpisodePack
 from episodes.replay import draws
 from episodes.replay.chunk_blocks import add_pack
 from episodes.replay.draws import Extents, Windows
-from episodes.replay.gathering import checked_keys, columns_of, gathered, states_before
+from episodes.replay.gathering import checked_keys, columns_of, gathered, gathered_along, states_before
 from episodes.replay.linked_ring import REWARDS, LinkedRing
 from episodes.replay.recorder import ReplayRecorder
 from episodes.replay.ring import Allocator
@@ -179,8 +179,7 @@ class EpisodeReplayBuffer:
             columns = columns_of(ring, keys, gathered(ring, slots, slots, stack))
             columns[Columns.N_STEP] = _ones(len(slots), np.int32).copy()
         else:
-            last, returns = draws.n_steps(ring.links.next, ring.track(REWARDS), slots, n_step, gamma)
-            drawn = gathered(ring, slots, last, stack)
+            drawn, returns = gathered_along(ring, slots, n_step, gamma, stack)
             columns = columns_of(ring, keys, drawn) | {Columns.N_STEP: drawn.counts}
             if REWARDS in keys:
                 columns[REWARDS] = returns
@@ -243,7 +242,7 @@ class EpisodeReplayBuffer:
         back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
         if back.any():
             path = draws.walk(self.ring.links.previous, slots, int(back.max()))
-            slots = path[back, np.arange(len(slots))].astype(np.int64)
+            slots = path[back, np.arange(len(slots))]
         return slots, Extents(extents.before - back, extents.onward + back)
 
     def _sequences(self, found: Windows, lookback: int, stack: int, keys: Sequence[str]) -> dict[str, Any]:

@@ -15,25 +15,18 @@ from episodes.replay.links import StepLinks
 
 def walk(links: np.ndarray, slots: np.ndarray, num_steps: int) -> np.ndarray:
     """The positions [num_steps + 1, n] that following the links from `slots` [n] leads to, `slots` first."""
-    path = np.empty((num_steps + 1, len(slots)), links.dtype)
+    path = np.empty((num_steps + 1, len(slots)), np.int64)
     path[0] = slots
     for k in range(num_steps):
-        links.take(path[k], out=path[k + 1], mode="clip")
+        path[k + 1] = links.take(path[k])
     return path
 
 
-def n_steps(
-    following: np.ndarray, rewards: np.ndarray, slots: np.ndarray, n_step: int, gamma: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Where up to n steps from each of `slots` [n] lead, without leaving the episode.
-
-    Returns:
-        The last step's position [n], and the discounted sum of the rewards [n].
-    """
-    path = walk(following, slots, n_step - 1).astype(np.int64)
-    seen = rewards[path]
-    seen[1:] *= path[1:] != path[:-1]
-    return path[-1], _discounts(n_step, gamma, seen.dtype) @ seen
+def discounted(path: np.ndarray, rewards: np.ndarray, gamma: float) -> np.ndarray:
+    """The discounted sum [n] of the rewards [k, n] of the steps along a path [k, n], each step counted once."""
+    counted = rewards.copy()
+    counted[1:] *= path[1:] != path[:-1]
+    return _discounts(len(path), gamma, counted.dtype) @ counted
 
 
 @lru_cache(maxsize=16)
@@ -133,7 +126,7 @@ def _runs(
 
 def _paths(links: StepLinks, slots: np.ndarray, num_behind: int, num_ahead: int) -> np.ndarray:
     """Positions [num_behind + num_ahead, n] of the steps before each of `slots`, and from it on."""
-    path = np.empty((num_behind + num_ahead, len(slots)), np.int32)
+    path = np.empty((num_behind + num_ahead, len(slots)), np.int64)
     path[num_behind:] = walk(links.next, slots, num_ahead - 1)
     if num_behind:
         path[num_behind::-1] = walk(links.previous, slots, num_behind)

@@ -11,7 +11,7 @@ from episodes import nested
 from episodes.columns import Columns
 from episodes.errors import UnknownKey
 from episodes.replay import draws
-from episodes.replay.linked_ring import STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
+from episodes.replay.linked_ring import REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.replay.links import ENTRY_FIELD, NEXT_ROW_FIELD, ROW_FIELD, T_FIELD
 
 TRANSITION_KEYS = (
@@ -57,6 +57,15 @@ def gathered(ring: LinkedRing, slots: np.ndarray, last: np.ndarray, stack: int) 
     """The draws that begin with the steps at positions `slots` [...] and end with those at `last` [...]."""
     record = ring.records.gather(slots)
     return Drawn(slots, last, record, record if last is slots else ring.records.gather(last), stack)
+
+
+def gathered_along(ring: LinkedRing, slots: np.ndarray, n_step: int, gamma: float, stack: int) -> tuple[Drawn, Any]:
+    """The draws of up to n steps of an episode from each of the positions `slots` [n], and their rewards' sums [n]."""
+    path = draws.walk(ring.links.next, slots, n_step - 1)
+    records = ring.records.gather(path)
+    rewards = records[REWARDS] if REWARDS in ring.recorded else ring.tracks[REWARDS].take(path)
+    drawn = Drawn(slots, path[-1], records[0], records[-1], stack)
+    return drawn, draws.discounted(path, rewards, gamma)
 
 
 def columns_of(ring: LinkedRing, keys: Sequence[str], drawn: Drawn) -> dict[str, Any]:
