@@ -11,7 +11,7 @@ import numpy as np
 from episodes import indexing, nested
 from episodes import spaces as space_items
 from episodes.episode_state import EpisodeState
-from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, TrackMismatch
+from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
 from episodes.infos import Infos, ListInfos
 from episodes.tracks import ArrayTrack, ListTrack, Track
 
@@ -48,10 +48,15 @@ class EpisodeChunks(EpisodeState):
             actions = self.actions.finalize("actions", space_items.dtypes_of(self.action_space))
         else:
             actions = ArrayTrack.of(space_items.empty_items(self.action_space))
+        rewards = self.rewards.finalize("rewards")
+        if rewards.data.ndim != 1:
+            raise ShapeMismatch(
+                f"episode {self.id_}: rewards have shape {rewards.data.shape[1:]}; a reward is one number, not an array"
+            )
         return (
             self.observations.finalize("observations", space_items.dtypes_of(self.observation_space)),
             actions,
-            self.rewards.finalize("rewards"),
+            rewards,
             {key: track.finalize(f"extra_model_outputs[{key!r}]") for key, track in self.extra_model_outputs.items()},
         )
 
@@ -149,6 +154,8 @@ class EpisodeChunks(EpisodeState):
     def _check_follows(self, other: EpisodeChunks) -> None:
         if self.is_done or not self.is_reset:
             raise self._refusal("concat_episode")
+        if not isinstance(other, EpisodeChunks):
+            raise WrongType(f"episode {self.id_}: concat_episode takes an episode, not a {type(other).__name__}")
         if other.id_ != self.id_:
             raise ChunkMismatch(
                 f"episode {self.id_}: a chunk of episode {other.id_} does not follow it; join chunks of one id"

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.columns import Columns
-from episodes.errors import TrackMismatch
+from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.getters import TrackGetters
 from episodes.infos import Infos, ListInfos, same_info
 from episodes.tracks import ArrayTrack, ListTrack, Track
@@ -170,6 +170,10 @@ class EpisodeState(TrackGetters):
     def validate(self) -> None:
         """Raise `TrackMismatch` unless all tracks have L + T items, observations and infos one more."""
         steps = self.rewards.total
+        if type(self.rewards) is ArrayTrack and self.rewards.data.ndim != 1:
+            raise ShapeMismatch(
+                f"episode {self.id_}: rewards have shape {self.rewards.data.shape}; give one number for each step, [T]"
+            )
         lengths = {"observations": self.observations.total, "infos": len(self.infos), "actions": self.actions.total}
         lengths |= {f"extra_model_outputs[{key!r}]": track.total for key, track in self.extra_model_outputs.items()}
         for name, length in lengths.items():

@@ -116,17 +116,24 @@ def _restore(columns: dict[str, Column], num: int) -> ColumnInfos:
 
 
 def _leaves(info: dict[Any, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    if not all(isinstance(key, str) for key in info):
+        yield _WHOLE, info
+        return
     for key, value in info.items():
-        path = prefix + nested.escape(key) if isinstance(key, str) else None
-        if path is None:
-            raise encoding.WrongType(f"an info has the key {key!r}; keys of infos must be strings to travel")
+        path = prefix + nested.escape(key)
         if isinstance(value, dict) and value and all(isinstance(k, str) for k in value):
             yield from _leaves(value, path + "/")
         else:
             yield path, value
 
 
+_WHOLE = "~"  # the path of an info with keys that are no strings, kept as one value; no key escapes to it
+
+
 def _put(info: dict[str, Any], path: str, value: Any) -> None:
+    if path == _WHOLE:
+        info.update(value)
+        return
     *parents, last = map(nested.unescape, path.split("/"))
     for parent in parents:
         info = info.setdefault(parent, {})
@@ -163,8 +170,12 @@ def _kind(value: Any) -> Any:
     return type(value) if type(value) in _PLAIN else None
 
 
+def _named(path: str) -> str:
+    return "infos" + "".join(f"[{nested.unescape(part)!r}]" for part in path.split("/") if path != _WHOLE)
+
+
 def _packed(path: str, rows: list[int], values: list[Any], num: int) -> PackedColumn:
-    documents = [encoding.encode(value, f"infos[{path!r}]") for value in values]
+    documents = [encoding.encode(value, _named(path)) for value in values]
     sizes = np.zeros(num, np.int64)
     sizes[rows] = [len(document) for document in documents]
     ends = np.cumsum(sizes)

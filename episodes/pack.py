@@ -119,6 +119,8 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         """
         if isinstance(episodes, EpisodePack):
             return episodes
+        if isinstance(episodes, SingleAgentEpisode):
+            raise WrongType("a pack is made of a list of episodes; give [episode]")
         episodes = list(episodes)
         if not episodes:
             raise InvalidArgument("a pack needs at least one episode: an empty list says nothing of shapes and spaces")
@@ -216,7 +218,10 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     def select(self, indices: Any) -> EpisodePack:
         """The pack of the episodes that an integer array, a list or a boolean mask picks; one gather per track."""
-        picked = np.arange(len(self))[np.asarray(indices)]
+        try:
+            picked = np.arange(len(self))[np.asarray(indices)]
+        except IndexError as error:
+            raise StepOutOfRange(f"pack.select: {error}; there are episodes 0..{len(self) - 1}") from None
         sizes = np.diff(self.offsets)[picked]
         steps = ranges(self.offsets[:-1][picked], sizes)
         observed = ranges(self.observation_offsets[:-1][picked], sizes + 1)

@@ -115,7 +115,13 @@ class PPO(Algorithm):
         loss, measured = ppo_loss(self.policy.distribution, outputs, minibatch, self.config)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        measured["gradient_norm"] = nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.max_gradient_norm)
+        norm = nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.max_gradient_norm)
+        if not torch.isfinite(norm):
+            raise InvalidArgument(
+                "PPO: the gradient is not finite, and no step was taken; look for NaN or infinite values in the "
+                "observations, rewards or advantages of the batch (Batch(batch).isnull() tells where)"
+            )
+        measured["gradient_norm"] = norm
         self.optimizer.step()
         return measured
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -18,7 +18,7 @@ from connectors.module_to_env.unbatch_items import check_rows
 from episodes import nested
 from episodes.chunks import checked_lookback
 from episodes.columns import Columns
-from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey
+from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, WrongType
 from episodes.ongoing import OngoingEpisodes
 from episodes.pack import EpisodePack
 from episodes.recorder import VectorRecorder, final_observations_of
@@ -99,7 +99,7 @@ class SingleAgentEnvRunner:
         self._recorder = VectorRecorder(
             self.num_envs,
             self._recorded_space(),
-            self.env.single_action_space,
+            self._policy_action_space(),
             autoreset_mode=self.autoreset_mode,
             len_lookback_buffer=max(checked_lookback(len_lookback_buffer), getattr(self.env_to_module, "lookback", 0)),
         )
@@ -141,6 +141,13 @@ class SingleAgentEnvRunner:
     def _recorded_space(self) -> gym.Space | None:
         own = self.env.single_observation_space
         return getattr(self.env_to_module, "recorded_observation_space", own)
+
+    def _policy_action_space(self) -> gym.Space:
+        """The space of the actions as the policy makes them, which are recorded; the environment's but for dtypes."""
+        own = self.env.single_action_space
+        if NormalizeAndClipActions not in self.module_to_env:
+            return own
+        return self.module_to_env[NormalizeAndClipActions].policy_action_space(own)
 
     @property
     def episodes(self) -> OngoingEpisodes:
@@ -236,7 +243,13 @@ class SingleAgentEnvRunner:
             raise InvalidArgument("this runner has no policy; give it one, or sample with random_actions=True")
         episodes, shared_data = self._recorder.episodes, self._shared_data
         batch = self.env_to_module.on_rows(policy, {Columns.OBS: self._observations}, episodes, explore, shared_data)
-        outputs = dict(self._call_policy(batch, explore=explore))
+        outputs = self._call_policy(batch, explore=explore)
+        if not isinstance(outputs, Mapping):
+            raise WrongType(
+                f"the policy returned a {type(outputs).__name__}; it returns a dict with 'actions', or with "
+                "'action_dist_inputs' to sample from"
+            )
+        outputs = dict(outputs)
         outputs = self.module_to_env.on_rows(policy, outputs, episodes, explore, shared_data)
         actions = outputs.pop(Columns.ACTIONS, None)
         if actions is None:

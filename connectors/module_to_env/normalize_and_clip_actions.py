@@ -56,6 +56,10 @@ class NormalizeAndClipActions(Connector):
         """Actions [..., *action shape] in the environment's units, out of the policy's."""
         return _apply(lambda leaf, change: change.to_env(leaf), actions, self._leaves)
 
+    def policy_action_space(self, space: gym.Space) -> gym.Space:
+        """The space of the policy's actions: integer Boxes that are spread take fractions between -1 and 1."""
+        return _fractional(space) if self._kind is _Spread else space
+
     def from_env(self, actions: Any) -> Any:
         """The inverse of `to_env` for actions within the bounds: what the policy would have had to say."""
         return _apply(lambda leaf, change: change.from_env(leaf), actions, self._leaves)
@@ -72,6 +76,16 @@ def _per_leaf(space: gym.Space | None, kind: type[_Change]) -> Any:
     if not isinstance(space, spaces.Box) or not (space.bounded_below | space.bounded_above).any():
         return None
     return kind(space)
+
+
+def _fractional(space: gym.Space) -> gym.Space:
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: _fractional(part) for key, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([_fractional(part) for part in space.spaces])
+    if not isinstance(space, spaces.Box) or np.issubdtype(space.dtype, np.floating):
+        return space
+    return spaces.Box(-1.0, 1.0, space.shape, np.float32)
 
 
 def _apply(change_leaf: Callable[[Any, _Change], Any], actions: Any, changes: Any) -> Any:

@@ -81,10 +81,14 @@ def test_regular_values_are_typed_columns_and_others_are_msgpack() -> None:
 
 
 def test_what_cannot_travel_is_named_by_its_key() -> None:
-    with pytest.raises(WrongType, match=r"infos\['a/b'\]\[1\] cannot be written as msgpack: a object"):
+    with pytest.raises(WrongType, match=r"infos\['a'\]\['b'\]\[1\] cannot be written as msgpack: a object"):
         ColumnInfos.of(ListInfos.of([{"a": {"b": (1, object())}}]))
-    with pytest.raises(WrongType, match="keys of infos must be strings"):
-        ColumnInfos.of(ListInfos.of([{1: 2}]))
+
+
+def test_infos_whose_keys_are_no_strings_travel_whole() -> None:
+    items = [{1: 2, "a": {"b": 3}}, {}, {"a": {"b": 4}}]
+    columns = ColumnInfos.of(ListInfos.of(items))
+    assert list(pickle.loads(pickle.dumps(columns))) == items
 
 
 def test_infos_of_a_vector_environment_are_read_per_environment() -> None:

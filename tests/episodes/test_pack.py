@@ -178,6 +178,12 @@ def test_ranges_of_nothing_are_nothing() -> None:
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "no episodes": (lambda: EpisodePack.from_episodes([]), ValueError, "at least one episode"),
     "no packs": (lambda: EpisodePack.concat([]), ValueError, "at least one pack"),
+    "one episode": (
+        lambda: EpisodePack.from_episodes(many(1)[0]),  # type: ignore[arg-type]
+        WrongType,
+        r"give \[episode\]",
+    ),
+    "a selection that is not there": (lambda: many(3).select([0, 3]), IndexError, r"there are episodes 0\.\.2"),
     "a multi-agent episode": (
         lambda: EpisodePack.from_episodes([MultiAgentEpisode()]),  # type: ignore[list-item]
         WrongType,

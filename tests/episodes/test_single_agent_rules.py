@@ -187,6 +187,15 @@ def test_a_reward_that_is_no_number_is_named_with_its_step() -> None:
         episode.to_numpy()
 
 
+def test_a_reward_is_one_number() -> None:
+    episode = SingleAgentEpisode(observations=[0, 1], actions=[0], rewards=[np.ones(1)], len_lookback_buffer=0)
+    with pytest.raises(ShapeMismatch, match=r"rewards have shape \(1,\); a reward is one number"):
+        episode.to_numpy()
+    assert not episode.is_numpy
+    with pytest.raises(ShapeMismatch, match=r"rewards have shape \(1, 1\)"):
+        SingleAgentEpisode.from_arrays([0, 1], [0], [[1.0]])
+
+
 def test_a_float_that_does_not_fit_an_integer_space_is_not_truncated() -> None:
     episode = SingleAgentEpisode(
         observations=[0, 1], actions=[0.5], rewards=[0], len_lookback_buffer=0, action_space=spaces.Discrete(2)
@@ -385,6 +394,7 @@ BAD = {
         ChunkMismatch,
         "first observation is not the one",
     ),
+    "joining what is no episode": (grown, lambda e: e.concat_episode(5), TypeError, "takes an episode, not a int"),
     "joining to an ended episode": (
         lambda: grown(2, truncated=True), lambda e: e.concat_episode(e), EpisodeStateError, "after the end",
     ),

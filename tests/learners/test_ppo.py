@@ -236,3 +236,13 @@ def test_nothing_to_learn_from_is_an_error():
 def test_numbers_that_make_no_sense_are_refused(wrong):
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
         PPOConfig(**wrong)
+
+
+def test_values_that_are_no_numbers_are_an_error_and_no_step_is_taken():
+    learner = PPO(policy())
+    episodes = bandit_episodes(2)
+    episodes[1].set_rewards(new_data=[float("nan")] * len(episodes[1]))
+    before = {name: value.clone() for name, value in learner.policy.state_dict().items()}
+    with pytest.raises(InvalidArgument, match="the gradient is not finite, and no step was taken"):
+        learner.update(episodes)
+    assert all(torch.equal(value, before[name]) for name, value in learner.policy.state_dict().items())

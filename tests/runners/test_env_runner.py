@@ -352,6 +352,36 @@ def test_a_policy_that_loses_a_row_is_told_so():
         runner.sample(num_timesteps=1)
 
 
+def test_a_policy_that_returns_no_dict_is_told_so():
+    runner = SingleAgentEnvRunner(counters(3, 3), lambda batch, explore: batch["obs"])
+    with pytest.raises(WrongType, match="the policy returned a Tensor; it returns a dict with 'actions'"):
+        runner.sample(num_timesteps=1)
+
+
+class WholeNumbers(gym.Env):
+    """Actions are whole numbers from 0 to 5."""
+
+    observation_space = gym.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gym.spaces.Box(0, 5, (2,), np.int64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(3, np.float32), float(self.action_space.contains(action)), False, False, {}
+
+
+def test_fractions_for_a_box_of_whole_numbers_are_recorded_as_the_policy_made_them():
+    policy = lambda batch, explore: {"actions": np.full((len(batch["obs"]), 2), 0.3, np.float32)}  # noqa: E731
+    runner = SingleAgentEnvRunner(WholeNumbers, policy, num_envs=2)
+    pack = runner.sample(num_timesteps=6)
+    assert pack.actions.dtype == np.float32
+    assert np.allclose(pack.actions, 0.3)
+    assert pack.rewards.tolist() == [1.0] * 6  # the environment got whole numbers within its bounds
+    assert runner.sample(num_timesteps=6, random_actions=True).rewards.tolist() == [1.0] * 6
+
+
 def test_an_unknown_environment_id_is_an_error_that_names_it():
     with pytest.raises(InvalidArgument, match="NoSuchPole-v1"):
         SingleAgentEnvRunner("NoSuchPole-v1", Halves())
