@@ -6,6 +6,7 @@ comes one more row, of zeros: gathering from there is how draws are padded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import numpy as np
 
 from episodes import nested
 from episodes.errors import ShapeMismatch, TrackMismatch
+
+_CACHE_LINE = 64  # bytes
 
 
 class Allocator:
@@ -26,7 +29,7 @@ class Allocator:
     def empty(self, size: int, item: np.ndarray) -> np.ndarray:
         """An array [size + 1, ...], its last row zeros, for items like those of `item` [k, ...]."""
         shape = (size + 1, *item.shape[1:])
-        array = np.empty(shape, item.dtype) if self.path is None else self._file(self.path, shape, item.dtype)
+        array = aligned(shape, item.dtype) if self.path is None else self._file(self.path, shape, item.dtype)
         array[size] = np.zeros((), item.dtype)
         return array
 
@@ -41,6 +44,16 @@ class Allocator:
         self._num_files += 1
         file = folder / f"ring_{self._num_files}.npy"
         return np.asarray(np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape))
+
+
+def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An empty array that begins where a cache line does, so that small rows do not lie across two."""
+    if dtype.hasobject or not dtype.itemsize:
+        return np.empty(shape, dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    memory = np.empty(nbytes + _CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % _CACHE_LINE
+    return memory[start : start + nbytes].view(dtype).reshape(shape)
 
 
 class TrackRing:
