@@ -36,12 +36,13 @@ class StepLinks:
         t: the step's time in its episode.
     """
 
-    __slots__ = ("capacity", "entry", "next", "next_row", "previous", "row", "t")
+    __slots__ = ("_arrays", "capacity", "entry", "next", "next_row", "previous", "row", "t")
 
     def __init__(self, capacity: int, records: StepRecords) -> None:
         self.capacity = capacity
         self.row, self.next_row, self.entry, self.t = (records.field(field) for field in LINK_FIELDS)
         self.next, self.previous = np.full((2, capacity + 1), capacity, np.int32)
+        self._arrays = (self.row, self.next_row, self.next, self.previous, self.entry, self.t)
 
     @property
     def nbytes(self) -> int:
@@ -57,24 +58,22 @@ class StepLinks:
 
         In `links`, a step's NEXT is its own position, and so is its PREVIOUS where it is the first of an episode.
         """
-        arrays = (self.row, self.next_row, self.next, self.previous, self.entry, self.t)
         stop = start + links.shape[1]
         if stop <= self.capacity:
-            for array, values in zip(arrays, links, strict=True):
+            for array, values in zip(self._arrays, links, strict=True):
                 array[start:stop] = values
         else:
-            for array, values in zip(arrays, links, strict=True):
+            for array, values in zip(self._arrays, links, strict=True):
                 put(array, self.capacity, start, values)
         self.next[links[PREVIOUS]] = links[NEXT]
 
     def get_state(self, size: int) -> np.ndarray:
         """The links of the first `size` steps, [6, size]."""
-        return np.stack([self.row, self.next_row, self.next, self.previous, self.entry, self.t])[:, :size]
+        return np.stack([array[:size] for array in self._arrays])
 
     def set_state(self, links: np.ndarray) -> None:
         """Put such links in."""
-        arrays = (self.row, self.next_row, self.next, self.previous, self.entry, self.t)
-        for array, values in zip(arrays, links, strict=True):
+        for array, values in zip(self._arrays, links, strict=True):
             array[: len(values)] = values
 
     def unlink(self, slots: np.ndarray) -> np.ndarray:

@@ -100,7 +100,8 @@ class TrackRing:
         """Put `items[rows]` (all of them when None) at the positions of row numbers `number`, `number + 1`, ..."""
         start = number % self.size
         if self.plain:
-            items = picked(items, rows)
+            if rows is not None:
+                items = picked(items, rows)
             stop = start + len(items)
             if stop <= self.size:
                 self.data[start:stop] = items
