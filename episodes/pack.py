@@ -373,11 +373,8 @@ def _objects(values: Any) -> np.ndarray | None:
 def _joined_objects(columns: list[np.ndarray | None], packs: list[EpisodePack]) -> list[Any] | None:
     if all(column is None for column in columns):
         return None
-    return [
-        v
-        for column, pack in zip(columns, packs, strict=True)
-        for v in (column if column is not None else [None] * len(pack))
-    ]
+    whole = [[None] * len(pack) if column is None else column for column, pack in zip(columns, packs, strict=True)]
+    return [value for column in whole for value in column]
 
 
 def _check_same_tracks(first: EpisodePack, other: EpisodePack) -> None:
