@@ -136,7 +136,6 @@ class SingleAgentEnvRunner:
         self.env_to_module = env_to_module
         self.module_to_env = module_to_env
         self._rewrite = getattr(env_to_module, "rewrite", _unchanged)
-        self._rewrites = self._rewrite is not _unchanged
 
     def _recorded_space(self) -> gym.Space | None:
         own = self.env.single_observation_space
@@ -190,6 +189,7 @@ class SingleAgentEnvRunner:
             self._recorder.take()  # what a call that failed has left
         act = self._random_actions if random_actions else self._policy_actions
         self._call_policy = unhooked(self.policy)
+        self._rewrites = getattr(self.env_to_module, "rewrites", self._rewrite is not _unchanged)
         try:
             with torch.inference_mode():
                 if num_timesteps is not None:
@@ -244,7 +244,7 @@ class SingleAgentEnvRunner:
         episodes, shared_data = self._recorder.episodes, self._shared_data
         batch = self.env_to_module.on_rows(policy, {Columns.OBS: self._observations}, episodes, explore, shared_data)
         outputs = self._call_policy(batch, explore=explore)
-        if not isinstance(outputs, Mapping):
+        if type(outputs) is not dict and not isinstance(outputs, Mapping):
             raise WrongType(
                 f"the policy returned a {type(outputs).__name__}; it returns a dict with 'actions', or with "
                 "'action_dist_inputs' to sample from"

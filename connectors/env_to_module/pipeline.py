@@ -49,6 +49,11 @@ class EnvToModulePipeline(ConnectorPipeline):
         return observations
 
     @property
+    def rewrites(self) -> bool:
+        """Whether there are rewriters."""
+        return bool(self._rewriters)
+
+    @property
     def recorded_observation_space(self) -> gym.Space | None:
         """The space of the observations that `rewrite` gives."""
         return self._rewriters[-1].observation_space if self._rewriters else self.input_observation_space
