@@ -24,15 +24,18 @@ def walk(links: np.ndarray, slots: np.ndarray, num_steps: int) -> np.ndarray:
 
 def discounted(path: np.ndarray, rewards: np.ndarray, gamma: float) -> np.ndarray:
     """The discounted sum [n] of the rewards [k, n] of the steps along a path [k, n], each step counted once."""
-    counted = rewards.copy()
-    counted[1:] *= path[1:] != path[:-1]
-    return _discounts(len(path), gamma, counted.dtype) @ counted
+    if len(path) == 1:
+        return rewards[0].copy()
+    later = rewards[1:] * (path[1:] != path[:-1])
+    total = _discounts(len(later), gamma, later.dtype.char) @ later
+    total += rewards[0]
+    return total
 
 
 @lru_cache(maxsize=16)
-def _discounts(n_step: int, gamma: float, dtype: np.dtype) -> np.ndarray:
-    """gamma ** k for each of n steps."""
-    return (gamma ** np.arange(n_step)).astype(dtype)
+def _discounts(num_later: int, gamma: float, dtype: str) -> np.ndarray:
+    """gamma ** k for k from 1 on."""
+    return (gamma ** np.arange(1, num_later + 1)).astype(dtype)
 
 
 def stack_rows(links: StepLinks, slots: np.ndarray, k: int, *, after: bool) -> np.ndarray:

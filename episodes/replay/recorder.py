@@ -118,8 +118,7 @@ class ReplayRecorder:
 
     def _checked(self, observations: Any, tracks: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The rows as arrays that fit into the ring; nothing but a comparison where they are as they were before."""
-        kinds = _kinds(observations, tracks)
-        if kinds is None or kinds != self._kinds:
+        if not _are_of(self._kinds, observations, tracks):
             observations = self._arrays("observations", observations)
             tracks = {name: self._arrays(name, items) for name, items in tracks.items()}
             self._ring.prepare(observations, tracks)
@@ -244,6 +243,18 @@ class ReplayRecorder:
         self._begin(ended, ring.rows_head)
         ring.append_rows(observations, ended, len(ended), _infos([infos], ended))
         self._num_fresh = len(ended)
+
+
+def _are_of(kinds: Any, observations: Any, tracks: dict[str, Any]) -> bool:
+    """True when `_kinds` of these rows is `kinds`, and not None."""
+    if kinds is None or len(tracks) != len(kinds[0]):
+        return False
+    of_tracks, dtype, shape = kinds
+    for name, items in tracks.items():
+        kind = of_tracks.get(name)
+        if kind is None or type(items) is not np.ndarray or items.dtype is not kind[0] or items.shape != kind[1]:
+            return False
+    return type(observations) is np.ndarray and observations.dtype is dtype and observations.shape == shape
 
 
 def _kinds(observations: Any, tracks: dict[str, Any]) -> Any:
