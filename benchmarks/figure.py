@@ -66,7 +66,7 @@ class Bar:
 
     def ratio(self, ours: float, other: float) -> float:
         """How many times faster we are, or how many times the other side's cost ours is."""
-        return other / ours if self.sense is Sense.FASTER else ours / other
+        return float(other / ours if self.sense is Sense.FASTER else ours / other)
 
     def holds(self, ratio: float) -> bool:
         """Whether a ratio is on the right side of the limit."""

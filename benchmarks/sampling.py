@@ -48,7 +48,7 @@ def bare_loop(num_envs: int) -> Callable[[Size], Timed]:
                     step()
 
         with torch.inference_mode():
-            endings = sum(np.logical_or(*step()).sum() for _ in range(size(COUNTED_ROWS)))
+            endings = int(sum(np.logical_or(*step()).sum() for _ in range(size(COUNTED_ROWS))))
         return Timed(run, rows * num_envs - endings * rows / size(COUNTED_ROWS))
 
     return prepare

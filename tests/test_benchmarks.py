@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 
@@ -155,7 +156,7 @@ def test_the_list_has_every_name_once(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_figure_that_fails_is_a_row_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    good = figure(counted("ours", 1.0), counted("other", 2.0), at_least(2), "room/good")
+    good = figure(counted("ours", float(np.float32(1))), counted("other", np.float64(2)), at_least(2), "room/good")
     bad = figure(Side("ours", broken), counted("other", 2.0), at_least(2), "room/bad")
     monkeypatch.setattr(rooms, "FIGURES", (bad, good))
     monkeypatch.setattr(command, "hush", lambda: None)
