@@ -69,12 +69,13 @@ class FrameStacking(Connector):
     def stacks(self, pack: EpisodePack, rows: np.ndarray, single: Source) -> Any:
         """The stacks [B, ...] whose newest frames are the observations at the rows [B]."""
         frames = rows[:, None] + np.arange(1 - self.num_frames, 1)  # [B, k]
-        begins = pack.observation_offsets[episode_of(pack, rows)]
-        missing = frames < begins[:, None]
-        observations = _taken(single, pack, np.maximum(frames, begins[:, None]))
-        if missing.any():
-            for leaf in nested.iter_leaves(observations):
-                leaf[missing] = 0
+        begins = pack.observation_offsets[episode_of(pack, rows)][:, None]
+        missing = frames < begins
+        if not np.count_nonzero(missing):
+            return join_nested(_taken(single, pack, frames), 1, self.axis)
+        observations = _taken(single, pack, np.maximum(frames, begins))
+        for leaf in nested.iter_leaves(observations):
+            leaf[missing] = 0
         return join_nested(observations, 1, self.axis)
 
 

@@ -41,13 +41,15 @@ def as_rows(pack: EpisodePack, rows: Rows) -> np.ndarray:
 
 def episode_of(pack: EpisodePack, rows: np.ndarray) -> np.ndarray:
     """Which episode each observation row [B] belongs to."""
-    return np.searchsorted(pack.observation_offsets, rows, side="right") - 1
+    return pack.observation_offsets.searchsorted(rows, side="right") - 1
 
 
 def check_reach(pack: EpisodePack, num_items: int, name: str) -> None:
     """Raise InvalidArgument where a chunk's lookback is shorter than the items before it that a piece reads."""
     if not pack.t_started.any():
         return
+    if not np.count_nonzero(pack.t_started):
+        return  # every chunk begins with its episode: there is nothing before it
     wanted = np.minimum(num_items, pack.t_started)
     short = np.flatnonzero(pack.lookbacks < wanted)
     if len(short):
