@@ -22,6 +22,7 @@ from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, Wron
 from episodes.ongoing import OngoingEpisodes
 from episodes.pack import EpisodePack
 from episodes.recorder import VectorRecorder, final_observations_of
+from runners.counts import check_counts
 from runners.hooks import calls_of
 from runners.stats import CollectStats, RunningReturns
 from runners.vector_envs import EnvLike, autoreset_mode_of, make_vector_env
@@ -179,7 +180,7 @@ class SingleAgentEnvRunner:
             InvalidArgument: neither count, both, or one below 1.
             EpisodeStateError: the runner is closed.
         """
-        _check_counts(num_timesteps, num_episodes)
+        check_counts(num_timesteps, num_episodes)
         if self._closed:
             raise EpisodeStateError("sample after close(); make a new runner")
         began = perf_counter()
@@ -362,16 +363,6 @@ class SingleAgentEnvRunner:
 
 def _unchanged(observations: Any, episodes: Any = None, update: bool = True) -> Any:
     return observations
-
-
-def _check_counts(num_timesteps: int | None, num_episodes: int | None) -> None:
-    if (num_timesteps is None) == (num_episodes is None):
-        raise InvalidArgument(
-            f"sample(num_timesteps={num_timesteps}, num_episodes={num_episodes}): give exactly one of the two"
-        )
-    count = num_episodes if num_timesteps is None else num_timesteps
-    if not isinstance(count, (int, np.integer)) or count < 1:
-        raise InvalidArgument(f"sample: {count!r} is no count; give an int of at least 1")
 
 
 def _with_rows(row: np.ndarray, envs: np.ndarray, new: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey
 from episodes.multi_agent import ALL, MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
+from runners.counts import check_counts
 from runners.hooks import calls_of
 from runners.multi_agent_envs import EnvStep, as_multi_agent_env, makes_envs, random_action
 from runners.multi_agent_stats import MultiAgentCollectStats, Tally, stats_of
@@ -114,7 +115,7 @@ class MultiAgentEnvRunner:
             InvalidArgument: neither count, both, or one below 1.
             EpisodeStateError: the runner is closed.
         """
-        _check_counts(num_timesteps, num_episodes)
+        check_counts(num_timesteps, num_episodes)
         if self._closed:
             raise EpisodeStateError("sample after close(); make a new runner")
         if self.policies is None and not random_actions:
@@ -379,13 +380,3 @@ def _all_flagged(episode: MultiAgentEpisode, terminateds: Mapping[Any, bool], tr
         own.is_done or terminateds.get(agent_id) or truncateds.get(agent_id)
         for agent_id, own in episode.agent_episodes.items()
     )
-
-
-def _check_counts(num_timesteps: int | None, num_episodes: int | None) -> None:
-    if (num_timesteps is None) == (num_episodes is None):
-        raise InvalidArgument(
-            f"sample(num_timesteps={num_timesteps}, num_episodes={num_episodes}): give exactly one of the two"
-        )
-    count = num_episodes if num_timesteps is None else num_timesteps
-    if not isinstance(count, (int, np.integer)) or count < 1:
-        raise InvalidArgument(f"sample: {count!r} is no count; give an int of at least 1")
