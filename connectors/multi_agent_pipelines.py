@@ -11,7 +11,7 @@ from connectors.env_to_module.pipeline import EnvToModulePipeline, env_to_module
 from connectors.learner.pipeline import LearnerPipeline, learner_pipeline
 from connectors.module_to_env.module_to_agent_unmapping import ModuleToAgentUnmapping
 from connectors.module_to_env.pipeline import ModuleToEnvPipeline, module_to_env_pipeline
-from connectors.pipeline import ConnectorPipeline
+from connectors.pipeline import ConnectorPipeline, set_states
 from episodes.errors import StateMismatch, UnknownKey
 
 __all__ = [
@@ -62,14 +62,7 @@ class MultiAgentPipeline(Connector):
             raise StateMismatch(
                 f"{self.name}.set_state: the state has the modules {list(state)}, this has {list(self.modules)}"
             )
-        before = self.get_state()
-        try:
-            for module_id, module_state in state.items():
-                self.modules[module_id].set_state(module_state)
-        except Exception:
-            for module_id, module_state in before.items():
-                self.modules[module_id].set_state(module_state)
-            raise
+        set_states(self.modules, state, self.get_state())
 
     def reset_state(self) -> None:
         """Forget what any module's pieces have learned from data."""

@@ -237,13 +237,7 @@ class ConnectorPipeline(Connector):
                 f"{self.name}.set_state: the state has {', '.join(state) or 'nothing'}, the pieces with a state are "
                 f"{', '.join(before) or 'none'}; give a state of a pipeline with the same pieces"
             )
-        try:
-            for name, piece_state in state.items():
-                self._pieces[name].set_state(piece_state)
-        except Exception:
-            for name, piece_state in before.items():
-                self._pieces[name].set_state(piece_state)
-            raise
+        set_states(self._pieces, state, before)
 
     def reset_state(self) -> None:
         """Forget what any piece has learned from data."""
@@ -257,6 +251,17 @@ class ConnectorPipeline(Connector):
             name: self._pieces[self._key(name)].merge_states([state[name] for state in states if name in state])
             for name in names
         }
+
+
+def set_states(pieces: Mapping[Any, Connector], states: Mapping[Any, Any], before: Mapping[Any, Any]) -> None:
+    """Restore the state of every piece, or of none: where one refuses its state, all get back the one `before`."""
+    try:
+        for name, state in states.items():
+            pieces[name].set_state(state)
+    except Exception:
+        for name, state in before.items():
+            pieces[name].set_state(state)
+        raise
 
 
 def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict[str, Any]) -> Batch:
