@@ -17,7 +17,7 @@ from episodes.pack import EpisodePack
 from episodes.replay import draws
 from episodes.replay.chunk_blocks import add_pack
 from episodes.replay.draws import Extents, Windows
-from episodes.replay.gathering import checked_keys, columns_of, gathered, gathered_along, states_before
+from episodes.replay.gathering import checked_keys, columns_of, followed, states_before
 from episodes.replay.linked_ring import REWARDS, LinkedRing
 from episodes.replay.recorder import ReplayRecorder
 from episodes.replay.ring import Allocator
@@ -176,13 +176,12 @@ class EpisodeReplayBuffer:
     ) -> Batch:
         ring = self.ring
         if n_step == 1:
-            columns = columns_of(ring, keys, gathered(ring, slots, slots, stack))
+            columns = columns_of(ring, keys, slots, slots, stack)
             columns[Columns.N_STEP] = _ones(len(slots), np.int32).copy()
         else:
-            drawn, returns = gathered_along(ring, slots, n_step, gamma, stack)
-            columns = columns_of(ring, keys, drawn) | {Columns.N_STEP: drawn.counts}
-            if REWARDS in keys:
-                columns[REWARDS] = returns
+            last, sums = followed(ring, slots, n_step, gamma)
+            columns = columns_of(ring, keys, slots, last, stack, sums)
+            columns[Columns.N_STEP] = sums[Columns.N_STEP]
         columns[Columns.WEIGHTS] = weights
         columns[INDICES] = ring.slot_numbers(slots)
         return Batch._of(columns)
@@ -242,12 +241,12 @@ class EpisodeReplayBuffer:
         back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
         if back.any():
             path = draws.walk(self.ring.links.previous, slots, int(back.max()))
-            slots = path[back, np.arange(len(slots))]
+            slots = np.stack(path)[back, np.arange(len(slots))]
         return slots, Extents(extents.before - back, extents.onward + back)
 
     def _sequences(self, found: Windows, lookback: int, stack: int, keys: Sequence[str]) -> dict[str, Any]:
         ring, slots = self.ring, found.slots
-        columns = columns_of(ring, keys, gathered(ring, slots, slots, stack))
+        columns = columns_of(ring, keys, slots, slots, stack)
         indices = ring.slot_numbers(slots)
         indices[~found.there] = NONE
         columns[Columns.LOSS_MASK] = found.learned

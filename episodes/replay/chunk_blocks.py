@@ -159,7 +159,7 @@ def _arrivals(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray) -> Arriva
     gaps = ring.rows_head + stops - lengths - ring.row_numbers(_last_rows(ring, known)) + len(chunks)
     limit = min(max(ring.capacity // 32, 4 * len(chunks)), ring.num_rows - num_steps)
     reuses = survives & (gaps <= limit)
-    ring.window = max(ring.window, int(gaps[reuses].max(initial=0)))
+    ring.widen(int(gaps[reuses].max(initial=0)))
     return Arrivals(chunks, lengths, stops - lengths, stops - 1, known, survives, reuses)
 
 

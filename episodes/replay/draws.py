@@ -5,6 +5,7 @@ Links that point at their own step end a walk (see `links`), so every walk is th
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,30 +13,52 @@ import numpy as np
 
 from episodes.replay.links import StepLinks
 
+_FEW = 256  # steps, up to which weights are kept
+_STRIDE = 16  # steps of a walk before it looks whether all have arrived
 
-def walk(links: np.ndarray, slots: np.ndarray, num_steps: int) -> np.ndarray:
-    """The positions [num_steps + 1, n] that following the links from `slots` [n] leads to, `slots` first."""
-    path = np.empty((num_steps + 1, len(slots)), np.int64)
-    path[0] = slots
-    for k in range(num_steps):
-        path[k + 1] = links.take(path[k])
+
+def walk(links: np.ndarray, slots: np.ndarray, num_steps: int) -> list[np.ndarray]:
+    """The `num_steps` + 1 positions [n] each that following the links from `slots` [n] leads to, `slots` first."""
+    path = [slots]
+    for _ in range(num_steps):
+        path.append(links[path[-1]])
     return path
 
 
-def discounted(path: np.ndarray, rewards: np.ndarray, gamma: float) -> np.ndarray:
-    """The discounted sum [n] of the rewards [k, n] of the steps along a path [k, n], each step counted once."""
-    if len(path) == 1:
-        return rewards[0].copy()
-    later = rewards[1:] * (path[1:] != path[:-1])
-    total = _discounts(len(later), gamma, later.dtype.char) @ later
-    total += rewards[0]
+def walk_to_ends(links: np.ndarray, slots: np.ndarray, most_steps: int) -> list[np.ndarray]:
+    """As `walk`; no longer than about the longest way to an end, however large `most_steps` is."""
+    path = walk(links, slots, min(most_steps, _STRIDE))
+    while len(path) <= most_steps and (path[-1] != path[-2]).any():
+        path += walk(links, path[-1], min(most_steps + 1 - len(path), _STRIDE))[1:]
+    return path
+
+
+def discounted(rewards: np.ndarray, path: Sequence[np.ndarray], num_later: np.ndarray, gamma: float) -> np.ndarray:
+    """Discounted sums [n] of the rewards of the first steps of a path, and of the `num_later` [n] steps after each."""
+    total = rewards[path[0]]
+    for step, weights in zip(path[1:], _discounts(len(path), gamma, total.dtype.char), strict=True):
+        later = rewards[step]
+        later *= weights[num_later]
+        total += later
     return total
 
 
-@lru_cache(maxsize=16)
-def _discounts(num_later: int, gamma: float, dtype: str) -> np.ndarray:
-    """gamma ** k for k from 1 on."""
-    return (gamma ** np.arange(1, num_later + 1)).astype(dtype)
+def _discounts(num_steps: int, gamma: float, dtype: str) -> Iterable[np.ndarray]:
+    """For each step after the first, its reward's weight in draws of 1, 2, ... `num_steps` steps."""
+    if num_steps <= _FEW:
+        return _few_discounts(num_steps, gamma, dtype)
+    return (_weights(k, num_steps, gamma, dtype) for k in range(1, num_steps))
+
+
+@lru_cache(maxsize=8)
+def _few_discounts(num_steps: int, gamma: float, dtype: str) -> tuple[np.ndarray, ...]:
+    return tuple(_weights(k, num_steps, gamma, dtype) for k in range(1, num_steps))
+
+
+def _weights(k: int, num_steps: int, gamma: float, dtype: str) -> np.ndarray:
+    weights = np.zeros(num_steps, dtype)
+    weights[k:] = gamma**k
+    return weights
 
 
 def stack_rows(links: StepLinks, slots: np.ndarray, k: int, *, after: bool) -> np.ndarray:
@@ -53,7 +76,7 @@ def stack_rows(links: StepLinks, slots: np.ndarray, k: int, *, after: bool) -> n
     for c in range(column, -1, -1):
         rows[..., c] = links.row[slots]
         if c:
-            slots = links.previous.take(slots)
+            slots = links.previous[slots]
     return rows
 
 

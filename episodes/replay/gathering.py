@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +14,6 @@ from episodes.columns import Columns
 from episodes.errors import UnknownKey
 from episodes.replay import draws
 from episodes.replay.linked_ring import REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
-from episodes.replay.links import ENTRY_FIELD, NEXT_ROW_FIELD, ROW_FIELD, T_FIELD
 
 TRANSITION_KEYS = (
     Columns.OBS,
@@ -38,85 +39,82 @@ def checked_keys(ring: LinkedRing, keys: Sequence[str] | None, include_infos: bo
     return (*keys, Columns.INFOS) if include_infos and Columns.INFOS not in keys else keys
 
 
-class Drawn(NamedTuple):
-    """Steps that were drawn: positions [...] of each draw's first step and of its last, and the records there."""
+def followed(
+    ring: LinkedRing, slots: np.ndarray, n_step: int, gamma: float
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The up to n steps of an episode from each of the positions `slots` [n] on.
 
-    slots: np.ndarray
-    last: np.ndarray
-    record: np.ndarray
-    last_record: np.ndarray
-    stack: int
-
-    @property
-    def counts(self) -> np.ndarray:
-        """How many steps [...] each draw is long."""
-        return self.last_record[T_FIELD] - self.record[T_FIELD] + 1
-
-
-def gathered(ring: LinkedRing, slots: np.ndarray, last: np.ndarray, stack: int) -> Drawn:
-    """The draws that begin with the steps at positions `slots` [...] and end with those at `last` [...]."""
-    record = ring.records.gather(slots)
-    return Drawn(slots, last, record, record if last is slots else ring.records.gather(last), stack)
+    The positions [n] of the last ones, and columns [n]: the discounted sums of rewards, and how many steps they are.
+    """
+    path = draws.walk_to_ends(ring.links.next, slots, n_step - 1)
+    last = path[-1]
+    num_later = ring.links.t[last] - ring.links.t[slots]
+    returns = draws.discounted(ring.track(REWARDS), path, num_later, gamma)
+    return last, {REWARDS: returns, Columns.N_STEP: _counts(len(path))[num_later]}
 
 
-def gathered_along(ring: LinkedRing, slots: np.ndarray, n_step: int, gamma: float, stack: int) -> tuple[Drawn, Any]:
-    """The draws of up to n steps of an episode from each of the positions `slots` [n], and their rewards' sums [n]."""
-    path = draws.walk(ring.links.next, slots, n_step - 1)
-    records = ring.records.gather(path)
-    rewards = records[REWARDS] if REWARDS in ring.recorded else ring.tracks[REWARDS].take(path)
-    drawn = Drawn(slots, path[-1], records[0], records[-1], stack)
-    return drawn, draws.discounted(path, rewards, gamma)
+@lru_cache(maxsize=16)
+def _counts(most: int) -> np.ndarray:
+    """1, 2, ... `most`."""
+    return np.arange(1, most + 1, dtype=np.int32)
 
 
-def columns_of(ring: LinkedRing, keys: Sequence[str], drawn: Drawn) -> dict[str, Any]:
-    """The columns of these names."""
-    return {key: _column(ring, key, drawn) for key in keys}
+def columns_of(
+    ring: LinkedRing,
+    keys: Sequence[str],
+    slots: np.ndarray,
+    last: np.ndarray,
+    stack: int,
+    known: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """The columns of these names, for draws from the step at a position of `slots` [...] to that at one of `last`.
+
+    Those that are `known` are taken from there.
+    """
+    return {key: known[key] if key in known else _column(ring, key, slots, last, stack) for key in keys}
 
 
-def _column(ring: LinkedRing, key: str, drawn: Drawn) -> Any:
-    if key in ring.recorded:
-        return (drawn.last_record if key in _ENDINGS else drawn.record)[key].copy()
+def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray, stack: int) -> Any:
+    track = ring.tracks.get(key)
+    if track is not None:
+        return track.take(last if key in _ENDINGS else slots)
     if key == Columns.OBS:
-        if drawn.stack > 1:
-            return ring.observations.take(draws.stack_rows(ring.links, drawn.slots, drawn.stack, after=False))
-        return ring.observations.take(drawn.record[ROW_FIELD])
+        if stack > 1:
+            return ring.observations.take(draws.stack_rows(ring.links, slots, stack, after=False))
+        return ring.observations.take(ring.links.row[slots]) if ring.beside is None else ring.beside[0].take(slots)
     if key == Columns.NEXT_OBS:
-        if drawn.stack > 1:
-            return ring.observations.take(draws.stack_rows(ring.links, drawn.last, drawn.stack, after=True))
-        return ring.observations.take(drawn.last_record[NEXT_ROW_FIELD])
-    if key in ring.tracks:
-        return ring.tracks[key].take(drawn.slots)
-    return _about(ring, key, drawn)
-
-
-def _about(ring: LinkedRing, key: str, drawn: Drawn) -> np.ndarray:
-    """A column of what is known of the steps beside their tracks."""
+        if stack > 1:
+            return ring.observations.take(draws.stack_rows(ring.links, last, stack, after=True))
+        return ring.observations.take(ring.links.next_row[last]) if ring.beside is None else ring.beside[1].take(last)
     if key == Columns.T:
-        return drawn.record[T_FIELD].copy()
-    if key == Columns.INFOS:
-        return _infos(ring, drawn)
-    entries = drawn.record[ENTRY_FIELD].ravel().tolist()
+        return ring.links.t[slots]
+    return _infos(ring, last) if key == Columns.INFOS else _facts(ring, key, slots)
+
+
+def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
+    """A column [...] of what is known of the steps' episodes."""
+    entries = ring.links.entry[slots].ravel().tolist()
     if key == Columns.EPS_ID:
-        found = np.array([ring.table.ids[entry] for entry in entries])
+        found = np.array([ring.table.id_of(entry) for entry in entries])
     else:
         found = np.array([getattr(ring.table.facts[entry], key) for entry in entries], object)
-    found = found.reshape(drawn.slots.shape)
-    blank(found, drawn.slots == ring.capacity)
+    found = found.reshape(slots.shape)
+    blank(found, slots == ring.capacity)
     return found
 
 
-def _infos(ring: LinkedRing, drawn: Drawn) -> np.ndarray:
+def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
     """The infos [...] after the steps; empty ones on padding."""
-    found = np.full(drawn.slots.shape, None, object)
-    rows = ring.row_numbers(drawn.last_record[NEXT_ROW_FIELD].astype(np.int64)).ravel().tolist()
-    there = (drawn.slots < ring.capacity).ravel().tolist()
+    found = np.full(slots.shape, None, object)
+    rows = ring.row_numbers(ring.links.next_row[slots].astype(np.int64)).ravel().tolist()
+    there = (slots < ring.capacity).ravel().tolist()
     found.reshape(-1)[:] = [ring.infos.item(row) if real else {} for row, real in zip(rows, there, strict=True)]
     return found
 
 
 def states_before(ring: LinkedRing, slots: np.ndarray) -> Any:
     """The recurrent states [n, ...] that the steps were made from; zeros where an episode begins."""
-    before = ring.links.previous.take(slots)
+    before = ring.links.previous[slots]
     states = ring.tracks[Columns.STATE_OUT].take(before)
     blank(states, before == slots)
     return states

@@ -15,13 +15,14 @@ import numpy as np
 from episodes.errors import EpisodeStateError, TrackMismatch
 from episodes.infos import Infos
 from episodes.replay.info_segments import InfoSegments
-from episodes.replay.links import LINK_FIELDS, StepLinks
-from episodes.replay.records import StepRecords, is_small
-from episodes.replay.ring import Allocator, TrackRing, numbers, positions
+from episodes.replay.links import ROW_FIELDS, STEP_FIELDS, StepLinks
+from episodes.replay.records import Fields, StepRecords, fits_in_a_line, is_small
+from episodes.replay.ring import Allocator, TrackRing, numbers, positions, put
 from episodes.replay.table import EpisodeTable
 
 ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS = "actions", "rewards", "terminateds", "truncateds"
 STEP_TRACKS = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
+_BEFORE, _AFTER = "/before", "/after"  # fields of records: the observations at both ends of a step
 
 
 @dataclass(slots=True, eq=False)
@@ -50,8 +51,9 @@ class LinkedRing:
     Attributes:
         tail, head: steps with numbers in [tail, head) are there.
         rows_head: number of the next observation row.
-        window: how many rows before a step's `next_row` its `row` may lie.
-        records: of the steps; `recorded` are the names of the tracks in them.
+        window: how many rows before a step's `next_row` its `row` may lie; `widen` makes it larger.
+        beside: the observations before and after each step once more, in its record, where they are so small that a
+            draw is faster for it; else None.
         generation: changes when what is stored is replaced as a whole, so that writers know.
     """
 
@@ -60,6 +62,7 @@ class LinkedRing:
         self.allocator = allocator
         self.num_rows = capacity + capacity // 32 + 1
         self.tracks: dict[str, TrackRing] = {}
+        self._own_tracks: list[TrackRing] = []
         self._observations: TrackRing | None = None
         self._make_records({}, Allocator())
         self.generation = 0
@@ -69,6 +72,7 @@ class LinkedRing:
         """Forget all steps; what kind of steps they are stays."""
         self.tail = self.head = self.rows_head = 0
         self.window = 1
+        self._kept_from = 0  # at most `oldest_row(self.tail)`
         self.table = EpisodeTable()
         self.infos = InfoSegments()
         self.generation += 1
@@ -80,8 +84,7 @@ class LinkedRing:
     def nbytes(self) -> int:
         """Bytes of all arrays, links included."""
         observations = self.observations.nbytes if self.has_observations else 0
-        own = sum(ring.nbytes for name, ring in self.tracks.items() if name not in self.recorded)
-        return observations + own + self.records.nbytes + self.links.nbytes
+        return observations + sum(ring.nbytes for ring in self._own_tracks) + self._records.nbytes
 
     @property
     def observations(self) -> TrackRing:
@@ -121,19 +124,36 @@ class LinkedRing:
         """
         if tracks and tracks[REWARDS].dtype.kind != "f":
             tracks = {**tracks, REWARDS: tracks[REWARDS].astype(np.float64)}
-        self._make_records({name: items for name, items in tracks.items() if is_small(items)}, self.allocator)
+        small = {name: items for name, items in tracks.items() if is_small(items)}
+        self._make_records(small, self.allocator)
         self.tracks = {
-            name: TrackRing(name, self.capacity, self.records.field(name))
-            if name in self.recorded
+            name: self._recorded(name)
+            if name in small
             else TrackRing.like(name, self.capacity, items, self.allocator)
             for name, items in tracks.items()
         }
+        self._own_tracks = [ring for name, ring in self.tracks.items() if name not in small]
 
-    def _make_records(self, small: dict[str, np.ndarray], allocator: Allocator) -> None:
-        self.recorded = frozenset(small)
-        self.records = StepRecords(self.capacity, LINK_FIELDS | small, allocator)
-        self.links = StepLinks(self.capacity, self.records)
+    def _make_records(self, small: Fields, allocator: Allocator) -> None:
+        ends, tracks = self._ends(), {**small}
+        if ends and fits_in_a_line(ends | tracks):
+            records = StepRecords(self.capacity, ends | tracks, STEP_FIELDS | ROW_FIELDS, allocator)
+            self.beside = tuple(TrackRing(name, self.capacity, records.field(name)) for name in ends)
+        else:
+            records = StepRecords(self.capacity, ROW_FIELDS | tracks, STEP_FIELDS, allocator)
+            self.beside = None
+        self._records = records
+        self.links = StepLinks(self.capacity, records)
         self.links.pad_with(self.num_rows)
+
+    def _ends(self) -> dict[str, np.ndarray]:
+        """Fields for the observations at both ends of a step, if they are small."""
+        if self._observations is None or not is_small(self._observations.data):
+            return {}
+        return dict.fromkeys((_BEFORE, _AFTER), self._observations.data)
+
+    def _recorded(self, name: str) -> TrackRing:
+        return TrackRing(name, self.capacity, self._records.field(name))
 
     def prepare_observations(self, observations: Any) -> None:
         """As `prepare`, for observations that no step goes with yet."""
@@ -149,11 +169,17 @@ class LinkedRing:
         surplus = self.head + num_steps - self.capacity - self.tail
         if surplus > 0:
             self._evict(surplus)
-        oldest = self.oldest_row(self.tail)
-        if self.rows_head + num_rows - oldest > self.num_rows:
-            self._grow_rows(self.rows_head + num_rows - oldest, len(self) + num_steps)
-        if self.infos.starts:
+        if self.rows_head + num_rows - self._kept_from > self.num_rows or self.infos.starts:
+            self._kept_from = oldest = self.oldest_row(self.tail)
+            if self.rows_head + num_rows - oldest > self.num_rows:
+                self._grow_rows(self.rows_head + num_rows - oldest, len(self) + num_steps)
             self.infos.drop_before(oldest)
+
+    def widen(self, window: int) -> None:
+        """Let steps refer to observations this many rows before the one that they lead to."""
+        if window > self.window:
+            self._kept_from = max(self._kept_from - (window - self.window), 0)
+            self.window = window
 
     def pass_by(self, num_steps: int) -> None:
         """Evict everything, and number the next step as if `num_steps` had come and gone."""
@@ -166,13 +192,15 @@ class LinkedRing:
         if tail >= self.head:
             return max(self.rows_head - self.window, 0)
         latest = self.rows_head - 1
-        row = latest - (latest - int(self.links.next_row[tail % self.capacity])) % self.num_rows
+        row = latest - (latest - self.links.next_row.item(tail % self.capacity)) % self.num_rows
         return max(row - self.window, 0)
 
     def _evict(self, num_steps: int) -> None:
         slots = positions(self.tail, num_steps, self.capacity)
-        following = self.links.unlink(slots)
-        entries = self.links.entry[slots].astype(np.int64)
+        start = self.tail % self.capacity
+        in_a_row = slice(start, start + num_steps) if start + num_steps <= self.capacity else slots
+        following = self.links.unlink(in_a_row)
+        entries = self.links.entry[in_a_row].astype(np.int64)
         self.table.first[entries] = following
         ended = (following == slots).nonzero()[0]
         if len(ended):
@@ -195,9 +223,13 @@ class LinkedRing:
     def append(self, block: Block) -> None:
         """Write the block's steps, for which room was made."""
         self.append_rows(block.observations, block.observation_rows, block.num_rows, block.infos)
+        start = self.head % self.capacity
         for name, items in block.tracks.items():
-            self.tracks[name].write(self.head, items, block.step_rows)
-        self.links.append(self.head % self.capacity, block.links)
+            self.tracks[name].write(start, items, block.step_rows)
+        self.links.append(start, block.links)
+        if self.beside is not None:
+            for ring, rows in zip(self.beside, block.links, strict=False):
+                put(ring.items, self.capacity, start, self.observations.items[rows])
         self.head += block.links.shape[1]
 
     def append_rows(self, observations: Any, rows: Any, num_rows: int, infos: Infos) -> None:
@@ -205,6 +237,19 @@ class LinkedRing:
         self.observations.write(self.rows_head, observations, rows)
         self.infos.append(self.rows_head, infos)
         self.rows_head += num_rows
+
+    def change_ends(self, slots: np.ndarray, observations: Any) -> None:
+        """Put other observations [k, ...] in place of those that the steps at the positions [k] led to."""
+        self.observations.overwrite(self.links.next_row[slots], observations)
+        if self.beside is not None:
+            self.beside[1].overwrite(slots, observations)
+
+    def put_beside(self) -> None:
+        """Put the observations of all steps that are there into their records, if that is where they belong."""
+        if self.beside is not None:
+            slots = positions(self.tail, len(self), self.capacity)
+            for ring, rows in zip(self.beside, (self.links.row, self.links.next_row), strict=True):
+                ring.items[slots] = self.observations.items[rows[slots]]
 
     # --- reading -----------------------------------------------------------------------------------------------
 

@@ -15,17 +15,16 @@ ROW, NEXT_ROW, NEXT, PREVIOUS, ENTRY, T = range(6)
 """Rows of a matrix of links, see `StepLinks`."""
 NUM_LINKS = 6
 
-
-ROW_FIELD, NEXT_ROW_FIELD, ENTRY_FIELD, T_FIELD = "/row", "/next_row", "/entry", "/t"
-LINK_FIELDS = dict.fromkeys((ROW_FIELD, NEXT_ROW_FIELD, ENTRY_FIELD, T_FIELD), np.zeros(0, np.int32))
-"""Links in the records of steps, with names that no track has."""
+_INT32, _INT64 = np.zeros(0, np.int32), np.zeros(0, np.int64)
+ROW_FIELDS = {"/row": _INT32, "/next_row": _INT32}
+STEP_FIELDS = {"/next": _INT64, "/t": _INT64, "/entry": _INT32, "/previous": _INT64}
+"""Fields for the records of steps, the most read first, with names that no track has."""
 
 
 class StepLinks:
-    """Links of the steps in a ring of `capacity`, int32 arrays [capacity + 1].
+    """Links of the steps in a ring of `capacity`, arrays [capacity + 1] in the steps' records.
 
-    The last place is no step's: what is gathered through it is padding. `next` and `previous`, which are followed step
-    by step, are arrays of their own; the others are fields of the steps' records.
+    The last place is no step's: what is gathered through it is padding.
 
     Attributes:
         row: position of the observation that the step's action was chosen from.
@@ -40,14 +39,10 @@ class StepLinks:
 
     def __init__(self, capacity: int, records: StepRecords) -> None:
         self.capacity = capacity
-        self.row, self.next_row, self.entry, self.t = (records.field(field) for field in LINK_FIELDS)
-        self.next, self.previous = np.full((2, capacity + 1), capacity, np.int32)
+        self.row, self.next_row = (records.field(field) for field in ROW_FIELDS)
+        self.next, self.t, self.entry, self.previous = (records.field(field) for field in STEP_FIELDS)
+        self.next[capacity] = self.previous[capacity] = capacity
         self._arrays = (self.row, self.next_row, self.next, self.previous, self.entry, self.t)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of what is not in records."""
-        return self.next.nbytes + self.previous.nbytes
 
     def pad_with(self, row: int) -> None:
         """Let padding gather the observation at position `row`."""
@@ -78,10 +73,9 @@ class StepLinks:
 
     def unlink(self, slots: np.ndarray) -> np.ndarray:
         """Take the oldest steps out; the positions [k] of their followers, their own where there is none."""
-        following = self.next.take(slots)
-        positions = following.astype(np.int64)
-        self.previous[positions] = following
-        return positions
+        following = self.next[slots]
+        self.previous[following] = following
+        return following
 
     def renumber_rows(self, size: int, head: int, old_size: int, new_size: int) -> None:
         """Let the first `size` steps' rows mean the same observations in a ring of another size."""

@@ -15,7 +15,6 @@ from gymnasium.vector import AutoresetMode
 from episodes import nested
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch
 from episodes.infos import EmptyInfos, Infos, VectorInfos
-from episodes.pack import random_ids
 from episodes.recorder import checked_mode, final_observations_of
 from episodes.replay.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing
 from episodes.replay.links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
@@ -23,6 +22,7 @@ from episodes.replay.ring import numbers, positions
 from episodes.replay.table import NONE
 
 _NOTHING: dict[str, Any] = {}
+_ONE = np.array(1)  # as an array it is added faster
 
 
 class ReplayRecorder:
@@ -43,12 +43,11 @@ class ReplayRecorder:
         self._ring = ring
         self._all = np.arange(num_envs)
         self._links = np.full((NUM_LINKS, num_envs), NONE, np.int64)  # of the steps that come next
-        self._waiting = np.zeros(num_envs, bool)  # ended, not reset yet
-        self._num_waiting = 0
+        self._waiting = self._all[:0]  # environments [k] whose episode ended and that are not reset yet
+        self._is_live = np.ones(num_envs, bool)  # of use in `_live` alone
         self._num_fresh = num_envs  # episodes without a step
         self._generation = 0  # of the ring, at the last reset of all
         self._kinds: Any = None  # of the rows that came last
-        self._ids: list[str] = []  # for the next episodes
         self._seen = self._num_rows = 0  # the ring's head and number of rows when this recorder last wrote
 
     def reset(
@@ -68,8 +67,7 @@ class ReplayRecorder:
         self._begin(envs, ring.rows_head)
         ring.append_rows(observations, None if reset_mask is None else envs, len(envs), _infos([infos or {}], envs))
         self._num_fresh = int((self._links[PREVIOUS] == NONE).sum())
-        self._waiting[envs] = False
-        self._num_waiting = int(self._waiting.sum())
+        self._waiting = np.setdiff1d(self._waiting, envs)
         self._generation, self._kinds = ring.generation, None
         self._seen, self._num_rows = ring.rows_head, ring.num_rows
         self._widen()
@@ -136,25 +134,27 @@ class ReplayRecorder:
         """The environments whose row is a step."""
         if self._generation != self._ring.generation:
             raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
-        if not self._num_waiting:
+        if not len(self._waiting):
             return self._all
         if self.autoreset_mode is AutoresetMode.DISABLED:
             raise EpisodeStateError(
-                f"step, but the episodes of environments {np.flatnonzero(self._waiting).tolist()} have ended and "
+                f"step, but the episodes of environments {self._waiting.tolist()} have ended and "
                 "autoreset is disabled; reset them and call reset(observations, infos, reset_mask)"
             )
-        return (~self._waiting).nonzero()[0]
+        self._is_live[self._waiting] = False
+        live = self._is_live.nonzero()[0]
+        self._is_live[self._waiting] = True
+        return live
 
     def _widen(self) -> None:
         """Let steps refer to observations as old as the ongoing episodes' newest ones may be when they go on."""
         rows = numbers(self._links[ROW], self._seen, self._num_rows)
         gap = int((self._all + self._ring.rows_head - rows).max())
-        self._ring.window = max(self._ring.window, gap, 2 * self.num_envs)
+        self._ring.widen(max(gap, 2 * self.num_envs))
 
     def _ended(self, tracks: dict[str, Any]) -> np.ndarray:
         done = tracks[TERMINATEDS] | tracks[TRUNCATEDS]
-        if self._num_waiting:
-            done &= ~self._waiting
+        done[self._waiting] = False
         return done.nonzero()[0]
 
     def _make_room(self, num_steps: int, num_rows: int) -> None:
@@ -184,47 +184,35 @@ class ReplayRecorder:
     def _write(self, observations: Any, tracks: dict[str, Any], live: np.ndarray, infos: Infos) -> None:
         """Append one block of the live environments' steps, and remember what comes next."""
         ring, links, everyone = self._ring, self._links, len(live) == self.num_envs
-        rows = positions(ring.rows_head, self.num_envs, ring.num_rows)
-        links[NEXT_ROW] = rows
+        rows = links[NEXT_ROW] = positions(ring.rows_head, self.num_envs, ring.num_rows)
         new = links if everyone else links.take(live, 1)
         slots = new[NEXT] = positions(ring.head, len(live), ring.capacity)
         if self._num_fresh:
-            self._open(new)
-        step_rows = None if everyone else live
-        ring.append(Block(observations, None, self.num_envs, tracks, step_rows, new, infos))
+            self._open(new, live)
+        ring.append(Block(observations, None, self.num_envs, tracks, None if everyone else live, new, infos))
         ring.table.last[new[ENTRY]] = slots
-        new[PREVIOUS] = slots
-        new[T] += 1
-        if not everyone:
-            for kind in (PREVIOUS, ENTRY, T):
-                links[kind][live] = new[kind]
+        links[PREVIOUS][live] = slots
+        links[T] += _ONE
+        links[T][self._waiting] = 0
         links[ROW] = rows
-        self._num_fresh = self._num_waiting
-        if self._num_waiting:
-            self._waiting[:] = False
-            self._num_waiting = 0
+        self._num_fresh = len(self._waiting)
+        self._waiting = self._all[:0]
 
-    def _open(self, new: np.ndarray) -> None:
-        """Give the episodes that have their first step now an entry in the table."""
+    def _open(self, new: np.ndarray, live: np.ndarray) -> None:
+        """Give the live environments' episodes that have their first step now an entry in the table."""
         fresh = (new[PREVIOUS] == NONE).nonzero()[0]
         if not len(fresh):
             return
-        if len(self._ids) < len(fresh):
-            self._ids += random_ids(4 * self.num_envs).tolist()
-        ids = self._ids[-len(fresh) :]
-        del self._ids[-len(fresh) :]
-        slots = new[NEXT].take(fresh)
-        new[ENTRY][fresh] = self._ring.table.open(ids, slots)
+        slots = new[NEXT][fresh]
+        new[ENTRY][fresh] = self._links[ENTRY][live[fresh]] = self._ring.table.open(None, slots)
         new[PREVIOUS][fresh] = slots
 
     def _end(self, ended: np.ndarray) -> None:
         """The environments' episodes are over; the next ones are still to come."""
-        if not len(ended):
-            return
-        self._links[PREVIOUS][ended] = NONE
-        self._links[T][ended] = 0
-        self._waiting[ended] = True
-        self._num_waiting = len(ended)
+        if len(ended):
+            self._links[PREVIOUS][ended] = NONE
+            self._links[T][ended] = 0
+        self._waiting = ended
 
     def _step_and_reset(
         self, observations: Any, tracks: dict[str, Any], ended: np.ndarray, infos: dict[str, Any], finals: Any
@@ -239,7 +227,7 @@ class ReplayRecorder:
         which[ended] = 1
         row_infos = _infos([infos, infos.get("final_info") or {}], self._all, which)
         self._write(observations, tracks, self._all, row_infos)
-        ring.observations.overwrite(self._links[ROW, ended], finals)
+        ring.change_ends(self._links[PREVIOUS, ended], finals)
         self._begin(ended, ring.rows_head)
         ring.append_rows(observations, ended, len(ended), _infos([infos], ended))
         self._num_fresh = len(ended)

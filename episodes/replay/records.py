@@ -10,41 +10,70 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from episodes.replay.ring import Allocator
+from episodes.replay.ring import CACHE_LINE, Allocator
+
+Fields = Mapping[str, np.ndarray]
+"""By name, arrays [k, ...] that show what the items of a field are like."""
 
 _MOST_BYTES = 16  # of a small item
 
 
 class StepRecords:
-    """Records of `size` steps; one more, the last, is all zeros, see `ring`.
+    """Records of `size` steps; one more, the last, is all zeros, see `ring`. None lies across two cache lines.
 
     Args:
-        fields: arrays [k, ...] that show what the items of each field are like.
+        needed: fields of the records.
+        spare: fields, the most read first, that fill what room is left; arrays of their own where none is.
     """
 
-    __slots__ = ("_bytes", "array")
+    __slots__ = ("_arrays", "nbytes")
 
-    def __init__(self, size: int, fields: Mapping[str, np.ndarray], allocator: Allocator) -> None:
-        kinds = [(name, items.dtype, items.shape[1:]) for name, items in fields.items()]
-        dtype = np.dtype(kinds, align=True)
-        self._bytes = allocator.empty(size, np.empty((0, dtype.itemsize), np.uint8))  # [size + 1, itemsize]
-        self.array = self._bytes.view(dtype)[:, 0]  # [size + 1] of records
-
-    @property
-    def nbytes(self) -> int:
-        return self._bytes.nbytes
+    def __init__(self, size: int, needed: Fields, spare: Fields, allocator: Allocator) -> None:
+        width = _width(needed)
+        inside, outside = dict(needed), {}
+        for name, items in spare.items():
+            chosen = inside if _size(inside) + item_bytes(items) <= width else outside
+            chosen[name] = items
+        records = allocator.empty(size, np.empty((0, width), np.uint8))  # [size + 1, width]
+        self._arrays = {name: allocator.empty(size, items) for name, items in outside.items()}
+        self.nbytes = records.nbytes + sum(array.nbytes for array in self._arrays.values())
+        start = 0
+        for name, items in sorted(inside.items(), key=_by_alignment):
+            stop = start + item_bytes(items)
+            self._arrays[name] = records[:, start:stop].view(items.dtype).reshape(size + 1, *items.shape[1:])
+            start = stop
 
     def field(self, name: str) -> np.ndarray:
-        """A field of all records [size + 1, ...]: a view, with gaps between the items."""
-        return self.array[name]
+        """A field of all records [size + 1, ...]: a view, mostly with gaps between the items."""
+        return self._arrays[name]
 
-    def gather(self, positions: np.ndarray) -> np.ndarray:
-        """A copy of the records at the positions [...]."""
-        return self._bytes.take(positions, 0).view(self.array.dtype)[..., 0]
+
+def item_bytes(items: np.ndarray) -> int:
+    """Bytes of one of the items [k, ...]."""
+    return items.itemsize * math.prod(items.shape[1:])
 
 
 def is_small(items: object) -> bool:
     """Whether the items [k, ...] of a track belong into records."""
-    if not isinstance(items, np.ndarray) or items.dtype.kind not in "biuf":
-        return False
-    return items.itemsize * math.prod(items.shape[1:]) <= _MOST_BYTES
+    return isinstance(items, np.ndarray) and items.dtype.kind in "biuf" and item_bytes(items) <= _MOST_BYTES
+
+
+def fits_in_a_line(needed: Fields) -> bool:
+    """Whether records of these fields are no larger than a cache line."""
+    return _size(needed) <= CACHE_LINE
+
+
+def _size(fields: Fields) -> int:
+    return sum(map(item_bytes, fields.values()))
+
+
+def _width(needed: Fields) -> int:
+    """Bytes of a record: a power of two within a cache line, whole lines beyond."""
+    size = _size(needed)
+    return 1 << (size - 1).bit_length() if size <= CACHE_LINE else -(-size // CACHE_LINE) * CACHE_LINE
+
+
+def _by_alignment(field: tuple[str, np.ndarray]) -> int:
+    """Puts the fields with the strictest alignment first, so that no gaps are needed."""
+    nbytes = item_bytes(field[1])
+    return -(nbytes & -nbytes)

@@ -16,7 +16,10 @@ import numpy as np
 from episodes import nested
 from episodes.errors import ShapeMismatch, TrackMismatch
 
-_CACHE_LINE = 64  # bytes
+CACHE_LINE = 64
+"""In bytes."""
+_HUGE_PAGE = 2 << 20
+_SCALARS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
 class Allocator:
@@ -47,25 +50,38 @@ class Allocator:
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An empty array that begins where a cache line does, so that small rows do not lie across two."""
+    """An empty array that begins where a cache line does, so that small rows do not lie across two.
+
+    A large one begins where a huge page does: the fewer pages, the less a draw waits for their addresses.
+    """
     if dtype.hasobject or not dtype.itemsize:
         return np.empty(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
-    memory = np.empty(nbytes + _CACHE_LINE, np.uint8)
-    start = -memory.ctypes.data % _CACHE_LINE
+    boundary = _HUGE_PAGE if nbytes >= _HUGE_PAGE else CACHE_LINE
+    memory = np.empty(nbytes + boundary, np.uint8)
+    start = -memory.ctypes.data % boundary
     return memory[start : start + nbytes].view(dtype).reshape(shape)
 
 
 class TrackRing:
-    """One track: nested arrays [size + 1, ...], the last row zeros."""
+    """One track: nested arrays [size + 1, ...], the last row zeros.
 
-    __slots__ = ("data", "name", "plain", "size")
+    Attributes:
+        items: the same memory as an array [size + 1] with an element for each item, which gathers faster; None where
+            items are nested or too large for that.
+    """
+
+    __slots__ = ("data", "items", "name", "plain", "size")
 
     def __init__(self, name: str, size: int, data: Any) -> None:
         self.name = name
         self.size = size
         self.plain = nested.is_leaf(data)
+        self._hold(data)
+
+    def _hold(self, data: Any) -> None:
         self.data = data
+        self.items = as_scalars(data) if self.plain else None
 
     @staticmethod
     def like(name: str, size: int, items: Any, allocator: Allocator) -> TrackRing:
@@ -101,7 +117,7 @@ class TrackRing:
         start = number % self.size
         if self.plain:
             if rows is not None:
-                items = picked(items, rows)
+                items = items[rows] if items.ndim == 1 else picked(items, rows)
             stop = start + len(items)
             if stop <= self.size:
                 self.data[start:stop] = items
@@ -116,8 +132,12 @@ class TrackRing:
 
     def take(self, positions: np.ndarray) -> Any:
         """The items at the positions [...]: nested arrays [..., ...], copied."""
+        items, data = self.items, self.data
+        if items is not None:
+            found = items[positions]
+            return found if items is data else np.ndarray(positions.shape + data.shape[1:], data.dtype, found)
         if self.plain:
-            return gathered(self.data, positions)
+            return gathered(data, positions)
         return nested.map_leaves(lambda leaf: gathered(leaf, positions), self.data)
 
     def resize(self, size: int, first: int, stop: int, allocator: Allocator) -> None:
@@ -131,15 +151,25 @@ class TrackRing:
             allocator.discard(old)
             return new
 
-        self.data = nested.map_leaves(moved, self.data)
+        self._hold(nested.map_leaves(moved, self.data))
         self.size = size
+
+
+def as_scalars(data: np.ndarray) -> np.ndarray | None:
+    """The array [n, ...] as one [n] of the same memory, its elements whole items; None if items are large or objects."""
+    if data.ndim == 1:
+        return data
+    scalar = _SCALARS.get(data.itemsize * math.prod(data.shape[1:]))
+    if scalar is None or data.dtype.hasobject:
+        return None
+    return data.reshape(len(data), -1).view(scalar)[:, 0]
 
 
 def picked(items: np.ndarray, rows: slice | np.ndarray | None) -> np.ndarray:
     """`items[rows]`, or all of them."""
     if rows is None:
         return items
-    return items[rows] if isinstance(rows, slice) else items.take(rows, 0)
+    return items[rows] if items.ndim == 1 or isinstance(rows, slice) else items.take(rows, 0)
 
 
 def gathered(ring: np.ndarray, positions: np.ndarray) -> np.ndarray:

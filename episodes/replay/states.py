@@ -45,6 +45,7 @@ def set_ring_state(ring: LinkedRing, state: dict[str, Any]) -> None:
     for name, items in state["tracks"].items():
         ring.tracks[name].write(0, items)
     ring.links.set_state(state["links"])
+    ring.put_beside()
     ring.table.set_state(state["table"])
     ring.infos = InfoSegments()
     ring.infos.starts, ring.infos.parts = map(list, state["infos"])

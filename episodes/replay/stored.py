@@ -28,7 +28,7 @@ def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_spac
         extra_model_outputs={
             key: _read(track.data, slots) for key, track in ring.tracks.items() if key not in STEP_TRACKS
         },
-        id_=table.ids[entry],
+        id_=table.id_of(entry),
         t_started=int(ring.links.t[table.first[entry]]),
         agent_id=facts.agent_id,
         module_id=facts.module_id,

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from episodes.packing import random_ids
+
 NONE = -1
 """Stands where no entry is."""
 
@@ -30,14 +32,14 @@ class EpisodeTable:
 
     Attributes (over entries):
         first, last: positions of the oldest and the newest step that is there, int64 arrays.
-        ids, facts: the episodes' ids and what else is known of them, lists.
+        facts: what else is known of the episodes, a list; their ids are given by `id_of`.
         order: the entries in use, in no particular order; uniform draws of episodes draw from it.
         free: the other entries.
     """
 
     def __init__(self) -> None:
         self.first, self.last = np.zeros((2, _FIRST_SIZE), np.int64)
-        self.ids = [""] * _FIRST_SIZE
+        self._ids = [""] * _FIRST_SIZE  # "" for one that nobody asked for yet
         self.facts = [NO_FACTS] * _FIRST_SIZE
         self.order: list[int] = []
         self.free = list(range(_FIRST_SIZE - 1, -1, -1))
@@ -51,52 +53,73 @@ class EpisodeTable:
         """The entries [n] of the ids; NONE where an id is not there."""
         return np.fromiter(map(self._entries.get, ids, repeat(NONE)), np.int64)
 
-    def open(self, ids: Sequence[str], first: np.ndarray) -> np.ndarray:
-        """New entries [n] for episodes with these ids, whose first steps are at the positions `first` [n]."""
-        while len(self.free) < len(ids):
+    def id_of(self, entry: int) -> str:
+        """The id of an entry's episode. One that was opened without an id gets it now, for good."""
+        id_ = self._ids[entry]
+        if not id_:
+            id_ = random_ids(1).item()
+            self._name(entry, id_)
+        return id_
+
+    def open(self, ids: Sequence[str] | None, first: np.ndarray) -> np.ndarray:
+        """New entries [n] for episodes with these ids, whose first steps are at the positions `first` [n].
+
+        Without ids, an episode has a random one as soon as somebody asks: few of those that come and go are asked for.
+        """
+        while len(self.free) < len(first):
             self._grow()
-        entries = self.free[len(self.free) - len(ids) :]
-        del self.free[len(self.free) - len(ids) :]
-        for place, (entry, id_) in enumerate(zip(entries, ids, strict=True), len(self.order)):
-            self.ids[entry] = id_
-            self._entries[id_] = entry
+        entries = self.free[len(self.free) - len(first) :]
+        del self.free[len(self.free) - len(first) :]
+        for place, entry in enumerate(entries, len(self.order)):
             self._place[entry] = place
         self.order += entries
+        if ids is not None:
+            for entry, id_ in zip(entries, ids, strict=True):
+                self._name(entry, id_)
         found = np.array(entries, np.int64)
         self.first[found] = first
         return found
 
+    def _name(self, entry: int, id_: str) -> None:
+        self._ids[entry] = id_
+        self._entries[id_] = entry
+
     def close(self, entries: Iterable[int]) -> None:
         """Forget episodes that have no step in the ring any more."""
+        order, places = self.order, self._place
         for entry in entries:
-            del self._entries[self.ids[entry]]
+            if self._ids[entry]:
+                del self._entries[self._ids[entry]]
+                self._ids[entry] = ""
             self.facts[entry] = NO_FACTS
             self.free.append(entry)
-            moved, place = self.order.pop(), self._place[entry]
+            moved, place = order.pop(), places[entry]
             if moved != entry:
-                self.order[place] = moved
-                self._place[moved] = place
+                order[place] = moved
+                places[moved] = place
 
     def get_state(self) -> dict[str, Any]:
         """All entries, used and free, as a dict that shares no memory."""
+        for entry in self.order:
+            self.id_of(entry)
         facts = [tuple(fact) for fact in self.facts]
-        lists = {"ids": list(self.ids), "facts": facts, "order": list(self.order), "free": list(self.free)}
+        lists = {"ids": list(self._ids), "facts": facts, "order": list(self.order), "free": list(self.free)}
         return {"first": self.first.copy(), "last": self.last.copy(), **lists}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Be what a table was."""
         self.first, self.last = state["first"].copy(), state["last"].copy()
-        self.ids, self.order, self.free = list(state["ids"]), list(state["order"]), list(state["free"])
+        self._ids, self.order, self.free = list(state["ids"]), list(state["order"]), list(state["free"])
         self.facts = [EpisodeFacts(*fact) for fact in state["facts"]]
-        self._entries = {self.ids[entry]: entry for entry in self.order}
-        self._place = [0] * len(self.ids)
+        self._entries = {self._ids[entry]: entry for entry in self.order}
+        self._place = [0] * len(self._ids)
         for place, entry in enumerate(self.order):
             self._place[entry] = place
 
     def _grow(self) -> None:
-        size = len(self.ids)
+        size = len(self._ids)
         self.first, self.last = np.tile(self.first, 2), np.tile(self.last, 2)
-        self.ids += [""] * size
+        self._ids += [""] * size
         self.facts += [NO_FACTS] * size
         self._place += [0] * size
         self.free += range(2 * size - 1, size - 1, -1)
