@@ -18,7 +18,7 @@ from episodes.replay import draws
 from episodes.replay.chunk_blocks import add_pack
 from episodes.replay.draws import Extents, Windows
 from episodes.replay.gathering import checked_keys, columns_of, followed, states_before
-from episodes.replay.linked_ring import REWARDS, LinkedRing
+from episodes.replay.linked_ring import LinkedRing
 from episodes.replay.recorder import ReplayRecorder
 from episodes.replay.ring import Allocator
 from episodes.replay.states import ring_state, set_ring_state

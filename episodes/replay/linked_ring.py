@@ -127,9 +127,7 @@ class LinkedRing:
         small = {name: items for name, items in tracks.items() if is_small(items)}
         self._make_records(small, self.allocator)
         self.tracks = {
-            name: self._recorded(name)
-            if name in small
-            else TrackRing.like(name, self.capacity, items, self.allocator)
+            name: self._recorded(name) if name in small else TrackRing.like(name, self.capacity, items, self.allocator)
             for name, items in tracks.items()
         }
         self._own_tracks = [ring for name, ring in self.tracks.items() if name not in small]

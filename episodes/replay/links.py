@@ -71,7 +71,7 @@ class StepLinks:
         for array, values in zip(self._arrays, links, strict=True):
             array[: len(values)] = values
 
-    def unlink(self, slots: np.ndarray) -> np.ndarray:
+    def unlink(self, slots: slice | np.ndarray) -> np.ndarray:
         """Take the oldest steps out; the positions [k] of their followers, their own where there is none."""
         following = self.next[slots]
         self.previous[following] = following

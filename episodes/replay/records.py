@@ -10,12 +10,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from episodes.replay.ring import CACHE_LINE, Allocator
+from episodes.replay.ring import CACHE_LINE, SMALL, Allocator
 
 Fields = Mapping[str, np.ndarray]
 """By name, arrays [k, ...] that show what the items of a field are like."""
-
-_MOST_BYTES = 16  # of a small item
 
 
 class StepRecords:
@@ -55,7 +53,7 @@ def item_bytes(items: np.ndarray) -> int:
 
 def is_small(items: object) -> bool:
     """Whether the items [k, ...] of a track belong into records."""
-    return isinstance(items, np.ndarray) and items.dtype.kind in "biuf" and item_bytes(items) <= _MOST_BYTES
+    return isinstance(items, np.ndarray) and items.dtype.kind in "biuf" and 0 < item_bytes(items) <= SMALL
 
 
 def fits_in_a_line(needed: Fields) -> bool:

@@ -18,8 +18,8 @@ from episodes.errors import ShapeMismatch, TrackMismatch
 
 CACHE_LINE = 64
 """In bytes."""
-_HUGE_PAGE = 2 << 20
-_SCALARS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+SMALL = 16
+"""Bytes of an item up to which it is moved as a whole."""
 
 
 class Allocator:
@@ -50,16 +50,12 @@ class Allocator:
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An empty array that begins where a cache line does, so that small rows do not lie across two.
-
-    A large one begins where a huge page does: the fewer pages, the less a draw waits for their addresses.
-    """
+    """An empty array that begins where a cache line does, so that small rows do not lie across two."""
     if dtype.hasobject or not dtype.itemsize:
         return np.empty(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
-    boundary = _HUGE_PAGE if nbytes >= _HUGE_PAGE else CACHE_LINE
-    memory = np.empty(nbytes + boundary, np.uint8)
-    start = -memory.ctypes.data % boundary
+    memory = np.empty(nbytes + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
     return memory[start : start + nbytes].view(dtype).reshape(shape)
 
 
@@ -72,6 +68,7 @@ class TrackRing:
     """
 
     __slots__ = ("data", "items", "name", "plain", "size")
+    items: Any
 
     def __init__(self, name: str, size: int, data: Any) -> None:
         self.name = name
@@ -156,13 +153,13 @@ class TrackRing:
 
 
 def as_scalars(data: np.ndarray) -> np.ndarray | None:
-    """The array [n, ...] as one [n] of the same memory, its elements whole items; None if items are large or objects."""
+    """The array [n, ...] as one [n] of the same memory, an element an item; None if items are large or objects."""
     if data.ndim == 1:
         return data
-    scalar = _SCALARS.get(data.itemsize * math.prod(data.shape[1:]))
-    if scalar is None or data.dtype.hasobject:
+    nbytes = data.itemsize * math.prod(data.shape[1:])
+    if data.dtype.hasobject or not 0 < nbytes <= SMALL:
         return None
-    return data.reshape(len(data), -1).view(scalar)[:, 0]
+    return data.reshape(len(data), -1).view((np.void, nbytes))[:, 0]
 
 
 def picked(items: np.ndarray, rows: slice | np.ndarray | None) -> np.ndarray:

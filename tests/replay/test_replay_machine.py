@@ -14,15 +14,34 @@ from episodes.single_agent import SingleAgentEpisode
 from tests.reference_replay import ReferenceReplay, Transition
 
 GAMMA = 0.9
+KINDS = {
+    "a number": np.zeros((), np.float64),
+    "12 bytes": np.zeros(3, np.float32),
+    "16 bytes": np.zeros((2, 4), np.uint16),
+    "more than a record holds twice": np.zeros(8, np.float32),
+}
+"""What observations are like: small ones stand in the records of their steps."""
 
 
-def chunk_of(steps: list[Transition], lookback: int = 0) -> SingleAgentEpisode:
-    """The steps as a chunk; the first `lookback` of them come before it."""
+def shown(observations: np.ndarray, kind: np.ndarray) -> np.ndarray:
+    """Observations [..., ...] of the kind, each of which is one number all over, as these numbers [...]."""
+    flat = observations.reshape(*observations.shape[: observations.ndim - kind.ndim], -1)
+    assert (flat == flat[..., :1]).all()
+    assert observations.dtype == kind.dtype
+    return flat[..., 0]
+
+
+def info_of(seen: float, has_infos: bool) -> dict[str, float]:
+    return {"seen": seen} if has_infos else {}
+
+
+def chunk_of(steps: list[Transition], kind: np.ndarray, has_infos: bool, lookback: int = 0) -> SingleAgentEpisode:
+    """The steps as a chunk with such observations; the first `lookback` of them come before it."""
     observations = [steps[0].obs, *(s.new_obs for s in steps)]
     return SingleAgentEpisode(
         steps[0].id_,
-        observations=[np.float64(x) for x in observations],
-        infos=[{"seen": x} for x in observations],
+        observations=[np.full_like(kind, x) for x in observations],
+        infos=[info_of(x, has_infos) for x in observations],
         actions=[s.action for s in steps],
         rewards=[s.reward for s in steps],
         extra_model_outputs={"vf_preds": [2 * s.obs for s in steps]},
@@ -35,8 +54,11 @@ def chunk_of(steps: list[Transition], lookback: int = 0) -> SingleAgentEpisode:
 
 
 class ReplayMachine(RuleBasedStateMachine):
-    @initialize(capacity=st.integers(1, 40), seed=st.integers(0, 5))
-    def begin(self, capacity: int, seed: int) -> None:
+    @initialize(
+        capacity=st.integers(1, 40), seed=st.integers(0, 5), kind=st.sampled_from(list(KINDS)), has_infos=st.booleans()
+    )
+    def begin(self, capacity: int, seed: int, kind: str, has_infos: bool) -> None:
+        self.kind, self.has_infos = KINDS[kind], has_infos
         self.buffer = EpisodeReplayBuffer(capacity, seed=seed)
         self.reference = ReferenceReplay(capacity)
         self.history: dict[str, list[Transition]] = {}  # of the episodes that go on
@@ -75,7 +97,7 @@ class ReplayMachine(RuleBasedStateMachine):
                 id_, data.draw(st.integers(1, 12)), data.draw(st.sampled_from(["cut", "terminated", "truncated"]))
             )
             lookback = data.draw(st.integers(0, min(3, len(past))))
-            chunks.append(chunk_of([*past[len(past) - lookback :], *steps], lookback))
+            chunks.append(chunk_of([*past[len(past) - lookback :], *steps], self.kind, self.has_infos, lookback))
             self.reference.add_chunk(steps)
         self.buffer.add(EpisodePack.from_episodes(chunks) if as_pack else chunks)
 
@@ -85,7 +107,7 @@ class ReplayMachine(RuleBasedStateMachine):
         ids = data.draw(st.permutations(list(self.history)))
         chunks = []
         for id_ in ids:
-            chunks.append(chunk_of(steps := self.grow(id_, 1, "cut")))
+            chunks.append(chunk_of(steps := self.grow(id_, 1, "cut"), self.kind, self.has_infos))
             self.reference.add_chunk(steps)
         self.buffer.add(chunks)
 
@@ -116,6 +138,7 @@ class ReplayMachine(RuleBasedStateMachine):
     def sample(self, n_step: int, stack: int) -> None:
         keys = ["obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "vf_preds", "t", "eps_id", "infos"]
         batch = self.buffer.sample(20, n_step=n_step, gamma=GAMMA, stack=stack, keys=[*keys, "agent_id"])
+        batch["obs"], batch["new_obs"] = shown(batch.obs, self.kind), shown(batch.new_obs, self.kind)
         for i, step in enumerate(self.drawn(batch.indices)):
             path = self.reference.forward(step, n_step)
             seen = self.reference.stack(step, stack, after=False), self.reference.stack(path[-1], stack, after=True)
@@ -125,7 +148,8 @@ class ReplayMachine(RuleBasedStateMachine):
             assert np.isclose(batch.rewards[i], sum(s.reward * GAMMA**k for k, s in enumerate(path)))
             assert (batch.terminateds[i], batch.truncateds[i]) == (path[-1].terminated, path[-1].truncated)
             assert (batch.n_step[i], batch.vf_preds[i]) == (len(path), 2 * step.obs)
-            assert (batch.t[i], batch.eps_id[i], batch.infos[i]) == (step.t, step.id_, {"seen": path[-1].new_obs})
+            assert (batch.t[i], batch.eps_id[i]) == (step.t, step.id_)
+            assert batch.infos[i] == info_of(path[-1].new_obs, self.has_infos)
             assert batch.agent_id[i] == f"agent of {step.id_}"
 
     @rule(
@@ -137,6 +161,7 @@ class ReplayMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.buffer) > 0)
     def sample_sequences(self, length: int, burn_in: int, lookback: int, boundary: str) -> None:
         batch = self.buffer.sample_sequences(6, length, burn_in=burn_in, lookback=lookback, boundary=boundary)
+        batch["obs"], batch["new_obs"] = shown(batch.obs, self.kind), shown(batch.new_obs, self.kind)
         for i in range(6):
             learned = np.flatnonzero(batch.loss_mask[i])
             assert np.array_equal(learned, np.arange(learned[0], learned[-1] + 1))
@@ -178,11 +203,12 @@ class ReplayMachine(RuleBasedStateMachine):
         for episode in [*found, *self.buffer.sample_episodes(3)]:
             steps = stored[episode.id_]
             episode.validate()
-            assert episode.get_observations().tolist() == [steps[0].obs, *(s.new_obs for s in steps)]
+            assert shown(episode.get_observations(), self.kind).tolist() == [steps[0].obs, *(s.new_obs for s in steps)]
             assert episode.get_actions().tolist() == [s.action for s in steps]
             assert episode.get_rewards().tolist() == [s.reward for s in steps]
             assert episode.get_extra_model_outputs("vf_preds").tolist() == [2 * s.obs for s in steps]
-            assert [info["seen"] for info in episode.infos] == [steps[0].obs, *(s.new_obs for s in steps)]
+            seen = [steps[0].obs, *(s.new_obs for s in steps)]
+            assert list(episode.infos) == [info_of(x, self.has_infos) for x in seen]
             assert episode.t_started == steps[0].t
             assert (episode.is_terminated, episode.is_truncated) == (steps[-1].terminated, steps[-1].truncated)
             assert episode.agent_id == f"agent of {episode.id_}"

@@ -98,8 +98,9 @@ def test_recording_straight_into_a_buffer_equals_adding_packs(
         assert len(straight) == len(packed)
         if number % 5 == 0:
             assert stored(straight) == stored(packed)
-            first, second = straight.sample(8, n_step=3, stack=2), packed.sample(8, n_step=3, stack=2)
-            assert all(np.array_equal(values, second[key]) for key, values in first.items())
+            for stack in (1, 2):
+                first, second = straight.sample(8, n_step=3, stack=stack), packed.sample(8, n_step=3, stack=stack)
+                assert all(np.array_equal(values, second[key]) for key, values in first.items())
     assert stored(straight) == stored(packed)
 
 
