@@ -250,6 +250,17 @@ class VectorRecorder:
             self._go_on(chunks, pack)
         return pack
 
+    def forget(self) -> None:
+        """Drop what was recorded since the last take, when somebody else keeps it; ongoing episodes go on."""
+        passed = self._rows.num_rows - 1 - self._base
+        if passed > 0:
+            ages = self.ages
+            ids = np.where(ages < passed, "", self._ids)
+            for (row, env), id_ in self._named.items():
+                if row == self._base + passed - ages[env]:
+                    ids[env] = id_
+            self._move_on(ages.copy(), ids)
+
     def _find_chunks(self, envs: Any) -> Chunks:
         span = slice(self._base, self._rows.num_rows)
         room = np.minimum(self._base_ages, min(self.len_lookback_buffer, self._rows.lookback_at(self._base)))
@@ -334,14 +345,22 @@ class VectorRecorder:
             ids[i] = self._named.get(key, ids[i])
 
     def _go_on(self, chunks: Chunks, pack: EpisodePack) -> None:
-        """Move the newest row, and those that lookbacks reach, to the front."""
         last = self._rows.num_rows - 1
         open_ = np.flatnonzero((chunks.last_rows == last) & ~self._rows.replaced.data[last, chunks.envs])
         envs = chunks.envs[open_]
-        self._base_ages[:] = 0
-        self._base_ages[envs] = pack.t_started[open_] + chunks.lengths[open_]
-        self._ids[:] = ""
-        self._ids[envs] = pack.ids[open_]
+        ages, ids = np.zeros_like(self._base_ages), np.full_like(self._ids, "")
+        ages[envs] = pack.t_started[open_] + chunks.lengths[open_]
+        ids[envs] = pack.ids[open_]
+        self._move_on(ages, ids)
+
+    def _move_on(self, ages: np.ndarray, ids: np.ndarray) -> None:
+        """Move the newest row, and those that lookbacks reach, to the front.
+
+        Args:
+            ages, ids: of the episodes [N] that go on there.
+        """
+        last = self._rows.num_rows - 1
+        self._base_ages, self._ids = ages, ids
         for (row, env), id_ in self._named.items():
             if row == last:
                 self._ids[env] = id_
@@ -351,7 +370,7 @@ class VectorRecorder:
         self._last_observations.clear()
         self._reset_infos = [replace(one, row=one.row - first) for one in self._reset_infos if one.row >= first]
         self._base = last - first
-        self._ages[:] = self._base_ages
+        self._ages[:] = ages
         self._num_aged = self._base + 1
 
 

@@ -22,32 +22,15 @@ from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, Wron
 from episodes.ongoing import OngoingEpisodes
 from episodes.pack import EpisodePack
 from episodes.recorder import VectorRecorder, final_observations_of
+from episodes.replay import EpisodeReplayBuffer
 from runners.counts import check_counts
 from runners.hooks import calls_of
+from runners.policies import Policy, unhooked
+from runners.replay_feed import ReplayFeed
 from runners.stats import CollectStats, RunningReturns
 from runners.vector_envs import EnvLike, autoreset_mode_of, make_vector_env
 
 __all__ = ["SingleAgentEnvRunner"]
-
-Policy = Callable[..., dict[str, Any]]
-
-
-def unhooked(policy: Any) -> Any:
-    """The policy's own `forward` where its call would do nothing else: a module without hooks, 2 us a call saved."""
-    if type(policy).__call__ is not torch.nn.Module.__call__:
-        return policy
-    everywhere = torch.nn.modules.module
-    hooks = (
-        policy._forward_hooks,
-        policy._forward_pre_hooks,
-        policy._backward_hooks,
-        policy._backward_pre_hooks,
-        everywhere._global_forward_hooks,
-        everywhere._global_forward_pre_hooks,
-        everywhere._global_backward_hooks,
-        everywhere._global_backward_pre_hooks,
-    )
-    return policy if any(hooks) or policy._compiled_call_impl is not None else policy.forward
 
 
 class SingleAgentEnvRunner:
@@ -105,6 +88,7 @@ class SingleAgentEnvRunner:
             len_lookback_buffer=max(checked_lookback(len_lookback_buffer), getattr(self.env_to_module, "lookback", 0)),
         )
         self._running = RunningReturns(self.num_envs)
+        self._feed: ReplayFeed | None = None  # of the last call, when it was `sample_into`
         self._on_step = calls_of(hooks, "on_step")
         self._on_episode_end = calls_of(hooks, "on_episode_end")
         self._is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
@@ -181,13 +165,53 @@ class SingleAgentEnvRunner:
             EpisodeStateError: the runner is closed.
         """
         check_counts(num_timesteps, num_episodes)
-        if self._closed:
-            raise EpisodeStateError("sample after close(); make a new runner")
+        self._feed = None
         began = perf_counter()
-        if self._needs_reset or force_reset or num_episodes is not None:
-            self._reset()
+        self._begin(force_reset or num_episodes is not None)
         if num_episodes is not None:
             self._recorder.take()  # what a call that failed has left
+        self._run(num_timesteps, num_episodes, explore, random_actions)
+        pack = self._take(num_episodes)
+        self._count(CollectStats(pack.num_steps, perf_counter() - began, *self._ended))
+        return pack
+
+    def sample_into(
+        self,
+        buffer: EpisodeReplayBuffer,
+        *,
+        num_timesteps: int,
+        explore: bool = True,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> CollectStats:
+        """As `sample`, with every vector step written straight into a replay buffer instead of a pack.
+
+        Episodes go on from call to call. The first call with a buffer, and the first after a `sample`, begins new ones.
+
+        Raises:
+            InvalidArgument: a count below 1, or a buffer too small for the runner's environments.
+            EpisodeStateError: the runner is closed.
+        """
+        check_counts(num_timesteps, None)
+        began = perf_counter()
+        feed = self._feed
+        if feed is None or feed.buffer is not buffer:
+            feed = self._feed = ReplayFeed(buffer, self.num_envs, self.autoreset_mode)
+            force_reset = True
+        self._begin(force_reset)
+        self._run(num_timesteps, None, explore, random_actions)
+        self._recorder.forget()
+        num_steps, *ended = feed.take()
+        self._count(CollectStats(num_steps, perf_counter() - began, *ended))
+        return self.stats
+
+    def _begin(self, reset: bool) -> None:
+        if self._closed:
+            raise EpisodeStateError("sample after close(); make a new runner")
+        if self._needs_reset or reset:
+            self._reset()
+
+    def _run(self, num_timesteps: int | None, num_episodes: int | None, explore: bool, random_actions: bool) -> None:
         act = self._random_actions if random_actions else self._policy_actions
         self._call_policy = unhooked(self.policy)
         self._rewrites = getattr(self.env_to_module, "rewrites", self._rewrite is not _unchanged)
@@ -200,11 +224,11 @@ class SingleAgentEnvRunner:
         except BaseException:
             self._needs_reset = True  # the environments may be a step ahead of what is recorded
             raise
-        pack = self._take(num_episodes)
-        self.stats = CollectStats(pack.num_steps, perf_counter() - began, *self._ended)
-        self.num_steps += self.stats.num_steps
-        self.num_episodes += self.stats.num_episodes
-        return pack
+
+    def _count(self, stats: CollectStats) -> None:
+        self.stats = stats
+        self.num_steps += stats.num_steps
+        self.num_episodes += stats.num_episodes
 
     def _reset(self) -> None:
         """Begin new episodes everywhere; those that were going on are cut."""
@@ -212,6 +236,8 @@ class SingleAgentEnvRunner:
         self._reset_seed = None
         self._observations = self._rewrite(observations)
         self._recorder.reset(self._observations, infos)
+        if self._feed is not None:
+            self._feed.reset(self._observations, infos)
         self._needs_reset = False
         self._ignored_actions = None
 
@@ -275,7 +301,10 @@ class SingleAgentEnvRunner:
         if self._rewrites:
             observations = self._rewrite(observations, recorder.episodes)
         self._observations = observations
-        recorder.step(observations, actions, rewards, terminateds, truncateds, infos, outputs, final_observations=last)
+        row = (observations, actions, rewards, terminateds, truncateds, infos)
+        recorder.step(*row, outputs, final_observations=last)
+        if self._feed is not None:
+            self._feed.step(*row, self._with_log_probs(outputs, actions), final_observations=last)
         if self._watches_endings:
             self._after_step(terminateds | truncateds)
         if self._skips_ignored:
@@ -284,6 +313,10 @@ class SingleAgentEnvRunner:
         for call in self._on_step:
             call(self)
         return terminateds, truncateds
+
+    def _with_log_probs(self, outputs: dict[str, Any], actions: Any) -> dict[str, Any]:
+        found = None if self._late_log_probs is None else self._late_log_probs.log_probs(outputs, actions)
+        return outputs if found is None else {**outputs, Columns.ACTION_LOGP: found}
 
     def _last_observations(self, infos: dict[str, Any], done: np.ndarray) -> Any:
         if not np.count_nonzero(done):
@@ -305,6 +338,8 @@ class SingleAgentEnvRunner:
         fresh = self._rewrite(nested.take(observations, envs))
         self._observations = nested.map_leaves(lambda row, new: _with_rows(row, envs, new), self._observations, fresh)
         self._recorder.reset(self._observations, infos, done)
+        if self._feed is not None:
+            self._feed.reset(self._observations, infos, done)
 
     def _take(self, num_episodes: int | None) -> EpisodePack:
         """What was recorded; of whole episodes, each environment's first ones up to its quota."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 
 from connectors.connector import Batch, Connector
@@ -110,14 +112,19 @@ class GetActions(Connector):
 
         The pack itself where it has them, or has no "action_dist_inputs".
         """
-        inputs = pack.extra_model_outputs.get(Columns.ACTION_DIST_INPUTS)
-        if inputs is None or Columns.ACTION_LOGP in pack.extra_model_outputs:
+        log_probs = self.log_probs(pack.extra_model_outputs, pack.actions)
+        if log_probs is None:
             return pack
-        distribution = self._distribution or self._make_distribution()
-        rows, actions = tensor_of(inputs), nested.map_leaves(tensor_of, pack.actions)
-        with torch.no_grad():
-            log_probs = distribution.log_prob(rows, actions).numpy()
         return pack.replace(extra_model_outputs={**pack.extra_model_outputs, Columns.ACTION_LOGP: log_probs})
+
+    def log_probs(self, outputs: Mapping[str, Any], actions: Any) -> np.ndarray | None:
+        """The "action_logp" [n] of the actions [n, ...]; None where the outputs have it, or no "action_dist_inputs"."""
+        inputs = outputs.get(Columns.ACTION_DIST_INPUTS)
+        if inputs is None or Columns.ACTION_LOGP in outputs:
+            return None
+        distribution = self._distribution or self._make_distribution()
+        with torch.no_grad():
+            return distribution.log_prob(tensor_of(inputs), nested.map_leaves(tensor_of, actions)).numpy()
 
     def _make_distribution(self) -> ActionDistribution:
         if self.input_action_space is None:

@@ -1,0 +1,201 @@
+"""What a runner writes straight into a replay buffer is what adding its packs would have put there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from connectors import env_to_module_pipeline
+from connectors.env_to_module import FrameStacking
+from episodes import nested
+from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.recorder import VectorRecorder
+from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from learners import LSTMPolicy, MLPPolicy
+from runners import SingleAgentEnvRunner
+
+MODES = list(AutoresetMode)
+
+
+class Walk(gym.Env):
+    """A walk whose observations depend on all actions; episodes of random lengths end either way."""
+
+    observation_space = spaces.Box(-1e6, 1e6, (3,), np.float32)
+    action_space = spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.left = int(self.np_random.integers(1, 8))
+        self.place = self.np_random.normal(size=3).astype(np.float32)
+        return self.place, {"left": self.left}
+
+    def step(self, action: int) -> Any:
+        self.left -= 1
+        self.place = self.place + np.float32([action, -action, 1])
+        done, how = self.left == 0, bool(self.np_random.integers(2))
+        return self.place, float(self.place.sum()), done and how, done and not how, {"left": self.left}
+
+
+def runner(mode: AutoresetMode, num_envs: int = 3, **options: Any) -> SingleAgentEnvRunner:
+    envs = SyncVectorEnv([Walk for _ in range(num_envs)], autoreset_mode=mode)
+    return SingleAgentEnvRunner(envs, options.pop("policy", None), seed=1, **options)
+
+
+def flat(items: Any) -> list[Any]:
+    return [leaf.tolist() for leaf in nested.leaves(items)]
+
+
+def stored(buffer: EpisodeReplayBuffer) -> list[tuple[Any, ...]]:
+    """Everything in a buffer but the random ids and the order."""
+    return sorted(
+        (
+            episode.get_observations().tolist(),
+            episode.get_actions().tolist(),
+            episode.get_rewards().tolist(),
+            [(key, flat(episode.get_extra_model_outputs(key))) for key in sorted(episode.extra_model_outputs)],
+            [[(key, int(value)) for key, value in info.items()] for info in episode.infos],
+            (episode.t_started, episode.is_terminated, episode.is_truncated),
+        )
+        for episode in buffer.iter_episodes()
+    )
+
+
+def pipeline_with_stacks(env: gym.Env) -> Any:
+    return env_to_module_pipeline(env.observation_space, env.action_space, pieces=[FrameStacking(num_frames=2)])
+
+
+@pytest.mark.parametrize("policy", ["none", "MLP", "LSTM", "MLP on frame stacks"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_fed_buffer_holds_what_added_packs_hold(mode: AutoresetMode, policy: str) -> None:
+    def make() -> SingleAgentEnvRunner:
+        torch.manual_seed(0)
+        if policy == "none":
+            return runner(mode)
+        if policy == "LSTM":
+            return runner(mode, policy=LSTMPolicy(Walk.observation_space, Walk.action_space))
+        if policy == "MLP":
+            return runner(mode, policy=MLPPolicy(Walk.observation_space, Walk.action_space))
+        space = spaces.Box(-1e6, 1e6, (6,), np.float32)
+        net = MLPPolicy(space, Walk.action_space)
+        return runner(mode, policy=net, env_to_module=pipeline_with_stacks(Walk()))
+
+    fed, added = EpisodeReplayBuffer(300, seed=0), EpisodeReplayBuffer(300, seed=0)
+    feeds, adds = make(), make()
+    random_actions = policy == "none"
+    for num_timesteps in (1, 3, 20, 2, 50, 1, 7):
+        stats = feeds.sample_into(fed, num_timesteps=num_timesteps, random_actions=random_actions)
+        added.add(adds.sample(num_timesteps=num_timesteps, random_actions=random_actions))
+        assert stored(fed) == stored(added)
+        assert stats is feeds.stats
+        assert stats.num_steps == adds.stats.num_steps >= num_timesteps
+        assert sorted(stats.returns.tolist()) == pytest.approx(sorted(adds.stats.returns.tolist()))
+        assert sorted(stats.lengths.tolist()) == sorted(adds.stats.lengths.tolist())
+    assert feeds.num_steps == adds.num_steps
+    assert feeds.num_episodes == adds.num_episodes > 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sampling_in_between_begins_new_episodes_and_loses_none(mode: AutoresetMode) -> None:
+    one = runner(mode)
+    buffer, other = EpisodeReplayBuffer(500, seed=0), EpisodeReplayBuffer(500, seed=0)
+    first = one.sample_into(buffer, num_timesteps=20, random_actions=True).num_steps
+    pack = one.sample(num_timesteps=20, random_actions=True)
+    assert pack.num_steps >= 20
+    assert pack.t_started.max() > 0  # they go on from what went into the buffer
+    second = one.sample_into(buffer, num_timesteps=20, random_actions=True).num_steps
+    third = one.sample_into(other, num_timesteps=5, random_actions=True).num_steps
+    assert (len(buffer), len(other)) == (first + second, third)
+    for episode in [*buffer.iter_episodes(), *other.iter_episodes()]:
+        episode.validate()
+        assert episode.t_started == 0
+
+
+def test_a_prioritized_buffer_can_be_fed() -> None:
+    buffer = PrioritizedEpisodeReplayBuffer(64, alpha=0.6, beta=0.4, seed=0)
+    one = runner(AutoresetMode.NEXT_STEP)
+    for _ in range(30):
+        one.sample_into(buffer, num_timesteps=4, random_actions=True)
+    assert len(buffer) == 64
+    batch = buffer.sample(32)
+    buffer.update_priorities(batch.indices, np.ones(32))
+
+
+def test_what_a_policy_puts_out_is_stored_with_log_probabilities() -> None:
+    policy = MLPPolicy(Walk.observation_space, Walk.action_space)
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    runner(AutoresetMode.NEXT_STEP, policy=policy).sample_into(buffer, num_timesteps=50)
+    batch = buffer.sample(20, keys=["actions", "action_dist_inputs", "action_logp"])
+    logits = batch.action_dist_inputs
+    expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    assert batch.action_logp == pytest.approx(expected[np.arange(20), batch.actions], abs=1e-5)
+
+
+def test_what_cannot_be_is_said() -> None:
+    one = runner(AutoresetMode.NEXT_STEP, num_envs=8)
+    with pytest.raises(InvalidArgument, match="at most half the buffer's capacity"):
+        one.sample_into(EpisodeReplayBuffer(10), num_timesteps=8)
+    with pytest.raises(InvalidArgument, match="at least 1"):
+        one.sample_into(EpisodeReplayBuffer(100), num_timesteps=0)
+    one.close()
+    with pytest.raises(EpisodeStateError, match="after close"):
+        one.sample_into(EpisodeReplayBuffer(100), num_timesteps=8)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_recorder_that_forgets_goes_on_as_one_that_was_taken_from(mode: AutoresetMode) -> None:
+    envs = SyncVectorEnv([Walk for _ in range(4)], autoreset_mode=mode)
+    taken, forgot = (VectorRecorder(4, autoreset_mode=mode, len_lookback_buffer=2) for _ in range(2))
+    recorders = (taken, forgot)
+    observations, infos = envs.reset(seed=3)
+    for recorder in recorders:
+        recorder.reset(observations, infos)
+    rng = np.random.default_rng(0)
+    looked_at: dict[int, str] = {}
+    for number in range(60):
+        actions = rng.integers(0, 4, 4)
+        row = envs.step(actions)
+        done = row[2] | row[3]
+        for recorder in recorders:
+            recorder.step(row[0], actions, *row[1:])
+        if mode is AutoresetMode.DISABLED and done.any():
+            observations, infos = envs.reset(options={"reset_mask": done})
+            for recorder in recorders:
+                recorder.reset(observations, infos, done)
+        if number % 7 == 3:
+            looked_at = {env: forgot.episodes[env].id_ for env in range(4) if forgot.ages[env]}
+        if number % 5 == 4:
+            taken.take()
+            forgot.forget()
+            ages = taken.ages.tolist()
+            assert forgot.ages.tolist() == ages
+            assert forgot.num_steps == 0
+        if number % 5 == 3:
+            first, second = [list(recorder.episodes) for recorder in recorders]
+            for a, b in zip(first, second, strict=True):
+                assert a.get_observations().tolist() == b.get_observations().tolist()
+                assert a.t_started == b.t_started
+    assert looked_at
+
+
+def test_an_episode_that_was_looked_at_keeps_its_id_when_its_steps_are_forgotten() -> None:
+    envs = SyncVectorEnv([lambda: gym.wrappers.TimeLimit(Walk(), 100)], autoreset_mode=AutoresetMode.SAME_STEP)
+    recorder = VectorRecorder(1, autoreset_mode=AutoresetMode.SAME_STEP)
+    recorder.reset(*envs.reset(seed=0))
+    seen, num_ended = set(), 0
+    for number in range(40):
+        actions = np.zeros(1, np.int64)
+        observations, *rest = envs.step(actions)
+        recorder.step(observations, actions, *rest)
+        num_ended += int(rest[1][0] or rest[2][0])
+        if number % 3:
+            seen.add((num_ended, recorder.episodes[0].id_))
+        if number % 2:
+            recorder.forget()
+            seen.add((num_ended, recorder.episodes[0].id_))
+    assert len(seen) == len({episode for episode, _ in seen}) == len({id_ for _, id_ in seen}) > 3
