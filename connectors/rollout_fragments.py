@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from episodes.autoreset import checked_mode
 from episodes.errors import ChunkMismatch, InvalidArgument, ShapeMismatch
 from episodes.pack import EpisodePack, random_ids, ranges
-from episodes.recorder import checked_mode
 
 
 class BlockEdge:

@@ -161,6 +161,17 @@ def take(nested: Any, rows: Any) -> Any:
     return map_leaves(lambda leaf: leaf[rows], nested)
 
 
+def with_rows(nested: Any, rows: np.ndarray, new: Any) -> Any:
+    """A copy of the arrays [n, ...] with `new` [k, ...] in place of the rows [k]."""
+
+    def changed(leaf: np.ndarray, items: np.ndarray) -> np.ndarray:
+        copy = leaf.copy()
+        copy[rows] = items
+        return copy
+
+    return map_leaves(changed, nested, new)
+
+
 def concatenate(parts: Sequence[Any]) -> Any:
     """The parts, one after another, one concatenate a leaf. Parts without rows say nothing of shape or dtype."""
     if is_leaf(parts[0]):

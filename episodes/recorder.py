@@ -16,7 +16,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from episodes import nested
-from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
+from episodes.autoreset import checked_mode, final_observations_of
+from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.infos import EmptyInfos, Infos, VectorInfos
 from episodes.ongoing import OngoingEpisodes
 from episodes.pack import EpisodePack, random_ids
@@ -372,32 +373,3 @@ class VectorRecorder:
         self._base = last - first
         self._ages[:] = ages
         self._num_aged = self._base + 1
-
-
-def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """The autoreset mode itself; `InvalidArgument` lists the known ones."""
-    try:
-        return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
-    except ValueError:
-        known = ", ".join(repr(known.value) for known in AutoresetMode)
-        raise InvalidArgument(f"autoreset mode {mode!r} is not known; there are {known}") from None
-
-
-def final_observations_of(infos: Mapping[str, Any], envs: np.ndarray) -> Any:
-    """The true last observations, nested arrays [k, ...], of the k environments, out of a vector info.
-
-    `infos["final_obs"]` is an object array with holes, or dense: (nested) arrays [N, ...].
-    """
-    given = infos.get("final_obs")
-    if given is None:
-        raise TrackMismatch(
-            f"environments {envs.tolist()} ended with same-step autoreset, and infos has no 'final_obs' (it has "
-            f"{list(infos)}): their last observations are lost; pass final_observations, or another autoreset_mode"
-        )
-    if not isinstance(given, np.ndarray) or given.dtype != object:
-        return nested.take(nested.map_leaves(np.asarray, given), envs)
-    items = [given[env] for env in envs.tolist()]
-    missing = [env for env, item in zip(envs.tolist(), items, strict=True) if item is None]
-    if missing:
-        raise TrackMismatch(f"environments {missing} ended, and infos['final_obs'] has None for them")
-    return nested.stack(items)

@@ -16,12 +16,13 @@ from connectors.module_to_env.get_actions import GetActions
 from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClipActions
 from connectors.module_to_env.unbatch_items import check_rows
 from episodes import nested
+from episodes.autoreset import final_observations_of
 from episodes.chunks import checked_lookback
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, WrongType
 from episodes.ongoing import OngoingEpisodes
 from episodes.pack import EpisodePack
-from episodes.recorder import VectorRecorder, final_observations_of
+from episodes.recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer
 from runners.counts import check_counts
 from runners.hooks import calls_of
@@ -295,9 +296,7 @@ class SingleAgentEnvRunner:
         """One vector step, recorded; its terminateds and truncateds, bool [N] each."""
         recorder = self._recorder
         observations, rewards, terminateds, truncateds, infos = self.env.step(actions_for_env)
-        last = None
-        if self._is_same_step:
-            last = self._last_observations(infos, terminateds | truncateds)
+        last = self._last_observations(infos, terminateds | truncateds) if self._is_same_step else None
         if self._rewrites:
             observations = self._rewrite(observations, recorder.episodes)
         self._observations = observations
@@ -336,7 +335,7 @@ class SingleAgentEnvRunner:
         observations, infos = self.env.reset(options={"reset_mask": done.copy()})
         envs = np.flatnonzero(done)
         fresh = self._rewrite(nested.take(observations, envs))
-        self._observations = nested.map_leaves(lambda row, new: _with_rows(row, envs, new), self._observations, fresh)
+        self._observations = nested.with_rows(self._observations, envs, fresh)
         self._recorder.reset(self._observations, infos, done)
         if self._feed is not None:
             self._feed.reset(self._observations, infos, done)
@@ -398,9 +397,3 @@ class SingleAgentEnvRunner:
 
 def _unchanged(observations: Any, episodes: Any = None, update: bool = True) -> Any:
     return observations
-
-
-def _with_rows(row: np.ndarray, envs: np.ndarray, new: np.ndarray) -> np.ndarray:
-    changed = row.copy()
-    changed[envs] = new
-    return changed

@@ -13,9 +13,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from episodes import nested
+from episodes.autoreset import checked_mode, final_observations_of
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch
 from episodes.infos import EmptyInfos, Infos, VectorInfos
-from episodes.recorder import checked_mode, final_observations_of
 from episodes.replay.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing
 from episodes.replay.links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
 from episodes.replay.ring import numbers, positions
