@@ -73,6 +73,8 @@ def chunk_rows(seen: Sequence[int], acted: Sequence[int], bounds: tuple[int, int
     """
     begin, end = bounds
     seen, acted = ints(seen), ints(acted)
-    zero = max(bisect_right(seen, begin) - 1, 0)
-    first = min(bisect_left(acted, begin - lookback), zero)
-    return first, zero, bisect_right(seen, end) - 1
+    zero = bisect_right(seen, begin) - 1
+    if zero < 0:
+        zero = 0
+    first = bisect_left(acted, begin - lookback, 0, zero) if zero else 0
+    return first, zero, bisect_right(seen, end, zero) - 1
