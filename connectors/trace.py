@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,19 @@ class ColumnSummary:
         return f"{self.kind} {self.dtype}{list(self.shape)}"
 
 
+def fingerprints(batch: dict[str, Any]) -> dict[str, Any]:
+    """What tells whether a leaf was rewritten: a checksum of what is in memory, the object itself elsewhere."""
+    return {path: _fingerprint(leaf) for path, leaf in nested.flatten(batch).items() if path}
+
+
+def _fingerprint(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" and leaf.dtype != torch.bfloat16:
+        leaf = leaf.detach().numpy()
+    if isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
+        return zlib.crc32(leaf.tobytes())
+    return id(leaf)
+
+
 def summarise(batch: dict[str, Any]) -> dict[str, ColumnSummary]:
     """The summaries of a batch's leaves by path (`obs`, `state_in/h`)."""
     return {path: ColumnSummary.of(leaf) for path, leaf in nested.flatten(batch).items() if path}
@@ -47,17 +61,23 @@ def summarise(batch: dict[str, Any]) -> dict[str, ColumnSummary]:
 
 @dataclass(frozen=True, slots=True)
 class PieceTrace:
-    """One piece's call."""
+    """One piece's call. `rewritten` are the columns that it left of the same kind, with other values."""
 
     piece: str
     got: dict[str, ColumnSummary]
     gave: dict[str, ColumnSummary]
     milliseconds: float
+    rewritten: frozenset[str] = frozenset()
 
     @property
     def changed(self) -> dict[str, ColumnSummary]:
         """The columns of `gave` that were not in `got`, or not like that."""
-        return {path: summary for path, summary in self.gave.items() if self.got.get(path) != summary}
+        got, rewritten = self.got, self.rewritten
+        return {path: kind for path, kind in self.gave.items() if got.get(path) != kind or path in rewritten}
+
+    def __str__(self) -> str:
+        changes = [f"{path}: {'new values' if path in self.rewritten else kind}" for path, kind in self.changed.items()]
+        return ", ".join(changes) or "(unchanged)"
 
 
 @dataclass(slots=True)
@@ -79,19 +99,17 @@ class Trace:
         """`call`, whose calls are noted down under the name."""
 
         def watched(**arguments: Any) -> dict[str, Any]:
-            got = summarise(arguments["batch"])
+            got, before = summarise(arguments["batch"]), fingerprints(arguments["batch"])
             start = time.perf_counter()
             batch = call(**arguments)
             milliseconds = 1e3 * (time.perf_counter() - start)
-            self.pieces.append(PieceTrace(name, got, summarise(batch), milliseconds))
+            gave, after = summarise(batch), fingerprints(batch)
+            rewritten = (path for path, kind in gave.items() if got.get(path) == kind and before[path] != after[path])
+            self.pieces.append(PieceTrace(name, got, gave, milliseconds, frozenset(rewritten)))
             return batch
 
         return watched
 
     def __str__(self) -> str:
         width = max((len(piece.piece) for piece in self.pieces), default=0)
-        rows = []
-        for piece in self.pieces:
-            changed = ", ".join(f"{path}: {summary}" for path, summary in piece.changed.items()) or "(unchanged)"
-            rows.append(f"{piece.piece:<{width}}  {piece.milliseconds:8.3f} ms  {changed}")
-        return "\n".join(rows)
+        return "\n".join(f"{piece.piece:<{width}}  {piece.milliseconds:8.3f} ms  {piece}" for piece in self.pieces)

@@ -362,10 +362,11 @@ def check_like_rewards(name: str, shape: tuple[int, ...], rewards: tuple[int, ..
         raise ShapeMismatch(f"{name} {list(shape)} beside rewards {list(rewards)}: they must have one entry per step")
 
 
-def check_fraction(name: str, value: float) -> None:
-    """Raise `InvalidArgument` unless a discount lies in [0, 1]."""
+def check_fraction(name: str, value: float) -> float:
+    """The discount itself; `InvalidArgument` unless it lies in [0, 1]."""
     if not 0 <= value <= 1:
         raise InvalidArgument(f"{name}={value}: it must lie in [0, 1]")
+    return value
 
 
 def check_steps(n_step: int) -> None:

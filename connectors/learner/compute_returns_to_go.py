@@ -11,7 +11,7 @@ from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from connectors.learner.values import real_offsets
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
-from episodes.returns import discounted_returns
+from episodes.returns import check_fraction, discounted_returns
 
 __all__ = ["ComputeReturnsToGo"]
 
@@ -34,7 +34,7 @@ class ComputeReturnsToGo(Connector):
         gamma: float = 0.99,
         name: str | None = None,
     ) -> None:
-        self.gamma = gamma
+        self.gamma = check_fraction("gamma", gamma)
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def __call__(self, *, batch: Batch, episodes: EpisodePack, **kwargs: Any) -> Batch:

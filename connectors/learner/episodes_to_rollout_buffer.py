@@ -14,6 +14,7 @@ from connectors.learner.values import ValueFunction
 from connectors.rollout_buffer import RolloutBuffer, add_advantages
 from connectors.rollout_episodes import BlockEdge, episodes_to_rollout
 from episodes.pack import EpisodePack
+from episodes.returns import check_fraction
 
 __all__ = ["EpisodesToRolloutBuffer"]
 
@@ -48,7 +49,8 @@ class EpisodesToRolloutBuffer(Connector):
         minibatch_size: int = 8192,
         name: str | None = None,
     ) -> None:
-        self.buffer, self.gamma, self.lambda_ = buffer, gamma, lambda_
+        self.buffer = buffer
+        self.gamma, self.lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
         self._edge = BlockEdge(buffer.num_envs, autoreset_mode)
         self._values = ValueFunction(minibatch_size)
         super().__init__(input_observation_space, input_action_space, name=name)

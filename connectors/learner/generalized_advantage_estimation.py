@@ -12,7 +12,7 @@ from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from connectors.learner.values import ValueFunction, real_offsets
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
-from episodes.returns import gae
+from episodes.returns import check_fraction, gae
 
 __all__ = ["GeneralizedAdvantageEstimation"]
 
@@ -46,7 +46,8 @@ class GeneralizedAdvantageEstimation(Connector):
         minibatch_size: int = 8192,
         name: str | None = None,
     ) -> None:
-        self.gamma, self.lambda_, self.normalize = gamma, lambda_, normalize
+        self.gamma, self.lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
+        self.normalize = normalize
         self._values = ValueFunction(minibatch_size)
         super().__init__(input_observation_space, input_action_space, name=name)
 

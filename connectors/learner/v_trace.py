@@ -17,7 +17,7 @@ from episodes import nested
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
-from episodes.returns import vtrace
+from episodes.returns import check_fraction, vtrace
 
 __all__ = ["VTrace"]
 
@@ -52,7 +52,7 @@ class VTrace(Connector):
         minibatch_size: int = 8192,
         name: str | None = None,
     ) -> None:
-        self.gamma, self.lambda_ = gamma, lambda_
+        self.gamma, self.lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
         self.clip_rho, self.clip_pg_rho = clip_rho, clip_pg_rho
         self._values = ValueFunction(minibatch_size)
         super().__init__(input_observation_space, input_action_space, name=name)

@@ -24,6 +24,7 @@ from episodes.replay.ring import Allocator
 from episodes.replay.states import ring_state, set_ring_state
 from episodes.replay.stored import episode_at
 from episodes.replay.table import NONE
+from episodes.returns import check_fraction
 from episodes.single_agent import SingleAgentEpisode
 
 INDICES = "indices"
@@ -132,6 +133,7 @@ class EpisodeReplayBuffer:
         """
         if n < 1 or n_step < 1 or stack < 1:
             _check_positive(n=n, n_step=n_step, stack=stack)
+        check_fraction("gamma", gamma)
         slots, weights = self._draw(n)
         return self._transitions(slots, weights, n_step, gamma, stack, checked_keys(self.ring, keys, include_infos))
 
@@ -150,6 +152,7 @@ class EpisodeReplayBuffer:
         Errors: `StepOutOfRange` for a step that is not there.
         """
         _check_positive(n_step=n_step, stack=stack)
+        check_fraction("gamma", gamma)
         numbers = np.asarray(indices)
         gone = (numbers != NONE) & ((numbers < self.ring.tail) | (numbers >= self.ring.head))
         if gone.any():

@@ -20,7 +20,14 @@ from connectors import (
     module_to_env_pipeline,
 )
 from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter
-from connectors.learner import AddObservations, BatchItems, GeneralizedAdvantageEstimation, NumpyToTensor, VTrace
+from connectors.learner import (
+    AddObservations,
+    BatchItems,
+    ComputeReturnsToGo,
+    GeneralizedAdvantageEstimation,
+    NumpyToTensor,
+    VTrace,
+)
 from connectors.learner import FrameStacking as StackFrames
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import InvalidArgument, StateMismatch, UnknownKey, UnwiredPipeline, WrongType
@@ -213,6 +220,36 @@ def test_a_trace_tells_what_each_piece_got_and_gave() -> None:
     assert all(piece.milliseconds > 0 for piece in trace)
     assert "AddColumns" in str(trace)
     assert set(batch) == set(trace[3].gave)
+
+
+def test_a_trace_says_which_columns_have_new_values() -> None:
+    class Doubled(Connector):
+        reads = writes = ("rewards",)
+
+        def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
+            batch["rewards"] = 2 * batch["rewards"]
+            return batch
+
+    class InPlace(Doubled):
+        def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
+            batch["rewards"] += 1
+            return batch
+
+    pipeline = learner_pipeline()
+    pipeline.insert_after("AddColumns", InPlace())
+    pipeline.insert_after("AddColumns", Doubled())
+    episode = SingleAgentEpisode.from_arrays(np.zeros((3, 4), np.float32), [0, 1], [1.0, 2.0])
+    pipeline(episodes=[episode], trace=True)
+    pieces = {piece.piece: piece for piece in pipeline.trace}
+    assert str(pieces["Doubled"]) == str(pieces["InPlace"]) == "rewards: new values"
+    assert list(pieces["InPlace"].changed) == ["rewards"]
+    assert str(pieces["BatchItems"]) == "(unchanged)"
+
+
+@pytest.mark.parametrize("piece", [GeneralizedAdvantageEstimation, VTrace, ComputeReturnsToGo])
+def test_a_discount_outside_0_to_1_is_refused_when_the_piece_is_made(piece: type) -> None:
+    with pytest.raises(InvalidArgument, match=r"gamma=1\.5: it must lie in \[0, 1\]"):
+        piece(gamma=1.5)
 
 
 class ByModule(LearnerPipeline):

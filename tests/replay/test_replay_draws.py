@@ -375,6 +375,8 @@ def test_unknown_columns_and_senseless_counts_are_errors() -> None:
     for call in calls:
         with pytest.raises(InvalidArgument, match="give at least 1"):
             buffer.sample(**call)
+    with pytest.raises(InvalidArgument, match=r"gamma=1.1: it must lie in \[0, 1\]"):
+        buffer.sample(3, n_step=2, gamma=1.1)
     with pytest.raises(InvalidArgument, match="boundary='wrap'"):
         buffer.sample_sequences(1, 1, boundary="wrap")
     with pytest.raises(InvalidArgument, match="room for at least one step"):
