@@ -79,16 +79,21 @@ def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray, sta
     if track is not None:
         return track.take(last if key in _ENDINGS else slots)
     if key == Columns.OBS:
-        if stack > 1:
-            return ring.observations.take(draws.stack_rows(ring.links, slots, stack, after=False))
-        return ring.observations.take(ring.links.row[slots]) if ring.beside is None else ring.beside[0].take(slots)
+        return _observations(ring, slots, stack, after=False)
     if key == Columns.NEXT_OBS:
-        if stack > 1:
-            return ring.observations.take(draws.stack_rows(ring.links, last, stack, after=True))
-        return ring.observations.take(ring.links.next_row[last]) if ring.beside is None else ring.beside[1].take(last)
+        return _observations(ring, last, stack, after=True)
     if key == Columns.T:
         return ring.links.t[slots]
     return _infos(ring, last) if key == Columns.INFOS else _facts(ring, key, slots)
+
+
+def _observations(ring: LinkedRing, slots: np.ndarray, stack: int, *, after: bool) -> Any:
+    """The observations (stacks of them if `stack` > 1) before the steps at the positions, or after them."""
+    if stack > 1:
+        return ring.observations.take(draws.stack_rows(ring.links, slots, stack, after=after))
+    if ring.beside is not None:
+        return ring.beside[after].take(slots)
+    return ring.observations.take((ring.links.next_row if after else ring.links.row)[slots])
 
 
 def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
