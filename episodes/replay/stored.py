@@ -8,6 +8,7 @@ import numpy as np
 
 from episodes import nested
 from episodes.replay.linked_ring import ACTIONS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
+from episodes.replay.ring import TrackRing
 from episodes.single_agent import SingleAgentEpisode
 
 
@@ -19,14 +20,14 @@ def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_spac
     last = int(table.last[entry])
     infos = ring.infos.infos(ring.row_numbers(np.r_[rows]).tolist()) if ring.infos.starts else None
     return SingleAgentEpisode.from_arrays(
-        _read(ring.observations.data, rows),
-        _read(ring.track(ACTIONS), slots),
-        _read(ring.track(REWARDS), slots),
+        _read(ring.observations, rows),
+        _read(ring.tracks[ACTIONS], slots),
+        _read(ring.tracks[REWARDS], slots),
         infos=infos,
         terminated=bool(ring.track(TERMINATEDS)[last]),
         truncated=bool(ring.track(TRUNCATEDS)[last]),
         extra_model_outputs={
-            key: _read(track.data, slots) for key, track in ring.tracks.items() if key not in STEP_TRACKS
+            key: _read(track, slots) for key, track in ring.tracks.items() if key not in STEP_TRACKS
         },
         id_=table.id_of(entry),
         t_started=int(ring.links.t[table.first[entry]]),
@@ -66,5 +67,5 @@ def observation_rows(ring: LinkedRing, slots: slice | np.ndarray) -> slice | np.
     return np.concatenate([[first], next_rows])
 
 
-def _read(data: Any, rows: slice | np.ndarray) -> Any:
-    return nested.take(data, rows)
+def _read(track: TrackRing, rows: slice | np.ndarray) -> Any:
+    return nested.take(track.data, rows) if isinstance(rows, slice) else track.take(rows)
