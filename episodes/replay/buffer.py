@@ -23,6 +23,7 @@ from episodes.replay.recorder import ReplayRecorder
 from episodes.replay.ring import Allocator
 from episodes.replay.states import ring_state, set_ring_state
 from episodes.replay.stored import episode_at
+from episodes.replay.stored_packs import entries_in_order, packs_of
 from episodes.replay.table import NONE
 from episodes.returns import check_fraction
 from episodes.single_agent import SingleAgentEpisode
@@ -276,10 +277,17 @@ class EpisodeReplayBuffer:
 
     def iter_episodes(self) -> Iterator[SingleAgentEpisode]:
         """All stored episodes, the one with the oldest step first; views where `sample_episodes` gives views."""
-        table = self.ring.table
-        entries = np.array(table.order, np.int64)
-        for entry in entries[np.argsort(self.ring.slot_numbers(table.first[entries]))].tolist():
+        for entry in entries_in_order(self.ring).tolist():
             yield self._episode(entry)
+
+    def iter_packs(self, num_steps: int = 1 << 16) -> Iterator[EpisodePack]:
+        """All stored episodes as packs of at most `num_steps` steps (an episode that is longer has one of its own).
+
+        The episode with the oldest step comes first. The packs are copies: they stay as they are when steps are
+        evicted.
+        """
+        _check_positive(num_steps=num_steps)
+        return packs_of(self.ring, self._spaces, num_steps)
 
     def _episode(self, entry: int) -> SingleAgentEpisode:
         return episode_at(self.ring, entry, *self._spaces)

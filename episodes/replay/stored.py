@@ -26,9 +26,7 @@ def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_spac
         infos=infos,
         terminated=bool(ring.track(TERMINATEDS)[last]),
         truncated=bool(ring.track(TRUNCATEDS)[last]),
-        extra_model_outputs={
-            key: _read(track, slots) for key, track in ring.tracks.items() if key not in STEP_TRACKS
-        },
+        extra_model_outputs={key: _read(track, slots) for key, track in ring.tracks.items() if key not in STEP_TRACKS},
         id_=table.id_of(entry),
         t_started=int(ring.links.t[table.first[entry]]),
         agent_id=facts.agent_id,

@@ -200,6 +200,9 @@ class ReplayMachine(RuleBasedStateMachine):
         found = list(self.buffer.iter_episodes())
         assert {episode.id_ for episode in found} == set(stored)
         assert [episode.id_ for episode in found] == list(stored)
+        packs = list(self.buffer.iter_packs(num_steps=7))
+        assert all(pack.num_steps <= 7 or len(pack) == 1 for pack in packs)
+        assert all(a.equals(b) for a, b in zip(found, (e for pack in packs for e in pack), strict=True))
         for episode in [*found, *self.buffer.sample_episodes(3)]:
             steps = stored[episode.id_]
             episode.validate()
