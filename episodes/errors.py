@@ -59,3 +59,7 @@ class MissingExtra(EpisodeError, ImportError):
 
 class StateMismatch(EpisodeError, ValueError):
     """A state was saved by something else than what it is restored into."""
+
+
+class UnreadableData(EpisodeError, ValueError):
+    """What was read from disk or a socket is damaged, of a newer version, or something else altogether."""

@@ -143,7 +143,7 @@ def _put(info: dict[str, Any], path: str, value: Any) -> None:
 def _column(path: str, rows: list[int], values: list[Any], num: int) -> Column:
     array = _regular(values)
     if array is None:
-        return _packed(path, rows, values, num)
+        return packed_column(path, rows, values, num)
     present = np.zeros(num, bool)
     present[rows] = True
     spread = np.zeros((num, *array.shape[1:]), array.dtype)
@@ -174,7 +174,8 @@ def _named(path: str) -> str:
     return "infos" + "".join(f"[{nested.unescape(part)!r}]" for part in path.split("/") if path != _WHOLE)
 
 
-def _packed(path: str, rows: list[int], values: list[Any], num: int) -> PackedColumn:
+def packed_column(path: str, rows: list[int], values: list[Any], num: int) -> PackedColumn:
+    """The values as documents: those of the rows, out of `num`."""
     documents = [encoding.encode(value, _named(path)) for value in values]
     sizes = np.zeros(num, np.int64)
     sizes[rows] = [len(document) for document in documents]

@@ -1,0 +1,256 @@
+"""`EpisodeDataset`: episodes on disk, read as views of memory-mapped columns."""
+
+from __future__ import annotations
+
+import warnings
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self, overload
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+
+from episodes.errors import InvalidArgument, StepOutOfRange, UnreadableData, WrongType
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.arrow import pyarrow
+from episodes.storage.header import NAME, read_header
+from episodes.storage.layout import StoredBatch
+from episodes.storage.rows import Rows
+from episodes.storage.shards import ShardRead, read_shard, shard_names
+
+Table = dict[str, np.ndarray]
+
+
+class EpisodeDataset(Sequence[SingleAgentEpisode]):
+    """The episodes of a directory that `EpisodeWriter`s wrote, or some of them: an immutable sequence.
+
+    `dataset[i]` is an episode, a view of the mapped file (compressed tracks are decompressed); `dataset[a:b]` and
+    `select` give data sets of those episodes, which hold numbers only; `pack` gives them as one pack. What is written
+    after the data set was opened is not in it. It pickles as its path and numbers, so it goes to the workers of a torch
+    `DataLoader` as it is (with a `collate_fn` that takes a list of episodes).
+
+    Attributes:
+        path: of the directory.
+        recovered: how many episodes were read from files that no writer has finished: it is at work, or was killed.
+        unread: bytes that could not be read, by file; those of a batch that a writer was in the midst of.
+
+    Errors: `MissingExtra` without pyarrow; `UnreadableData` where there is no data set or one of a newer version. Files
+    that are damaged although their writers had finished them are warned of (`UserWarning`), and read as far as they go.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._open(Path(path), None)
+
+    def _open(self, path: Path, known: list[tuple[str, int]] | None) -> None:
+        """Read all shards; or those known by name, so many batches of each."""
+        pyarrow()
+        header = read_header(path)
+        if header is None:
+            raise UnreadableData(f"{path} is no data set: there is no {NAME}; EpisodeWriter(path) makes one")
+        self.path = path
+        self._header = header
+        self.recovered, self.unread = 0, dict[str, int]()
+        self._batches: list[StoredBatch] = []
+        self._shards: list[tuple[str, int]] = []
+        names = shard_names(path) if known is None else [name for name, _ in known]
+        counts = [None] * len(names) if known is None else [count for _, count in known]
+        for name, count in zip(names, counts, strict=True):
+            self._put(read_shard(path, name), count)
+        self._starts = np.cumsum([0, *map(len, self._batches)])
+        self._bounds = self._starts.tolist()
+        self._numbers: np.ndarray | None = None  # of the episodes that are in this view; None: all
+
+    def _put(self, shard: ShardRead, count: int | None) -> None:
+        batches = shard.batches[:count]
+        self._shards.append((shard.name, len(batches)))
+        if shard.layout is not None:
+            self._batches += [StoredBatch(batch, shard.layout, self._header, shard.name) for batch in batches]
+        if not shard.sealed or shard.problem:
+            self.recovered += sum(batch.num_rows for batch in batches)
+        if shard.unread:
+            self.unread[shard.name] = shard.unread
+        if shard.sealed and shard.problem:
+            warnings.warn(
+                f"{self.path}: shard {shard.name} is damaged ({shard.problem}): {len(batches)} record batches were "
+                f"read, {shard.unread} bytes were not",
+                stacklevel=4,
+            )
+
+    # --- sequence ----------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._bounds[-1] if self._numbers is None else len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> SingleAgentEpisode: ...
+    @overload
+    def __getitem__(self, index: slice) -> EpisodeDataset: ...
+    def __getitem__(self, index: int | slice) -> SingleAgentEpisode | EpisodeDataset:
+        """Episode i; or the data set of a slice, which reads nothing."""
+        if isinstance(index, slice):
+            return self._view(self._all_numbers()[index])
+        batch, row = self._place(index)
+        return batch.episode(row)
+
+    def __iter__(self) -> Iterator[SingleAgentEpisode]:
+        return map(self.__getitem__, range(len(self)))
+
+    def steps(self, index: int, start: int | None = None, stop: int | None = None) -> SingleAgentEpisode:
+        """`dataset[index][start:stop]`; of compressed tracks, only the blocks that these steps are in are read."""
+        batch, row = self._place(index)
+        return batch.episode(row, slice(start, stop))
+
+    def _place(self, index: int) -> tuple[StoredBatch, int]:
+        """The batch of an episode, and its place in there."""
+        if not isinstance(index, (int, np.integer)):
+            raise WrongType(f"dataset[{index!r}]: give an int or a slice; select and pack take arrays")
+        size = len(self)
+        number = int(index) + size if index < 0 else int(index)
+        if not 0 <= number < size:
+            there = f"there are episodes 0..{size - 1}" if size else "there are none"
+            raise StepOutOfRange(f"dataset[{index}]: {there}")
+        if self._numbers is not None:
+            number = self._numbers.item(number)
+        at = bisect_right(self._bounds, number) - 1
+        return self._batches[at], number - self._bounds[at]
+
+    # --- many episodes -----------------------------------------------------------------------------------------
+
+    def pack(self, indices: Any = None) -> EpisodePack:
+        """The episodes as one pack: all, or those of an integer array, a list, a boolean mask or a slice.
+
+        Episodes that follow each other in one record batch are views of it (but for compressed tracks); else each track
+        is joined by one copy. Errors: `InvalidArgument` for no episodes of an empty data set; `StepOutOfRange`.
+        """
+        numbers = self._all_numbers() if indices is None else self._picked(indices)
+        if len(numbers):
+            return self._pack(numbers)
+        if not self._batches:
+            raise InvalidArgument(f"{self.path} has no episodes, so nothing says what a pack of them is like")
+        return self._batches[0].pack(np.zeros(1, np.int64))[:0]
+
+    def packs(self) -> Iterator[EpisodePack]:
+        """The episodes in order, in one pack for each record batch: never more in memory than one of these."""
+        numbers = self._all_numbers()
+        for start, stop in self._runs(numbers):
+            yield self._pack(numbers[start:stop])
+
+    def select(self, which: Callable[[Table], Any] | Any) -> EpisodeDataset:
+        """The data set of the episodes that a predicate over `metadata` (or a mask, or integers) picks.
+
+        For example `dataset.select(lambda rows: (rows["return"] > 100) & ~rows["truncated"])`.
+        """
+        return self._view(self._picked(which(self.metadata) if callable(which) else which))
+
+    def _picked(self, indices: Any) -> np.ndarray:
+        numbers = self._all_numbers()
+        if isinstance(indices, slice):
+            return numbers[indices]
+        picked = np.asarray(indices)
+        if picked.dtype.kind not in "bui" and picked.size:
+            raise WrongType(f"give integers or a mask of bools [{len(self)}], not an array of {picked.dtype}")
+        try:
+            return numbers[picked if picked.size else np.zeros(0, np.int64)]
+        except IndexError as error:
+            raise StepOutOfRange(f"{error}; there are episodes 0..{len(self) - 1}") from None
+
+    def _pack(self, numbers: np.ndarray) -> EpisodePack:
+        runs = self._runs(numbers)
+        if len(runs) == 1:
+            at = bisect_right(self._bounds, int(numbers[0])) - 1
+            return self._batches[at].pack(numbers - self._bounds[at])
+        order = np.argsort(numbers, kind="stable")
+        if len(self._runs(numbers[order])) < len(runs):  # each batch once, then the order that was asked for
+            back = np.empty_like(order)
+            back[order] = np.arange(len(order))
+            return self._pack(numbers[order]).select(back)
+        return EpisodePack.concat([self._pack(numbers[start:stop]) for start, stop in runs])
+
+    def _runs(self, numbers: np.ndarray) -> list[tuple[int, int]]:
+        """The stretches of the numbers that lie in one batch."""
+        if not len(numbers):
+            return []
+        of = np.searchsorted(self._starts, numbers, side="right")
+        edges = [0, *(np.flatnonzero(np.diff(of)) + 1).tolist(), len(numbers)]
+        return list(pairwise(edges))
+
+    def _all_numbers(self) -> np.ndarray:
+        return np.arange(self._bounds[-1]) if self._numbers is None else self._numbers
+
+    def _view(self, numbers: np.ndarray) -> Self:
+        view = self.__new__(type(self))
+        shared = {name: value for name, value in vars(self).items() if name not in _OF_A_VIEW}
+        vars(view).update(shared, _numbers=numbers)
+        return view
+
+    # --- what is there -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def metadata(self) -> Table:
+        """One row for each episode, as columns [n] by name.
+
+        `id`, `agent_id`, `module_id`, `multi_agent_episode_id` (objects), `t_started`, `length` (steps), `return`,
+        `terminated`, `truncated` (neither: cut), `seed` (`custom_data["seed"]`; -1 where there is none).
+        """
+        return self._all_rows.table(slice(None) if self._numbers is None else self._numbers)
+
+    @cached_property
+    def _all_rows(self) -> Rows:
+        return Rows.joined([stored.batch for stored in self._batches])
+
+    @property
+    def observation_space(self) -> spaces.Space | None:
+        """The space of all observations."""
+        return self._header.observation_space
+
+    @property
+    def action_space(self) -> spaces.Space | None:
+        """The space of all actions."""
+        return self._header.action_space
+
+    @property
+    def env_spec(self) -> EnvSpec | str | None:
+        """What the writer said of the environment."""
+        return self._header.env_spec
+
+    @property
+    def user_metadata(self) -> dict[str, Any]:
+        """What was given to `EpisodeWriter(metadata=...)`."""
+        return self._header.metadata
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps of these episodes, lookbacks not counted."""
+        return int(self.metadata["length"].sum())
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all columns of all episodes in the directory, as they lie there."""
+        return sum(stored.batch.nbytes for stored in self._batches)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "shards": self._shards, "numbers": self._numbers}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._open(state["path"], state["shards"])
+        self._numbers = state["numbers"]
+
+    def __repr__(self) -> str:
+        rows = self.metadata
+        terminated, truncated = int(rows["terminated"].sum()), int((rows["truncated"] & ~rows["terminated"]).sum())
+        parts = [f"{len(self)} episodes", f"{self.num_steps} steps"]
+        if len(self):
+            cut = len(self) - terminated - truncated
+            parts += [f"mean return {rows['return'].mean():g}", f"{terminated} terminated", f"{truncated} truncated"]
+            parts += [f"{cut} cut"] * bool(cut)
+        parts += [f"{self.recovered} recovered"] * bool(self.recovered)
+        parts += [f"{sum(self.unread.values())} bytes unread"] * bool(self.unread)
+        return f"EpisodeDataset({str(self.path)!r}: {', '.join(parts)}, {self.nbytes} bytes)"
+
+
+_OF_A_VIEW = ("metadata", "_numbers")

@@ -1,0 +1,170 @@
+"""`episodes.json`: what all episodes of a data set share. It is made once, by whichever writer comes first."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+
+from episodes import encoding
+from episodes.errors import InvalidArgument, UnreadableData, WrongType
+from episodes.infos import same_info
+from episodes.storage import space_json
+from episodes.storage.tracks import Fields, TrackField, check_same, observed
+
+NAME = "episodes.json"
+FORMAT, VERSION = "rl-episodes", 1
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What is in `episodes.json`."""
+
+    observation_space: spaces.Space | None = None
+    action_space: spaces.Space | None = None
+    env_spec: EnvSpec | str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    tracks: Fields = field(default_factory=dict)  # only those of observations while no episode has a step
+    structure: Any = None  # how tracks are nested, see `structure_of`; None while no episode has a step
+
+    def to_json(self) -> dict[str, Any]:
+        """The value that is written; `WrongType` names what cannot be."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "observation_space": space_json.to_json(self.observation_space, "observation_space"),
+            "action_space": space_json.to_json(self.action_space, "action_space"),
+            "env_spec": _spec_to_json(self.env_spec),
+            "tracks": {path: known.to_json() for path, known in self.tracks.items()},
+            "structure": self.structure,
+            "metadata": _metadata_to_json(self.metadata),
+        }
+
+    def check_given(self, given: Header) -> None:
+        """Raise `InvalidArgument` where what a further writer says of the data set is not what is there."""
+        for name in ("observation_space", "action_space", "env_spec"):
+            mine, other = getattr(self, name), getattr(given, name)
+            if other is not None and mine != other:
+                raise InvalidArgument(f"{name}: the data set has {mine}, not {other}; leave it out, or write elsewhere")
+        if given.metadata and not same_info(self.metadata, given.metadata):
+            raise InvalidArgument(f"metadata: the data set has {self.metadata}, not {given.metadata}; leave it out")
+
+    def check_tracks(self, tracks: Fields, has_steps: bool) -> None:
+        """Raise `TrackMismatch` unless episodes of these tracks belong here; without steps, their observations."""
+        there, given = self.tracks, tracks
+        if not has_steps or not self.knows_steps:
+            there, given = observed(there), observed(given)
+        if there:
+            check_same(there, given, "data set")
+
+    @property
+    def knows(self) -> int:
+        """How much is known: 0 when there are no episodes, 1 when none has a step, 2 when all is."""
+        return bool(self.tracks) + self.knows_steps
+
+    def learning(self, other: Header) -> Header:
+        """This header, with what the other one knows and this one does not."""
+        learned = replace(self, tracks=other.tracks, structure=other.structure)
+        if self.knows:
+            return learned
+        return replace(
+            learned,
+            observation_space=other.observation_space if self.observation_space is None else self.observation_space,
+            action_space=other.action_space if self.action_space is None else self.action_space,
+        )
+
+    @property
+    def knows_steps(self) -> bool:
+        """Whether it is known what actions, rewards and extra model outputs are like."""
+        return self.structure is not None
+
+
+def read_header(directory: Path) -> Header | None:
+    """The header of a data set; None where there is none. `UnreadableData` for something else or a newer version."""
+    file = directory / NAME
+    try:
+        found = json.loads(file.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise UnreadableData(f"{file} is not JSON: {error}") from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise UnreadableData(f"{file} is not the header of a data set: it has no 'format': {FORMAT!r}")
+    if found["version"] > VERSION:
+        raise UnreadableData(
+            f"{file} has version {found['version']} of the format; this library reads up to {VERSION}: update it"
+        )
+    return Header(
+        observation_space=space_json.from_json(found["observation_space"]),
+        action_space=space_json.from_json(found["action_space"]),
+        env_spec=_spec_from_json(found["env_spec"]),
+        metadata=_metadata_from_json(found["metadata"]),
+        tracks={path: TrackField.from_json(known) for path, known in found["tracks"].items()},
+        structure=found["structure"],
+    )
+
+
+def settled_header(directory: Path, header: Header) -> Header:
+    """Put the header there, whole or not at all, and return the one that is there then.
+
+    The one that another writer has put there stays, but for what it did not know: what steps are like, and before there
+    are any episodes the spaces. Errors: those of `check_given` and `check_tracks` where it is not like this one.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    if (there := read_header(directory)) is None:
+        _put(directory, header, os.link)
+    elif header.knows > there.knows:
+        _put(directory, there.learning(header), os.replace)
+    there = read_header(directory)
+    if there is None:
+        raise UnreadableData(f"{directory / NAME} was removed while it was written")
+    if header.knows > there.knows:  # another writer's, put there between two looks
+        return settled_header(directory, header)
+    there.check_given(header)
+    there.check_tracks(header.tracks, header.knows_steps)
+    return there
+
+
+def _put(directory: Path, header: Header, how: Callable[[Path, Path], None]) -> None:
+    draft = directory / f".{NAME}.{os.getpid()}.{os.urandom(4).hex()}"
+    draft.write_text(json.dumps(header.to_json(), indent=1))
+    try:
+        how(draft, directory / NAME)
+    except FileExistsError:  # another writer was quicker
+        pass
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _spec_to_json(spec: EnvSpec | str | None) -> Any:
+    if spec is None or isinstance(spec, str):
+        return spec
+    if not isinstance(spec, EnvSpec):
+        raise WrongType(f"env_spec is a {type(spec).__name__}; give an EnvSpec (env.spec), an id, or None")
+    return json.loads(spec.to_json())
+
+
+def _spec_from_json(value: Any) -> EnvSpec | str | None:
+    return EnvSpec.from_json(json.dumps(value)) if isinstance(value, dict) else value
+
+
+def _metadata_to_json(metadata: dict[str, Any]) -> Any:
+    """As JSON where that gives the same back, else msgpack in base64."""
+    document = encoding.encode(metadata, "metadata")
+    try:
+        if same_info(json.loads(json.dumps(metadata, allow_nan=False)), metadata):
+            return {"json": metadata}
+    except (TypeError, ValueError):
+        pass
+    return {"msgpack": base64.b64encode(document).decode()}
+
+
+def _metadata_from_json(value: dict[str, Any]) -> dict[str, Any]:
+    return value["json"] if "json" in value else encoding.decode(base64.b64decode(value["msgpack"]))

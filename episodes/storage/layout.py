@@ -1,0 +1,195 @@
+"""How a pack lies in a record batch, and how a record batch is read as a pack.
+
+The columns are those of `rows`, one list column for each track, and those of the infos. What is needed to read them is
+in the metadata of the shard's Arrow schema, so that a shard says by itself what it holds.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from episodes import nested
+from episodes.errors import UnreadableData
+from episodes.info_columns import Column
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage import info_fields, rows
+from episodes.storage.arrow import array_of, list_column, pyarrow, value_type
+from episodes.storage.frames import CompressedTrack, compressed_column, rows_per_block
+from episodes.storage.header import Header
+from episodes.storage.info_fields import InfoField, InfoFields
+from episodes.storage.tracks import Fields, TrackField, assembled, check_same, is_observed
+from episodes.tracks import ArrayTrack
+
+_KEY = b"rl-episodes"  # of the Arrow schema's metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the columns of a shard are."""
+
+    structure: Any  # see `structure_of`
+    tracks: Fields
+    infos: InfoFields
+
+    @staticmethod
+    def from_schema(schema: Any) -> Layout:
+        """The layout that an Arrow schema tells of; `UnreadableData` for a file of something else."""
+        try:
+            told = json.loads((schema.metadata or {})[_KEY])
+            tracks = {path: TrackField.from_json(field) for path, field in told["tracks"].items()}
+            infos = {path: InfoField.from_json(field) for path, field in told["infos"].items()}
+            return Layout(told["structure"], tracks, infos)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnreadableData(f"an Arrow file that is not of episodes: {error!r}") from None
+
+    def schema(self) -> Any:
+        """The Arrow schema."""
+        arrow = pyarrow()
+        blocks = arrow.large_list(arrow.large_binary())
+        types = {
+            path: blocks if field.compression == "zstd" else arrow.large_list(value_type(np.dtype(field.dtype)))
+            for path, field in self.tracks.items()
+        }
+        for path, field in self.infos.items():
+            types |= field.column_types(path)
+        told = {
+            "structure": self.structure,
+            "tracks": {path: field.to_json() for path, field in self.tracks.items()},
+            "infos": {path: field.to_json() for path, field in self.infos.items()},
+        }
+        fields = [*rows.row_fields(), *(arrow.field(name, type_) for name, type_ in types.items())]
+        return arrow.schema(fields, {_KEY: json.dumps(told)})
+
+    def batch(self, schema: Any, pack: EpisodePack, infos: dict[str, Column], own: bool) -> Any:
+        """The pack as a record batch, of its arrays' own memory unless `own`."""
+        columns = rows.row_columns(pack)
+        for path, field in self.tracks.items():
+            array = pack.tracks[path]
+            offsets = pack.observation_offsets if is_observed(path) else pack.offsets
+            if field.compression == "zstd":
+                columns.append(compressed_column(array, offsets, rows_per_block(field)))
+            else:
+                columns.append(list_column(array, offsets, own))
+        columns += info_fields.arrow_columns(self.infos, infos, pack.observation_offsets, own)
+        return pyarrow().RecordBatch.from_arrays(columns, schema=schema)
+
+
+class StoredBatch:
+    """A record batch, read as a pack.
+
+    Compressed tracks stand in the pack as their row numbers. Whatever picks rows (an index, a slice, a selection)
+    picks numbers, and what was picked is decompressed at the end.
+    """
+
+    def __init__(self, batch: Any, layout: Layout, header: Header, source: str) -> None:
+        self.batch = batch
+        self._layout = layout
+        self._header = header
+        self._source = source  # the shard's name
+
+    def __len__(self) -> int:
+        return self.batch.num_rows
+
+    @cached_property
+    def _rows(self) -> rows.Rows:
+        return rows.Rows.of(self.batch)
+
+    @cached_property
+    def _compressed(self) -> dict[str, CompressedTrack]:
+        sizes = self._rows.length + self._rows.lookback
+        found = {}
+        for path, field in self._layout.tracks.items():
+            if field.compression == "zstd":
+                offsets = np.concatenate([[0], np.cumsum(sizes + is_observed(path))])
+                column, num_rows = self.batch.column(path), rows_per_block(field)
+                found[path] = CompressedTrack.of(column, field, offsets, num_rows, path)
+        return found
+
+    @cached_property
+    def _pack(self) -> EpisodePack:
+        try:
+            return self._make_pack()
+        except UnreadableData as error:
+            raise UnreadableData(f"{self._source}: {error}") from None
+
+    def _columns(self, num_steps: int) -> dict[str, Any]:
+        header, structure, tracks = self._header, self._layout.structure, {}
+        if num_steps and header.knows_steps:
+            check_same(header.tracks, self._layout.tracks, self._source)
+        for path, field in self._layout.tracks.items():
+            num_rows = num_steps + len(self) * is_observed(path)
+            if path in self._compressed:
+                tracks[path] = np.arange(num_rows)
+            else:
+                tracks[path] = array_of(self.batch.column(path), np.dtype(field.dtype), field.shape, num_rows, path)
+        if not num_steps and header.knows_steps:  # written before anybody knew what steps would be like
+            tracks |= {path: field.empty() for path, field in header.tracks.items() if not is_observed(path)}
+            structure = header.structure
+        return assembled(structure, tracks)
+
+    def _make_pack(self) -> EpisodePack:
+        known = self._rows
+        num_steps = int((known.length + known.lookback).sum())
+        return EpisodePack(
+            **self._columns(num_steps),
+            infos=info_fields.infos_of(self._layout.infos, self.batch, num_steps + len(self)),
+            lengths=known.length,
+            lookbacks=known.lookback,
+            ids=known.id,
+            t_started=known.t_started,
+            terminated=known.terminated,
+            truncated=known.truncated,
+            agent_ids=known.agent_id,
+            module_ids=known.module_id,
+            multi_agent_episode_ids=known.multi_agent_episode_id,
+            custom_data=known.custom_data,
+            observation_space=self._header.observation_space,
+            action_space=self._header.action_space,
+        )
+
+    def episode(self, i: int, steps: slice | None = None) -> SingleAgentEpisode:
+        """Episode i, or a slice of its steps: views of the batch, but for compressed tracks."""
+        episode = self._pack._episode(i)
+        if steps is not None:
+            episode = episode[steps]
+        if self._compressed:
+            for name in ("observations", "actions", "rewards"):
+                setattr(episode, name, self._decoded_track(name, getattr(episode, name)))
+            extra = episode.extra_model_outputs.items()
+            prefix = "extra_model_outputs/"
+            episode.extra_model_outputs = {
+                key: self._decoded_track(prefix + nested.escape(key), track) for key, track in extra
+            }
+        return episode
+
+    def _decoded_track(self, name: str, track: Any) -> ArrayTrack:
+        return ArrayTrack.of(self._decoded(name, track.data), track.lookback)
+
+    def pack(self, which: np.ndarray) -> EpisodePack:
+        """The episodes with these numbers [k]: views where they follow each other, but for compressed tracks."""
+        first, last = int(which[0]), int(which[-1])
+        in_a_row = last - first == len(which) - 1 and bool((np.diff(which) == 1).all())
+        picked = self._pack
+        if not in_a_row:
+            picked = picked.select(which)
+        elif len(which) < len(self):
+            picked = picked[first : last + 1]
+        if not self._compressed:
+            return picked
+        columns = {name: self._decoded(name, getattr(picked, name)) for name in ("observations", "actions", "rewards")}
+        extra = self._decoded("extra_model_outputs", picked.extra_model_outputs)
+        return picked.replace(**columns, extra_model_outputs=extra)
+
+    def _decoded(self, name: str, column: Any) -> Any:
+        """A column with its compressed tracks' rows in place of their numbers."""
+        flat = nested.flatten(column, name)
+        if not flat.keys() & self._compressed.keys():
+            return column
+        found = [self._compressed[path].take(leaf) if path in self._compressed else leaf for path, leaf in flat.items()]
+        return nested.unflatten_like(column, found)

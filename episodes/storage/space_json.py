@@ -1,0 +1,93 @@
+"""Gymnasium spaces as JSON values, and back."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from episodes.errors import UnreadableData, WrongType
+
+Json = dict[str, Any]
+
+
+def to_json(space: spaces.Space | None, name: str) -> Json | None:
+    """The space as a JSON value; `WrongType` names the part of it that has no such form.
+
+    >>> to_json(spaces.Discrete(2), "action_space")
+    {'type': 'Discrete', 'n': 2, 'start': 0, 'dtype': '<i8'}
+    """
+    if space is None:
+        return None
+    kind = type(space)
+    if kind is spaces.Dict:
+        parts = [[key, to_json(sub, f"{name}[{key!r}]")] for key, sub in space.spaces.items()]  # type: ignore[attr-defined]
+        if not all(isinstance(key, (str, int)) for key, _ in parts):
+            raise WrongType(f"{name}: keys of a Dict space are strings or ints on disk; there are {list(parts)}")
+        return {"type": "Dict", "spaces": parts}
+    if kind is spaces.Tuple:
+        return {"type": "Tuple", "spaces": [to_json(sub, f"{name}[{i}]") for i, sub in enumerate(space.spaces)]}  # type: ignore[attr-defined]
+    if kind not in _WRITERS:
+        known = ", ".join(sorted(k.__name__ for k in (*_WRITERS, spaces.Dict, spaces.Tuple)))
+        raise WrongType(f"{name}: a {kind.__name__} space cannot be written to disk; those that can: {known}")
+    return {"type": kind.__name__, **_WRITERS[kind](space)}
+
+
+def from_json(value: Json | None) -> spaces.Space | None:
+    """The space of `to_json`."""
+    if value is None:
+        return None
+    kind = value["type"]
+    if kind == "Dict":
+        return spaces.Dict([(key, from_json(sub)) for key, sub in value["spaces"]])  # type: ignore[misc]
+    if kind == "Tuple":
+        return spaces.Tuple([from_json(sub) for sub in value["spaces"]])  # type: ignore[misc]
+    if kind not in _READERS:
+        raise UnreadableData(f"a space of type {kind!r} is not known here; known: {', '.join(sorted(_READERS))}")
+    return _READERS[kind](value)
+
+
+def _array(array: np.ndarray) -> Json:
+    """An array; one number where all are the same, which is what bounds mostly are."""
+    array = np.asarray(array, order="C")
+    body = array.reshape(-1)[:1] if array.size and (array == array.reshape(-1)[0]).all() else array
+    data = base64.b64encode(body.tobytes()).decode()
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "data": data}
+
+
+def _array_of(value: Json) -> np.ndarray:
+    dtype, shape = np.dtype(value["dtype"]), tuple(value["shape"])
+    found = np.frombuffer(base64.b64decode(value["data"]), dtype)
+    return np.full(shape, found[0]) if len(found) == 1 else found.reshape(shape).copy()
+
+
+def _box(space: Any) -> Json:
+    return {"low": _array(space.low), "high": _array(space.high), "dtype": space.dtype.str}
+
+
+def _multi_discrete(space: Any) -> Json:
+    return {"nvec": _array(space.nvec), "start": _array(space.start), "dtype": space.dtype.str}
+
+
+def _text(space: Any) -> Json:
+    return {"min_length": space.min_length, "max_length": space.max_length, "characters": space.characters}
+
+
+_WRITERS = {
+    spaces.Box: _box,
+    spaces.Discrete: lambda s: {"n": int(s.n), "start": int(s.start), "dtype": s.dtype.str},
+    spaces.MultiDiscrete: _multi_discrete,
+    spaces.MultiBinary: lambda s: {"n": list(s.shape) if isinstance(s.n, (tuple, list, np.ndarray)) else int(s.n)},
+    spaces.Text: _text,
+}
+_READERS = {
+    "Box": lambda v: spaces.Box(_array_of(v["low"]), _array_of(v["high"]), dtype=np.dtype(v["dtype"]).type),
+    "Discrete": lambda v: spaces.Discrete(v["n"], start=v["start"], dtype=np.dtype(v["dtype"]).type),
+    "MultiDiscrete": lambda v: spaces.MultiDiscrete(
+        _array_of(v["nvec"]), dtype=np.dtype(v["dtype"]).type, start=_array_of(v["start"])
+    ),
+    "MultiBinary": lambda v: spaces.MultiBinary(v["n"]),
+    "Text": lambda v: spaces.Text(v["max_length"], min_length=v["min_length"], charset=v["characters"]),
+}

@@ -1,0 +1,283 @@
+"""`EpisodeWriter`: episodes to a data set on disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+
+from episodes import nested
+from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.multi_agent_pack import pack_agents
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage import info_fields
+from episodes.storage.arrow import pyarrow
+from episodes.storage.header import NAME as HEADER
+from episodes.storage.header import Header, read_header, settled_header
+from episodes.storage.layout import Layout
+from episodes.storage.shards import ShardWriter, sync, writer_name
+from episodes.storage.tracks import (
+    COMPRESSIONS,
+    Fields,
+    assembled,
+    columns_of,
+    fields_of,
+    is_observed,
+    observed,
+    structure_of,
+)
+
+SMALL_BYTES = 1 << 20  # what is smaller waits, copied, to be written together with more of its kind
+COMMIT_BYTES = 1 << 22  # as soon as so many bytes wait, they are written
+
+
+class EpisodeWriter:
+    """Writes episodes to a data set: a directory that `EpisodeDataset` reads, made when the first ones are written.
+
+    Any number of writers, in any number of processes, may write to one data set at a time: each has files of its own.
+    A data set that is there is appended to. On disk, see docs/format.md.
+
+    Args:
+        path: of the directory.
+        observation_space, action_space: of all episodes; those of the first ones added when None. Episodes that have
+            none come back with these.
+        env_spec: an `EnvSpec` (`env.spec`), an environment's id, or None.
+        metadata: anything about the data set that msgpack can hold; the first writer's stays.
+        compression: `"auto"`: tracks of uint8 items of at least 1 kB (images) are compressed with zstd; `"zstd"`: all
+            tracks; `"none"`.
+        shard_bytes: a new file is begun when one has this size.
+
+    Errors: `MissingExtra` without pyarrow; `InvalidArgument` where the data set that is there has other spaces, another
+    env_spec or other metadata; `UnreadableData` where it has a newer version.
+
+    >>> import tempfile, numpy as np
+    >>> from episodes.storage import EpisodeDataset
+    >>> episode = SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 1, 0], [1.0, 1.0, 1.0], terminated=True)
+    >>> with tempfile.TemporaryDirectory() as path:
+    ...     with EpisodeWriter(path) as writer:
+    ...         writer.add([episode])
+    ...     EpisodeDataset(path)[0].equals(episode)
+    True
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        observation_space: spaces.Space | None = None,
+        action_space: spaces.Space | None = None,
+        env_spec: EnvSpec | str | None = None,
+        metadata: dict[str, Any] | None = None,
+        compression: str = "auto",
+        shard_bytes: int = 1 << 28,
+    ) -> None:
+        pyarrow()
+        if compression not in COMPRESSIONS:
+            raise InvalidArgument(f"compression={compression!r}: give one of {', '.join(map(repr, COMPRESSIONS))}")
+        if shard_bytes < 1:
+            raise InvalidArgument(f"shard_bytes={shard_bytes}: give at least 1")
+        self.path = Path(path)
+        self._compression, self._shard_bytes = compression, shard_bytes
+        given = Header(observation_space, action_space, env_spec, dict(metadata or {}))
+        given.to_json()  # what cannot be written is an error now
+        there = read_header(self.path)
+        if there is not None:
+            there.check_given(given)
+        self._header, self._is_there = there or given, there is not None
+        self._name, self._num_shards, self._process = writer_name(), 0, os.getpid()
+        self._shard: ShardWriter | None = None
+        self._layout = Layout(None, {}, {})
+        self._schema: Any = None
+        self._waiting: list[Any] = []  # record batches of `_schema` that own their memory
+        self._waiting_bytes = 0
+        self._closed = False
+
+    def add(self, episodes: Sequence[SingleAgentEpisode] | Sequence[MultiAgentEpisode]) -> None:
+        """Add a pack, or a list of episodes and chunks; nothing is kept of them, so they may be changed afterwards.
+
+        What is large is written at once, what is small together with more of it; `flush` writes what waits. The
+        agents of multi-agent episodes are added one by one, with their clocks in `custom_data`:
+        `unpack_agents(dataset.packs())` makes them whole again.
+
+        Errors, each leaving the data set as it was: `TrackMismatch` names the first track that is not as those in the
+        data set (keys, shape or dtype); `InvalidArgument` for other spaces; `WrongType` for items of a dtype that a
+        file cannot hold, and names the key of custom data or infos that msgpack cannot hold.
+        """
+        self._check_usable()
+        if not len(episodes):
+            return
+        header, pack, tracks = self._fitted(self._packed(episodes))
+        columns = info_fields.columns_of(pack.infos)
+        layout = Layout(self._structure(pack), tracks, info_fields.joined(self._layout.infos, columns))
+        if layout == self._layout:
+            layout, schema = self._layout, self._schema
+        else:
+            schema = layout.schema()
+        waits = pack.nbytes < SMALL_BYTES
+        batch = layout.batch(schema, pack, columns, own=waits)
+        self._put_header(header)
+        if layout is not self._layout:
+            self._begin(layout, schema)
+        self._take(batch, pack.nbytes, waits)
+
+    def flush(self, *, fsync: bool = False) -> None:
+        """Write what waits. What was added so far survives the end of this process, however it comes.
+
+        With `fsync`, it survives the machine's too: this waits for the disk (milliseconds).
+        """
+        self._check_usable()
+        self._commit()
+        if fsync and self._is_there:
+            sync(self.path / HEADER)
+            if self._shard is not None:
+                self._shard.sync()
+
+    def close(self) -> None:
+        """Write what waits, and seal the file; nothing can be added then. Closing again does nothing."""
+        if self._closed:
+            return
+        self.flush()
+        if not self._is_there:
+            self._put_header(self._header)
+        self._seal()
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self._waiting_bytes} bytes waiting"
+        return f"EpisodeWriter({str(self.path)!r}, {state})"
+
+    # --- what fits ---------------------------------------------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise EpisodeStateError(f"the writer of {self.path} is closed; make another EpisodeWriter to append")
+        if self._process != os.getpid():
+            raise EpisodeStateError(
+                f"this writer was made in process {self._process}, this is {os.getpid()}; each process makes a writer "
+                "of its own, to the same path"
+            )
+
+    def _packed(self, episodes: Sequence[Any]) -> EpisodePack:
+        if not isinstance(episodes, EpisodePack) and isinstance(episodes[0], MultiAgentEpisode):
+            packs = pack_agents(episodes)
+            if len(packs) > 1:
+                raise TrackMismatch(
+                    f"the agents of these episodes have {len(packs)} kinds of tracks or spaces, a data set has one; "
+                    "write each pack of pack_agents(episodes) to a data set of its own"
+                )
+            return packs[0]
+        return EpisodePack.from_episodes(episodes)
+
+    def _fitted(self, pack: EpisodePack) -> tuple[Header, EpisodePack, Fields]:
+        """The header with this pack in the data set, and the pack as it is written; errors where it does not fit."""
+        tracks, has_steps = fields_of(pack, self._compression), bool(pack.offsets[-1])
+        self._header.check_tracks(tracks, has_steps)
+        header = self._with_spaces(pack)
+        if header.knows_steps:
+            if not has_steps:
+                pack = _without_steps(pack, header)
+                tracks = fields_of(pack, self._compression)
+            return header, pack, tracks
+        if has_steps:
+            return replace(header, tracks=tracks, structure=structure_of(columns_of(pack))), pack, tracks
+        return replace(header, tracks=observed(tracks)), pack, tracks
+
+    def _structure(self, pack: EpisodePack) -> Any:
+        """How the pack's tracks are nested; as those there, where the order of keys is all that differs."""
+        structure, there = structure_of(columns_of(pack)), self._header.structure
+        if there is None or structure == there:
+            return structure
+        if not nested.same_structure(assembled(structure, pack.tracks), assembled(there, pack.tracks)):
+            raise TrackMismatch(f"data set: tracks are nested as {there}, those given as {structure}")
+        return there
+
+    def _with_spaces(self, pack: EpisodePack) -> Header:
+        changed = {}
+        for name in ("observation_space", "action_space"):
+            mine, theirs = getattr(self._header, name), getattr(pack, name)
+            if theirs is None or theirs is mine or theirs == mine:
+                continue
+            if mine is not None or self._header.tracks:
+                raise InvalidArgument(
+                    f"{name}: the data set has {mine}, the episodes given have {theirs}; write them to one of their own"
+                )
+            changed[name] = theirs
+        if changed:
+            Header(**changed).to_json()
+        return replace(self._header, **changed) if changed else self._header
+
+    # --- files -------------------------------------------------------------------------------------------------
+
+    def _put_header(self, header: Header) -> None:
+        """See that the data set has this header; errors where another writer was quicker, with another one."""
+        if not self._is_there or header.tracks != self._header.tracks:
+            self._header, self._is_there = settled_header(self.path, header), True
+
+    def _begin(self, layout: Layout, schema: Any) -> None:
+        """Go on in another shard, with other columns."""
+        self._commit()
+        self._seal()
+        self._layout, self._schema = layout, schema
+
+    def _take(self, batch: Any, nbytes: int, waits: bool) -> None:
+        if waits:
+            self._waiting.append(batch)
+            self._waiting_bytes += nbytes
+            if self._waiting_bytes >= COMMIT_BYTES:
+                self._commit()
+            return
+        self._commit()
+        self._write(batch)
+
+    def _commit(self) -> None:
+        """Write what waits as one record batch. It goes on waiting where that fails."""
+        if not self._waiting:
+            return
+        if len(self._waiting) == 1:
+            self._write(self._waiting[0])
+        else:
+            joined = pyarrow().Table.from_batches(self._waiting, self._schema).combine_chunks()
+            self._write(joined.to_batches()[0])
+        self._waiting, self._waiting_bytes = [], 0
+
+    def _write(self, batch: Any) -> None:
+        if self._shard is None:
+            name = f"{self._name}-{self._num_shards:05d}"
+            self._shard = ShardWriter(self.path, name, self._layout)
+            self._num_shards += 1
+        shard = self._shard
+        try:
+            shard.write(batch)
+        except BaseException:
+            self._shard = None
+            raise
+        if shard.nbytes >= self._shard_bytes:
+            self._seal()
+
+    def _seal(self) -> None:
+        if self._shard is not None:
+            self._shard.seal()
+            self._shard = None
+
+
+def _without_steps(pack: EpisodePack, header: Header) -> EpisodePack:
+    """A pack of episodes without a step, whose tracks say nothing of steps, with those that the data set has."""
+    empty = {path: field.empty() for path, field in header.tracks.items() if not is_observed(path)}
+    columns = assembled(header.structure, pack.tracks | empty)
+    return pack.replace(**{name: columns[name] for name in ("actions", "rewards", "extra_model_outputs")})

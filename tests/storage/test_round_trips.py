@@ -1,0 +1,368 @@
+"""What is read from a data set is what was written: tracks of every kind, infos, custom data, ids and endings."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import KINDS, built, plain
+
+from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, unpack_agents
+from episodes.errors import EpisodeError, EpisodeStateError
+from episodes.storage import EpisodeDataset, EpisodeWriter
+
+
+@st.composite
+def lists_of_episodes(draw: st.DrawFn) -> list[SingleAgentEpisode]:
+    """Episodes of one kind, growing or finalized, with every length, lookback, ending and kind of info."""
+    observation, action = draw(st.sampled_from(sorted(KINDS))), draw(st.sampled_from(sorted(KINDS)))
+    extras, with_spaces = draw(st.sampled_from([(), ("logp",), ("logp", "state/out")])), draw(st.booleans())
+    made = []
+    for number in range(draw(st.integers(1, 5))):
+        reference = plain(
+            observation,
+            action,
+            num_steps=draw(st.integers(0, 5)),
+            lookback=draw(st.integers(0, 3)),
+            extras=extras,
+            infos=draw(st.booleans()),
+            t_started=draw(st.integers(0, 5)),
+            terminated=draw(st.booleans()),
+            truncated=draw(st.booleans()),
+        )
+        episode = built(reference, observation, action, with_spaces)
+        episode.id_ = f"episode{number}"
+        if draw(st.booleans()):
+            episode.custom_data |= {"number": number, "of": (1, [2.5, None]), "array": np.arange(number)}
+        made.append(episode.to_numpy() if draw(st.booleans()) else episode)
+    return made
+
+
+def written(path: Path, episodes: Sequence[SingleAgentEpisode], **options: Any) -> EpisodeDataset:
+    with EpisodeWriter(path, **options) as writer:
+        writer.add(episodes)
+    return EpisodeDataset(path)
+
+
+def some(num: int = 6, **more: Any) -> EpisodePack:
+    """Episodes of 1, 2, ... steps; every number is another one."""
+    episodes = [
+        SingleAgentEpisode.from_arrays(
+            np.arange(4.0 * i, 4.0 * i + 2 * k + 2).reshape(-1, 2),
+            np.arange(k),
+            np.arange(k) + i / 8,
+            terminated=i % 2 == 0,
+            id_=f"e{i}",
+            **more,
+        )
+        for i, k in enumerate(range(1, num + 1))
+    ]
+    return EpisodePack.from_episodes(episodes)
+
+
+@given(
+    episodes=lists_of_episodes(),
+    compression=st.sampled_from(["auto", "none", "zstd"]),
+    cuts=st.lists(st.integers(0, 5), max_size=3),
+    flushed=st.booleans(),
+)
+def test_reading_what_was_written_is_equal(
+    episodes: list[SingleAgentEpisode], compression: str, cuts: list[int], flushed: bool
+) -> None:
+    bounds = [0, *sorted(min(cut, len(episodes)) for cut in cuts), len(episodes)]
+    with tempfile.TemporaryDirectory() as path:
+        with EpisodeWriter(path, compression=compression, shard_bytes=4096) as writer:
+            for start, stop in pairwise(bounds):
+                writer.add(episodes[start:stop])
+                if flushed:
+                    writer.flush()
+        dataset = EpisodeDataset(path)
+        wanted = [SingleAgentEpisode.from_state(e.get_state()).to_numpy() for e in episodes]
+        assert len(dataset) == len(wanted)
+        assert all(a.equals(b) for a, b in zip(dataset, wanted, strict=True))
+        assert dataset.pack() == EpisodePack.from_episodes(wanted)
+        assert dataset.num_steps == sum(map(len, wanted))
+        for name, values in (("id", [e.id_ for e in wanted]), ("return", [e.get_return() for e in wanted])):
+            assert dataset.metadata[name].tolist() == values
+
+
+DTYPES = [
+    "?",
+    "u1",
+    "i1",
+    "u2",
+    "i4",
+    "i8",
+    "u8",
+    "f2",
+    "f4",
+    "f8",
+    "c8",
+    "c16",
+    "g",
+    ">f4",
+    "S3",
+    "U5",
+    "M8[ns]",
+    "m8[s]",
+]
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_of_a_fixed_size_comes_back_as_it_is(tmp_path: Path, dtype: str, compression: str) -> None:
+    observations = np.arange(12).reshape(4, 3).astype(dtype)
+    pack = EpisodePack(observations=observations, actions=np.arange(3), rewards=np.zeros(3), lengths=[3])
+    dataset = written(tmp_path / "data", pack, compression=compression)
+    found = dataset[0].get_observations()
+    assert found.dtype == observations.dtype
+    assert found.tobytes() == observations.tobytes()
+
+
+SHAPES = [(), (1,), (0,), (2, 0, 3), (2, 3, 4)]
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_shape_comes_back(tmp_path: Path, shape: tuple[int, ...], compression: str) -> None:
+    observations = np.random.default_rng(0).random((3, *shape))
+    episode = SingleAgentEpisode.from_arrays(observations, [0, 1], [0.0, 0.0])
+    assert written(tmp_path, [episode, episode], compression=compression)[1].equals(episode)
+
+
+def test_arrays_that_are_not_contiguous_come_back(tmp_path: Path) -> None:
+    observations = np.arange(24.0).reshape(4, 6)[:, ::2]
+    episode = SingleAgentEpisode.from_arrays(observations, np.arange(6)[::2], np.zeros(3))
+    assert written(tmp_path, [episode])[0].equals(episode)
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_keys_with_slashes_numbers_and_tuples_come_back(tmp_path: Path, compression: str) -> None:
+    observations = {"a/b": np.zeros((2, 1)), "~": (np.ones(2), {7: np.arange(2)}), "0": np.zeros(2, np.int8)}
+    extra = {"state/out": {"h": np.zeros((1, 2)), "c": (np.ones((1, 2)),)}, "plain": np.zeros(1)}
+    episode = SingleAgentEpisode.from_arrays(observations, [0], [0.0], extra_model_outputs=extra)
+    dataset = written(tmp_path, [episode], compression=compression)
+    assert dataset[0].equals(episode)
+    assert list(dataset[0].get_observations()) == ["a/b", "~", "0"]
+    assert dataset.pack() == EpisodePack.from_episodes([episode])
+
+
+def test_keys_in_another_order_are_the_same_tracks(tmp_path: Path) -> None:
+    episodes = [
+        SingleAgentEpisode.from_arrays({key: np.full(2, i) for key in keys}, [0], [0.0])
+        for i, keys in enumerate(("ab", "ba", "ab", "ba"))
+    ]
+    with EpisodeWriter(tmp_path) as writer:
+        for episode in episodes:
+            writer.add([episode])
+    dataset = EpisodeDataset(tmp_path)
+    assert all(a.equals(b) for a, b in zip(dataset, episodes, strict=True))
+    assert len(list(dataset.packs())) == 1
+
+
+INFOS: dict[str, list[dict[Any, Any]]] = {
+    "numbers": [{"x": 1, "y": 0.5}, {"x": 2}, {}],
+    "nested": [{}, {"episode": {"r": 1.0, "l": 3}, "a/b": True}, {"empty": {}}],
+    "arrays": [{"a": np.arange(3)}, {"a": np.arange(3)}, {"a": np.arange(3)}],
+    "one-dimensional arrays of other lengths": [{"a": np.arange(1)}, {"a": np.arange(2)}, {}],
+    "strings": [{"s": "a"}, {"s": "longer"}, {"s": ""}],
+    "numpy's own": [{"n": np.float32(1), "s": np.str_("x")}, {"n": np.float32(2)}, {}],
+    "of other kinds": [{"k": 1}, {"k": "one"}, {"k": None}],
+    "lists and tuples": [{"k": [1, (2, "x")]}, {"k": (1, 2)}, {}],
+    "keys that are no strings": [{1: "a"}, {}, {2: {3: 4}}],
+    "times": [{"t": np.datetime64("2020-01-01")}, {}, {}],
+}
+
+
+@pytest.mark.parametrize("name", INFOS)
+def test_infos_of_all_kinds_come_back(tmp_path: Path, name: str) -> None:
+    def of(infos: list[dict[Any, Any]], number: int) -> SingleAgentEpisode:
+        return SingleAgentEpisode.from_arrays(np.zeros(3), [0, 1], [0.0, 0.0], infos=infos, id_=f"{name} {number}")
+
+    episodes = [of(INFOS[name], 0), of([{}, {}, {}], 1), of(INFOS[name][::-1], 2)]
+    assert all(a.equals(b) for a, b in zip(written(tmp_path / "at once", episodes), episodes, strict=True))
+    with EpisodeWriter(tmp_path / "one by one") as writer:
+        for episode in episodes:
+            writer.add([episode])
+    dataset = EpisodeDataset(tmp_path / "one by one")
+    assert all(a.equals(b) for a, b in zip(dataset, episodes, strict=True))
+    found, wanted = dataset[0].infos[0], INFOS[name][0]
+    assert {key: type(value) for key, value in found.items()} == {key: type(value) for key, value in wanted.items()}
+
+
+def test_infos_that_change_their_kinds_all_the_time_need_few_files(tmp_path: Path) -> None:
+    values = [1, 0.5, np.arange(2), "text", np.arange(3), None, [1], 2, 3.5, np.zeros((2, 2))] * 3
+    episodes = [
+        SingleAgentEpisode.from_arrays(np.zeros(2), [0], [0.0], infos=[{"k": value}, {}], id_=str(i))
+        for i, value in enumerate(values)
+    ]
+    with EpisodeWriter(tmp_path) as writer:
+        for episode in episodes:
+            writer.add([episode])
+    assert all(a.equals(b) for a, b in zip(EpisodeDataset(tmp_path), episodes, strict=True))
+    assert len(list(tmp_path.glob("*.arrow"))) == 2  # typed; then documents
+
+
+def test_ids_of_any_kind_come_back(tmp_path: Path) -> None:
+    ids: list[Any] = [7, "seven", (1, "a"), b"raw", 1.5]
+    episodes = [
+        SingleAgentEpisode.from_arrays([0.0, 1.0], [0], [0.0], id_=id_, agent_id=id_, module_id=None if i else "m")
+        for i, id_ in enumerate(ids)
+    ]
+    dataset = written(tmp_path, episodes)
+    assert [e.id_ for e in dataset] == ids
+    assert all(a.equals(b) for a, b in zip(dataset, episodes, strict=True))
+    assert dataset.metadata["agent_id"].tolist() == ids
+
+
+def test_the_three_endings_stay_three(tmp_path: Path) -> None:
+    make = lambda **ending: SingleAgentEpisode.from_arrays([0.0, 1.0], [0], [0.0], **ending)  # noqa: E731
+    dataset = written(
+        tmp_path, [make(terminated=True), make(truncated=True), make(), make(terminated=True, truncated=True)]
+    )
+    assert dataset.metadata["terminated"].tolist() == [True, False, False, True]
+    assert dataset.metadata["truncated"].tolist() == [False, True, False, True]
+    assert [e.is_done for e in dataset] == [True, True, False, True]
+    assert "2 terminated, 1 truncated, 1 cut" in repr(dataset)
+
+
+def test_an_episode_of_t_steps_keeps_its_last_observation(tmp_path: Path) -> None:
+    dataset = written(tmp_path, some())
+    assert [len(e.get_observations()) for e in dataset] == [len(e) + 1 for e in dataset]
+
+
+SPACES: dict[str, spaces.Space] = {
+    "box": spaces.Box(-np.inf, np.inf, (4,), np.float32),
+    "box with bounds": spaces.Box(np.array([0.0, -np.inf]), np.array([1.0, 2.0]), dtype=np.float64),
+    "image": spaces.Box(0, 255, (8, 8, 3), np.uint8),
+    "discrete": spaces.Discrete(5, start=-2),
+    "multi-discrete": spaces.MultiDiscrete([[2, 3], [4, 5]]),
+    "multi-discrete with start": spaces.MultiDiscrete([2, 3], start=[5, 6]),
+    "multi-binary": spaces.MultiBinary([2, 3]),
+    "flat multi-binary": spaces.MultiBinary(4),
+    "text": spaces.Text(7, min_length=2, charset="abc"),
+    "nested": spaces.Dict({"z": spaces.Tuple((spaces.Discrete(2), spaces.Box(0, 1, ()))), "a": spaces.MultiBinary(1)}),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_spaces_come_back(tmp_path: Path, name: str) -> None:
+    EpisodeWriter(tmp_path, observation_space=SPACES[name], action_space=spaces.Discrete(2)).close()
+    dataset = EpisodeDataset(tmp_path)
+    assert dataset.observation_space == SPACES[name]
+    assert getattr(dataset.observation_space, "dtype", None) == getattr(SPACES[name], "dtype", None)
+    assert dataset.action_space == spaces.Discrete(2)
+    assert len(dataset) == 0
+
+
+def test_the_environments_spec_and_the_users_metadata_come_back(tmp_path: Path) -> None:
+    spec = gym.spec("CartPole-v1")
+    facts = {"author": "me", "scores": [1, 2.5], "table": np.arange(3), "pair": (1, 2), "nan": float("nan")}
+    EpisodeWriter(tmp_path / "a", env_spec=spec, metadata=facts).close()
+    dataset = EpisodeDataset(tmp_path / "a")
+    assert dataset.env_spec == spec
+    assert dataset.user_metadata.keys() == facts.keys()
+    assert dataset.user_metadata["table"].tolist() == [0, 1, 2]
+    assert dataset.user_metadata["pair"] == (1, 2)
+    EpisodeWriter(tmp_path / "b", env_spec="CartPole-v1", metadata={"n": 1}).close()
+    assert EpisodeDataset(tmp_path / "b").env_spec == "CartPole-v1"
+    assert EpisodeDataset(tmp_path / "b").user_metadata == {"n": 1}
+
+
+def test_seeds_are_in_the_table(tmp_path: Path) -> None:
+    make = lambda **data: SingleAgentEpisode.from_arrays([0.0, 1.0], [0], [0.0], custom_data=data)  # noqa: E731
+    dataset = written(tmp_path, [make(seed=3), make(), make(seed=np.int64(5)), make(seed="none"), make(seed=-1)])
+    assert dataset.metadata["seed"].tolist() == [3, -1, 5, -1, -1]
+
+
+def test_what_was_added_may_be_changed_before_it_is_written(tmp_path: Path) -> None:
+    rewards, facts, info = np.ones(2), {"k": 1}, {"i": 1}
+    episode = SingleAgentEpisode.from_arrays(np.zeros(3), [0, 1], rewards, infos=[info, {}, {}], custom_data=facts)
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add([episode])
+        rewards[:] = 7.0
+        episode.custom_data["k"] = info["i"] = 2
+    found = EpisodeDataset(tmp_path)[0]
+    assert found.get_rewards().tolist() == [1.0, 1.0]
+    assert (found.custom_data, found.infos[0]) == ({"k": 1}, {"i": 1})
+
+
+def test_episodes_without_a_step_may_come_first_or_last(tmp_path: Path) -> None:
+    reset = SingleAgentEpisode("reset only", observations=[np.zeros(2, np.float32)], len_lookback_buffer=0)
+    step = SingleAgentEpisode.from_arrays(
+        np.zeros((2, 2), np.float32), np.zeros((1, 3), np.float16), [1.0], extra_model_outputs={"v": np.ones((1, 2))}
+    )
+    with EpisodeWriter(tmp_path) as writer:
+        for episode in (reset, step, reset):
+            writer.add([episode])
+            writer.flush()
+    dataset = EpisodeDataset(tmp_path)
+    assert [len(e) for e in dataset] == [0, 1, 0]
+    assert dataset[1].equals(step)
+    assert dataset.pack()[2].get_observations().tolist() == [[0.0, 0.0]]
+    assert dataset[0].get_observations().tolist() == [[0.0, 0.0]]
+
+
+def multi_agent_episode(length: int) -> MultiAgentEpisode:
+    """Two agents that take turns; one has an action pending at the end."""
+    episode = MultiAgentEpisode(f"game{length}")
+    episode.add_env_reset(observations={"a": np.zeros(2)}, infos={"a": {"begin": 1}})
+    for t in range(length):
+        mine, other = ("a", "b") if t % 2 == 0 else ("b", "a")
+        episode.add_env_step({other: np.full(2, float(t))}, {mine: t % 2}, {mine: 0.5 * t})
+    return episode
+
+
+def test_multi_agent_episodes_come_out_whole(tmp_path: Path) -> None:
+    games = [multi_agent_episode(n) for n in (4, 7)]
+    with EpisodeWriter(tmp_path) as writer:
+        for game in games:
+            writer.add([game])
+    dataset = EpisodeDataset(tmp_path)
+    assert len(dataset) == 4
+    assert dataset.metadata["agent_id"].tolist() == ["a", "b", "a", "b"]
+    found = {game.id_: game for game in unpack_agents(list(dataset.packs()))}
+    assert all(found[game.id_].equals(game.to_numpy()) for game in games)
+
+
+@pytest.mark.parametrize("num", [1, 3])
+def test_a_writer_that_is_closed_takes_nothing_more(tmp_path: Path, num: int) -> None:
+    writer = EpisodeWriter(tmp_path)
+    writer.add(some(num))
+    writer.close()
+    writer.close()
+    with pytest.raises(EpisodeStateError, match="is closed; make another EpisodeWriter"):
+        writer.add(some(num))
+    assert len(EpisodeDataset(tmp_path)) == num
+
+
+def test_adding_nothing_is_nothing(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add([])
+    assert len(EpisodeDataset(tmp_path)) == 0
+    assert repr(EpisodeDataset(tmp_path)).endswith("0 episodes, 0 steps, 0 bytes)")
+
+
+def test_nothing_in_the_files_is_a_pickle(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> Any:
+            raise AssertionError("pickled")
+
+    with EpisodeWriter(tmp_path) as writer:
+        with pytest.raises(EpisodeError, match=r"custom_data\['trap'\]"):
+            writer.add([SingleAgentEpisode.from_arrays([0.0, 1.0], [0], [0.0], custom_data={"trap": Trap()})])
+        infos = [{"deep": {"trap": Trap()}}, {}]
+        with pytest.raises(EpisodeError, match=r"infos\['deep'\]\['trap'\]"):
+            writer.add([SingleAgentEpisode.from_arrays([0.0, 1.0], [0], [0.0], infos=infos)])
+        writer.add(some(infos=None, custom_data={"k": (1, 2)}))
+    assert len(EpisodeDataset(tmp_path)) == 6
+    assert not any(b"cnumpy" in file.read_bytes() or b"numpy._core" in file.read_bytes() for file in tmp_path.iterdir())
