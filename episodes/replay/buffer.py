@@ -34,9 +34,10 @@ INDICES = "indices"
 class EpisodeReplayBuffer:
     """Holds the newest `capacity` steps of the episodes and chunks that are added, and draws from them uniformly.
 
-    Steps lie in rings, in order of arrival; an observation is stored once, whoever refers to it. When the buffer is
-    full the oldest steps make way: an episode that loses its beginning goes on as a chunk with a later `t_started`.
-    A chunk continues its episode by `id_` and `t_started`, however short it is.
+    Steps lie in rings, in order of arrival; an observation is stored once, whoever refers to it (one of at most 16
+    bytes lies beside its steps as well, for faster draws). When the buffer is full the oldest steps make way: an
+    episode that loses its beginning goes on as a chunk with a later `t_started`. A chunk continues its episode by `id_`
+    and `t_started`, however short it is.
 
     Args:
         capacity: in steps.
