@@ -9,7 +9,6 @@ from benchmarks.abilities import rows
 from episodes import SingleAgentEpisode
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 
-
 WIDE = 256  # numbers in an observation: one that is stored once, small ones lie beside their step as well
 
 
