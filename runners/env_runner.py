@@ -187,7 +187,8 @@ class SingleAgentEnvRunner:
     ) -> CollectStats:
         """As `sample`, with every vector step written straight into a replay buffer instead of a pack.
 
-        Episodes go on from call to call. The first call with a buffer, and the first after a `sample`, begins new ones.
+        Episodes go on from call to call. The first call with a buffer, and the first after a `sample` or after the
+        buffer was cleared or restored, begins new ones.
 
         Raises:
             InvalidArgument: a count below 1, or a buffer too small for the runner's environments.
@@ -196,7 +197,7 @@ class SingleAgentEnvRunner:
         check_counts(num_timesteps, None)
         began = perf_counter()
         feed = self._feed
-        if feed is None or feed.buffer is not buffer:
+        if feed is None or feed.buffer is not buffer or not feed.is_reset:
             feed = self._feed = ReplayFeed(buffer, self.num_envs, self.autoreset_mode)
             force_reset = True
         self._begin(force_reset)

@@ -27,6 +27,11 @@ class ReplayFeed:
         self._num_steps = 0
         self._ended: list[tuple[np.ndarray, np.ndarray]] = []
 
+    @property
+    def is_reset(self) -> bool:
+        """Whether steps may follow, see `ReplayRecorder.is_reset`."""
+        return self._recorder.is_reset
+
     def reset(self, observations: Any, infos: dict[str, Any], reset_mask: np.ndarray | None = None) -> None:
         """Begin new episodes everywhere or where the mask [N] is True."""
         self._recorder.reset(observations, infos, reset_mask)

@@ -50,6 +50,11 @@ class ReplayRecorder:
         self._kinds: Any = None  # of the rows that came last
         self._seen = self._num_rows = 0  # the ring's head and number of rows when this recorder last wrote
 
+    @property
+    def is_reset(self) -> bool:
+        """Whether steps may follow: not before the first reset, nor after `clear` or `set_state` of the buffer."""
+        return self._generation == self._ring.generation
+
     def reset(
         self, observations: Any, infos: dict[str, Any] | None = None, reset_mask: np.ndarray | None = None
     ) -> None:
@@ -82,7 +87,7 @@ class ReplayRecorder:
         mask = np.asarray(reset_mask)
         if mask.dtype != bool or mask.shape != (self.num_envs,):
             raise InvalidArgument(f"reset_mask is {mask.dtype} {mask.shape}; give bool ({self.num_envs},)")
-        if self._generation != self._ring.generation and not mask.all():
+        if not self.is_reset and not mask.all():
             raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
         return mask
 
@@ -132,7 +137,7 @@ class ReplayRecorder:
 
     def _live(self) -> np.ndarray:
         """The environments whose row is a step."""
-        if self._generation != self._ring.generation:
+        if not self.is_reset:
             raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
         if not len(self._waiting):
             return self._all

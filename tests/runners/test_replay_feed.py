@@ -116,6 +116,18 @@ def test_sampling_in_between_begins_new_episodes_and_loses_none(mode: AutoresetM
         assert episode.t_started == 0
 
 
+def test_a_buffer_that_was_cleared_or_restored_is_fed_on_with_new_episodes() -> None:
+    one, buffer = runner(AutoresetMode.SAME_STEP), EpisodeReplayBuffer(100, seed=0)
+    one.sample_into(buffer, num_timesteps=20, random_actions=True)
+    state = buffer.get_state()
+    buffer.clear()
+    assert one.sample_into(buffer, num_timesteps=10, random_actions=True).num_steps == len(buffer)
+    buffer.set_state(state)
+    before = len(buffer)
+    assert one.sample_into(buffer, num_timesteps=10, random_actions=True).num_steps == len(buffer) - before
+    assert all(episode.t_started == 0 for episode in buffer.iter_episodes())
+
+
 def test_a_prioritized_buffer_can_be_fed() -> None:
     buffer = PrioritizedEpisodeReplayBuffer(64, alpha=0.6, beta=0.4, seed=0)
     one = runner(AutoresetMode.NEXT_STEP)
