@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -27,6 +28,7 @@ from episodes.replay.stored_packs import entries_in_order, packs_of
 from episodes.replay.table import NONE
 from episodes.returns import check_fraction
 from episodes.single_agent import SingleAgentEpisode
+from episodes.storage import EpisodeDataset, EpisodeWriter
 
 INDICES = "indices"
 
@@ -289,6 +291,33 @@ class EpisodeReplayBuffer:
         """
         _check_positive(num_steps=num_steps)
         return packs_of(self.ring, self._spaces, num_steps)
+
+    def to_dataset(self, path: str | Path | EpisodeWriter) -> None:
+        """Write all stored episodes to a data set on disk, new or there already, or by a writer that is open.
+
+        What is stored of an episode is one chunk: one that lost its beginning has a later `t_started`, one that goes on
+        is cut. The buffer stays as it is. Errors: those of `EpisodeWriter` and its `add`.
+        """
+        with nullcontext(path) if isinstance(path, EpisodeWriter) else EpisodeWriter(path) as writer:
+            for pack in self.iter_packs():
+                writer.add(pack)
+
+    @classmethod
+    def from_dataset(
+        cls, dataset: EpisodeDataset | str | Path, capacity: int | None = None, *, seed: int | None = None
+    ) -> Self:
+        """A buffer of the episodes of a data set (or of its path), added in order.
+
+        Room is for all of their steps unless a `capacity` is given; if it is smaller, the last ones stay. Errors:
+        `InvalidArgument` for episodes without a step and no capacity; those of `add`.
+        """
+        episodes = dataset if isinstance(dataset, EpisodeDataset) else EpisodeDataset(dataset)
+        if capacity is None and not episodes.num_steps:
+            raise InvalidArgument(f"{episodes!r} has no steps; give the buffer's capacity")
+        buffer = cls(episodes.num_steps if capacity is None else capacity, seed=seed)
+        for pack in episodes.packs():
+            buffer.add(pack)
+        return buffer
 
     def _episode(self, entry: int) -> SingleAgentEpisode:
         return episode_at(self.ring, entry, *self._spaces)

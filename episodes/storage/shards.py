@@ -51,11 +51,15 @@ class ShardWriter:
         """Append a record batch; it is the operating system's when this returns."""
         whole = self.nbytes
         try:
-            self._writer.write_batch(batch)
+            self.append(batch)
         except BaseException:
             self._sink.close()
             os.truncate(self._path, whole)
             raise
+
+    def append(self, batch: Any) -> None:
+        """Append a record batch, or a part of it, and raise."""
+        self._writer.write_batch(batch)
 
     def sync(self) -> None:
         """Wait until what was written is on the disk."""

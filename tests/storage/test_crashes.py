@@ -1,0 +1,224 @@
+"""What was flushed survives its writer; many write at once; what is damaged is read as far as it goes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from episodes import EpisodePack, SingleAgentEpisode
+from episodes.errors import EpisodeStateError, TrackMismatch
+from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage import shards as shard_files
+
+KILLED = """
+import sys, numpy as np
+from episodes import SingleAgentEpisode
+from episodes.storage import EpisodeWriter
+
+writer = EpisodeWriter(sys.argv[1])
+for i in range(10_000_000):
+    observations = np.random.default_rng(i).random((i % 50 + 2, 4))
+    writer.add([SingleAgentEpisode.from_arrays(observations, np.arange(i % 50 + 1), np.ones(i % 50 + 1), id_=str(i))])
+    if i % 7 == 6:
+        writer.flush()
+        print(i + 1, flush=True)
+"""
+
+
+def episode(i: int) -> SingleAgentEpisode:
+    """Episode i of the process above."""
+    observations, steps = np.random.default_rng(i).random((i % 50 + 2, 4)), i % 50 + 1
+    return SingleAgentEpisode.from_arrays(observations, np.arange(steps), np.ones(steps), id_=str(i))
+
+
+def test_a_killed_writer_loses_nothing_that_it_flushed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
+        assert process.stdout is not None
+        for _ in range(30):
+            process.stdout.readline()
+        live = EpisodeDataset(tmp_path)  # read while it is being written
+        assert live.recovered == len(live) >= 30 * 7
+        assert live[100].equals(episode(100))
+        process.send_signal(signal.SIGKILL)
+        flushed = max(int(line) for line in [*process.stdout, "210"])
+    dataset = EpisodeDataset(tmp_path)
+    assert dataset.recovered == len(dataset) >= flushed
+    assert all(found.equals(episode(i)) for i, found in enumerate(dataset))
+    assert f"{len(dataset)} recovered" in repr(dataset)
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add([episode(0)])
+    assert len(EpisodeDataset(tmp_path)) == len(dataset) + 1
+
+
+def write_many(path: Path, number: int) -> None:
+    with EpisodeWriter(path) as writer:
+        for i in range(40):
+            writer.add([episode(1000 * number + i)])
+            if i % 9 == 0:
+                writer.flush()
+
+
+def test_many_processes_write_at_once_without_a_lock(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=write_many, args=(tmp_path / "data", number)) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    dataset = EpisodeDataset(tmp_path / "data")
+    assert sorted(dataset.metadata["id"].tolist(), key=int) == [str(1000 * n + i) for n in range(4) for i in range(40)]
+    assert all(found.equals(episode(int(found.id_))) for found in dataset)
+    assert len(list((tmp_path / "data").iterdir())) == 5  # the header, and one file of each
+
+
+def test_writers_with_other_tracks_cannot_both_begin_a_data_set(tmp_path: Path) -> None:
+    first, second = EpisodeWriter(tmp_path), EpisodeWriter(tmp_path)
+    first.add([episode(0)])
+    with pytest.raises(TrackMismatch, match=r"track 'observations' holds float64 items of shape \[4\]"):
+        second.add([SingleAgentEpisode.from_arrays(np.zeros((2, 3)), [0], [0.0])])
+    second.add([episode(1)])
+    first.close()
+    second.close()
+    assert [e.id_ for e in EpisodeDataset(tmp_path)] == ["0", "1"]
+
+
+def unfinished(path: Path, num_batches: int = 3) -> tuple[Path, EpisodePack]:
+    """A shard as a killed writer leaves it: so many record batches of two episodes."""
+    writer = EpisodeWriter(path)
+    for i in range(num_batches):
+        writer.add([episode(2 * i), episode(2 * i + 1)])
+        writer.flush()
+    (file,) = path.glob("*.arrow.partial")
+    return file, EpisodePack.from_episodes([episode(i) for i in range(2 * num_batches)])
+
+
+def test_an_unfinished_shard_is_read_up_to_its_last_whole_batch(tmp_path: Path) -> None:
+    file, pack = unfinished(tmp_path)
+    whole = EpisodeDataset(tmp_path)
+    assert (len(whole), whole.recovered, whole.unread) == (6, 6, {})
+    assert whole.pack() == pack
+    data = file.read_bytes()
+    found = set()
+    for size in range(0, len(data), 97):
+        file.write_bytes(data[:size])
+        dataset = EpisodeDataset(tmp_path)
+        assert dataset.recovered == len(dataset)
+        assert all(a.equals(b) for a, b in zip(dataset, pack, strict=False))
+        assert set(dataset.unread) <= {file.name.removesuffix(".arrow.partial")}
+        found.add(len(dataset))
+    assert found == {0, 2, 4}
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 1000, b"\xff" * 1000, bytes(range(256)) * 4, b"x"])
+def test_rubbish_after_the_last_batch_is_counted_and_nothing_is_lost(tmp_path: Path, tail: bytes) -> None:
+    file, pack = unfinished(tmp_path)
+    with file.open("ab") as out:
+        out.write(tail)
+    dataset = EpisodeDataset(tmp_path)
+    assert dataset.pack() == pack
+    assert dataset.unread == {file.name.removesuffix(".arrow.partial"): len(tail)}
+    assert f"{len(tail)} bytes unread" in repr(dataset)
+
+
+def test_a_sealed_shard_that_is_damaged_is_warned_of_by_name_and_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        for i in range(3):
+            writer.add([episode(i)])
+            writer.flush()
+    (file,) = tmp_path.glob("*.arrow")
+    file.write_bytes(file.read_bytes()[: file.stat().st_size * 3 // 4])
+    with pytest.warns(UserWarning, match=rf"shard {file.stem} is damaged .*: 2 record batches were read"):
+        dataset = EpisodeDataset(tmp_path)
+    assert dataset.recovered == 2
+    assert [e.id_ for e in dataset] == ["0", "1"]
+
+
+def test_a_disk_that_is_full_loses_what_it_could_not_take_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = EpisodeWriter(tmp_path)
+    writer.add([episode(0)])
+    writer.flush()
+    writer.add([episode(1)])
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_files.ShardWriter, "append", half_a_batch)
+        with pytest.raises(OSError, match="No space left"):
+            writer.flush()
+    assert [e.id_ for e in EpisodeDataset(tmp_path)] == ["0"]
+    assert EpisodeDataset(tmp_path).unread == {}
+    writer.close()  # there is room again
+    assert [e.id_ for e in EpisodeDataset(tmp_path)] == ["0", "1"]
+
+
+def half_a_batch(shard: shard_files.ShardWriter, batch: pa.RecordBatch) -> None:
+    shard._sink.write(b"\xff\xff\xff\xff half a batch")
+    raise OSError(28, "No space left on device")
+
+
+def test_a_shard_has_its_size_at_most_and_one_batch(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path, shard_bytes=20_000) as writer:
+        for i in range(60):
+            writer.add([episode(i)])
+            writer.flush()
+    sizes = [file.stat().st_size for file in sorted(tmp_path.glob("*.arrow"))]
+    assert len(sizes) > 3
+    assert max(sizes) < 35_000
+    assert [e.id_ for e in EpisodeDataset(tmp_path)] == [str(i) for i in range(60)]
+
+
+def test_a_flush_may_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    writer = EpisodeWriter(tmp_path)
+    writer.add([episode(0)])
+    writer.flush()
+    assert not synced
+    writer.flush(fsync=True)
+    (shard,) = tmp_path.glob("*.arrow.partial")
+    assert {str(shard), str(tmp_path / "episodes.json"), str(tmp_path)} == set(synced)
+
+
+def test_a_writer_belongs_to_the_process_that_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = EpisodeWriter(tmp_path)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    with pytest.raises(EpisodeStateError, match="each process makes a writer of its own"):
+        writer.add([episode(0)])
+
+
+def test_a_shard_sealed_between_two_looks_is_found_under_its_final_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, pack = unfinished(tmp_path)
+    read = shard_files._read
+
+    def sealed_meanwhile(path: Path, name: str, *, sealed: bool) -> shard_files.ShardRead:
+        if not sealed and file.exists():
+            file.rename(file.with_suffix(""))
+        return read(path, name, sealed=sealed)
+
+    monkeypatch.setattr(shard_files, "_read", sealed_meanwhile)
+    with pytest.warns(UserWarning, match="is damaged"):  # it has no footer: it was only renamed
+        assert EpisodeDataset(tmp_path).pack() == pack
+
+
+def test_a_writer_closes_when_its_block_is_left_by_an_error(tmp_path: Path) -> None:
+    def work() -> None:
+        with EpisodeWriter(tmp_path) as writer:
+            writer.add([episode(0)])
+            raise KeyError("something else")
+
+    with pytest.raises(KeyError):
+        work()
+    dataset = EpisodeDataset(tmp_path)
+    assert (len(dataset), dataset.recovered) == (1, 0)
+    assert time.time_ns() > int(next(tmp_path.glob("*.arrow")).name.split("-")[0], 16)

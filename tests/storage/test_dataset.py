@@ -1,0 +1,441 @@
+"""A data set is a sequence of episodes that reads what is asked for, refuses what does not fit, and goes to workers."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from torch.utils.data import DataLoader
+
+from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes.errors import EpisodeError, InvalidArgument, MissingExtra, TrackMismatch, UnreadableData, WrongType
+from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage import arrow as arrow_files
+from episodes.storage import frames as frame_blocks
+
+
+def some(num: int = 6, seed: int = 0) -> EpisodePack:
+    """Episodes of 1, 2, ... steps, in turns terminated, truncated and cut."""
+    rng, lengths = np.random.default_rng(seed), np.arange(1, num + 1)
+    steps = int(lengths.sum())
+    return EpisodePack(
+        observations={"o": rng.random((steps + num, 2)), "p": rng.random(steps + num)},
+        actions=rng.integers(0, 3, steps),
+        rewards=rng.random(steps),
+        extra_model_outputs={"logp": rng.random(steps)},
+        lengths=lengths,
+        terminated=np.arange(num) % 3 == 0,
+        truncated=np.arange(num) % 3 == 1,
+    )
+
+
+def images(num: int = 4, length: int = 70) -> EpisodePack:
+    """Episodes of frames [32, 32, 4], a few blocks each."""
+    frames = np.random.default_rng(0).integers(0, 256, (num * (length + 1), 32, 32, 4), np.uint8)
+    return EpisodePack(
+        observations={"camera": frames, "joints": np.zeros((len(frames), 2))},
+        actions=np.arange(num * length),
+        rewards=np.arange(num * length) / 2,
+        lengths=np.full(num, length),
+    )
+
+
+def in_batches(path: Path, pack: EpisodePack, size: int, **options: Any) -> EpisodeDataset:
+    with EpisodeWriter(path, **options) as writer:
+        for start in range(0, len(pack), size):
+            writer.add(pack[start : start + size])
+            writer.flush()
+    return EpisodeDataset(path)
+
+
+@pytest.fixture(params=["none", "zstd"])
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[EpisodePack, EpisodeDataset]:
+    pack = some(10)
+    return pack, in_batches(tmp_path, pack, 4, compression=request.param)
+
+
+INDICES: list[Any] = [
+    None,
+    slice(1, 3),
+    slice(2, 9),
+    slice(None, None, -2),
+    [3],
+    [9, 0, 5, 5, -1],
+    [0, 1, 4, 5, 8],
+    np.arange(10) % 3 == 0,
+    np.zeros(0, int),
+]
+
+
+@pytest.mark.parametrize("indices", INDICES, ids=str)
+def test_packs_of_any_episodes_are_those_episodes(stored: tuple[EpisodePack, EpisodeDataset], indices: Any) -> None:
+    pack, dataset = stored
+    wanted = pack if indices is None else pack[indices] if isinstance(indices, slice) else pack.select(indices)
+    assert dataset.pack(indices) == wanted
+    if indices is not None:
+        view = dataset[indices] if isinstance(indices, slice) else dataset.select(indices)
+        assert isinstance(view, EpisodeDataset)
+        assert len(view) == len(wanted)
+        assert view.pack() == wanted
+        assert list(view.metadata["id"]) == list(wanted.ids)
+        assert view.num_steps == wanted.num_steps
+        assert [a.id_ for part in view.packs() for a in part] == list(wanted.ids)
+
+
+def test_views_of_views_pick_from_what_they_show(stored: tuple[EpisodePack, EpisodeDataset]) -> None:
+    pack, dataset = stored
+    view = dataset[2:9].select(lambda rows: rows["length"] % 2 == 0)[::-1]
+    wanted = [i for i in range(2, 9) if (i + 1) % 2 == 0][::-1]
+    assert view.pack() == pack.select(wanted)
+    assert view[-1].equals(pack[wanted[-1]])
+    assert view.pack([0, 1]) == pack.select(wanted[:2])
+    assert len(dataset) == len(pack)
+
+
+def test_selecting_by_return_and_ending_reads_the_table_alone(stored: tuple[EpisodePack, EpisodeDataset]) -> None:
+    pack, dataset = stored
+    good = dataset.select(lambda rows: (rows["return"] > 2) & rows["terminated"])
+    wanted = (pack.returns() > 2) & pack.terminated
+    assert 0 < len(good) == wanted.sum() < len(pack)
+    assert good.pack() == pack.select(wanted)
+
+
+def test_the_table_says_what_the_episodes_are(stored: tuple[EpisodePack, EpisodeDataset]) -> None:
+    pack, dataset = stored
+    rows = dataset.metadata
+    assert rows["length"].tolist() == pack.lengths.tolist()
+    assert rows["return"].tolist() == pytest.approx(pack.returns().tolist())
+    assert rows["terminated"].tolist() == pack.terminated.tolist()
+    assert rows["truncated"].tolist() == pack.truncated.tolist()
+    assert rows["t_started"].tolist() == [0] * len(pack)
+    assert rows["seed"].tolist() == [-1] * len(pack)
+    assert rows["agent_id"].tolist() == [None] * len(pack)
+
+
+def test_what_is_read_is_the_mapped_file_itself(tmp_path: Path) -> None:
+    dataset = in_batches(tmp_path, some(10), 5)
+    whole = dataset.pack(slice(5, 10))
+    for part in (dataset.pack([6, 7]).tracks, dataset[6].get_observations(), {"rewards": dataset[6].get_rewards()}):
+        for name, array in part.items():
+            path = f"observations/{name}" if name in "op" else name
+            assert np.shares_memory(array, whole.tracks[path])
+            assert not array.flags.writeable
+            assert not array.flags.owndata
+
+
+def test_a_read_episode_can_be_written_to_and_the_file_stays_as_it_is(tmp_path: Path) -> None:
+    dataset = in_batches(tmp_path, some(3), 3)
+    before = dataset[1].get_rewards().tolist()
+    episode = dataset[1]
+    episode.set_rewards(new_data=[7.0, 8.0])
+    assert EpisodeDataset(tmp_path)[1].get_rewards().tolist() == before == dataset[1].get_rewards().tolist()
+
+
+@pytest.mark.parametrize(("start", "stop"), [(None, None), (3, 9), (0, 0), (60, 200), (-5, None), (63, 64)])
+def test_steps_of_a_compressed_episode_are_those_of_the_episode(
+    tmp_path: Path, start: int | None, stop: int | None
+) -> None:
+    pack = images()
+    dataset = in_batches(tmp_path, pack, 3)
+    for i in range(len(pack)):
+        assert dataset.steps(i, start, stop).equals(pack[i][start:stop])
+
+
+def test_steps_decompress_only_the_blocks_that_they_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = in_batches(tmp_path, images(4, length=200), 4)
+    read, block = [], frame_blocks.CompressedTrack._block
+    monkeypatch.setattr(
+        frame_blocks.CompressedTrack, "_block", lambda track, number: read.append(number) or block(track, number)
+    )
+    assert dataset.steps(2, 10, 20).get_observations()["camera"].shape == (11, 32, 32, 4)
+    assert len(read) == 1
+    read.clear()
+    assert len(dataset[2].get_observations()["camera"]) == 201
+    assert len(read) == 4
+
+
+def test_images_are_compressed_and_small_vectors_are_not(tmp_path: Path) -> None:
+    pack = images()
+    plain = pack.replace(observations=pack.observations | {"camera": pack.observations["camera"] // 255})
+    dataset = in_batches(tmp_path / "auto", plain, 4)
+    tracks = json.loads((tmp_path / "auto" / "episodes.json").read_text())["tracks"]
+    kinds = {path: track["compression"] for path, track in tracks.items()}
+    assert kinds == {
+        "observations/camera": "zstd",
+        "observations/joints": "none",
+        "actions": "none",
+        "rewards": "none",
+    }
+    assert dataset.pack() == plain
+    bare = in_batches(tmp_path / "none", plain, 4, compression="none")
+    assert bare.pack() == plain
+    assert dataset.nbytes < bare.nbytes / 10
+
+
+def test_a_data_set_goes_to_the_workers_of_a_data_loader(stored: tuple[EpisodePack, EpisodeDataset]) -> None:
+    pack, dataset = stored
+    for context in ("fork", "spawn"):
+        loader = DataLoader(
+            dataset[1:],  # type: ignore[arg-type]
+            batch_size=4,
+            num_workers=2,
+            collate_fn=EpisodePack.from_episodes,
+            multiprocessing_context=context,
+        )
+        assert EpisodePack.concat(list(loader)) == pack[1:]
+
+
+def test_a_pickled_data_set_is_its_path_and_shows_the_same_episodes(tmp_path: Path) -> None:
+    pack = some(8)
+    early, late = EpisodeWriter(tmp_path), EpisodeWriter(tmp_path)
+    early.add(pack[:2])
+    early.flush()
+    late.add(pack[2:5])
+    late.flush()
+    dataset = EpisodeDataset(tmp_path).select([4, 0, 3])
+    data = pickle.dumps(dataset)
+    assert len(data) < 2000
+    early.add(pack[5:])  # into a file that is before the other's
+    early.close()
+    late.close()
+    assert pickle.loads(data).pack() == pack.select([4, 0, 3])
+    assert len(EpisodeDataset(tmp_path)) == 8
+
+
+def test_a_pack_of_a_data_set_outlives_it_in_a_pickle(tmp_path: Path) -> None:
+    episodes = [SingleAgentEpisode.from_arrays([0.0, 1.0], [0], [0.0], custom_data={"i": i}) for i in range(3)]
+    pack = in_batches(tmp_path, EpisodePack.from_episodes(episodes), 3).pack()
+    assert pickle.loads(pickle.dumps(pack)) == EpisodePack.from_episodes(episodes)
+
+
+def test_a_data_set_says_in_one_line_what_it_holds(tmp_path: Path) -> None:
+    dataset = in_batches(tmp_path, some(4), 2)
+    assert repr(dataset).startswith(f"EpisodeDataset({str(tmp_path)!r}: 4 episodes, 10 steps, mean return ")
+    assert "2 terminated, 1 truncated, 1 cut, " in repr(dataset)
+    assert "closed" not in repr(EpisodeWriter(tmp_path))
+
+
+def test_a_further_writer_appends_and_needs_to_know_nothing(tmp_path: Path) -> None:
+    pack = some().replace(action_space=spaces.Discrete(3))
+    with EpisodeWriter(tmp_path, metadata={"by": "me"}, env_spec="CartPole-v1") as writer:
+        writer.add(pack)
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add(pack[:2])
+    dataset = EpisodeDataset(tmp_path)
+    assert dataset.pack() == EpisodePack.concat([pack, pack[:2]])
+    assert (dataset.user_metadata, dataset.env_spec) == ({"by": "me"}, "CartPole-v1")
+
+
+# --- errors -----------------------------------------------------------------------------------------------------
+
+
+def one(observations: Any = None, **more: Any) -> list[SingleAgentEpisode]:
+    observed = {"o": np.zeros((2, 2)), "p": np.zeros(2)} if observations is None else observations
+    return [
+        SingleAgentEpisode.from_arrays(observed, [0], [0.5], **{"extra_model_outputs": {"logp": np.zeros(1)}, **more})
+    ]
+
+
+def game(*shapes: tuple[int, ...]) -> list[MultiAgentEpisode]:
+    made = MultiAgentEpisode()
+    made.add_env_reset(observations={str(i): np.zeros(shape) for i, shape in enumerate(shapes)})
+    return [made]
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "another shape": (
+        lambda: one({"o": np.zeros((2, 3)), "p": np.zeros(2)}),
+        TrackMismatch,
+        r"'observations/o' holds float64 items of shape \[2\], the episodes given have float64 items of shape \[3\]",
+    ),
+    "another dtype": (
+        lambda: one({"o": np.zeros((2, 2)), "p": np.zeros(2, np.int64)}),
+        TrackMismatch,
+        r"'observations/p' holds float64 items of shape \[\], the episodes given have int64",
+    ),
+    "a track more": (
+        lambda: one({"o": np.zeros((2, 2)), "p": np.zeros(2), "q": np.zeros(2)}),
+        TrackMismatch,
+        "'observations/q' is given, but not there",
+    ),
+    "a track less": (
+        lambda: one(extra_model_outputs={}),
+        TrackMismatch,
+        "'extra_model_outputs/logp' is there",
+    ),
+    "the same paths, nested otherwise": (
+        lambda: one(({"o": np.zeros((2, 2)), "p": np.zeros(2)},)),
+        TrackMismatch,
+        "'observations/o' is there, but not among",
+    ),
+    "another space": (
+        lambda: one(action_space=spaces.Discrete(3)),
+        InvalidArgument,
+        r"action_space: the data set has Discrete\(2\), the episodes given have Discrete\(3\)",
+    ),
+    "objects": (
+        lambda: one({"o": np.zeros((2, 2)), "p": np.array([None, 1], object)}),
+        WrongType,
+        "track 'observations/p' has dtype object",
+    ),
+    "custom data of a kind that msgpack does not know": (
+        lambda: one(custom_data={"deep": {"fn": len}}),
+        WrongType,
+        r"custom_data\['deep'\]\['fn'\] cannot be written",
+    ),
+    "infos of a kind that msgpack does not know": (
+        lambda: one(infos=[{"fn": len}, {}]),
+        WrongType,
+        r"infos\['fn'\] cannot be written",
+    ),
+    "agents of several kinds": (lambda: game((2,), (3,)), TrackMismatch, "have 2 kinds of tracks or spaces"),
+    "no episode": (lambda: [1], WrongType, "not a int"),
+}
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused_and_leaves_nothing_behind(tmp_path: Path, name: str, flushed: bool) -> None:
+    make, kind, message = REFUSED[name]
+    first, last = one(action_space=spaces.Discrete(2), id_="first"), one(action_space=spaces.Discrete(2), id_="last")
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add(first)
+        if flushed:
+            writer.flush()
+        with pytest.raises(kind, match=message):
+            writer.add(make())
+        writer.add(last)
+    dataset = EpisodeDataset(tmp_path)
+    assert [e.id_ for e in dataset] == ["first", "last"]
+    assert dataset.pack() == EpisodePack.from_episodes(first + last)
+
+
+def test_tuples_and_dicts_of_the_same_paths_are_not_the_same(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add(one((np.zeros(2), np.ones(2))))
+        with pytest.raises(TrackMismatch, match="tracks are nested as"):
+            writer.add(one({"0": np.zeros(2), "1": np.ones(2)}))
+
+
+DIFFERENT: dict[str, tuple[dict[str, Any], str]] = {
+    "observations": (
+        {"observation_space": spaces.Discrete(3)},
+        r"the data set has Discrete\(2\), not Discrete\(3\)",
+    ),
+    "environment": ({"env_spec": "Acrobot-v1"}, "env_spec: the data set has CartPole-v1, not Acrobot-v1"),
+    "metadata": ({"metadata": {"by": "you"}}, r"metadata: the data set has \{'by': 'me'\}"),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_a_writer_that_says_something_else_of_the_data_set_is_refused(tmp_path: Path, name: str) -> None:
+    said = {"observation_space": spaces.Discrete(2), "env_spec": "CartPole-v1", "metadata": {"by": "me"}}
+    EpisodeWriter(tmp_path, **said).close()
+    options, message = DIFFERENT[name]
+    with pytest.raises(InvalidArgument, match=message):
+        EpisodeWriter(tmp_path, **(said | options))
+    EpisodeWriter(tmp_path, **said).close()
+
+
+BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "compression": ({"compression": "gzip"}, "'gzip': give one of 'auto', 'none', 'zstd'"),
+    "shard_bytes": ({"shard_bytes": 0}, "shard_bytes=0"),
+    "a space that has no form": (
+        {"observation_space": spaces.Dict({"g": spaces.Graph(spaces.Discrete(2), None)})},
+        r"observation_space\['g'\]: a Graph space cannot be written",
+    ),
+    "metadata": ({"metadata": {"fn": len}}, r"metadata\['fn'\] cannot be written"),
+    "env_spec": ({"env_spec": 3}, "env_spec is a int; give an EnvSpec"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_OPTIONS)
+def test_what_a_writer_cannot_do_is_said_when_it_is_made(tmp_path: Path, name: str) -> None:
+    options, message = BAD_OPTIONS[name]
+    with pytest.raises(EpisodeError, match=message):
+        EpisodeWriter(tmp_path / "data", **options)
+    assert not (tmp_path / "data").exists()
+
+
+HEADERS: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
+    "a newer version": (lambda header: json.dumps(header | {"version": 2}), "has version 2 of the format; .* up to 1"),
+    "something else": (lambda header: json.dumps({"name": "x"}), "is not the header of a data set"),
+    "no JSON": (lambda header: "{", "is not JSON"),
+    "a space of a later day": (
+        lambda header: json.dumps(header | {"action_space": {"type": "Later"}}),
+        "a space of type 'Later' is not known here",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_data_set_of_another_kind_is_refused_by_readers_and_writers(tmp_path: Path, name: str) -> None:
+    in_batches(tmp_path, some(2), 2)
+    change, message = HEADERS[name]
+    file = tmp_path / "episodes.json"
+    file.write_text(change(json.loads(file.read_text())))
+    with pytest.raises(UnreadableData, match=message):
+        EpisodeDataset(tmp_path)
+    with pytest.raises(UnreadableData, match=message):
+        EpisodeWriter(tmp_path)
+
+
+def test_a_directory_without_a_data_set_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableData, match=r"there is no episodes\.json; EpisodeWriter\(path\) makes one"):
+        EpisodeDataset(tmp_path)
+
+
+def test_indices_that_are_not_there_say_what_is(tmp_path: Path) -> None:
+    dataset = in_batches(tmp_path, some(3), 3)
+    for ask in (lambda: dataset[3], lambda: dataset[-4], lambda: dataset.pack([0, 3]), lambda: dataset.steps(5)):
+        with pytest.raises(IndexError, match=r"there are episodes 0\.\.2"):
+            ask()
+    with pytest.raises(WrongType, match="select and pack take arrays"):
+        dataset[[1, 2]]  # type: ignore[call-overload]
+    with pytest.raises(WrongType, match="give integers or a mask"):
+        dataset.select(lambda rows: rows["return"])
+
+
+def test_an_empty_data_set_is_empty_and_has_no_pack(tmp_path: Path) -> None:
+    EpisodeWriter(tmp_path).close()
+    dataset = EpisodeDataset(tmp_path)
+    assert list(dataset) == list(dataset.packs()) == []
+    assert len(dataset.select(lambda rows: rows["return"] > 0)) == 0
+    with pytest.raises(IndexError, match="there are none"):
+        dataset[0]
+    with pytest.raises(InvalidArgument, match="has no episodes"):
+        dataset.pack()
+
+
+def test_a_file_of_something_else_is_named(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    dataset = in_batches(tmp_path, some(2), 2)
+    table = pa.table({"x": [1]})
+    with pa.OSFile(str(tmp_path / "zz.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(UnreadableData, match="not of episodes"):
+        EpisodeDataset(tmp_path)
+    assert len(dataset) == 2
+
+
+def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.split(".")[0] == "pyarrow":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    arrow_files.pyarrow.cache_clear()
+    monkeypatch.setattr(builtins, "__import__", without)
+    for make in (EpisodeWriter, EpisodeDataset):
+        with pytest.raises(MissingExtra, match=r"rl-episodes\[arrow\]"):
+            make(tmp_path)

@@ -1,0 +1,129 @@
+"""A replay buffer on disk and back: the same episodes, with their beginnings and endings, and the same draws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from episodes import EpisodePack, SingleAgentEpisode
+from episodes.errors import InvalidArgument
+from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.storage import EpisodeDataset, EpisodeWriter
+
+
+def some(num: int = 12) -> EpisodePack:
+    """Terminated, truncated and cut episodes of three to seven steps, of two agents."""
+    lengths = np.arange(num) % 5 + 3
+    steps = int(lengths.sum())
+    return EpisodePack(
+        observations=np.arange((steps + num) * 2.0).reshape(-1, 2),
+        actions=np.arange(steps),
+        rewards=np.arange(steps) / 2,
+        extra_model_outputs={"logp": -np.arange(steps) / 4},
+        infos=[{"row": i} for i in range(steps + num)],
+        lengths=lengths,
+        terminated=np.arange(num) % 3 == 0,
+        truncated=np.arange(num) % 3 == 1,
+        agent_ids=[f"agent{i % 2}" for i in range(num)],
+        custom_data=[{"number": i} for i in range(num)],
+        action_space=spaces.Discrete(100),
+    )
+
+
+def same(a: EpisodeReplayBuffer, b: EpisodeReplayBuffer) -> bool:
+    """Whether both hold equal episodes, in order."""
+    mine, theirs = list(a.iter_episodes()), list(b.iter_episodes())
+    return len(mine) == len(theirs) and all(x.equals(y) for x, y in zip(mine, theirs, strict=True))
+
+
+@pytest.mark.parametrize("capacity", [1000, 31])
+@pytest.mark.parametrize("kind", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
+def test_a_buffer_comes_back_from_disk_with_its_episodes(
+    tmp_path: Path, kind: type[EpisodeReplayBuffer], capacity: int
+) -> None:
+    buffer = kind(capacity, seed=0)
+    buffer.add(some())
+    buffer.to_dataset(tmp_path)
+    again = kind.from_dataset(tmp_path, seed=0)
+    assert type(again) is kind
+    assert same(again, buffer)
+    assert len(again) == again.capacity == len(buffer)
+    dataset = EpisodeDataset(tmp_path)
+    assert (dataset.metadata["t_started"][0] > 0) == (capacity == 31)
+    assert dataset.num_steps == len(buffer)
+    assert dataset.action_space == spaces.Discrete(100)
+
+
+def recorded(capacity: int, rows: int) -> EpisodeReplayBuffer:
+    """A buffer that a recorder fed: steps of three environments in turns, each ending at times of its own."""
+    buffer = EpisodeReplayBuffer(capacity, seed=0)
+    recorder = buffer.recorder(3, autoreset_mode="NextStep")
+    rng = np.random.default_rng(0)
+    recorder.reset(rng.random((3, 2)), {})
+    for t in range(rows):
+        ends = np.array([t % 5 == 4, t % 7 == 6, False])
+        recorder.step(rng.random((3, 2)), np.full(3, t), np.full(3, t / 2), ends, ~ends & (t % 11 == 10), {}, {})
+    return buffer
+
+
+def test_a_recorded_buffer_that_lost_beginnings_keeps_what_it_has(tmp_path: Path) -> None:
+    buffer = recorded(capacity=50, rows=40)
+    buffer.to_dataset(tmp_path)
+    dataset = EpisodeDataset(tmp_path)
+    rows = dataset.metadata
+    assert len(buffer) == dataset.num_steps == 50
+    assert (rows["t_started"] > 0).any()
+    assert rows["terminated"].any()
+    assert rows["truncated"].any()
+    assert (~rows["terminated"] & ~rows["truncated"]).any()
+    assert same(EpisodeReplayBuffer.from_dataset(dataset), buffer)
+
+
+def test_the_newest_steps_stay_where_the_capacity_is_smaller(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add(some())
+    buffer = EpisodeReplayBuffer.from_dataset(EpisodeDataset(tmp_path), capacity=20)
+    assert (len(buffer), buffer.capacity) == (20, 20)
+    assert list(buffer.iter_episodes())[-1].equals(some()[-1]) is False  # ids are random in each pack
+    assert list(buffer.iter_episodes())[-1].get_rewards().tolist() == some()[-1].get_rewards().tolist()
+
+
+def test_some_of_the_episodes_of_a_data_set_make_a_buffer(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add(some())
+    good = EpisodeDataset(tmp_path).select(lambda rows: rows["terminated"])
+    buffer = EpisodeReplayBuffer.from_dataset(good, seed=3)
+    assert len(buffer) == good.num_steps
+    assert {e.id_ for e in buffer.iter_episodes()} == set(good.metadata["id"])
+    assert buffer.sample(8).terminateds.dtype == bool
+
+
+def test_several_buffers_go_into_one_data_set_by_an_open_writer(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path, metadata={"of": "two buffers"}) as writer:
+        for _ in range(2):
+            buffer = EpisodeReplayBuffer(100)
+            buffer.add(some(4))
+            buffer.to_dataset(writer)
+    assert len(EpisodeDataset(tmp_path)) == 8
+    assert EpisodeDataset(tmp_path).user_metadata == {"of": "two buffers"}
+
+
+def test_writing_does_not_change_the_buffer_nor_its_draws(tmp_path: Path) -> None:
+    one, other = EpisodeReplayBuffer(100, seed=0), EpisodeReplayBuffer(100, seed=0)
+    pack = some()
+    one.add(pack)
+    other.add(pack)
+    one.to_dataset(tmp_path)
+    assert one.sample(16).indices.tolist() == other.sample(16).indices.tolist()
+
+
+def test_an_empty_data_set_needs_a_capacity(tmp_path: Path) -> None:
+    EpisodeReplayBuffer(10).to_dataset(tmp_path)
+    with pytest.raises(InvalidArgument, match="has no steps; give the buffer's capacity"):
+        EpisodeReplayBuffer.from_dataset(tmp_path)
+    buffer = EpisodeReplayBuffer.from_dataset(tmp_path, capacity=10)
+    buffer.add([SingleAgentEpisode.from_arrays([0.0, 1.0], [0], [0.0])])
+    assert len(buffer) == 1
