@@ -13,6 +13,7 @@ from benchmarks import (
     recording,
     replay,
     sampling,
+    storage,
 )
 from benchmarks.figure import Figure
 
@@ -27,6 +28,7 @@ FIGURES: tuple[Figure, ...] = (
     *multi_agent.FIGURES,
     *replay.FIGURES,
     *memory.FIGURES,
+    *storage.FIGURES,
 )
 
 

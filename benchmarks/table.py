@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.figure import Figure
 from benchmarks.measure import Row
 
-PEERS = ("ray", "tianshou", "stable-baselines3", "torchrl", "cpprb")
+PEERS = ("ray", "tianshou", "stable-baselines3", "torchrl", "cpprb", "minari")
 PACKAGES = ("numpy", "torch", "gymnasium", "tensordict", *PEERS)
 
 # unit -> (factor of the cost in seconds or bytes per item, digits); a negative factor: the rate, 1 / cost, instead

@@ -18,7 +18,7 @@ from episodes.errors import InvalidArgument, StepOutOfRange, TrackMismatch, Wron
 from episodes.indexing import ranges
 from episodes.info_columns import ColumnInfos
 from episodes.infos import EmptyInfos, Infos, ListInfos
-from episodes.packing import pack_arguments, random_ids
+from episodes.packing import pack_arguments, random_ids, sums_of_parts
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ArrayTrack, frozen
 
@@ -298,8 +298,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     def returns(self) -> np.ndarray:
         """The undiscounted return [n] of each episode."""
-        sums = np.concatenate([[0.0], np.cumsum(self.rewards, dtype=np.float64)])
-        return sums[self.offsets[1:]] - sums[self.offsets[:-1] + self.lookbacks]
+        return sums_of_parts(self.rewards, self.offsets[:-1] + self.lookbacks, self.offsets[1:])
 
     # --- state -----------------------------------------------------------------------------------------------
 

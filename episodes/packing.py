@@ -105,3 +105,17 @@ def random_ids(num: int) -> np.ndarray:
     """Random episode ids [num], 32 hexadecimal digits each."""
     digits = os.urandom(16 * num).hex().encode(f"utf-32-{sys.byteorder[0]}e")  # as numpy keeps strings
     return np.frombuffer(bytearray(digits), "U32") if num else np.zeros(0, "U32")
+
+
+def sums_of_parts(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """The sums [n] of `values[starts[i]:stops[i]]` in float64; parts in order that do not overlap, and may be empty."""
+    sums = np.zeros(len(starts))
+    there = np.flatnonzero(starts < stops)
+    if len(there):
+        bounds = np.stack([starts[there], stops[there]], axis=1).reshape(-1)[:-1]
+        in_a_row = (bounds[1::2] == bounds[2::2]).all()
+        rows = values[: int(stops[there[-1]])]
+        sums[there] = np.add.reduceat(rows, bounds[::2] if in_a_row else bounds, dtype=np.float64)[
+            :: 1 + (not in_a_row)
+        ]
+    return sums

@@ -119,7 +119,8 @@ def settled_header(directory: Path, header: Header) -> Header:
     """
     directory.mkdir(parents=True, exist_ok=True)
     if (there := read_header(directory)) is None:
-        _put(directory, header, os.link)
+        if _put(directory, header, os.link):
+            return header
     elif header.knows > there.knows:
         _put(directory, there.learning(header), os.replace)
     there = read_header(directory)
@@ -132,13 +133,16 @@ def settled_header(directory: Path, header: Header) -> Header:
     return there
 
 
-def _put(directory: Path, header: Header, how: Callable[[Path, Path], None]) -> None:
+def _put(directory: Path, header: Header, how: Callable[[Path, Path], None]) -> bool:
+    """Put the header there by linking or replacing; False where another writer's is there already."""
     draft = directory / f".{NAME}.{os.getpid()}.{os.urandom(4).hex()}"
-    draft.write_text(json.dumps(header.to_json(), indent=1))
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in header.to_json().items())
+    draft.write_text(f"{{\n{lines}\n}}\n")
     try:
         how(draft, directory / NAME)
-    except FileExistsError:  # another writer was quicker
-        pass
+        return True
+    except FileExistsError:
+        return False
     finally:
         draft.unlink(missing_ok=True)
 

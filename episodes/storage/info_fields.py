@@ -6,7 +6,7 @@ begins at most two shards for each path.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ class InfoField:
         return InfoField(value["dtype"], tuple(value["shape"]), value["plain"])
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"shape": list(self.shape)}
+        return {"dtype": self.dtype, "shape": list(self.shape), "plain": self.plain}
 
     def column_types(self, path: str) -> dict[str, Any]:
         """The names and Arrow types of its columns."""

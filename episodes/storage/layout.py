@@ -37,6 +37,13 @@ class Layout:
     tracks: Fields
     infos: InfoFields
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether no column is nested."""
+        parts = dict(self.structure["dict"]) if self.structure else {}
+        extra = [part for _, part in parts.pop("extra_model_outputs", {"dict": []})["dict"]]
+        return all(isinstance(part, str) for part in (*parts.values(), *extra))
+
     @staticmethod
     def from_schema(schema: Any) -> Layout:
         """The layout that an Arrow schema tells of; `UnreadableData` for a file of something else."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, overload
 
 import numpy as np
@@ -48,9 +49,7 @@ def row_columns(pack: EpisodePack) -> list[Any]:
     other: dict[int, dict[str, Any]] = {}
     ids = [_id_column(name, getattr(pack, attribute), len(pack), other) for name, attribute in _IDS.items()]
     custom = pack.custom_data
-    seeds = (
-        pa.nulls(len(pack), pa.int64()) if custom is None else pa.array([_seed(data) for data in custom], pa.int64())
-    )
+    seeds = _nulls(len(pack), pa.int64()) if custom is None else pa.array([_seed(data) for data in custom], pa.int64())
     return [
         *ids,
         *(pa.array(values) for values in (pack.t_started, pack.lengths, pack.lookbacks, pack.returns())),
@@ -65,13 +64,18 @@ def _id_column(name: str, ids: Any, num: int, other: dict[int, dict[str, Any]]) 
     """Ids that are strings (or None) as a column; others go into `other` by row."""
     pa = pyarrow()
     if ids is None:
-        return pa.nulls(num, pa.string())
+        return _nulls(num, pa.string())
     if ids.dtype.kind != "U" and not set(map(type, ids)) <= {str, type(None)}:
         strange = {i: id_ for i, id_ in enumerate(ids.tolist()) if id_ is not None and type(id_) is not str}
         for i, id_ in strange.items():
             other.setdefault(i, {})[name] = id_
         ids = [None if i in strange else id_ for i, id_ in enumerate(ids.tolist())]
     return pa.array(ids, pa.string())
+
+
+@lru_cache(maxsize=16)
+def _nulls(num: int, type_: Any) -> Any:
+    return pyarrow().nulls(num, type_)
 
 
 def _seed(data: dict[str, Any] | None) -> int | None:
@@ -88,7 +92,7 @@ def _documents(documents: Iterable[tuple[int, bytes]], num: int) -> Any:
     pa = pyarrow()
     found = dict(documents)
     if not found:
-        return pa.nulls(num, pa.large_binary())
+        return _nulls(num, pa.large_binary())
     return pa.array([found.get(i) for i in range(num)], pa.large_binary())
 
 

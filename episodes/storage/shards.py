@@ -28,15 +28,13 @@ class ShardWriter:
     When writing fails (a full disk), the shard is cut back to its last whole batch, and takes no more.
     """
 
-    def __init__(self, directory: Path, name: str, layout: Layout) -> None:
+    def __init__(self, directory: Path, name: str, schema: Any) -> None:
         arrow = pyarrow()
-        self.layout = layout
-        self.schema = layout.schema()
         self._path = directory / (name + UNFINISHED)
         self._sealed = directory / (name + SEALED)
         self._sink = arrow.OSFile(str(self._path), "wb")
         try:
-            self._writer = arrow.ipc.new_file(self._sink, self.schema)
+            self._writer = arrow.ipc.new_file(self._sink, schema)
         except OSError:
             self._sink.close()
             self._path.unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class TrackField:
         return TrackField(value["dtype"], tuple(value["shape"]), value["compression"])
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"shape": list(self.shape)}
+        return {"dtype": self.dtype, "shape": list(self.shape), "compression": self.compression}
 
     def alike(self, other: TrackField) -> bool:
         """Whether both are of the same items, however compressed."""
@@ -73,6 +73,12 @@ def columns_of(pack: EpisodePack) -> dict[str, Any]:
 def observed(fields: Fields) -> Fields:
     """Those of the tracks that are of observations."""
     return {path: field for path, field in fields.items() if is_observed(path)}
+
+
+def is_flat(pack: EpisodePack) -> bool:
+    """Whether no column of the pack is nested."""
+    columns = (pack.observations, pack.actions, *pack.extra_model_outputs.values())
+    return all(type(column) is np.ndarray for column in columns)
 
 
 def is_observed(path: str) -> bool:

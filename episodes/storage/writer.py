@@ -30,6 +30,7 @@ from episodes.storage.tracks import (
     assembled,
     columns_of,
     fields_of,
+    is_flat,
     is_observed,
     observed,
     structure_of,
@@ -200,6 +201,8 @@ class EpisodeWriter:
 
     def _structure(self, pack: EpisodePack) -> Any:
         """How the pack's tracks are nested; as those there, where the order of keys is all that differs."""
+        if is_flat(pack) and pack.tracks.keys() == self._layout.tracks.keys() and self._layout.is_flat:
+            return self._layout.structure
         structure, there = structure_of(columns_of(pack)), self._header.structure
         if there is None or structure == there:
             return structure
@@ -259,7 +262,7 @@ class EpisodeWriter:
     def _write(self, batch: Any) -> None:
         if self._shard is None:
             name = f"{self._name}-{self._num_shards:05d}"
-            self._shard = ShardWriter(self.path, name, self._layout)
+            self._shard = ShardWriter(self.path, name, self._schema)
             self._num_shards += 1
         shard = self._shard
         try:

@@ -1,0 +1,362 @@
+"""Episodes on disk and back: against pyarrow bare, which keeps nothing but the arrays, and against Minari."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE, Steps, steps
+from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most
+from benchmarks.peers import MINARI, datasets
+
+EPISODES = 1000
+LENGTHS = (20, 380)  # of steps, 200 on average
+FRAME_EPISODES, FRAME_STEPS, FRAME = 50, 500, (84, 84)
+ROWS = 32  # of a slice
+
+Prepare = Callable[[Size], Timed]
+
+
+class Scratch:
+    """A directory for so many data sets; those of earlier rounds are removed when a new one is asked for."""
+
+    def __init__(self) -> None:
+        self.root = Path(tempfile.mkdtemp())
+        self._numbers = count()
+        weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
+
+    def fresh(self) -> Path:
+        for old in self.root.iterdir():
+            shutil.rmtree(old)
+        return self.root / str(next(self._numbers))
+
+
+@cache
+def cartpoles(num: int) -> list[Steps]:
+    """Episodes with the shapes of CartPole."""
+    lengths = np.random.default_rng(0).integers(*LENGTHS, num)
+    return [steps(int(length), i) for i, length in enumerate(lengths)]
+
+
+@cache
+def sprites(num: int, length: int) -> list[Steps]:
+    """Episodes of frames [84, 84]: a few moving squares on a still ground."""
+    rng, made = np.random.default_rng(0), []
+    ground = np.kron(rng.integers(0, 4, (12, 12)), np.ones((7, 7))).astype(np.uint8) * 20
+    for _ in range(num):
+        frames = np.tile(ground, (length + 1, 1, 1))
+        walk = np.cumsum(rng.integers(-2, 3, (length + 1, 4, 2)), axis=0) % 76
+        for t, places in enumerate(walk):
+            for y, x in places:
+                frames[t, y : y + 8, x : x + 8] = 255
+        zeros = np.zeros(length, np.float32)
+        made.append(Steps(frames, np.zeros(length, np.int64), zeros, {}))
+    return made
+
+
+def our_episodes(data: list[Steps]) -> list[Any]:
+    """Ours, finished."""
+    from episodes import SingleAgentEpisode
+
+    plain = data[0].observations.dtype == np.float32
+    return [
+        SingleAgentEpisode.from_arrays(
+            part.observations,
+            part.actions,
+            part.rewards,
+            terminated=part.terminated,
+            observation_space=OBSERVATION_SPACE if plain else None,
+            action_space=ACTION_SPACE if plain else None,
+        )
+        for part in data
+    ]
+
+
+def our_pack(data: list[Steps]) -> Any:
+    """Ours, as one pack."""
+    from episodes import EpisodePack
+
+    return EpisodePack.from_episodes(our_episodes(data))
+
+
+def our_dataset(path: Path, episodes: Any, **options: Any) -> Any:
+    """Episodes written at once, and the data set."""
+    from episodes.storage import EpisodeDataset, EpisodeWriter
+
+    with EpisodeWriter(path, **options) as writer:
+        writer.add(episodes)
+    return EpisodeDataset(path)
+
+
+# --- bare pyarrow ---------------------------------------------------------------------------------------------------
+
+
+def listed(array: np.ndarray, offsets: np.ndarray) -> Any:
+    """A list column over the array's own memory."""
+    import pyarrow as pa
+
+    type_ = pa.from_numpy_dtype(array.dtype)
+    values = pa.Array.from_buffers(type_, array.size, [None, pa.py_buffer(array)])
+    starts = pa.py_buffer(offsets * int(np.prod(array.shape[1:])))
+    return pa.Array.from_buffers(pa.large_list(type_), len(offsets) - 1, [None, starts], children=[values])
+
+
+def bare_batch(pack: Any) -> Any:
+    """The pack's arrays, ids and endings as a record batch."""
+    import pyarrow as pa
+
+    columns = {
+        "observations": listed(pack.observations, pack.observation_offsets),
+        "actions": listed(pack.actions, pack.offsets),
+        "rewards": listed(pack.rewards, pack.offsets),
+        "id": pa.array(pack.ids),
+        "length": pa.array(pack.lengths),
+        "terminated": pa.array(pack.terminated),
+        "truncated": pa.array(pack.truncated),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def bare_file(path: Path, packs: list[Any], compression: str | None = None) -> Path:
+    """An Arrow file with a record batch for each pack."""
+    import pyarrow as pa
+
+    path.mkdir()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.OSFile(str(path / "x.arrow"), "wb") as sink:
+        first = bare_batch(packs[0])
+        with pa.ipc.new_file(sink, first.schema, options=options) as writer:
+            writer.write_batch(first)
+            for pack in packs[1:]:
+                writer.write_batch(bare_batch(pack))
+    return path / "x.arrow"
+
+
+def bare_arrays(batch: Any, shapes: dict[str, tuple[int, ...]], dtypes: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays of a record batch of one episode."""
+    return {
+        name: np.frombuffer(batch.column(name).buffers()[3], dtypes[name]).reshape(-1, *shape)
+        for name, shape in shapes.items()
+    }
+
+
+def opened(file: Path) -> Any:
+    """The reader of a mapped file."""
+    import pyarrow as pa
+
+    return pa.ipc.open_file(pa.memory_map(str(file)))
+
+
+def kinds(pack: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
+    """Shapes and dtypes of a pack's tracks."""
+    return {k: v.shape[1:] for k, v in pack.tracks.items()}, {k: v.dtype for k, v in pack.tracks.items()}
+
+
+# --- to disk --------------------------------------------------------------------------------------------------------
+
+
+def carts(size: Size) -> list[Steps]:
+    return cartpoles(size(EPISODES))
+
+
+def frames(size: Size) -> list[Steps]:
+    return sprites(size(FRAME_EPISODES), size(FRAME_STEPS))
+
+
+def writing_pack(make: Callable[[Size], list[Steps]], **options: Any) -> Prepare:
+    def prepare(size: Size) -> Timed:
+        from episodes.storage import EpisodeWriter
+
+        pack, scratch = our_pack(make(size)), Scratch()
+
+        def run(path: Path) -> None:
+            with EpisodeWriter(path, **options) as writer:
+                writer.add(pack)
+
+        return Timed(run, fresh=scratch.fresh)
+
+    return prepare
+
+
+def bare_writing_pack(make: Callable[[Size], list[Steps]], compression: str | None = None) -> Prepare:
+    def prepare(size: Size) -> Timed:
+        pack, scratch = our_pack(make(size)), Scratch()
+        return Timed(lambda path: bare_file(path, [pack], compression), fresh=scratch.fresh)
+
+    return prepare
+
+
+def writing_episodes(size: Size) -> Timed:
+    """A list of episodes, added at once."""
+    from episodes.storage import EpisodeWriter
+
+    episodes, scratch = our_episodes(carts(size)), Scratch()
+
+    def run(path: Path) -> None:
+        with EpisodeWriter(path) as writer:
+            writer.add(episodes)
+
+    return Timed(run, fresh=scratch.fresh)
+
+
+def writing_one_by_one(size: Size) -> Timed:
+    """Episode after episode."""
+    from episodes.storage import EpisodeWriter
+
+    episodes, scratch = our_episodes(carts(size)), Scratch()
+
+    def run(path: Path) -> None:
+        with EpisodeWriter(path) as writer:
+            for episode in episodes:
+                writer.add([episode])
+
+    return Timed(run, fresh=scratch.fresh)
+
+
+def bare_writing_one_by_one(size: Size) -> Timed:
+    """A record batch for each episode."""
+    from episodes import EpisodePack
+
+    packs, scratch = [EpisodePack.from_episodes([e]) for e in our_episodes(carts(size))], Scratch()
+    return Timed(lambda path: bare_file(path, packs), fresh=scratch.fresh)
+
+
+# --- back -----------------------------------------------------------------------------------------------------------
+
+
+def reading(size: Size) -> Timed:
+    """The data set opened, and every episode's arrays."""
+    from episodes.storage import EpisodeDataset
+
+    scratch = Scratch()
+    our_dataset(scratch.root / "data", our_episodes(carts(size)))
+    path = scratch.root / "data"
+    return Timed(lambda: (scratch, [episode.get_observations() for episode in EpisodeDataset(path)]))
+
+
+def bare_reading(size: Size) -> Timed:
+    from episodes import EpisodePack
+
+    packs, scratch = [EpisodePack.from_episodes([e]) for e in our_episodes(carts(size))], Scratch()
+    file = bare_file(scratch.root / "data", packs)
+    shapes, dtypes = kinds(packs[0])
+
+    def run() -> Any:
+        reader = opened(file)
+        return scratch, [bare_arrays(reader.get_batch(i), shapes, dtypes) for i in range(reader.num_record_batches)]
+
+    return Timed(run)
+
+
+def slicing(make: Callable[[Size], list[Steps]], **options: Any) -> Prepare:
+    """Some observations of one episode of an open data set."""
+
+    def prepare(size: Size) -> Timed:
+        data, scratch = make(size), Scratch()
+        dataset = our_dataset(scratch.root / "data", our_episodes(data), **options)
+        middle, rows = len(data) // 2, slice(5, 5 + min(ROWS, len(data[len(data) // 2])))
+        wanted = np.array(data[middle].observations[rows])
+        if options.get("compression") == "none" or make is carts:
+            run = lambda: (scratch, dataset[middle].get_observations(rows))  # noqa: E731
+        else:
+            run = lambda: (scratch, dataset.steps(middle, 5, rows.stop - 1).get_observations())  # noqa: E731
+        np.testing.assert_array_equal(run()[1][: len(wanted)], wanted)
+        return Timed(run)
+
+    return prepare
+
+
+def bare_slicing(make: Callable[[Size], list[Steps]], compression: str | None = None) -> Prepare:
+    """The same by pyarrow, of a file with a record batch for each episode."""
+
+    def prepare(size: Size) -> Timed:
+        from episodes import EpisodePack
+
+        packs, scratch = [EpisodePack.from_episodes([e]) for e in our_episodes(make(size))], Scratch()
+        reader = opened(bare_file(scratch.root / "data", packs, compression))
+        shapes, dtypes = kinds(packs[0])
+        shape, dtype = {"observations": shapes["observations"]}, dtypes
+        middle = len(packs) // 2
+        return Timed(
+            lambda: (scratch, bare_arrays(reader.get_batch(middle), shape, dtype)["observations"][5 : 5 + ROWS])
+        )
+
+    return prepare
+
+
+def minari(make: Callable[..., Timed], *more: Any) -> Side:
+    """Minari's side, in a directory of its own."""
+
+    def prepare(size: Size) -> Timed:
+        scratch = Scratch()
+        timed = make(carts(size), scratch.root, *more)
+        return Timed(lambda: (scratch, timed.run()))
+
+    return Side("Minari", prepare, MINARI)
+
+
+WRITE_LIST, READ, SLICE = Side("ours", writing_episodes), Side("ours", reading), Side("ours", slicing(carts))
+FIGURES = (
+    Figure(
+        "storage/pack to disk pyarrow",
+        Side("ours", writing_pack(carts)),
+        Side("pyarrow", bare_writing_pack(carts)),
+        at_most(1.5),
+        "ms",
+    ),
+    Figure(
+        "storage/to disk pyarrow",
+        WRITE_LIST,
+        Side("pyarrow, batch each", bare_writing_one_by_one),
+        at_most(1.5),
+        "ms",
+    ),
+    Figure("storage/to disk Minari", WRITE_LIST, minari(datasets.minari_writing), at_least(20), "ms"),
+    Figure(
+        "storage/one by one Minari",
+        Side("ours", writing_one_by_one),
+        minari(datasets.minari_writing),
+        at_least(10),
+        "ms",
+    ),
+    Figure("storage/back pyarrow", READ, Side("pyarrow, batch each", bare_reading), at_most(1.5), "ms"),
+    Figure("storage/back Minari", READ, minari(datasets.minari_reading), at_least(20), "ms"),
+    Figure("storage/slice pyarrow", SLICE, Side("pyarrow, batch each", bare_slicing(carts)), at_most(1.5), "us"),
+    Figure("storage/slice Minari", SLICE, minari(datasets.minari_slice, ROWS), at_least(20), "us"),
+    Figure(
+        "storage/frames to disk pyarrow",
+        Side("ours", writing_pack(frames, compression="none")),
+        Side("pyarrow", bare_writing_pack(frames)),
+        at_most(1.5),
+        "ms",
+    ),
+    Figure(
+        "storage/frames to disk, zstd",
+        Side("ours", writing_pack(frames)),
+        Side("pyarrow, zstd", bare_writing_pack(frames, "zstd")),
+        at_most(1.5),
+        "ms",
+    ),
+    Figure(
+        "storage/frames slice pyarrow",
+        Side("ours", slicing(frames, compression="none")),
+        Side("pyarrow, batch each", bare_slicing(frames)),
+        at_most(1.5),
+        "us",
+    ),
+    Figure(
+        "storage/frames slice, zstd",
+        Side("ours", slicing(frames)),
+        Side("pyarrow, zstd", bare_slicing(frames, "zstd")),
+        at_most(1.5),
+        "us",
+    ),
+)
