@@ -24,6 +24,7 @@ from episodes.storage.header import NAME as HEADER
 from episodes.storage.header import Header, read_header, settled_header
 from episodes.storage.layout import Layout
 from episodes.storage.shards import ShardWriter, sync, writer_name
+from episodes.storage.small import SmallEpisodes
 from episodes.storage.tracks import (
     COMPRESSIONS,
     Fields,
@@ -97,6 +98,7 @@ class EpisodeWriter:
         self._shard: ShardWriter | None = None
         self._layout = Layout(None, {}, {})
         self._schema: Any = None
+        self._small = SmallEpisodes()
         self._waiting: list[Any] = []  # record batches of `_schema` that own their memory
         self._waiting_bytes = 0
         self._closed = False
@@ -110,12 +112,23 @@ class EpisodeWriter:
 
         Errors, each leaving the data set as it was: `TrackMismatch` names the first track that is not as those in the
         data set (keys, shape or dtype); `InvalidArgument` for other spaces; `WrongType` for items of a dtype that a
-        file cannot hold, and names the key of custom data or infos that msgpack cannot hold.
+        file cannot hold, and names the key of custom data or infos that msgpack cannot hold. After an `OSError` (a full
+        disk) what was small goes on waiting for the next flush; what was too large to wait is not in the data set.
         """
         self._check_usable()
         if not len(episodes):
             return
-        header, pack, tracks = self._fitted(self._packed(episodes))
+        if self._small.take(episodes, SMALL_BYTES):
+            if self._small.nbytes >= SMALL_BYTES:
+                self._pack_small()
+            return
+        pack = self._packed(episodes)
+        self._pack_small()
+        self._add(pack)
+        self._small.learn(episodes)
+
+    def _add(self, pack: EpisodePack) -> None:
+        header, pack, tracks = self._fitted(pack)
         columns = info_fields.columns_of(pack.infos)
         layout = Layout(self._structure(pack), tracks, info_fields.joined(self._layout.infos, columns))
         if layout == self._layout:
@@ -135,6 +148,7 @@ class EpisodeWriter:
         With `fsync`, it survives the machine's too: this waits for the disk (milliseconds).
         """
         self._check_usable()
+        self._pack_small()
         self._commit()
         if fsync and self._is_there:
             sync(self.path / HEADER)
@@ -160,7 +174,7 @@ class EpisodeWriter:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self._waiting_bytes} bytes waiting"
+        state = "closed" if self._closed else f"{self._waiting_bytes + self._small.nbytes} bytes waiting"
         return f"EpisodeWriter({str(self.path)!r}, {state})"
 
     # --- what fits ---------------------------------------------------------------------------------------------
@@ -237,6 +251,12 @@ class EpisodeWriter:
         self._commit()
         self._seal()
         self._layout, self._schema = layout, schema
+
+    def _pack_small(self) -> None:
+        """Let the small episodes wait as a record batch like others."""
+        pack = self._small.pop()
+        if pack is not None:
+            self._add(pack)
 
     def _take(self, batch: Any, nbytes: int, waits: bool) -> None:
         if waits:

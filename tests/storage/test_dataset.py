@@ -179,17 +179,18 @@ def test_images_are_compressed_and_small_vectors_are_not(tmp_path: Path) -> None
     assert dataset.nbytes < bare.nbytes / 10
 
 
-def test_a_data_set_goes_to_the_workers_of_a_data_loader(stored: tuple[EpisodePack, EpisodeDataset]) -> None:
-    pack, dataset = stored
-    for context in ("fork", "spawn"):
-        loader = DataLoader(
-            dataset[1:],  # type: ignore[arg-type]
-            batch_size=4,
-            num_workers=2,
-            collate_fn=EpisodePack.from_episodes,
-            multiprocessing_context=context,
-        )
-        assert EpisodePack.concat(list(loader)) == pack[1:]
+@pytest.mark.parametrize(("context", "compression"), [("fork", "zstd"), ("spawn", "none")])
+def test_a_data_set_goes_to_the_workers_of_a_data_loader(tmp_path: Path, context: str, compression: str) -> None:
+    pack = some(10)
+    dataset = in_batches(tmp_path, pack, 4, compression=compression)
+    loader = DataLoader(
+        dataset[1:],  # type: ignore[arg-type]
+        batch_size=4,
+        num_workers=2,
+        collate_fn=EpisodePack.from_episodes,
+        multiprocessing_context=context,
+    )
+    assert EpisodePack.concat(list(loader)) == pack[1:]
 
 
 def test_a_pickled_data_set_is_its_path_and_shows_the_same_episodes(tmp_path: Path) -> None:
