@@ -118,16 +118,14 @@ def settled_header(directory: Path, header: Header) -> Header:
     are any episodes the spaces. Errors: those of `check_given` and `check_tracks` where it is not like this one.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    if (there := read_header(directory)) is None:
-        if _put(directory, header, os.link):
-            return header
-    elif header.knows > there.knows:
-        _put(directory, there.learning(header), os.replace)
+    if _put(directory, header, os.link):
+        return header
     there = read_header(directory)
+    if there is not None and header.knows > there.knows:
+        _put(directory, there.learning(header), os.replace)
+        there = read_header(directory)
     if there is None:
         raise UnreadableData(f"{directory / NAME} was removed while it was written")
-    if header.knows > there.knows:  # another writer's, put there between two looks
-        return settled_header(directory, header)
     there.check_given(header)
     there.check_tracks(header.tracks, header.knows_steps)
     return there

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, overload
 
 import numpy as np
@@ -26,6 +26,7 @@ _IDS = {  # column -> attribute of a pack
 _OTHER_IDS = "other_ids"
 
 
+@cache
 def row_fields() -> list[Any]:
     """The Arrow fields of the columns, in order."""
     pa = pyarrow()
@@ -117,7 +118,7 @@ class Rows:
     def of(batch: Any) -> Rows:
         """The rows of a record batch or a table."""
         numpy = lambda name: batch.column(name).to_numpy(zero_copy_only=False)  # noqa: E731
-        ids = {name: _without_nan(numpy(name)) for name in _IDS}
+        ids = {name: numpy(name) for name in _IDS}
         if batch.column(_OTHER_IDS).null_count < batch.num_rows:
             _put_other(ids, batch.column(_OTHER_IDS).to_pylist())
         seeds = batch.column(SEED)
@@ -143,11 +144,6 @@ class Rows:
         columns = {name: getattr(self, name)[which] for name in (*_IDS, "t_started", "length")}
         columns |= {"return": self.returned[which]}
         return columns | {name: getattr(self, name)[which] for name in ("terminated", "truncated", SEED)}
-
-
-def _without_nan(ids: np.ndarray) -> np.ndarray:
-    """A column of nulls alone comes from Arrow as None or NaN, by its version; None it is."""
-    return ids if ids.dtype == object else np.full(len(ids), None)
 
 
 def _put_other(ids: dict[str, np.ndarray], documents: list[bytes | None]) -> None:

@@ -14,7 +14,8 @@ from episodes.storage.arrow import pyarrow
 from episodes.storage.layout import Layout
 
 SEALED, UNFINISHED = ".arrow", ".arrow.partial"
-_MAGIC_BYTES = 8
+_MAGIC_BYTES = 8  # at the beginning of an Arrow file
+_END = b"ARROW1"
 
 
 def writer_name() -> str:
@@ -108,6 +109,8 @@ def read_shard(directory: Path, name: str) -> ShardRead:
                     return _read(path, name, sealed=end == SEALED)
                 except FileNotFoundError:
                     continue
+                except UnreadableData as error:
+                    raise UnreadableData(f"{path}: {error}") from None
     raise UnreadableData(f"shard {name} of {directory} is gone; open the data set again")
 
 
@@ -118,7 +121,7 @@ def _read(path: Path, name: str, *, sealed: bool) -> ShardRead:
         return found
     arrow = pyarrow()
     data = arrow.memory_map(str(path), "r").read_buffer()
-    if sealed:
+    if sealed or data.slice(max(data.size - len(_END), 0)).to_pybytes() == _END:
         try:
             _read_file(arrow, data, found)
             return found

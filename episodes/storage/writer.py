@@ -13,7 +13,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from episodes import nested
-from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
+from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, WrongType
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent_pack import pack_agents
 from episodes.pack import EpisodePack
@@ -45,7 +45,7 @@ class EpisodeWriter:
     """Writes episodes to a data set: a directory that `EpisodeDataset` reads, made when the first ones are written.
 
     Any number of writers, in any number of processes, may write to one data set at a time: each has files of its own.
-    A data set that is there is appended to. On disk, see docs/format.md.
+    A data set that is there is appended to. A writer is for one thread. On disk, see docs/format.md.
 
     Args:
         path: of the directory.
@@ -108,7 +108,7 @@ class EpisodeWriter:
 
         What is large is written at once, what is small together with more of it; `flush` writes what waits. The
         agents of multi-agent episodes are added one by one, with their clocks in `custom_data`:
-        `unpack_agents(dataset.packs())` makes them whole again.
+        `unpack_agents(list(dataset.packs()))` makes them whole again.
 
         Errors, each leaving the data set as it was: `TrackMismatch` names the first track that is not as those in the
         data set (keys, shape or dtype); `InvalidArgument` for other spaces; `WrongType` for items of a dtype that a
@@ -116,6 +116,8 @@ class EpisodeWriter:
         disk) what was small goes on waiting for the next flush; what was too large to wait is not in the data set.
         """
         self._check_usable()
+        if isinstance(episodes, (SingleAgentEpisode, MultiAgentEpisode)):
+            raise WrongType("add takes a pack or a list of episodes; give [episode]")
         if not len(episodes):
             return
         if self._small.take(episodes, SMALL_BYTES):
@@ -235,8 +237,6 @@ class EpisodeWriter:
                     f"{name}: the data set has {mine}, the episodes given have {theirs}; write them to one of their own"
                 )
             changed[name] = theirs
-        if changed:
-            Header(**changed).to_json()
         return replace(self._header, **changed) if changed else self._header
 
     # --- files -------------------------------------------------------------------------------------------------

@@ -143,6 +143,15 @@ def test_a_sealed_shard_that_is_damaged_is_warned_of_by_name_and_read_as_far_as_
     assert [e.id_ for e in dataset] == ["0", "1"]
 
 
+def test_a_shard_that_was_finished_but_not_renamed_is_whole(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add([episode(0), episode(1)])
+    (file,) = tmp_path.glob("*.arrow")
+    file.rename(f"{file}.partial")
+    dataset = EpisodeDataset(tmp_path)
+    assert (len(dataset), dataset.recovered, dataset.unread) == (2, 2, {})
+
+
 def test_a_disk_that_is_full_loses_what_it_could_not_take_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

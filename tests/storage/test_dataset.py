@@ -297,6 +297,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         r"infos\['fn'\] cannot be written",
     ),
     "agents of several kinds": (lambda: game((2,), (3,)), TrackMismatch, "have 2 kinds of tracks or spaces"),
+    "an episode without a list": (lambda: one()[0], WrongType, r"give \[episode\]"),
+    "an episode without a step or a list": (lambda: SingleAgentEpisode(), WrongType, r"give \[episode\]"),
     "no episode": (lambda: [1], WrongType, "not a int"),
 }
 
@@ -422,7 +424,7 @@ def test_a_file_of_something_else_is_named(tmp_path: Path) -> None:
     table = pa.table({"x": [1]})
     with pa.OSFile(str(tmp_path / "zz.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(UnreadableData, match="not of episodes"):
+    with pytest.raises(UnreadableData, match=r"zz\.arrow: an Arrow file that is not of episodes"):
         EpisodeDataset(tmp_path)
     assert len(dataset) == 2
 
