@@ -7,7 +7,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from episodes.errors import InvalidArgument, WrongType
+from episodes.errors import UnreadableData, WrongType
 
 _ARRAY, _SCALAR, _TUPLE = 1, 2, 3
 
@@ -21,8 +21,11 @@ def encode(value: Any, name: str) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """The value of `encode`d bytes."""
-    return msgpack.unpackb(data, ext_hook=_from_ext, strict_map_key=False)
+    """The value of `encode`d bytes; `UnreadableData` for others."""
+    try:
+        return msgpack.unpackb(data, ext_hook=_from_ext, strict_map_key=False)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise UnreadableData(f"{len(data)} bytes that are no msgpack document: {error!r}") from None
 
 
 def _to_ext(value: Any) -> msgpack.ExtType:
@@ -44,7 +47,7 @@ def _from_ext(code: int, data: bytes) -> Any:
         dtype, shape, body = msgpack.unpackb(data)
         array = np.frombuffer(body, np.dtype(dtype)).reshape(shape)
         return array.copy() if code == _ARRAY else array[()]
-    raise InvalidArgument(f"msgpack extension {code} is unknown here; the data was written by something else")
+    raise UnreadableData(f"msgpack extension {code} is unknown here; the data was written by something else")
 
 
 def _first_bad_key(value: Any, name: str) -> str:

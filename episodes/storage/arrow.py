@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from episodes.errors import MissingExtra, UnreadableData
+from episodes.errors import EpisodeError, MissingExtra, UnreadableData
 
 
 @cache
@@ -21,6 +23,17 @@ def pyarrow() -> Any:
             "episodes on disk need pyarrow; install the extra: pip install 'rl-episodes[arrow]'"
         ) from error
     return pyarrow
+
+
+@contextmanager
+def reading(source: str) -> Iterator[None]:
+    """Whatever goes wrong in here is damage of the source: an `UnreadableData` that names it."""
+    damages = (EpisodeError, ValueError, KeyError, TypeError, IndexError, OverflowError, OSError)
+    try:
+        yield
+    except (*damages, pyarrow().ArrowException) as error:
+        told = str(error) if isinstance(error, EpisodeError) else repr(error)
+        raise UnreadableData(f"{source}: {told}") from None
 
 
 @cache

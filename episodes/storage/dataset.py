@@ -17,7 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 from episodes.errors import InvalidArgument, StepOutOfRange, UnreadableData, WrongType
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage.arrow import pyarrow
+from episodes.storage.arrow import pyarrow, reading
 from episodes.storage.header import NAME, read_header
 from episodes.storage.layout import StoredBatch
 from episodes.storage.rows import Rows
@@ -201,7 +201,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @cached_property
     def _all_rows(self) -> Rows:
-        return Rows.joined([stored.batch for stored in self._batches])
+        with reading(str(self.path)):
+            return Rows.joined([stored.batch for stored in self._batches])
 
     @property
     def observation_space(self) -> spaces.Space | None:

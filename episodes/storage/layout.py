@@ -19,7 +19,7 @@ from episodes.info_columns import Column
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import info_fields, rows
-from episodes.storage.arrow import array_of, list_column, pyarrow, value_type
+from episodes.storage.arrow import array_of, list_column, pyarrow, reading, value_type
 from episodes.storage.frames import CompressedTrack, compressed_column, rows_per_block
 from episodes.storage.header import Header
 from episodes.storage.info_fields import InfoField, InfoFields
@@ -51,9 +51,13 @@ class Layout:
             told = json.loads((schema.metadata or {})[_KEY])
             tracks = {path: TrackField.from_json(field) for path, field in told["tracks"].items()}
             infos = {path: InfoField.from_json(field) for path, field in told["infos"].items()}
-            return Layout(told["structure"], tracks, infos)
-        except (KeyError, TypeError, ValueError) as error:
+            layout = Layout(told["structure"], tracks, infos)
+            as_told = layout.schema().equals(schema)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UnreadableData(f"an Arrow file that is not of episodes: {error!r}") from None
+        if not as_told:
+            raise UnreadableData("an Arrow file whose columns are not those that its metadata tells of")
+        return layout
 
     def schema(self) -> Any:
         """The Arrow schema."""
@@ -120,10 +124,8 @@ class StoredBatch:
 
     @cached_property
     def _pack(self) -> EpisodePack:
-        try:
+        with reading(self._source):
             return self._make_pack()
-        except UnreadableData as error:
-            raise UnreadableData(f"{self._source}: {error}") from None
 
     def _columns(self, num_steps: int) -> dict[str, Any]:
         header, structure, tracks = self._header, self._layout.structure, {}

@@ -109,8 +109,6 @@ def read_shard(directory: Path, name: str) -> ShardRead:
                     return _read(path, name, sealed=end == SEALED)
                 except FileNotFoundError:
                     continue
-                except UnreadableData as error:
-                    raise UnreadableData(f"{path}: {error}") from None
     raise UnreadableData(f"shard {name} of {directory} is gone; open the data set again")
 
 
@@ -125,7 +123,7 @@ def _read(path: Path, name: str, *, sealed: bool) -> ShardRead:
         try:
             _read_file(arrow, data, found)
             return found
-        except (arrow.ArrowException, OSError) as error:
+        except (arrow.ArrowException, OSError, UnreadableData) as error:
             found.batches, found.layout, found.problem = [], None, str(error)
     _read_stream(arrow, data, found)
     return found
@@ -149,7 +147,7 @@ def _read_stream(arrow: Any, data: Any, found: ShardRead) -> None:
         for batch in _batches(reader):
             found.batches.append(batch)
             whole = source.tell()
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, UnreadableData) as error:
         found.problem = found.problem or str(error)
     found.unread = source.size() - whole
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from episodes import EpisodePack, SingleAgentEpisode
-from episodes.errors import EpisodeStateError, TrackMismatch
+from episodes.errors import EpisodeStateError, TrackMismatch, UnreadableData
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage import shards as shard_files
 
@@ -141,6 +141,37 @@ def test_a_sealed_shard_that_is_damaged_is_warned_of_by_name_and_read_as_far_as_
         dataset = EpisodeDataset(tmp_path)
     assert dataset.recovered == 2
     assert [e.id_ for e in dataset] == ["0", "1"]
+
+
+@pytest.mark.filterwarnings("ignore:.*is damaged")
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_damage_anywhere_is_told_as_such_or_does_no_harm_to_the_reader(tmp_path: Path, compression: str) -> None:
+    with EpisodeWriter(tmp_path, compression=compression) as writer:
+        for i in range(3):
+            infos = [{"n": i, "s": "x" * i}] * (i % 50 + 2)
+            whole = episode(i)
+            writer.add(
+                [
+                    SingleAgentEpisode.from_arrays(
+                        whole.get_observations(), np.arange(i + 1), np.ones(i + 1), infos=infos, custom_data={"i": i}
+                    )
+                ]
+            )
+            writer.flush()
+    (file,) = tmp_path.glob("*.arrow")
+    data, rng, told = file.read_bytes(), np.random.default_rng(0), 0
+    for _ in range(300):
+        damaged = bytearray(data)
+        for at in rng.integers(0, len(data), rng.choice([1, 3, 20])).tolist():
+            damaged[at] = rng.integers(0, 256)
+        file.write_bytes(damaged)
+        try:
+            for found in EpisodeDataset(tmp_path):
+                assert len(found.get_observations()) == len(list(found.infos)) == len(found) + 1
+            assert repr(EpisodeDataset(tmp_path))
+        except UnreadableData:
+            told += 1
+    assert 0 < told < 300
 
 
 def test_a_shard_that_was_finished_but_not_renamed_is_whole(tmp_path: Path) -> None:
