@@ -118,7 +118,7 @@ def settled_header(directory: Path, header: Header) -> Header:
     are any episodes the spaces. Errors: those of `check_given` and `check_tracks` where it is not like this one.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    if _put(directory, header, os.link):
+    if _put(directory, header, _link):
         return header
     there = read_header(directory)
     if there is not None and header.knows > there.knows:
@@ -143,6 +143,17 @@ def _put(directory: Path, header: Header, how: Callable[[Path, Path], None]) -> 
         return False
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _link(draft: Path, final: Path) -> None:
+    """Give the draft its final name; `FileExistsError` where there is such a file."""
+    try:
+        os.link(draft, final)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links: whole in the end, but not at once
+        with final.open("x") as file:
+            file.write(draft.read_text())
 
 
 def _spec_to_json(spec: EnvSpec | str | None) -> Any:

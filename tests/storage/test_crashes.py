@@ -251,6 +251,24 @@ def test_a_shard_sealed_between_two_looks_is_found_under_its_final_name(
         assert EpisodeDataset(tmp_path).pack() == pack
 
 
+def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(source: Path, target: Path) -> None:
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    for number in range(2):
+        with EpisodeWriter(tmp_path) as writer:
+            writer.add([episode(number)])
+    assert [e.id_ for e in EpisodeDataset(tmp_path)] == ["0", "1"]
+    first, second = EpisodeWriter(tmp_path / "new"), EpisodeWriter(tmp_path / "new")
+    first.add([episode(0)])
+    second.add([episode(1)])
+    first.close()
+    second.close()
+    assert len(EpisodeDataset(tmp_path / "new")) == 2
+    assert not list(tmp_path.rglob(".episodes*"))
+
+
 def test_a_writer_closes_when_its_block_is_left_by_an_error(tmp_path: Path) -> None:
     def work() -> None:
         with EpisodeWriter(tmp_path) as writer:
