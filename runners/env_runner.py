@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -24,7 +24,8 @@ from episodes.ongoing import OngoingEpisodes
 from episodes.pack import EpisodePack
 from episodes.recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer
-from runners.counts import check_counts
+from runners.closing import Closing
+from runners.counts import check_counts, quotas
 from runners.hooks import calls_of
 from runners.policies import Policy, unhooked
 from runners.replay_feed import ReplayFeed
@@ -34,7 +35,7 @@ from runners.vector_envs import EnvLike, autoreset_mode_of, make_vector_env
 __all__ = ["SingleAgentEnvRunner"]
 
 
-class SingleAgentEnvRunner:
+class SingleAgentEnvRunner(Closing):
     """Samples episodes of a policy in a vector environment.
 
     Args:
@@ -184,25 +185,35 @@ class SingleAgentEnvRunner:
         explore: bool = True,
         random_actions: bool = False,
         force_reset: bool = False,
+        extra_model_outputs: Collection[str] = (),
     ) -> CollectStats:
         """As `sample`, with every vector step written straight into a replay buffer instead of a pack.
 
-        Episodes go on from call to call. The first call with a buffer, and the first after a `sample` or after the
-        buffer was cleared or restored, begins new ones.
+        Episodes go on from call to call. The first call with a buffer, and the first after a `sample`, or after the
+        buffer was cleared or restored or got so many other steps that they are no longer there, begins new ones.
+
+        Args:
+            extra_model_outputs: which of the policy's other outputs to store, "state_out" for example. All steps of a
+                buffer have the same ones, so random actions have none.
 
         Raises:
             InvalidArgument: a count below 1, or a buffer too small for the runner's environments.
+            UnknownKey: an extra model output that there is not.
             EpisodeStateError: the runner is closed.
         """
         check_counts(num_timesteps, None)
         began = perf_counter()
         feed = self._feed
         if feed is None or feed.buffer is not buffer or not feed.is_reset:
-            feed = self._feed = ReplayFeed(buffer, self.num_envs, self.autoreset_mode)
+            spaces = (self._recorded_space(), self._policy_action_space())
+            feed = self._feed = ReplayFeed(buffer, self.num_envs, self.autoreset_mode, *spaces)
             force_reset = True
+        feed.keys = extra_model_outputs
         self._begin(force_reset)
-        self._run(num_timesteps, None, explore, random_actions)
-        self._recorder.forget()
+        try:
+            self._run(num_timesteps, None, explore, random_actions)
+        finally:
+            self._recorder.forget()
         num_steps, *ended = feed.take()
         self._count(CollectStats(num_steps, perf_counter() - began, *ended))
         return self.stats
@@ -222,7 +233,8 @@ class SingleAgentEnvRunner:
                 if num_timesteps is not None:
                     self._run_steps(num_timesteps, act, explore)
                 else:
-                    self._run_episodes(self._next_quotas(num_episodes or 0), act, explore)
+                    self._quotas, self._turn = quotas(num_episodes or 0, self.num_envs, self._turn)
+                    self._run_episodes(self._quotas, act, explore)
         except BaseException:
             self._needs_reset = True  # the environments may be a step ahead of what is recorded
             raise
@@ -249,14 +261,6 @@ class SingleAgentEnvRunner:
             for _ in range(-(-missing // self.num_envs)):
                 self._step(*(self._ignored_actions or act(explore)))
             missing = num_timesteps - self._recorder.num_steps
-
-    def _next_quotas(self, num_episodes: int) -> np.ndarray:
-        """How many episodes [N] each environment contributes; where it does not come out even, one more in turn."""
-        each, more = divmod(num_episodes, self.num_envs)
-        self._quotas = np.full(self.num_envs, each)
-        self._quotas[(self._turn + np.arange(more)) % self.num_envs] += 1
-        self._turn = (self._turn + more) % self.num_envs
-        return self._quotas
 
     def _run_episodes(self, quotas: np.ndarray, act: Callable[..., Any], explore: bool) -> None:
         missing = quotas.copy()
@@ -304,7 +308,9 @@ class SingleAgentEnvRunner:
         row = (observations, actions, rewards, terminateds, truncateds, infos)
         recorder.step(*row, outputs, final_observations=last)
         if self._feed is not None:
-            self._feed.step(*row, self._with_log_probs(outputs, actions), final_observations=last)
+            if Columns.ACTION_LOGP in self._feed.keys:
+                outputs = self._with_log_probs(outputs, actions)
+            self._feed.step(*row, outputs, final_observations=last)
         if self._watches_endings:
             self._after_step(terminateds | truncateds)
         if self._skips_ignored:
@@ -384,12 +390,6 @@ class SingleAgentEnvRunner:
         if not self._closed:
             self._closed = True
             self.env.close()
-
-    def __enter__(self) -> SingleAgentEnvRunner:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         mode = self.autoreset_mode.value

@@ -19,6 +19,7 @@ from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey
 from episodes.multi_agent import ALL, MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
+from runners.closing import Closing
 from runners.counts import check_counts
 from runners.hooks import calls_of
 from runners.multi_agent_envs import EnvStep, as_multi_agent_env, makes_envs, random_action
@@ -30,7 +31,7 @@ ByAgent = dict[Any, Any]
 Answers = tuple[list[ByAgent], list[ByAgent], list[ByAgent]]  # actions, actions for the environments, other outputs
 
 
-class MultiAgentEnvRunner:
+class MultiAgentEnvRunner(Closing):
     """Samples episodes of several agents in one or several copies of an environment.
 
     Args:
@@ -358,12 +359,6 @@ class MultiAgentEnvRunner:
             self._closed = True
             for env in self.envs:
                 env.close()
-
-    def __enter__(self) -> MultiAgentEnvRunner:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         modules = "random actions" if self.policies is None else ", ".join(map(str, self.policies))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from episodes.errors import UnknownKey, WrongType
 from episodes.replay import EpisodeReplayBuffer
 
 
@@ -15,11 +18,25 @@ class ReplayFeed:
 
     Attributes:
         buffer: that is fed.
+        keys: of the extra model outputs that are stored.
     """
 
-    def __init__(self, buffer: EpisodeReplayBuffer, num_envs: int, autoreset_mode: AutoresetMode) -> None:
+    def __init__(
+        self,
+        buffer: EpisodeReplayBuffer,
+        num_envs: int,
+        autoreset_mode: AutoresetMode,
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+    ) -> None:
+        if not isinstance(buffer, EpisodeReplayBuffer):
+            raise WrongType(
+                f"cannot feed a {type(buffer).__name__}: give an EpisodeReplayBuffer, or add what sample() gives"
+            )
         self.buffer = buffer
-        self._recorder = buffer.recorder(num_envs, autoreset_mode=autoreset_mode)
+        self.keys: Collection[str] = ()
+        spaces = {"observation_space": observation_space, "action_space": action_space}
+        self._recorder = buffer.recorder(num_envs, autoreset_mode=autoreset_mode, **spaces)
         self._resets_next_step = autoreset_mode is AutoresetMode.NEXT_STEP
         self._returns = np.zeros(num_envs)  # of the ongoing episodes
         self._lengths = np.zeros(num_envs, np.int64)
@@ -53,8 +70,12 @@ class ReplayFeed:
         *,
         final_observations: Any = None,
     ) -> None:
-        """Store a vector step, as `ReplayRecorder.step` takes it."""
-        row = (observations, actions, rewards, terminateds, truncateds, infos, extra_model_outputs)
+        """Store a vector step, as `ReplayRecorder.step` takes it; of the extra model outputs, those of `keys`."""
+        missing = [key for key in self.keys if key not in extra_model_outputs]
+        if missing:
+            raise UnknownKey(f"no extra model output {missing[0]!r} to store; there are {list(extra_model_outputs)}")
+        stored = {key: extra_model_outputs[key] for key in self.keys}
+        row = (observations, actions, rewards, terminateds, truncateds, infos, stored)
         self._recorder.step(*row, final_observations=final_observations)
         begun = self._begun
         self._num_steps += len(self._returns) - len(begun)

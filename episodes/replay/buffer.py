@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from episodes.batch import Batch
 from episodes.columns import Columns
-from episodes.errors import EpisodeStateError, InvalidArgument, StepOutOfRange
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange
 from episodes.pack import EpisodePack
 from episodes.replay import draws
 from episodes.replay.chunk_blocks import add_pack
@@ -54,12 +55,12 @@ class EpisodeReplayBuffer:
     """
 
     def __init__(self, capacity: int, *, seed: int | None = None, path: str | Path | None = None) -> None:
-        if capacity < 1:
-            raise InvalidArgument(f"capacity={capacity}: a buffer needs room for at least one step")
-        self.capacity = capacity
+        if not isinstance(capacity, (int, np.integer)) or capacity < 1:
+            raise InvalidArgument(f"capacity={capacity!r}: give an int, a buffer needs room for at least one step")
+        self.capacity = int(capacity)
         self.generator = np.random.default_rng(seed)
         self._path = path
-        self.ring = LinkedRing(capacity, Allocator(path))
+        self.ring = LinkedRing(self.capacity, Allocator(path))
         self._spaces: tuple[Any, Any] = (None, None)
 
     def __len__(self) -> int:
@@ -80,7 +81,7 @@ class EpisodeReplayBuffer:
     @property
     def num_added(self) -> int:
         """The number of steps ever added."""
-        return self.ring.head
+        return self.ring.head - self.ring.skipped
 
     @property
     def nbytes(self) -> int:
@@ -102,12 +103,25 @@ class EpisodeReplayBuffer:
         add_pack(self.ring, pack)
         self._spaces = (pack.observation_space or self._spaces[0], pack.action_space or self._spaces[1])
 
-    def recorder(self, num_envs: int, *, autoreset_mode: AutoresetMode | str) -> ReplayRecorder:
-        """A recorder that writes the rows of a vector environment straight into this buffer."""
-        return ReplayRecorder(self.ring, num_envs, autoreset_mode)
+    def recorder(
+        self,
+        num_envs: int,
+        *,
+        autoreset_mode: AutoresetMode | str,
+        observation_space: spaces.Space | None = None,
+        action_space: spaces.Space | None = None,
+    ) -> ReplayRecorder:
+        """A recorder that writes the rows of a vector environment straight into this buffer.
+
+        Args:
+            observation_space, action_space: of one environment; observations and actions get their dtypes.
+        """
+        recorder = ReplayRecorder(self.ring, num_envs, autoreset_mode, observation_space, action_space)
+        self._spaces = (observation_space or self._spaces[0], action_space or self._spaces[1])
+        return recorder
 
     def clear(self) -> None:
-        """Forget everything but the generator's state."""
+        """Forget all steps. What kind of steps they are stays, and so does the generator's state."""
         self.ring.clear()
 
     # --- draws -------------------------------------------------------------------------------------------------
@@ -151,13 +165,15 @@ class EpisodeReplayBuffer:
         include_infos: bool = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """The transitions of the steps with these numbers [n], as `sample` gives them; zeros where the number is -1.
+        """The transitions of the steps with these numbers [n], as `sample` gives them; zeros in tracks where it is -1.
 
         Errors: `StepOutOfRange` for a step that is not there.
         """
         _check_positive(n_step=n_step, stack=stack)
         check_fraction("gamma", gamma)
-        numbers = np.asarray(indices)
+        numbers = np.asarray(indices, np.int64)
+        if numbers.ndim != 1:
+            raise ShapeMismatch(f"indices of shape {numbers.shape}; give step numbers [n]")
         gone = (numbers != NONE) & ((numbers < self.ring.tail) | (numbers >= self.ring.head))
         if gone.any():
             there = f"{self.ring.tail}..{self.ring.head - 1}" if len(self) else "none"
@@ -221,7 +237,9 @@ class EpisodeReplayBuffer:
         [B, W] are step numbers (-1 on padding), `weights` is [B]. If there is a `state_out`, `state_in` [B, ...] is
         that of the step before column `lookback`, zeros at the episode's beginning.
         """
-        _check_positive(batch_size=batch_size, length=length, stack=stack, burn_in=burn_in + 1, lookback=lookback + 1)
+        _check_positive(batch_size=batch_size, length=length, stack=stack)
+        if burn_in < 0 or lookback < 0:
+            raise InvalidArgument(f"burn_in={burn_in}, lookback={lookback}: give at least 0")
         if boundary not in ("pad", "stop"):
             raise InvalidArgument(f"boundary={boundary!r}: give 'pad' or 'stop'")
         keys = checked_keys(self.ring, keys, include_infos)
@@ -333,10 +351,30 @@ class EpisodeReplayBuffer:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on, bit for bit, where `get_state` was called. Errors: `InvalidArgument` for another capacity."""
+        """Go on, bit for bit, where `get_state` was called.
+
+        Errors: `InvalidArgument` for another capacity, `StateMismatch` for the state of a buffer with priorities.
+        """
+        if "priorities" in state:
+            raise StateMismatch("a state with priorities; restore it into a PrioritizedEpisodeReplayBuffer")
+        self._set_state(state)
+
+    def _set_state(self, state: dict[str, Any]) -> None:
         set_ring_state(self.ring, state["ring"])
         self.generator.bit_generator.state = state["generator"]
         self._spaces = state["spaces"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied and pickled. A copy lies in memory; recorders go on with the buffer that they were made by."""
+        return {**self.__dict__, "ring": None, "_path": None, "generator": None, "_state": self.get_state()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        own = state.pop("_state")
+        self.__dict__.update(state)
+        self.ring = LinkedRing(self.capacity, Allocator(None))
+        self.generator = np.random.default_rng()
+        self.set_state(own)
 
 
 @lru_cache(maxsize=16)

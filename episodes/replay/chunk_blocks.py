@@ -11,7 +11,7 @@ import numpy as np
 from episodes.errors import ChunkMismatch
 from episodes.infos import Infos
 from episodes.pack import EpisodePack
-from episodes.replay.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing
+from episodes.replay.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing, checked_extra
 from episodes.replay.links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
 from episodes.replay.ring import positions
 from episodes.replay.table import NONE, EpisodeFacts
@@ -45,7 +45,7 @@ def tracks_of(pack: EpisodePack) -> dict[str, Any]:
     """The step tracks by name; endings have no data yet, only a dtype."""
     flags = np.zeros(0, bool)
     named = {ACTIONS: pack.actions, REWARDS: pack.rewards, TERMINATEDS: flags, TRUNCATEDS: flags}
-    return named | pack.extra_model_outputs
+    return named | checked_extra(pack.extra_model_outputs)
 
 
 def check_chunks(pack: EpisodePack, ids: list[str], ring: LinkedRing, distinct: bool) -> None:

@@ -43,6 +43,17 @@ def discounted(rewards: np.ndarray, path: Sequence[np.ndarray], num_later: np.nd
     return total
 
 
+def discounted_infinite(
+    rewards: np.ndarray, path: Sequence[np.ndarray], num_later: np.ndarray, gamma: float
+) -> np.ndarray:
+    """As `discounted`, where rewards may be infinite: one that is not in a draw must not be weighed with 0."""
+    total = rewards[path[0]]
+    with np.errstate(invalid="ignore"):  # inf - inf
+        for k, step in enumerate(path[1:], 1):
+            total += np.where(num_later >= k, rewards[step], 0) * gamma**k
+    return total
+
+
 def _discounts(num_steps: int, gamma: float, dtype: str) -> Iterable[np.ndarray]:
     """For each step after the first, its reward's weight in draws of 1, 2, ... `num_steps` steps."""
     if num_steps <= _FEW:

@@ -11,7 +11,7 @@ import numpy as np
 
 from episodes import nested
 from episodes.columns import Columns
-from episodes.errors import UnknownKey
+from episodes.errors import UnknownKey, WrongType
 from episodes.replay import draws
 from episodes.replay.linked_ring import REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
 
@@ -23,6 +23,7 @@ TRANSITION_KEYS = (
     Columns.TERMINATEDS,
     Columns.TRUNCATEDS,
 )
+_ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, "indices")
 _FACTS = (Columns.AGENT_ID, Columns.MODULE_ID)
 _KNOWN_KEYS = (*TRANSITION_KEYS, Columns.INFOS, Columns.T, Columns.EPS_ID, *_FACTS)
 _ENDINGS = (TERMINATEDS, TRUNCATEDS)
@@ -30,10 +31,14 @@ _ENDINGS = (TERMINATEDS, TRUNCATEDS)
 
 def checked_keys(ring: LinkedRing, keys: Sequence[str] | None, include_infos: bool) -> Sequence[str]:
     """The names of the columns to draw. `UnknownKey` for one that there is not."""
+    if isinstance(keys, str):
+        raise WrongType(f"keys={keys!r}: give a list of column names")
     if keys is None:
         return (*TRANSITION_KEYS, Columns.INFOS) if include_infos else TRANSITION_KEYS
     for key in keys:
         if key not in ring.tracks and key not in _KNOWN_KEYS:
+            if key in _ALWAYS:
+                raise UnknownKey(f"the column {key!r} always comes; leave it out of keys")
             extras = [name for name in ring.tracks if name not in STEP_TRACKS]
             raise UnknownKey(f"no column {key!r} to draw; there are {[*_KNOWN_KEYS, *extras]}")
     return (*keys, Columns.INFOS) if include_infos and Columns.INFOS not in keys else keys
@@ -49,7 +54,8 @@ def followed(
     path = draws.walk_to_ends(ring.links.next, slots, n_step - 1)
     last = path[-1]
     num_later = ring.links.t[last] - ring.links.t[slots]
-    returns = draws.discounted(ring.track(REWARDS), path, num_later, gamma)
+    sums = draws.discounted if ring.rewards_are_finite else draws.discounted_infinite
+    returns = sums(ring.track(REWARDS), path, num_later, gamma)
     return last, {REWARDS: returns, Columns.N_STEP: _counts(len(path))[num_later]}
 
 
@@ -98,13 +104,12 @@ def _observations(ring: LinkedRing, slots: np.ndarray, stack: int, *, after: boo
 
 def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
     """A column [...] of what is known of the steps' episodes."""
-    entries = ring.links.entry[slots].ravel().tolist()
+    there = (slots < ring.capacity).ravel().tolist()
+    steps = zip(ring.links.entry[slots].ravel().tolist(), there, strict=True)
     if key == Columns.EPS_ID:
-        found = np.array([ring.table.id_of(entry) for entry in entries])
-    else:
-        found = np.array([getattr(ring.table.facts[entry], key) for entry in entries], object)
-    found = found.reshape(slots.shape)
-    blank(found, slots == ring.capacity)
+        return np.array([ring.table.id_of(entry) if real else "" for entry, real in steps]).reshape(slots.shape)
+    found = np.full(slots.shape, None, object)
+    found.reshape(-1)[:] = [getattr(ring.table.facts[entry], key) if real else None for entry, real in steps]
     return found
 
 

@@ -7,12 +7,15 @@ else moves, and nothing is searched.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from episodes.errors import EpisodeStateError, TrackMismatch
+from episodes.columns import Columns
+from episodes.errors import EpisodeStateError, ShapeMismatch, TrackMismatch
 from episodes.infos import Infos
 from episodes.replay.info_segments import InfoSegments
 from episodes.replay.links import ROW_FIELDS, STEP_FIELDS, StepLinks
@@ -23,6 +26,24 @@ from episodes.replay.table import EpisodeTable
 ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS = "actions", "rewards", "terminateds", "truncateds"
 STEP_TRACKS = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
 _BEFORE, _AFTER = "/before", "/after"  # fields of records: the observations at both ends of a step
+
+
+_RESERVED = frozenset(vars(Columns)[name] for name in vars(Columns) if name.isupper()) - {
+    Columns.ACTION_DIST_INPUTS,
+    Columns.ACTION_LOGP,
+    Columns.VF_PREDS,
+    Columns.STATE_OUT,
+}
+
+
+def checked_extra(extra_model_outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The outputs by name; `TrackMismatch` if one has the name of a column that draws have anyway."""
+    taken = _RESERVED & extra_model_outputs.keys()
+    if taken:
+        raise TrackMismatch(
+            f"extra model outputs named {sorted(taken)}: draws have columns of these names; rename them"
+        )
+    return dict(extra_model_outputs)
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +75,9 @@ class LinkedRing:
         window: how many rows before a step's `next_row` its `row` may lie; `widen` makes it larger.
         beside: the observations before and after each step once more, in its record, where they are so small that a
             draw is faster for it; else None.
+        lost_rows: observation rows with smaller numbers were gone when the ring was made larger or cleared.
+        skipped: how many step numbers no step has: a cleared ring goes on at its beginning with new ones.
+        rewards_are_finite: False once one was infinite, NaN, or so large that its square is.
         generation: changes when what is stored is replaced as a whole, so that writers know.
     """
 
@@ -66,12 +90,18 @@ class LinkedRing:
         self._observations: TrackRing | None = None
         self._make_records({}, Allocator())
         self.generation = 0
+        self.head = self.rows_head = self.skipped = 0
+        self.rewards_are_finite = True
         self.clear()
 
     def clear(self) -> None:
-        """Forget all steps; what kind of steps they are stays."""
-        self.tail = self.head = self.rows_head = 0
+        """Forget all steps; what kind of steps they are stays, and so do the numbers of those that were there."""
+        rest = -self.head % self.capacity
+        self.skipped += rest
+        self.head += rest
+        self.tail = self.head
         self.window = 1
+        self.lost_rows = self.rows_head
         self._kept_from = 0  # at most `oldest_row(self.tail)`
         self.table = EpisodeTable()
         self.infos = InfoSegments()
@@ -104,6 +134,10 @@ class LinkedRing:
 
     def prepare(self, observations: Any, tracks: dict[str, Any]) -> None:
         """Check that the items [k, ...] are of the kind stored here; the first ones say which kind that is."""
+        if tracks[REWARDS].ndim != 1:
+            raise ShapeMismatch(
+                f"rewards have items of shape {tracks[REWARDS].shape[1:]}; give one number for each step"
+            )
         if not self.tracks:
             self.prepare_observations(observations)
             self.make_tracks(tracks)
@@ -120,10 +154,11 @@ class LinkedRing:
     def make_tracks(self, tracks: dict[str, Any]) -> None:
         """Make rings for step tracks with items like these, nested arrays [k, ...]; small ones lie in records.
 
-        Whole-numbered rewards become floats: those of other episodes may be fractions.
+        Whole-numbered rewards become floats, for others may be fractions; halves are too coarse to sum.
         """
-        if tracks and tracks[REWARDS].dtype.kind != "f":
-            tracks = {**tracks, REWARDS: tracks[REWARDS].astype(np.float64)}
+        if tracks and tracks[REWARDS].dtype.char not in "fd":
+            dtype = np.float32 if tracks[REWARDS].dtype == np.float16 else np.float64
+            tracks = {**tracks, REWARDS: tracks[REWARDS].astype(dtype)}
         small = {name: items for name, items in tracks.items() if is_small(items)}
         self._make_records(small, self.allocator)
         self.tracks = {
@@ -193,6 +228,11 @@ class LinkedRing:
         row = latest - (latest - self.links.next_row.item(tail % self.capacity)) % self.num_rows
         return max(row - self.window, 0)
 
+    @property
+    def first_row(self) -> int:
+        """Number of the oldest observation row that nothing was written over."""
+        return max(self.lost_rows, self.rows_head - self.num_rows)
+
     def _evict(self, num_steps: int) -> None:
         slots = positions(self.tail, num_steps, self.capacity)
         start = self.tail % self.capacity
@@ -207,10 +247,10 @@ class LinkedRing:
 
     def _grow_rows(self, needed: int, num_steps: int) -> None:
         """Make the ring of observations larger: episodes are shorter than it was laid out for."""
-        expected = needed * self.capacity // num_steps
+        expected = needed * self.capacity // max(num_steps, 1)
         size = max(needed, min(expected, 2 * self.capacity + self.window)) + self.capacity // 64 + 1
         if self.has_observations:
-            first = max(self.rows_head - self.num_rows, 0)
+            first = self.lost_rows = self.first_row
             self.observations.resize(size, first, self.rows_head, self.allocator)
             self.links.renumber_rows(min(self.head, self.capacity), self.rows_head, self.num_rows, size)
         self.num_rows = size
@@ -224,6 +264,8 @@ class LinkedRing:
         start = self.head % self.capacity
         for name, items in block.tracks.items():
             self.tracks[name].write(start, items, block.step_rows)
+        if self.rewards_are_finite:
+            self.rewards_are_finite = _has_finite_squares(block.tracks[REWARDS])
         self.links.append(start, block.links)
         if self.beside is not None:
             for ring, rows in zip(self.beside, block.links, strict=False):
@@ -271,3 +313,9 @@ class LinkedRing:
     def track(self, name: str) -> Any:
         """The nested arrays [capacity, ...] of a step track."""
         return self.tracks[name].data
+
+
+def _has_finite_squares(rewards: np.ndarray) -> bool:
+    if rewards.dtype.char not in "fd":
+        rewards = rewards.astype(np.float64)
+    return isfinite(rewards.dot(rewards))

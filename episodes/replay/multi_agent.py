@@ -87,17 +87,18 @@ class MultiAgentEpisodeReplayBuffer:
         by_module: dict[Hashable, list[tuple[Hashable, SingleAgentEpisode]]] = {}
         for agent_id, own in episode.agent_episodes.items():
             by_module.setdefault(self._checked_module(episode, agent_id), []).append((agent_id, own))
-        packs = {}
+        packs, buffers = {}, {}
         for module_id, agents in by_module.items():
-            if module_id not in self.modules:
-                self.modules[module_id] = self._new_buffer(len(agents))
+            buffer = self.modules.get(module_id) or self._new_buffer(len(agents))
             agents[:] = [(agent_id, own) for agent_id, own in agents if len(own)]
             if agents:
                 packs[module_id] = EpisodePack.from_episodes([own for _, own in agents])
-                check_pack(self.modules[module_id].ring, packs[module_id])
+                check_pack(buffer.ring, packs[module_id])
+            buffers[module_id] = buffer
+        self.modules |= buffers
         self._env_steps.append(episode.id_, episode.env_t_started, episode.env_t)
         for module_id, pack in packs.items():
-            first = self.modules[module_id].num_added
+            first = self.modules[module_id].ring.head
             add_pack(self.modules[module_id].ring, pack)
             for agent_id, own in by_module[module_id]:
                 self._module_of[agent_id] = module_id
@@ -125,10 +126,15 @@ class MultiAgentEpisodeReplayBuffer:
         """`n` transitions of each module, drawn independently: each of its agents' steps is equally likely.
 
         Args:
-            module_ids: of these modules; of all when None.
+            module_ids: of these modules; of all that have steps when None.
             options: as `EpisodeReplayBuffer.sample` takes them: `n_step`, `gamma`, `stack`, `keys`, `include_infos`.
         """
-        return {module_id: self._buffer(module_id).sample(n, **options) for module_id in self._chosen(module_ids)}
+        chosen = self._chosen(module_ids)
+        if module_ids is None:
+            chosen = [module_id for module_id in chosen if len(self.modules[module_id])]
+            if not chosen:
+                raise self._empty()
+        return {module_id: self._buffer(module_id).sample(n, **options) for module_id in chosen}
 
     def sample_synchronized(
         self,
@@ -222,6 +228,11 @@ class MultiAgentEpisodeReplayBuffer:
         self._module_of = dict(state["module_of"])
         self._env_steps.set_state(state["env_steps"])
         self.generator.bit_generator.state = state["generator"]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for buffer in self.modules.values():
+            buffer.generator = self.generator
 
 
 def _acting_steps(episode: MultiAgentEpisode, agent_id: Hashable) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange
+from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange
 from episodes.replay.buffer import EpisodeReplayBuffer
 from episodes.replay.sum_tree import SumTree
 
@@ -66,10 +66,10 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return super().nbytes + self._tree.nbytes
 
     def clear(self) -> None:
-        """Forget everything, priorities too, but the generator's state."""
+        """Forget all steps and their priorities. What kind of steps they are stays, and the generator's state."""
         super().clear()
         self._tree = SumTree(self.capacity)
-        self._max_priority, self._num_known = 1.0, 0
+        self._max_priority, self._num_known = 1.0, self.ring.head
 
     def _welcome_new_steps(self) -> None:
         """Give the steps added since the last call the highest priority; those in whose place they are, lose theirs."""
@@ -110,18 +110,23 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         if not (given >= 0).all() or np.isinf(given).any():
             raise InvalidArgument("priorities must be finite and >= 0, and some are not; give absolute errors, say")
         head, tail = self.ring.head, self.ring.tail
+        if numbers.max(initial=-1) >= head:
+            raise StepOutOfRange(f"step {int(numbers.max())}: the steps that were added have numbers 0..{head - 1}")
+        with np.errstate(over="ignore"):
+            shares = np.maximum(given, self.min_priority) ** self.alpha
+        if not shares.max(initial=0.0) < _MOST / self.capacity:
+            raise InvalidArgument(
+                f"priority {given.max():g}: to the power of alpha={self.alpha}, {self.capacity} have no finite sum"
+            )
         there = numbers >= tail
         if not there.all():
             self.num_stale += int(np.count_nonzero(~there & (numbers >= 0)))
-            numbers, given = numbers[there], given[there]
+            numbers, given, shares = numbers[there], given[there], shares[there]
         if not numbers.size:
             return
-        if numbers.max() >= head:
-            raise StepOutOfRange(f"step {int(numbers.max())}: the steps that were added have numbers 0..{head - 1}")
         self._welcome_new_steps()
-        given = np.maximum(given, self.min_priority).ravel()
         self._max_priority = max(self._max_priority, float(given.max()))
-        self._tree.set(numbers.ravel() % self.capacity, given**self.alpha)
+        self._tree.set(numbers.ravel() % self.capacity, shares.ravel())
 
     def priorities(self, indices: np.ndarray) -> np.ndarray:
         """p ** alpha of the steps with these numbers, which must be there."""
@@ -138,11 +143,17 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return super().get_state() | {"priorities": {**state, "tree": self._tree.get_state()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on, bit for bit, where `get_state` was called."""
-        super().set_state(state)
+        """Go on, bit for bit, where `get_state` was called.
+
+        Errors: `InvalidArgument` for another capacity, `StateMismatch` for the state of a buffer without priorities.
+        """
+        if "priorities" not in state:
+            raise StateMismatch("a state without priorities; restore it into an EpisodeReplayBuffer")
+        self._set_state(state)
         for name in _STATE:
             setattr(self, name, state["priorities"][name])
         self._tree.set_state(state["priorities"]["tree"])
 
 
+_MOST = float(np.finfo(np.float64).max)
 _STATE = ("alpha", "beta", "unit", "min_priority", "num_stale", "_max_priority", "_num_known")

@@ -10,17 +10,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from episodes import nested
 from episodes.autoreset import checked_mode, final_observations_of
-from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch
 from episodes.infos import EmptyInfos, Infos, VectorInfos
-from episodes.replay.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing
+from episodes.replay.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing, checked_extra
 from episodes.replay.links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
 from episodes.replay.ring import numbers, positions
 from episodes.replay.table import NONE
+from episodes.spaces import dtypes_of
 
+OBSERVATIONS = "observations"
 _NOTHING: dict[str, Any] = {}
 _ONE = np.array(1)  # as an array it is added faster
 
@@ -32,7 +35,14 @@ class ReplayRecorder:
     A call that raises leaves the buffer's steps as they were. After `clear` or `set_state` of the buffer, `reset`.
     """
 
-    def __init__(self, ring: LinkedRing, num_envs: int, autoreset_mode: AutoresetMode | str) -> None:
+    def __init__(
+        self,
+        ring: LinkedRing,
+        num_envs: int,
+        autoreset_mode: AutoresetMode | str,
+        observation_space: spaces.Space | None = None,
+        action_space: spaces.Space | None = None,
+    ) -> None:
         if num_envs < 1 or 2 * num_envs > ring.capacity:
             raise InvalidArgument(
                 f"num_envs={num_envs}: give at least 1, and at most half the buffer's capacity of {ring.capacity} steps"
@@ -48,11 +58,20 @@ class ReplayRecorder:
         self._num_fresh = num_envs  # episodes without a step
         self._generation = 0  # of the ring, at the last reset of all
         self._kinds: Any = None  # of the rows that came last
-        self._seen = self._num_rows = 0  # the ring's head and number of rows when this recorder last wrote
+        self._dtypes = {OBSERVATIONS: dtypes_of(observation_space), ACTIONS: dtypes_of(action_space)}
+        # The ring's numbers of steps and rows, and its room for rows, when this recorder last wrote.
+        self._seen_steps = self._seen = self._num_rows = 0
 
     @property
     def is_reset(self) -> bool:
-        """Whether steps may follow: not before the first reset, nor after `clear` or `set_state` of the buffer."""
+        """Whether steps may follow: not before the first reset, nor after `clear` or `set_state` of the buffer.
+
+        Nor when so many other steps were added since that the ongoing episodes are no longer there.
+        """
+        return self._is_of_now and not self._whats_lost(self.num_envs)
+
+    @property
+    def _is_of_now(self) -> bool:
         return self._generation == self._ring.generation
 
     def reset(
@@ -62,8 +81,9 @@ class ReplayRecorder:
 
         An episode that was going on there stops as a cut chunk.
         """
-        ring, observations = self._ring, self._arrays("observations", observations)
+        ring, observations = self._ring, self._arrays(OBSERVATIONS, observations)
         envs = self._all if reset_mask is None else np.flatnonzero(self._checked_mask(reset_mask))
+        reset_mask = None if len(envs) == self.num_envs else reset_mask
         ring.prepare_observations(observations)
         if reset_mask is None:
             ring.make_room(0, self.num_envs)
@@ -74,7 +94,7 @@ class ReplayRecorder:
         self._num_fresh = int((self._links[PREVIOUS] == NONE).sum())
         self._waiting = np.setdiff1d(self._waiting, envs)
         self._generation, self._kinds = ring.generation, None
-        self._seen, self._num_rows = ring.rows_head, ring.num_rows
+        self._seen_steps, self._seen, self._num_rows = ring.head, ring.rows_head, ring.num_rows
         self._widen()
 
     def _begin(self, envs: np.ndarray, row: int) -> None:
@@ -87,7 +107,7 @@ class ReplayRecorder:
         mask = np.asarray(reset_mask)
         if mask.dtype != bool or mask.shape != (self.num_envs,):
             raise InvalidArgument(f"reset_mask is {mask.dtype} {mask.shape}; give bool ({self.num_envs},)")
-        if not self.is_reset and not mask.all():
+        if not self._is_of_now and not mask.all():
             raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
         return mask
 
@@ -107,37 +127,46 @@ class ReplayRecorder:
         live, infos = self._live(), infos or _NOTHING
         tracks = {ACTIONS: actions, REWARDS: rewards, TERMINATEDS: terminateds, TRUNCATEDS: truncateds}
         if extra_model_outputs:
-            tracks |= extra_model_outputs
+            tracks |= checked_extra(extra_model_outputs)
         observations, tracks = self._checked(observations, tracks)
         ended = self._ended(tracks)
         if not (len(ended) and self._resets_same_step):
+            row_infos = _infos([infos], self._all)
             self._make_room(len(live), self.num_envs)
-            self._write(observations, tracks, live, _infos([infos], self._all))
+            self._write(observations, tracks, live, row_infos)
             self._end(ended)
         else:
             finals = final_observations_of(infos, ended) if final_observations is None else final_observations
             self._step_and_reset(observations, tracks, ended, infos, finals)
-        self._seen = self._ring.rows_head
+        self._seen_steps, self._seen = self._ring.head, self._ring.rows_head
 
     def _checked(self, observations: Any, tracks: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The rows as arrays that fit into the ring; nothing but a comparison where they are as they were before."""
         if not _are_of(self._kinds, observations, tracks):
-            observations = self._arrays("observations", observations)
+            observations = self._arrays(OBSERVATIONS, observations)
             tracks = {name: self._arrays(name, items) for name, items in tracks.items()}
             self._ring.prepare(observations, tracks)
             self._kinds = _kinds(observations, tracks)
         return observations, tracks
 
     def _arrays(self, name: str, items: Any) -> Any:
+        """The rows as arrays: flags as bools, observations and actions with the dtypes of their spaces."""
         arrays = nested.map_leaves(np.asarray, items)
-        shape = nested.first_leaf(arrays).shape
-        if shape[:1] != (self.num_envs,):
-            raise ShapeMismatch(f"{name} have shape {shape}; give [{self.num_envs}, ...], a row per environment")
+        if name in (TERMINATEDS, TRUNCATEDS):
+            arrays = arrays.astype(bool)
+        dtypes = self._dtypes.get(name)
+        if dtypes is not None and nested.same_structure(arrays, dtypes):
+            arrays = nested.map_leaves(lambda leaf, dtype: _cast(name, leaf, dtype), arrays, dtypes)
+        for leaf in nested.leaves(arrays):
+            if leaf.shape[:1] != (self.num_envs,):
+                raise ShapeMismatch(
+                    f"{name} have shape {leaf.shape}; give [{self.num_envs}, ...], a row per environment"
+                )
         return arrays
 
     def _live(self) -> np.ndarray:
         """The environments whose row is a step."""
-        if not self.is_reset:
+        if not self._is_of_now:
             raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
         if not len(self._waiting):
             return self._all
@@ -173,18 +202,24 @@ class ReplayRecorder:
             self._num_rows = ring.num_rows
 
     def _check_still_there(self, num_steps: int) -> None:
-        """Somebody else wrote: see that what the ongoing episodes go on from was not evicted."""
-        ring = self._ring
-        rows = numbers(self._links[ROW], self._seen, self._num_rows)
-        previous = self._links[PREVIOUS]
-        newest = ring.slot_numbers(previous[previous != NONE])
-        tail = max(ring.head + num_steps - ring.capacity, ring.tail)
-        if newest.min(initial=tail) < tail or rows.min() < ring.oldest_row(tail):
-            raise EpisodeStateError(
-                "so many steps were added between two vector steps that the ongoing episodes are no longer there; "
-                "call reset, or add fewer at a time"
-            )
+        """Somebody else wrote: see that the ongoing episodes can go on from what they were."""
+        lost = self._whats_lost(num_steps)
+        if lost:
+            raise EpisodeStateError(f"{lost}; call reset")
         self._widen()
+
+    def _whats_lost(self, num_steps: int) -> str:
+        """Why the ongoing episodes cannot go on with `num_steps` more; empty when they can."""
+        ring, previous = self._ring, self._links[PREVIOUS]
+        going_on = (previous != NONE).nonzero()[0]
+        newest = previous[going_on]
+        tail = max(ring.head + num_steps - ring.capacity, ring.tail)
+        rows = numbers(self._links[ROW], self._seen, self._num_rows)
+        if (numbers(newest, self._seen_steps, ring.capacity) < tail).any() or rows.min() < ring.first_row:
+            return "so many steps were added since the last vector step that the ongoing episodes are no longer there"
+        if (ring.table.last[self._links[ENTRY][going_on]] != newest).any():
+            return "a chunk that was added since the last vector step goes on with an episode of this recorder"
+        return ""
 
     def _write(self, observations: Any, tracks: dict[str, Any], live: np.ndarray, infos: Infos) -> None:
         """Append one block of the live environments' steps, and remember what comes next."""
@@ -225,12 +260,13 @@ class ReplayRecorder:
         """A step after which the ended episodes' rows hold the next episodes' first observations: store both."""
         ring, finals = self._ring, nested.map_leaves(np.asarray, finals)
         ring.observations.check(finals)
-        if len(nested.first_leaf(finals)) != len(ended):
-            raise ShapeMismatch(f"{len(nested.first_leaf(finals))} final observations for {len(ended)} endings")
-        self._make_room(self.num_envs, self.num_envs + len(ended))
+        for leaf in nested.leaves(finals):
+            if len(leaf) != len(ended):
+                raise ShapeMismatch(f"{len(leaf)} final observations for {len(ended)} endings")
         which = np.zeros(self.num_envs, np.int64)
         which[ended] = 1
         row_infos = _infos([infos, infos.get("final_info") or {}], self._all, which)
+        self._make_room(self.num_envs, self.num_envs + len(ended))
         self._write(observations, tracks, self._all, row_infos)
         ring.change_ends(self._links[PREVIOUS, ended], finals)
         self._begin(ended, ring.rows_head)
@@ -260,6 +296,14 @@ def _kinds(observations: Any, tracks: dict[str, Any]) -> Any:
     if type(observations) is not np.ndarray:
         return None
     return kinds, observations.dtype, observations.shape
+
+
+def _cast(name: str, leaf: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if leaf.dtype == dtype:
+        return leaf
+    if not np.can_cast(leaf.dtype, dtype, "same_kind"):
+        raise TrackMismatch(f"{name}: rows of {leaf.dtype} in a space of {dtype}; convert them first")
+    return leaf.astype(dtype)
 
 
 def _infos(vector_infos: list[dict[str, Any]], envs: np.ndarray, which: np.ndarray | None = None) -> Infos:

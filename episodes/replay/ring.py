@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from episodes import nested
-from episodes.errors import ShapeMismatch, TrackMismatch
+from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch
 
 CACHE_LINE = 64
 """In bytes."""
@@ -28,6 +28,13 @@ class Allocator:
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = None if path is None else Path(path)
         self._num_files = 0
+        self._files: list[Path] = []
+
+    def discard_all(self) -> None:
+        """Remove the files of all arrays that were made."""
+        for file in self._files:
+            file.unlink(missing_ok=True)
+        self._files.clear()
 
     def empty(self, size: int, item: np.ndarray) -> np.ndarray:
         """An array [size + 1, ...], its last row zeros, for items like those of `item` [k, ...]."""
@@ -46,6 +53,9 @@ class Allocator:
         folder.mkdir(parents=True, exist_ok=True)
         self._num_files += 1
         file = folder / f"ring_{self._num_files}.npy"
+        if file.exists():
+            raise InvalidArgument(f"{file} is there: it may be another buffer's; give a directory of its own")
+        self._files.append(file)
         return np.asarray(np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape))
 
 

@@ -10,7 +10,7 @@ from episodes.replay.info_segments import InfoSegments
 from episodes.replay.linked_ring import LinkedRing
 from episodes.replay.ring import TrackRing
 
-_NUMBERS = ("capacity", "num_rows", "tail", "head", "rows_head", "window")
+_NUMBERS = ("capacity", "num_rows", "tail", "head", "skipped", "rows_head", "lost_rows", "window", "rewards_are_finite")
 
 
 def ring_state(ring: LinkedRing) -> dict[str, Any]:
@@ -36,6 +36,7 @@ def set_ring_state(ring: LinkedRing, state: dict[str, Any]) -> None:
     ring.clear()
     for name in _NUMBERS:
         setattr(ring, name, state[name])
+    ring.allocator.discard_all()
     stored = state["observations"]
     ring.set_observations(None)
     if stored is not None:

@@ -39,7 +39,7 @@ class EpisodeTable:
 
     def __init__(self) -> None:
         self.first, self.last = np.zeros((2, _FIRST_SIZE), np.int64)
-        self._ids = [""] * _FIRST_SIZE  # "" for one that nobody asked for yet
+        self._ids: list[str | None] = [None] * _FIRST_SIZE  # None for one that nobody asked for yet
         self.facts = [NO_FACTS] * _FIRST_SIZE
         self.order: list[int] = []
         self.free = list(range(_FIRST_SIZE - 1, -1, -1))
@@ -56,7 +56,7 @@ class EpisodeTable:
     def id_of(self, entry: int) -> str:
         """The id of an entry's episode. One that was opened without an id gets it now, for good."""
         id_ = self._ids[entry]
-        if not id_:
+        if id_ is None:
             id_ = random_ids(1).item()
             self._name(entry, id_)
         return id_
@@ -88,9 +88,9 @@ class EpisodeTable:
         """Forget episodes that have no step in the ring any more."""
         order, places = self.order, self._place
         for entry in entries:
-            if self._ids[entry]:
-                del self._entries[self._ids[entry]]
-                self._ids[entry] = ""
+            if (id_ := self._ids[entry]) is not None:
+                del self._entries[id_]
+                self._ids[entry] = None
             self.facts[entry] = NO_FACTS
             self.free.append(entry)
             moved, place = order.pop(), places[entry]
@@ -111,7 +111,7 @@ class EpisodeTable:
         self.first, self.last = state["first"].copy(), state["last"].copy()
         self._ids, self.order, self.free = list(state["ids"]), list(state["order"]), list(state["free"])
         self.facts = [EpisodeFacts(*fact) for fact in state["facts"]]
-        self._entries = {self._ids[entry]: entry for entry in self.order}
+        self._entries = {self.id_of(entry): entry for entry in self.order}
         self._place = [0] * len(self._ids)
         for place, entry in enumerate(self.order):
             self._place[entry] = place
@@ -119,7 +119,7 @@ class EpisodeTable:
     def _grow(self) -> None:
         size = len(self._ids)
         self.first, self.last = np.tile(self.first, 2), np.tile(self.last, 2)
-        self._ids += [""] * size
+        self._ids += [None] * size
         self.facts += [NO_FACTS] * size
         self._place += [0] * size
         self.free += range(2 * size - 1, size - 1, -1)

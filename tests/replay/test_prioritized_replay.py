@@ -169,8 +169,13 @@ def test_clearing_forgets_the_priorities() -> None:
     with pytest.raises(EpisodeStateError, match="nothing is stored"):
         buffer.sample(1)
     buffer.add([episode(10, "new")])
-    assert set(buffer.sample(100).indices.tolist()) == set(range(10))
-    assert set(buffer.priorities(np.arange(10)).tolist()) == {1.0}
+    new = np.unique(buffer.sample(200).indices)
+    assert new.tolist() == list(range(new[0], new[0] + 10))
+    assert set(buffer.priorities(new).tolist()) == {1.0}
+    buffer.update_priorities(np.arange(100), np.full(100, 9.0))  # of steps that are gone
+    assert buffer.num_stale == 100
+    assert set(buffer.priorities(new).tolist()) == {1.0}
+    assert buffer.num_added == 110
 
 
 def test_a_priority_of_zero_is_drawn_now_and_then() -> None:

@@ -14,9 +14,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from connectors import env_to_module_pipeline
 from connectors.env_to_module import FrameStacking
 from episodes import nested
-from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, WrongType
 from episodes.recorder import VectorRecorder
-from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from learners import LSTMPolicy, MLPPolicy
 from runners import SingleAgentEnvRunner
 
@@ -40,6 +40,13 @@ class Walk(gym.Env):
         self.place = self.place + np.float32([action, -action, 1])
         done, how = self.left == 0, bool(self.np_random.integers(2))
         return self.place, float(self.place.sum()), done and how, done and not how, {"left": self.left}
+
+
+class Halting:
+    """A policy that always does the same."""
+
+    def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        return {"actions": torch.zeros(len(batch["obs"]), dtype=torch.int64)}
 
 
 def runner(mode: AutoresetMode, num_envs: int = 3, **options: Any) -> SingleAgentEnvRunner:
@@ -89,8 +96,10 @@ def test_a_fed_buffer_holds_what_added_packs_hold(mode: AutoresetMode, policy: s
     feeds, adds = make(), make()
     random_actions = policy == "none"
     for num_timesteps in (1, 3, 20, 2, 50, 1, 7):
-        stats = feeds.sample_into(fed, num_timesteps=num_timesteps, random_actions=random_actions)
-        added.add(adds.sample(num_timesteps=num_timesteps, random_actions=random_actions))
+        pack = adds.sample(num_timesteps=num_timesteps, random_actions=random_actions)
+        added.add(pack)
+        options = {"random_actions": random_actions, "extra_model_outputs": list(pack.extra_model_outputs)}
+        stats = feeds.sample_into(fed, num_timesteps=num_timesteps, **options)
         assert stored(fed) == stored(added)
         assert stats is feeds.stats
         assert stats.num_steps == adds.stats.num_steps >= num_timesteps
@@ -138,10 +147,49 @@ def test_a_prioritized_buffer_can_be_fed() -> None:
     buffer.update_priorities(batch.indices, np.ones(32))
 
 
+def test_a_loop_may_begin_with_random_actions() -> None:
+    policy = MLPPolicy(Walk.observation_space, Walk.action_space)
+    one, buffer = runner(AutoresetMode.SAME_STEP, policy=policy), EpisodeReplayBuffer(100, seed=0)
+    one.sample_into(buffer, num_timesteps=10, random_actions=True)
+    one.sample_into(buffer, num_timesteps=10)
+    one.sample_into(buffer, num_timesteps=10, random_actions=True)
+    assert len(buffer) == one.num_steps >= 30
+    assert next(buffer.iter_episodes()).observation_space == Walk.observation_space
+
+
+def test_two_runners_of_different_size_may_feed_one_small_buffer() -> None:
+    few, many = runner(AutoresetMode.NEXT_STEP, num_envs=1), runner(AutoresetMode.NEXT_STEP, num_envs=8)
+    buffer = EpisodeReplayBuffer(64, seed=0)
+    for _ in range(30):
+        for one in (few, many):
+            one.sample_into(buffer, num_timesteps=10 * one.num_envs, random_actions=True)
+            assert len(buffer) == sum(map(len, buffer.iter_episodes())) <= 64
+            for episode in buffer.iter_episodes():
+                episode.validate()
+
+
+def test_a_call_that_failed_leaves_nothing_for_the_next_one() -> None:
+    class Fails(Halting):
+        calls = 0
+
+        def __call__(self, batch: Any, explore: bool | None = None) -> Any:
+            self.calls += 1
+            if self.calls == 7:
+                raise ZeroDivisionError
+            return super().__call__(batch)
+
+    one, buffer = runner(AutoresetMode.NEXT_STEP, policy=Fails()), EpisodeReplayBuffer(100, seed=0)
+    with pytest.raises(ZeroDivisionError):
+        one.sample_into(buffer, num_timesteps=60)
+    assert len(buffer) > 0
+    assert one.sample(num_timesteps=9).num_steps in range(9, 12)
+
+
 def test_what_a_policy_puts_out_is_stored_with_log_probabilities() -> None:
     policy = MLPPolicy(Walk.observation_space, Walk.action_space)
     buffer = EpisodeReplayBuffer(100, seed=0)
-    runner(AutoresetMode.NEXT_STEP, policy=policy).sample_into(buffer, num_timesteps=50)
+    one, keys = runner(AutoresetMode.NEXT_STEP, policy=policy), ["action_dist_inputs", "action_logp"]
+    one.sample_into(buffer, num_timesteps=50, extra_model_outputs=keys)
     batch = buffer.sample(20, keys=["actions", "action_dist_inputs", "action_logp"])
     logits = batch.action_dist_inputs
     expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -154,6 +202,12 @@ def test_what_cannot_be_is_said() -> None:
         one.sample_into(EpisodeReplayBuffer(10), num_timesteps=8)
     with pytest.raises(InvalidArgument, match="at least 1"):
         one.sample_into(EpisodeReplayBuffer(100), num_timesteps=0)
+    with pytest.raises(UnknownKey, match="no extra model output 'state_out' to store"):
+        one.sample_into(
+            EpisodeReplayBuffer(100), num_timesteps=8, random_actions=True, extra_model_outputs=["state_out"]
+        )
+    with pytest.raises(WrongType, match="cannot feed a MultiAgentEpisodeReplayBuffer"):
+        one.sample_into(MultiAgentEpisodeReplayBuffer(100), num_timesteps=8)  # type: ignore[arg-type]
     one.close()
     with pytest.raises(EpisodeStateError, match="after close"):
         one.sample_into(EpisodeReplayBuffer(100), num_timesteps=8)

@@ -1,0 +1,358 @@
+"""Several writers, copies, odd rows: what is stored stays right, or somebody is told."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from episodes.errors import (
+    ChunkMismatch,
+    EpisodeStateError,
+    InvalidArgument,
+    ShapeMismatch,
+    StateMismatch,
+    StepOutOfRange,
+    TrackMismatch,
+    UnknownKey,
+    WrongType,
+)
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.replay import (
+    EpisodeReplayBuffer,
+    MultiAgentEpisodeReplayBuffer,
+    PrioritizedEpisodeReplayBuffer,
+    ReplayRecorder,
+)
+from episodes.single_agent import SingleAgentEpisode
+
+
+def episode(id_: str, length: int, first: float = 0.0, **options: Any) -> SingleAgentEpisode:
+    """Observations `first`, `first` + 1, ...; rewards like the observations that they come with."""
+    observations = first + np.arange(length + 1.0)
+    return SingleAgentEpisode.from_arrays(
+        observations, np.zeros(length, int), observations[1:].copy(), id_=id_, **options
+    )
+
+
+def recorder_of(buffer: EpisodeReplayBuffer, num_envs: int, **options: Any) -> ReplayRecorder:
+    return buffer.recorder(num_envs, autoreset_mode="NextStep", **options)
+
+
+def step(recorder: ReplayRecorder, observations: Any, **changes: Any) -> None:
+    count = recorder.num_envs
+    row = {
+        "observations": observations,
+        "actions": np.zeros(count, int),
+        "rewards": np.zeros(count),
+        "terminateds": np.zeros(count, bool),
+        "truncateds": np.zeros(count, bool),
+    }
+    recorder.step(**(row | changes))
+
+
+def test_a_recorder_whose_steps_another_one_pushed_out_says_so() -> None:
+    buffer = EpisodeReplayBuffer(64)
+    slow, fast = recorder_of(buffer, 1), recorder_of(buffer, 8)
+    slow.reset(np.zeros(1))
+    step(slow, np.zeros(1))
+    fast.reset(np.full(8, 1.0))
+    for _ in range(8):
+        step(fast, np.full(8, 1.0))
+    assert not slow.is_reset
+    with pytest.raises(EpisodeStateError, match="no longer there; call reset"):
+        step(slow, np.full(1, -1.0))
+    slow.reset(np.zeros(1))
+    step(slow, np.full(1, -1.0))
+    assert (buffer.at(np.arange(2, 65), n_step=20).new_obs[:-1] == 1.0).sum() == 62
+    assert len(buffer) == sum(map(len, buffer.iter_episodes()))
+
+
+@pytest.mark.parametrize("counts", [(1, 8), (3, 5), (1, 1)])
+def test_two_recorders_that_take_turns_keep_their_episodes_apart(counts: tuple[int, int]) -> None:
+    buffer, rng = EpisodeReplayBuffer(40, seed=0), np.random.default_rng(0)
+    writers = [(recorder_of(buffer, count), sign) for count, sign in zip(counts, (1.0, -1.0), strict=True)]
+    for recorder, sign in writers:
+        recorder.reset(np.full(recorder.num_envs, sign))
+    for number in range(400):
+        recorder, sign = writers[int(rng.integers(2))]
+        if not recorder.is_reset:
+            recorder.reset(np.full(recorder.num_envs, sign))
+        done = rng.random(recorder.num_envs) < 0.1
+        step(recorder, np.full(recorder.num_envs, sign * (number + 2)), terminateds=done)
+        assert len(buffer) == sum(map(len, buffer.iter_episodes()))
+        drawn = buffer.sample(20, n_step=6)
+        assert (np.sign(drawn.obs) == np.sign(drawn.new_obs)).all()
+    for one in buffer.iter_episodes():
+        assert len(set(np.sign(one.get_observations()))) == 1
+
+
+def test_a_first_observation_that_was_written_over_is_not_used() -> None:
+    buffer = EpisodeReplayBuffer(64)
+    waits = recorder_of(buffer, 1)
+    waits.reset(np.full(1, 1000.0))
+    buffer.add([episode("x", 64)])
+    buffer.add([episode("y", 10)])
+    recorder_of(buffer, 16).reset(np.zeros(16))
+    if waits.is_reset:
+        step(waits, np.full(1, 1001.0))
+        assert buffer.at(np.array([buffer.num_added - 1])).obs.tolist() == [1000.0]
+    else:
+        with pytest.raises(EpisodeStateError, match="no longer there"):
+            step(waits, np.full(1, 1001.0))
+
+
+def test_many_recorders_may_be_reset_before_the_first_step() -> None:
+    buffer = EpisodeReplayBuffer(64, seed=0)
+    recorders = [recorder_of(buffer, count) for count in (4, 8, 16)]
+    for recorder in recorders:
+        recorder.reset(np.full(recorder.num_envs, float(recorder.num_envs)))
+    for recorder in recorders:
+        step(recorder, np.full(recorder.num_envs, float(-recorder.num_envs)))
+    drawn = buffer.sample(100)
+    assert np.array_equal(drawn.obs, -drawn.new_obs)
+
+
+def test_a_small_buffer_can_be_reset_again_and_again() -> None:
+    recorder = recorder_of(EpisodeReplayBuffer(8), 4)
+    for _ in range(9):
+        recorder.reset(np.zeros(4))
+    step(recorder, np.ones(4))
+
+
+def test_the_first_reset_may_have_a_mask_of_everybody() -> None:
+    buffer = EpisodeReplayBuffer(32)
+    buffer.add([episode("there", 10)])
+    recorder = recorder_of(buffer, 2)
+    recorder.reset(np.zeros(2), {}, np.ones(2, bool))
+    step(recorder, np.ones(2))
+    assert len(buffer) == 12
+
+
+def test_a_chunk_that_goes_on_with_a_recorded_episode_is_noticed_by_its_recorder() -> None:
+    buffer = EpisodeReplayBuffer(32, seed=0)
+    recorder = recorder_of(buffer, 1)
+    recorder.reset(np.zeros(1))
+    step(recorder, np.ones(1))
+    id_ = next(buffer.iter_episodes()).id_
+    buffer.add([episode(id_, 3, first=1.0, t_started=1, terminated=True)])
+    with pytest.raises(EpisodeStateError, match="goes on with an episode of this recorder; call reset"):
+        step(recorder, np.ones(1))
+    (one,) = buffer.iter_episodes()
+    assert one.get_observations().tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(ChunkMismatch, match="ended at t=4"):
+        buffer.add([episode(id_, 1, t_started=4)])
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda buffer: pickle.loads(pickle.dumps(buffer))])
+@pytest.mark.parametrize("kind", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
+def test_a_copy_draws_what_is_added_to_it_and_leaves_the_original_alone(kind: type, copied: Any) -> None:
+    def filled_with(value: float) -> SingleAgentEpisode:
+        return SingleAgentEpisode.from_arrays(np.full((3, 4), value, np.float32), [0, 1], [1.0, 1.0])
+
+    original = kind(10, seed=0)
+    original.add([filled_with(3.0)])
+    other = copied(original)
+    assert np.array_equal(original.sample(5).indices, other.sample(5).indices)
+    other.add([filled_with(7.0)])
+    assert other.at(np.array([0, 2, 3])).obs[:, 0].tolist() == [3.0, 7.0, 7.0]
+    assert (len(original), len(other)) == (2, 4)
+    assert type(other) is kind
+
+
+def test_a_copy_of_a_multi_agent_buffer_has_one_generator() -> None:
+    one = MultiAgentEpisode(id_="one")
+    one.add_env_reset(observations={"a": 0.0, "b": 0.0})
+    for t in range(5):
+        one.add_env_step({"a": t + 1.0, "b": t + 1.0}, {"a": 0, "b": 1}, {"a": 1.0, "b": 1.0})
+    buffer = MultiAgentEpisodeReplayBuffer(20, seed=0)
+    buffer.add(one)
+    other = copy.deepcopy(buffer)
+    assert all(own.generator is other.generator for own in other.modules.values())
+    for first, second in zip(buffer.sample(4).values(), other.sample(4).values(), strict=True):
+        assert np.array_equal(first.indices, second.indices)
+
+
+def test_a_module_without_steps_is_left_out_of_draws() -> None:
+    one = MultiAgentEpisode(id_="turns", agent_to_module_mapping_fn=lambda agent_id, _: agent_id)
+    one.add_env_reset(observations={"first": 0.0})
+    one.add_env_step({"second": 1.0}, {"first": 0}, {"first": 1.0})
+    one.add_env_step({"first": 2.0}, {"second": 0}, {"second": 1.0})
+    buffer = MultiAgentEpisodeReplayBuffer(20, seed=0)
+    buffer.add(one)
+    assert list(buffer.sample(3)) == ["first"]
+    with pytest.raises(EpisodeStateError, match="nothing is stored"):
+        buffer.sample(3, module_ids=["second"])
+
+
+def test_every_leaf_has_a_row_per_environment() -> None:
+    recorder = recorder_of(EpisodeReplayBuffer(32), 3)
+    recorder.reset({"a": np.zeros(3), "b": np.zeros(3)})
+    with pytest.raises(ShapeMismatch, match=r"observations have shape \(2,\); give \[3, ...\]"):
+        step(recorder, {"a": np.zeros(3), "b": np.zeros(2)})
+    with pytest.raises(ShapeMismatch, match="actions have shape"):
+        step(recorder, {"a": np.zeros(3), "b": np.zeros(3)}, actions=(np.zeros(3), np.zeros(4)))
+
+
+@pytest.mark.parametrize("kind", [int, float])
+def test_flags_are_bools_whatever_they_come_as(kind: type) -> None:
+    buffer = EpisodeReplayBuffer(8)
+    recorder = recorder_of(buffer, 2)
+    recorder.reset(np.zeros(2))
+    flags = np.array([0, 1]).astype(kind)
+    step(recorder, np.ones(2), terminateds=flags, truncateds=np.zeros(2, kind))
+    drawn = buffer.at(np.arange(2))
+    assert drawn.terminateds.dtype == drawn.truncateds.dtype == bool
+    assert (~drawn.terminateds).tolist() == [True, False]
+
+
+def test_rewards_are_one_number_for_each_step() -> None:
+    recorder = recorder_of(EpisodeReplayBuffer(8), 2)
+    recorder.reset(np.zeros(2))
+    with pytest.raises(ShapeMismatch, match=r"rewards have items of shape \(1,\)"):
+        step(recorder, np.ones(2), rewards=np.zeros((2, 1)))
+
+
+def test_rows_get_the_dtypes_of_the_spaces() -> None:
+    buffer = EpisodeReplayBuffer(8)
+    box = gym.spaces.Box(-1, 1, (2,), np.float32)
+    recorder = recorder_of(buffer, 2, observation_space=box, action_space=gym.spaces.Discrete(3))
+    recorder.reset(np.zeros((2, 2)))
+    step(recorder, np.full((2, 2), 0.5), actions=np.zeros(2, np.int32))
+    drawn = buffer.at(np.arange(2))
+    assert (drawn.obs.dtype, drawn.actions.dtype) == (np.float32, np.int64)
+    assert next(buffer.iter_episodes()).observation_space is box
+    with pytest.raises(TrackMismatch, match="actions: rows of float64 in a space of int64"):
+        step(recorder, np.zeros((2, 2)), actions=np.zeros(2))
+
+
+def test_an_extra_output_with_the_name_of_a_column_is_refused() -> None:
+    buffer = EpisodeReplayBuffer(8)
+    with pytest.raises(TrackMismatch, match=r"\['rewards'\]: draws have columns of these names"):
+        buffer.add([episode("a", 2, extra_model_outputs={"rewards": np.zeros(2)})])
+    recorder = recorder_of(buffer, 1)
+    recorder.reset(np.zeros(1))
+    with pytest.raises(TrackMismatch, match="rename them"):
+        step(recorder, np.ones(1), extra_model_outputs={"obs": np.zeros(1)})
+
+
+def test_two_buffers_do_not_share_files(tmp_path: Any) -> None:
+    first = EpisodeReplayBuffer(8, path=tmp_path / "ring")
+    first.add([episode("a", 4)])
+    with pytest.raises(InvalidArgument, match="another buffer's; give a directory of its own"):
+        EpisodeReplayBuffer(8, path=tmp_path / "ring").add([episode("b", 4)])
+    assert first.at(np.arange(4)).obs.tolist() == [0, 1, 2, 3]
+
+
+def test_restoring_leaves_no_files_behind(tmp_path: Any) -> None:
+    buffer = EpisodeReplayBuffer(8, seed=0, path=tmp_path / "ring")
+    buffer.add([episode("a", 4)])
+    before, state = len(list((tmp_path / "ring").iterdir())), buffer.get_state()
+    for _ in range(3):
+        buffer.set_state(state)
+    assert len(list((tmp_path / "ring").iterdir())) <= before
+    assert buffer.at(np.arange(4)).obs.tolist() == [0, 1, 2, 3]
+
+
+def test_numbers_of_steps_are_never_given_again() -> None:
+    buffer = EpisodeReplayBuffer(10, seed=0)
+    buffer.add([episode("a", 7)])
+    old = buffer.sample(20).indices
+    buffer.clear()
+    buffer.add([episode("b", 4, first=50.0)])
+    drawn = buffer.sample(50)
+    assert not set(drawn.indices) & set(old)
+    assert set(drawn.obs) == {50.0, 51.0, 52.0, 53.0}
+    assert (len(buffer), buffer.num_added) == (4, 11)
+    for number in range(6):
+        buffer.add([episode(f"c{number}", 3, first=100.0 * number)])
+    assert len(buffer) == 10
+    assert np.array_equal((drawn := buffer.sample(50)).new_obs, drawn.obs + 1)
+
+
+def test_infinite_rewards_count_where_they_are_and_nowhere_else() -> None:
+    buffer = EpisodeReplayBuffer(10)
+    own = [SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 0, 0], [1.0, 2.0, -np.inf], terminated=True)]
+    buffer.add(own)
+    buffer.add([SingleAgentEpisode.from_arrays(np.arange(3.0), [0, 0], [1.0, 2.0], terminated=True)])
+    rewards = buffer.at(np.arange(5), n_step=2, gamma=0.5).rewards
+    assert rewards.tolist() == [2.0, -np.inf, -np.inf, 2.0, 2.0]
+
+
+def test_halves_are_summed_as_floats() -> None:
+    buffer = EpisodeReplayBuffer(10)
+    rewards = np.full(3, 60_000.0, np.float16)
+    buffer.add([SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 0, 0], rewards)])
+    assert buffer.at(np.array([0]), n_step=3, gamma=1.0).rewards[0] == 3 * float(rewards[0])
+
+
+def test_ids_of_padding_name_nobody() -> None:
+    buffer = EpisodeReplayBuffer(4, seed=0)
+    for id_, length in (("a", 2), ("b", 2), ("c", 4)):
+        buffer.add([episode(id_, length)])
+    drawn = buffer.sample_sequences(8, 8, keys=["eps_id", "agent_id"])
+    assert set(drawn.eps_id[drawn.indices >= 0]) == {"c"}
+    assert set(drawn.eps_id[drawn.indices < 0]) == {""}
+    buffer.set_state(buffer.get_state())
+    recorder = recorder_of(buffer, 1)
+    recorder.reset(np.zeros(1))
+    for _ in range(4):
+        step(recorder, np.zeros(1))
+    buffer.add([episode("d", 4)])
+    assert [one.id_ for one in buffer.iter_episodes()] == ["d"]
+
+
+def test_an_empty_id_is_an_id() -> None:
+    buffer = EpisodeReplayBuffer(4)
+    buffer.add([episode("", 2)])
+    buffer.add([episode("", 1, first=2.0, t_started=2)])
+    assert [(one.id_, len(one)) for one in buffer.iter_episodes()] == [("", 3)]
+    buffer.add([episode("b", 4)])
+    buffer.add([episode("", 1)])
+    assert [one.id_ for one in buffer.iter_episodes()] == ["b", ""]
+
+
+def test_a_state_goes_into_a_buffer_of_its_kind() -> None:
+    plain, by_priority = EpisodeReplayBuffer(8), PrioritizedEpisodeReplayBuffer(8)
+    for buffer in (plain, by_priority):
+        buffer.add([episode("a", 4)])
+    with pytest.raises(StateMismatch, match="without priorities"):
+        by_priority.set_state(plain.get_state())
+    with pytest.raises(StateMismatch, match="with priorities"):
+        plain.set_state(by_priority.get_state())
+    assert len(plain) == len(by_priority) == 4
+
+
+def test_priorities_without_a_finite_sum_are_refused_before_anything_changes() -> None:
+    buffer = PrioritizedEpisodeReplayBuffer(4, alpha=2.0, seed=0)
+    buffer.add([episode("a", 4)])
+    with pytest.raises(InvalidArgument, match="no finite sum"):
+        buffer.update_priorities(np.array([0, 1]), np.array([1.0, 1e200]))
+    with pytest.raises(StepOutOfRange, match="step 99"):
+        buffer.update_priorities(np.array([0, 99]), np.ones(2))
+    buffer.add([episode("b", 4)])
+    with pytest.raises(StepOutOfRange, match="step 99"):
+        buffer.update_priorities(np.array([0, 99]), np.ones(2))
+    assert buffer.num_stale == 0
+    assert set(buffer.priorities(np.arange(4, 8))) == {1.0}
+    buffer.sample(3)
+
+
+def test_what_was_asked_for_wrongly_is_named() -> None:
+    buffer = EpisodeReplayBuffer(8, seed=0)
+    buffer.add([episode("a", 4)])
+    with pytest.raises(InvalidArgument, match="burn_in=-1, lookback=0: give at least 0"):
+        buffer.sample_sequences(2, 3, burn_in=-1)
+    with pytest.raises(WrongType, match="keys='obs': give a list"):
+        buffer.sample(2, keys="obs")
+    with pytest.raises(UnknownKey, match="'n_step' always comes"):
+        buffer.sample(2, keys=["n_step"])
+    with pytest.raises(InvalidArgument, match=r"capacity=1000000\.0: give an int"):
+        EpisodeReplayBuffer(1e6)  # type: ignore[arg-type]
+    with pytest.raises(ShapeMismatch, match=r"indices of shape \(1, 2\)"):
+        buffer.at(np.array([[0, 1]]))
+    assert len(buffer.at(np.array([]))["obs"]) == 0
