@@ -30,16 +30,24 @@ def place(data: np.ndarray, positions: int | range | np.ndarray, fill: Any) -> n
 def place_span(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
     """As `place`, for the positions of a span."""
     size, start, step = len(span), span.start, span.step
-    head, tail = indexing.inside(span, len(data))
-    if head == tail:
-        inner = data[:0]
+    if step == 1:
+        missing = start + size - len(data)
+        head = 0 if start >= 0 else min(-start, size)
+        tail = size if missing <= 0 else max(size - missing, head)
+        inner = data[start + head : start + tail]
     else:
+        head, tail = indexing.inside(span, len(data))
         last = start + tail * step
-        inner = data[start + head * step : None if last < 0 else last : step]
-    if len(inner) == size:
+        inner = data[start + head * step : None if last < 0 else last : step] if head < tail else data[:0]
+    if tail - head == size:
         return inner
     fill = check_fill(fill, data)
-    out = np.empty((size,) + data.shape[1:], data.dtype)  # noqa: RUF005 (unpacking costs more)
+    shape, dtype = (size,) + data.shape[1:], data.dtype  # noqa: RUF005 (unpacking costs more)
+    if type(fill) is float and fill == 0.0:
+        out = np.zeros(shape, dtype)
+        out[head:tail] = inner
+        return out
+    out = np.empty(shape, dtype)
     if head:
         out[:head] = fill
     out[head:tail] = inner

@@ -21,7 +21,7 @@ class InfoSegments:
 
     def append(self, start: int, infos: Infos) -> None:
         """The infos of the rows from number `start` on."""
-        if len(infos) and not isinstance(infos, EmptyInfos):
+        if not isinstance(infos, EmptyInfos) and len(infos):
             self.starts.append(start)
             self.parts.append(infos)
 

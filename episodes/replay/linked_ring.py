@@ -18,7 +18,7 @@ from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, ShapeMismatch, TrackMismatch
 from episodes.infos import Infos
 from episodes.replay.info_segments import InfoSegments
-from episodes.replay.links import ROW_FIELDS, STEP_FIELDS, StepLinks
+from episodes.replay.links import NEXT_ROW, ROW, ROW_FIELDS, STEP_FIELDS, StepLinks
 from episodes.replay.records import Fields, StepRecords, fits_in_a_line, is_small
 from episodes.replay.ring import Allocator, TrackRing, numbers, positions, put
 from episodes.replay.table import EpisodeTable
@@ -238,7 +238,7 @@ class LinkedRing:
         start = self.tail % self.capacity
         in_a_row = slice(start, start + num_steps) if start + num_steps <= self.capacity else slots
         following = self.links.unlink(in_a_row)
-        entries = self.links.entry[in_a_row].astype(np.int64)
+        entries = self.links.entry[in_a_row]
         self.table.first[entries] = following
         ended = (following == slots).nonzero()[0]
         if len(ended):
@@ -268,8 +268,9 @@ class LinkedRing:
             self.rewards_are_finite = _has_finite_squares(block.tracks[REWARDS])
         self.links.append(start, block.links)
         if self.beside is not None:
-            for ring, rows in zip(self.beside, block.links, strict=False):
-                put(ring.items, self.capacity, start, self.observations.items[rows])
+            source = self.observations.items
+            put(self.beside[0].items, self.capacity, start, source[block.links[ROW]])
+            put(self.beside[1].items, self.capacity, start, source[block.links[NEXT_ROW]])
         self.head += block.links.shape[1]
 
     def append_rows(self, observations: Any, rows: Any, num_rows: int, infos: Infos) -> None:

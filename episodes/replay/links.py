@@ -17,7 +17,7 @@ NUM_LINKS = 6
 
 _INT32, _INT64 = np.zeros(0, np.int32), np.zeros(0, np.int64)
 ROW_FIELDS = {"/row": _INT32, "/next_row": _INT32}
-STEP_FIELDS = {"/next": _INT64, "/t": _INT64, "/entry": _INT32, "/previous": _INT64}
+STEP_FIELDS = {"/next": _INT64, "/t": _INT64, "/entry": _INT64, "/previous": _INT64}
 """Fields for the records of steps, the most read first, with names that no track has."""
 
 

@@ -55,6 +55,7 @@ class ReplayRecorder:
         self._links = np.full((NUM_LINKS, num_envs), NONE, np.int64)  # of the steps that come next
         self._waiting = self._all[:0]  # environments [k] whose episode ended and that are not reset yet
         self._is_live = np.ones(num_envs, bool)  # of use in `_live` alone
+        self._no_infos = EmptyInfos(num_envs)
         self._num_fresh = num_envs  # episodes without a step
         self._generation = 0  # of the ring, at the last reset of all
         self._kinds: Any = None  # of the rows that came last
@@ -131,7 +132,7 @@ class ReplayRecorder:
         observations, tracks = self._checked(observations, tracks)
         ended = self._ended(tracks)
         if not (len(ended) and self._resets_same_step):
-            row_infos = _infos([infos], self._all)
+            row_infos = _infos([infos], self._all) if infos else self._no_infos
             self._make_room(len(live), self.num_envs)
             self._write(observations, tracks, live, row_infos)
             self._end(ended)
@@ -232,8 +233,9 @@ class ReplayRecorder:
         ring.append(Block(observations, None, self.num_envs, tracks, None if everyone else live, new, infos))
         ring.table.last[new[ENTRY]] = slots
         links[PREVIOUS][live] = slots
-        links[T] += _ONE
-        links[T][self._waiting] = 0
+        times = links[T]
+        times += _ONE
+        times[self._waiting] = 0
         links[ROW] = rows
         self._num_fresh = len(self._waiting)
         self._waiting = self._all[:0]
