@@ -202,11 +202,13 @@ class LinkedRing:
         surplus = self.head + num_steps - self.capacity - self.tail
         if surplus > 0:
             self._evict(surplus)
-        if self.rows_head + num_rows - self._kept_from > self.num_rows or self.infos.starts:
+        stop = self.rows_head + num_rows
+        if stop - self._kept_from > self.num_rows:
             self._kept_from = oldest = self.oldest_row(self.tail)
-            if self.rows_head + num_rows - oldest > self.num_rows:
-                self._grow_rows(self.rows_head + num_rows - oldest, len(self) + num_steps)
-            self.infos.drop_before(oldest)
+            if stop - oldest > self.num_rows:
+                self._grow_rows(stop - oldest, len(self) + num_steps)
+        if self.infos.starts:
+            self.infos.drop_before(max(self.lost_rows, stop - self.num_rows))
 
     def widen(self, window: int) -> None:
         """Let steps refer to observations this many rows before the one that they lead to."""

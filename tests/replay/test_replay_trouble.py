@@ -106,6 +106,19 @@ def test_a_first_observation_that_was_written_over_is_not_used() -> None:
             step(waits, np.full(1, 1001.0))
 
 
+def test_a_first_observation_that_is_still_there_has_its_info_too() -> None:
+    buffer = EpisodeReplayBuffer(64)
+    waits = recorder_of(buffer, 1)
+    waits.reset(np.full(1, 1000.0), {"seen": np.array([7]), "_seen": np.array([True])})
+    buffer.add([episode("x", 60)])
+    buffer.add([episode("x", 5, first=60.0, t_started=60)])
+    assert waits.is_reset
+    step(waits, np.full(1, 1001.0))
+    *_, one = buffer.iter_episodes()
+    assert one.get_observations().tolist() == [1000.0, 1001.0]
+    assert list(one.infos) == [{"seen": 7}, {}]
+
+
 def test_many_recorders_may_be_reset_before_the_first_step() -> None:
     buffer = EpisodeReplayBuffer(64, seed=0)
     recorders = [recorder_of(buffer, count) for count in (4, 8, 16)]
