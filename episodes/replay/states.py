@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from episodes import nested
@@ -22,7 +23,7 @@ def ring_state(ring: LinkedRing) -> dict[str, Any]:
         "tracks": {name: _front(track, num_steps) for name, track in ring.tracks.items()},
         "links": ring.links.get_state(num_steps),
         "table": ring.table.get_state(),
-        "infos": (list(ring.infos.starts), list(ring.infos.parts)),
+        "infos": deepcopy((ring.infos.starts, ring.infos.parts)),
     }
 
 

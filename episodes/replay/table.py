@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -102,7 +103,7 @@ class EpisodeTable:
         """All entries, used and free, as a dict that shares no memory."""
         for entry in self.order:
             self.id_of(entry)
-        facts = [tuple(fact) for fact in self.facts]
+        facts = [tuple(fact) if fact is NO_FACTS else deepcopy(tuple(fact)) for fact in self.facts]
         lists = {"ids": list(self._ids), "facts": facts, "order": list(self.order), "free": list(self.free)}
         return {"first": self.first.copy(), "last": self.last.copy(), **lists}
 

@@ -329,6 +329,16 @@ def test_an_empty_id_is_an_id() -> None:
     assert [one.id_ for one in buffer.iter_episodes()] == ["b", ""]
 
 
+def test_a_state_does_not_change_with_what_was_given() -> None:
+    buffer, custom_data, info = EpisodeReplayBuffer(8), {"x": 1}, {"a": 1}
+    buffer.add([episode("a", 2, custom_data=custom_data, infos=[info, {}, {}])])
+    state = buffer.get_state()
+    custom_data["x"] = info["a"] = 99
+    buffer.set_state(state)
+    (one,) = buffer.iter_episodes()
+    assert (one.custom_data, one.infos[0]) == ({"x": 1}, {"a": 1})
+
+
 def test_a_state_goes_into_a_buffer_of_its_kind() -> None:
     plain, by_priority = EpisodeReplayBuffer(8), PrioritizedEpisodeReplayBuffer(8)
     for buffer in (plain, by_priority):
