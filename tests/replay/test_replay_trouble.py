@@ -211,6 +211,19 @@ def test_every_leaf_has_a_row_per_environment() -> None:
         step(recorder, {"a": np.zeros(3), "b": np.zeros(3)}, actions=(np.zeros(3), np.zeros(4)))
 
 
+def test_a_step_that_raises_evicts_nothing() -> None:
+    buffer = EpisodeReplayBuffer(4)
+    recorder = buffer.recorder(2, autoreset_mode="SameStep")
+    recorder.reset(np.zeros(2))
+    for _ in range(2):
+        step(recorder, np.ones(2))
+    infos = {"final_obs": np.array([np.float64(5), None], object), "final_info": np.array([{}, None], object)}
+    with pytest.raises(ValueError, match="truth value"):
+        step(recorder, np.ones(2), terminateds=np.array([True, False]), infos=infos)
+    assert (len(buffer), buffer.num_added) == (4, 4)
+    assert sum(map(len, buffer.iter_episodes())) == 4
+
+
 @pytest.mark.parametrize("kind", [int, float])
 def test_flags_are_bools_whatever_they_come_as(kind: type) -> None:
     buffer = EpisodeReplayBuffer(8)
