@@ -303,6 +303,17 @@ def minari(make: Callable[..., Timed], *more: Any) -> Side:
     return Side("Minari", prepare, MINARI)
 
 
+def frame_figures(
+    work: str, other: str, unit: str, ours: Callable[..., Prepare], bare: Callable[..., Prepare]
+) -> tuple[Figure, Figure]:
+    """Work on frames against pyarrow, as they are and compressed."""
+    plain, packed = Side("ours", ours(frames, compression="none")), Side("ours", ours(frames))
+    return (
+        Figure(f"storage/frames {work} pyarrow", plain, Side(other, bare(frames)), at_most(1.5), unit),
+        Figure(f"storage/frames {work}, zstd", packed, Side("pyarrow, zstd", bare(frames, "zstd")), at_most(1.5), unit),
+    )
+
+
 WRITE_LIST, READ, SLICE = Side("ours", writing_episodes), Side("ours", reading), Side("ours", slicing(carts))
 FIGURES = (
     Figure(
@@ -331,32 +342,6 @@ FIGURES = (
     Figure("storage/back Minari", READ, minari(datasets.minari_reading), at_least(20), "ms"),
     Figure("storage/slice pyarrow", SLICE, Side("pyarrow, batch each", bare_slicing(carts)), at_most(1.5), "us"),
     Figure("storage/slice Minari", SLICE, minari(datasets.minari_slice, ROWS), at_least(20), "us"),
-    Figure(
-        "storage/frames to disk pyarrow",
-        Side("ours", writing_pack(frames, compression="none")),
-        Side("pyarrow", bare_writing_pack(frames)),
-        at_most(1.5),
-        "ms",
-    ),
-    Figure(
-        "storage/frames to disk, zstd",
-        Side("ours", writing_pack(frames)),
-        Side("pyarrow, zstd", bare_writing_pack(frames, "zstd")),
-        at_most(1.5),
-        "ms",
-    ),
-    Figure(
-        "storage/frames slice pyarrow",
-        Side("ours", slicing(frames, compression="none")),
-        Side("pyarrow, batch each", bare_slicing(frames)),
-        at_most(1.5),
-        "us",
-    ),
-    Figure(
-        "storage/frames slice, zstd",
-        Side("ours", slicing(frames)),
-        Side("pyarrow, zstd", bare_slicing(frames, "zstd")),
-        at_most(1.5),
-        "us",
-    ),
+    *frame_figures("to disk", "pyarrow", "ms", writing_pack, bare_writing_pack),
+    *frame_figures("slice", "pyarrow, batch each", "us", slicing, bare_slicing),
 )

@@ -131,3 +131,29 @@ indices = st.one_of(
     st.lists(st.integers(-14, 14), max_size=4).map(lambda x: np.array(x, int)),
     st.builds(range, st.integers(-5, 5), st.integers(-5, 5)),
 )
+
+
+@st.composite
+def lists_of_episodes(draw: st.DrawFn) -> list[SingleAgentEpisode]:
+    """Episodes of one kind, growing or finalized, with every length, lookback, ending and kind of info."""
+    observation, action = draw(st.sampled_from(sorted(KINDS))), draw(st.sampled_from(sorted(KINDS)))
+    extras, with_spaces = draw(st.sampled_from([(), ("logp",), ("logp", "state/out")])), draw(st.booleans())
+    made = []
+    for number in range(draw(st.integers(1, 5))):
+        reference = plain(
+            observation,
+            action,
+            num_steps=draw(st.integers(0, 5)),
+            lookback=draw(st.integers(0, 3)),
+            extras=extras,
+            infos=draw(st.booleans()),
+            t_started=draw(st.integers(0, 5)),
+            terminated=draw(st.booleans()),
+            truncated=draw(st.booleans()),
+        )
+        episode = built(reference, observation, action, with_spaces)
+        episode.id_ = f"episode{number}"
+        if draw(st.booleans()):
+            episode.custom_data |= {"number": number, "of": (1, [2.5, None]), "array": np.arange(number)}
+        made.append(episode.to_numpy() if draw(st.booleans()) else episode)
+    return made

@@ -28,7 +28,7 @@ STEP_TRACKS = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
 _BEFORE, _AFTER = "/before", "/after"  # fields of records: the observations at both ends of a step
 
 
-_RESERVED = frozenset(vars(Columns)[name] for name in vars(Columns) if name.isupper()) - {
+_RESERVED = {column for name, column in vars(Columns).items() if name.isupper()} - {
     Columns.ACTION_DIST_INPUTS,
     Columns.ACTION_LOGP,
     Columns.VF_PREDS,

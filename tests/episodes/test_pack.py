@@ -10,37 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import KINDS, built, plain
+from strategies import lists_of_episodes
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import EpisodeError, TrackMismatch, WrongType
 from episodes.pack import ranges
-
-
-@st.composite
-def lists_of_episodes(draw: st.DrawFn) -> list[SingleAgentEpisode]:
-    """Episodes of one kind, growing or finalized, of all lengths and lookbacks, with an ending or cut."""
-    observation, action = draw(st.sampled_from(sorted(KINDS))), draw(st.sampled_from(sorted(KINDS)))
-    extras = draw(st.sampled_from([(), ("logp",), ("logp", "state")]))
-    made = []
-    for number in range(draw(st.integers(1, 4))):
-        reference = plain(
-            observation,
-            action,
-            num_steps=draw(st.integers(0, 5)),
-            lookback=draw(st.integers(0, 3)),
-            extras=extras,
-            infos=draw(st.booleans()),
-            t_started=number,
-            terminated=draw(st.booleans()),
-            truncated=draw(st.booleans()),
-        )
-        episode = built(reference, observation, action)
-        episode.id_ = f"episode{number}"
-        if draw(st.booleans()):
-            episode.custom_data["number"] = number
-        made.append(episode.to_numpy() if draw(st.booleans()) else episode)
-    return made
 
 
 def same(pack: EpisodePack, episodes: list[SingleAgentEpisode]) -> bool:

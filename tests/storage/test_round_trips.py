@@ -14,37 +14,11 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import KINDS, built, plain
+from strategies import lists_of_episodes
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, unpack_agents
 from episodes.errors import EpisodeError, EpisodeStateError
 from episodes.storage import EpisodeDataset, EpisodeWriter
-
-
-@st.composite
-def lists_of_episodes(draw: st.DrawFn) -> list[SingleAgentEpisode]:
-    """Episodes of one kind, growing or finalized, with every length, lookback, ending and kind of info."""
-    observation, action = draw(st.sampled_from(sorted(KINDS))), draw(st.sampled_from(sorted(KINDS)))
-    extras, with_spaces = draw(st.sampled_from([(), ("logp",), ("logp", "state/out")])), draw(st.booleans())
-    made = []
-    for number in range(draw(st.integers(1, 5))):
-        reference = plain(
-            observation,
-            action,
-            num_steps=draw(st.integers(0, 5)),
-            lookback=draw(st.integers(0, 3)),
-            extras=extras,
-            infos=draw(st.booleans()),
-            t_started=draw(st.integers(0, 5)),
-            terminated=draw(st.booleans()),
-            truncated=draw(st.booleans()),
-        )
-        episode = built(reference, observation, action, with_spaces)
-        episode.id_ = f"episode{number}"
-        if draw(st.booleans()):
-            episode.custom_data |= {"number": number, "of": (1, [2.5, None]), "array": np.arange(number)}
-        made.append(episode.to_numpy() if draw(st.booleans()) else episode)
-    return made
 
 
 def written(path: Path, episodes: Sequence[SingleAgentEpisode], **options: Any) -> EpisodeDataset:
