@@ -141,7 +141,7 @@ def flat_figure(name: str, game: Callable[[int, int], Game], num_agents: int) ->
 def sampling(size: Size) -> Timed:
     """Our runner on a CartPole of four agents that share a policy; per env step."""
     from learners import MLPPolicy
-    from runners.multi_agent_env_runner import MultiAgentEnvRunner
+    from runners.multi_agent import MultiAgentEnvRunner
 
     policy = MLPPolicy(OBSERVATION_SPACE, ACTION_SPACE)
     runner = MultiAgentEnvRunner(

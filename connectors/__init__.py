@@ -11,7 +11,7 @@ from connectors.distributions import ActionDistribution, distribution_for
 from connectors.env_to_module import EnvToModulePipeline, env_to_module_pipeline
 from connectors.learner import LearnerPipeline, learner_pipeline
 from connectors.module_to_env import ModuleToEnvPipeline, module_to_env_pipeline
-from connectors.multi_agent_pipelines import (
+from connectors.multi_agent import (
     MultiAgentEnvToModule,
     MultiAgentLearner,
     MultiAgentModuleToEnv,
@@ -20,12 +20,13 @@ from connectors.multi_agent_pipelines import (
     multi_agent_module_to_env,
 )
 from connectors.pipeline import ConnectorPipeline
-from connectors.rewriter import ObservationRewriter
+from connectors.rewriting import ObservationRewriter
 from connectors.trace import Trace
 
 if TYPE_CHECKING:
-    from connectors.rollout_buffer import RolloutBuffer, add_advantages, iterate_minibatches, transition_view
-    from connectors.rollout_episodes import BlockEdge, episodes_to_rollout, rollout_to_episodes
+    from connectors.rollout import RolloutBuffer, episodes_to_rollout, rollout_to_episodes
+    from connectors.rollout.buffer import add_advantages, iterate_minibatches, transition_view
+    from connectors.rollout.episodes import BlockEdge
 
 __all__ = [
     "ActionDistribution",
@@ -57,13 +58,13 @@ __all__ = [
 ]
 
 _ROLLOUTS = {  # imported when asked for: tensordict takes longer to import than all else here
-    "BlockEdge": "connectors.rollout_episodes",
-    "RolloutBuffer": "connectors.rollout_buffer",
-    "add_advantages": "connectors.rollout_buffer",
-    "episodes_to_rollout": "connectors.rollout_episodes",
-    "iterate_minibatches": "connectors.rollout_buffer",
-    "rollout_to_episodes": "connectors.rollout_episodes",
-    "transition_view": "connectors.rollout_buffer",
+    "BlockEdge": "connectors.rollout.episodes",
+    "RolloutBuffer": "connectors.rollout.buffer",
+    "add_advantages": "connectors.rollout.buffer",
+    "episodes_to_rollout": "connectors.rollout.episodes",
+    "iterate_minibatches": "connectors.rollout.buffer",
+    "rollout_to_episodes": "connectors.rollout.episodes",
+    "transition_view": "connectors.rollout.buffer",
 }
 
 

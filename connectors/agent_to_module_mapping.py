@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from connectors.connector import Batch, Connector
-from episodes import nested
 from episodes.columns import Columns
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
 
 __all__ = ["SEATS", "AgentToModuleMapping", "Seat", "seats_of"]
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from connectors.column_parts import ColumnParts, joined, num_rows
 from connectors.connector import Batch, Connector
-from episodes import nested
 from episodes.errors import TrackMismatch
+from episodes.tracks import nested
 
 __all__ = ["BatchItems"]
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from episodes import nested
 from episodes.errors import ShapeMismatch
+from episodes.tracks import nested
 
 
 class Owner(NamedTuple):

@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from episodes import nested
 from episodes.errors import InvalidArgument
+from episodes.tracks import nested
 
 
 def join_frames(frames: np.ndarray, frame_axis: int, axis: int) -> np.ndarray:

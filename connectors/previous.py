@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium import spaces
 
 from connectors.flattening import Flattener
-from episodes import nested
 from episodes.errors import InvalidArgument
+from episodes.tracks import nested
 
 OBSERVATION = "_orig_obs"  # the keys of what comes out, as in RLlib
 PREVIOUS_ACTIONS = "prev_n_actions"

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from episodes import nested
 from episodes.errors import InvalidArgument, TrackMismatch
-from episodes.infos import Infos
+from episodes.tracks import nested
+from episodes.tracks.infos import Infos
 
 
 @dataclass(frozen=True)

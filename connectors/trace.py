@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from connectors.column_parts import ColumnParts
-from episodes import nested
+from episodes.tracks import nested
 
 __all__ = ["ColumnSummary", "PieceTrace", "Trace"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from episodes.batch import Batch
-from episodes.batch_views import (
+from episodes.batch import (
     ActStateBatch,
+    Batch,
     BatchWithAdvantages,
     BatchWithReturns,
     DistBatch,
@@ -15,11 +15,9 @@ from episodes.batch_views import (
 )
 from episodes.columns import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID, Columns
 from episodes.errors import EpisodeError
-from episodes.multi_agent import MultiAgentEpisode
-from episodes.multi_agent_pack import pack_agents, unpack_agents
-from episodes.ongoing import OngoingEpisodes
+from episodes.multi_agent import MultiAgentEpisode, pack_agents, unpack_agents
 from episodes.pack import EpisodePack
-from episodes.recorder import VectorRecorder
+from episodes.recorder import OngoingEpisodes, VectorRecorder
 from episodes.returns import discounted_returns, gae, n_step_returns, vtrace
 from episodes.single_agent import SingleAgentEpisode
 

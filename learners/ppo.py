@@ -17,8 +17,8 @@ from connectors.learner import GeneralizedAdvantageEstimation, LearnerPipeline, 
 from connectors.pipeline import ConnectorPipeline
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
-from episodes.nested import map_leaves
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.nested import map_leaves
 from learners.algorithm import Algorithm, MakeScheduler
 from learners.policy import Policy
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from episodes.errors import MissingExtra
-from episodes.nested import leaves
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.nested import leaves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

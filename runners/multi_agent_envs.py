@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol, cast
 import gymnasium as gym
 import numpy as np
 
-from episodes import nested
 from episodes.errors import UnknownKey, WrongType
+from episodes.tracks import nested
 
 __all__ = ["DictEnv", "EnvStep", "MultiAgentEnv", "TurnBasedEnv", "as_multi_agent_env"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from episodes.autoreset import checked_mode
 from episodes.errors import InvalidArgument, WrongType
+from episodes.recorder.autoreset import checked_mode
 
 __all__ = ["EnvLike", "autoreset_mode_of", "make_vector_env"]
 

@@ -8,13 +8,12 @@ from connectors.env_to_module.add_observations import AddObservations
 from connectors.env_to_module.add_states import AddStates
 from connectors.env_to_module.add_time_dimension import AddTimeDimension
 from connectors.env_to_module.flatten_observations import FlattenObservations
-from connectors.env_to_module.for_each_agent import ForEachAgent
 from connectors.env_to_module.frame_stacking import FrameStacking
-from connectors.env_to_module.mean_std_filter import MeanStdFilter
-from connectors.env_to_module.observation_preprocessor import ObservationPreprocessor
 from connectors.env_to_module.pipeline import EnvToModulePipeline, env_to_module_pipeline
 from connectors.env_to_module.prev_actions_prev_rewards import PrevActionsPrevRewards
-from connectors.numpy_to_tensor import NumpyToTensor
+from connectors.rewriting import MeanStdFilter, ObservationPreprocessor
+from connectors.rewriting.for_each_agent import ForEachAgent
+from connectors.tensors import NumpyToTensor
 
 __all__ = [
     "AddObservations",

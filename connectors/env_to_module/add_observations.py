@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from connectors.connector import Batch, Connector
-from episodes import nested
 from episodes.columns import Columns
+from episodes.tracks import nested
 
 __all__ = ["AddObservations"]
 

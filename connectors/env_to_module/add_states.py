@@ -8,8 +8,8 @@ import numpy as np
 
 from connectors.connector import Batch, Connector
 from connectors.env_to_module.recent import recent
-from episodes import nested
 from episodes.columns import Columns
+from episodes.tracks import nested
 
 __all__ = ["AddStates"]
 

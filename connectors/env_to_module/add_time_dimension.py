@@ -6,8 +6,8 @@ from typing import Any
 
 from connectors.column_parts import joined
 from connectors.connector import Batch, Connector
-from episodes import nested
 from episodes.columns import Columns
+from episodes.tracks import nested
 
 __all__ = ["AddTimeDimension"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from connectors.flattening import Flattener
-from connectors.rewriter import ObservationRewriter
+from connectors.rewriting import ObservationRewriter
 from episodes.errors import InvalidArgument
 
 __all__ = ["FlattenObservations"]

@@ -15,13 +15,13 @@ from connectors.env_to_module.add_observations import AddObservations
 from connectors.env_to_module.add_states import AddStates
 from connectors.env_to_module.add_time_dimension import AddTimeDimension
 from connectors.env_to_module.frame_stacking import FrameStacking
-from connectors.numpy_to_tensor import NumpyToTensor
 from connectors.pipeline import ConnectorPipeline, call_piece
-from connectors.rewriter import ObservationRewriter
+from connectors.rewriting import ObservationRewriter
+from connectors.tensors import NumpyToTensor
 from connectors.trace import Trace
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnwiredPipeline
-from episodes.ongoing import OngoingEpisodes
+from episodes.recorder import OngoingEpisodes
 
 __all__ = ["EnvToModulePipeline", "env_to_module_pipeline"]
 

@@ -11,8 +11,8 @@ from connectors.connector import Batch, Connector
 from connectors.env_to_module.add_observations import newest_observations
 from connectors.env_to_module.recent import recent
 from connectors.previous import PreviousSteps, action_flattener
-from episodes import nested
 from episodes.columns import Columns
+from episodes.tracks import nested
 
 __all__ = ["PrevActionsPrevRewards"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from episodes import nested
 from episodes.errors import UnknownKey
+from episodes.tracks import nested
 
 
 def recent(episodes: Any, track: str, num_items: int) -> tuple[Any, np.ndarray]:

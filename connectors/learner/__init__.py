@@ -19,7 +19,7 @@ from connectors.learner.hindsight_relabel import HindsightRelabel
 from connectors.learner.pipeline import LearnerPipeline, learner_pipeline
 from connectors.learner.prev_actions_prev_rewards import PrevActionsPrevRewards
 from connectors.learner.v_trace import VTrace
-from connectors.numpy_to_tensor import NumpyToTensor
+from connectors.tensors import NumpyToTensor
 
 if TYPE_CHECKING:
     from connectors.learner.episodes_to_rollout_buffer import EpisodesToRolloutBuffer

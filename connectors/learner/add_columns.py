@@ -9,10 +9,10 @@ import gymnasium as gym
 import numpy as np
 
 from connectors.connector import Batch, Connector
-from episodes import nested
 from episodes.columns import Columns
 from episodes.errors import UnknownKey
 from episodes.pack import EpisodePack
+from episodes.tracks import nested
 
 __all__ = ["AddColumns"]
 

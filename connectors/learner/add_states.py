@@ -9,10 +9,10 @@ import numpy as np
 from connectors.connector import Batch, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import sequences_of
 from connectors.sequences import Sequences
-from episodes import nested
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
+from episodes.tracks import nested
 
 __all__ = ["AddStates"]
 

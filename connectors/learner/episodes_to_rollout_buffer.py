@@ -11,8 +11,9 @@ from gymnasium.vector import AutoresetMode
 from connectors.connector import Batch, Connector
 from connectors.learner.observation_source import observation_source
 from connectors.learner.values import ValueFunction
-from connectors.rollout_buffer import RolloutBuffer, add_advantages
-from connectors.rollout_episodes import BlockEdge, episodes_to_rollout
+from connectors.rollout import RolloutBuffer, episodes_to_rollout
+from connectors.rollout.buffer import add_advantages
+from connectors.rollout.episodes import BlockEdge
 from episodes.pack import EpisodePack
 from episodes.returns import check_fraction
 

@@ -18,8 +18,8 @@ from connectors.learner.observation_source import (
     observation_source,
     stored_observations,
 )
-from episodes import nested
 from episodes.pack import EpisodePack
+from episodes.tracks import nested
 
 __all__ = ["FrameStacking"]
 

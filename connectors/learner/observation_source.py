@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from episodes import nested
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
+from episodes.tracks import nested
 
 OBSERVATIONS_AT = "observations_at"  # the key in shared_data
 

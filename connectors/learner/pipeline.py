@@ -16,9 +16,9 @@ from connectors.learner.add_next_observations import AddNextObservations
 from connectors.learner.add_observations import AddObservations
 from connectors.learner.add_states import AddStates
 from connectors.learner.add_time_dimension_and_zero_pad import AddTimeDimensionAndZeroPad
-from connectors.numpy_to_tensor import NumpyToTensor
 from connectors.pipeline import ConnectorPipeline, call_piece
-from connectors.rewriter import ObservationRewriter
+from connectors.rewriting import ObservationRewriter
+from connectors.tensors import NumpyToTensor
 from connectors.trace import Trace
 from episodes.pack import EpisodePack
 

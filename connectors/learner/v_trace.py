@@ -12,12 +12,12 @@ from connectors.connector import Batch, Connector
 from connectors.distributions import distribution_for
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from connectors.learner.values import ValueFunction, device_of, on_host, real_offsets
-from connectors.numpy_to_tensor import NumpyToTensor
-from episodes import nested
+from connectors.tensors import NumpyToTensor
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.returns import check_fraction, vtrace
+from episodes.tracks import nested
 
 __all__ = ["VTrace"]
 

@@ -9,12 +9,12 @@ import torch
 
 from connectors.learner.add_states import states_before
 from connectors.learner.observation_source import Source, observation_source
-from connectors.numpy_to_tensor import NumpyToTensor
 from connectors.sequences import Sequences
-from episodes import nested
+from connectors.tensors import NumpyToTensor
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.pack import EpisodePack
+from episodes.tracks import nested
 
 
 class ValueFunction:

@@ -11,11 +11,11 @@ import torch
 
 from connectors.connector import Batch, Connector
 from connectors.distributions import ActionDistribution, distribution_for
-from connectors.numpy_to_tensor import tensor_of
-from episodes import nested
+from connectors.tensors import tensor_of
 from episodes.columns import Columns
 from episodes.errors import UnknownKey
 from episodes.pack import EpisodePack
+from episodes.tracks import nested
 
 __all__ = ["GetActions"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from connectors.agent_to_module_mapping import SEATS
 from connectors.connector import Batch, Connector
-from episodes import nested
 from episodes.columns import Columns
 from episodes.errors import TrackMismatch
+from episodes.tracks import nested
 
 __all__ = ["ModuleToAgentUnmapping"]
 

@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium import spaces
 
 from connectors.connector import Batch, Connector
-from episodes import nested
 from episodes.columns import Columns
+from episodes.tracks import nested
 
 __all__ = ["NormalizeAndClipActions"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from connectors.connector import Batch, Connector
-from episodes import nested
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch
+from episodes.tracks import nested
 
 __all__ = ["RemoveTimeDimension"]
 

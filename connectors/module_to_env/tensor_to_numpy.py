@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from connectors.connector import Batch, Connector
-from episodes import nested
+from episodes.tracks import nested
 
 __all__ = ["TensorToNumpy"]
 

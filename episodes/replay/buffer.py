@@ -16,17 +16,17 @@ from episodes.batch import Batch
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange
 from episodes.pack import EpisodePack
-from episodes.replay import draws
-from episodes.replay.chunk_blocks import add_pack
-from episodes.replay.draws import Extents, Windows
-from episodes.replay.gathering import checked_keys, columns_of, followed, states_before
-from episodes.replay.linked_ring import LinkedRing
+from episodes.replay import walks as draws
+from episodes.replay.adding import add_pack
+from episodes.replay.batch_columns import checked_keys, columns_of, followed, states_before
+from episodes.replay.read_episodes import episode_at
+from episodes.replay.read_packs import entries_in_order, packs_of
 from episodes.replay.recorder import ReplayRecorder
-from episodes.replay.ring import Allocator
-from episodes.replay.states import ring_state, set_ring_state
-from episodes.replay.stored import episode_at
-from episodes.replay.stored_packs import entries_in_order, packs_of
-from episodes.replay.table import NONE
+from episodes.replay.ring.episode_table import NONE
+from episodes.replay.ring.saving import ring_state, set_ring_state
+from episodes.replay.ring.step_ring import LinkedRing
+from episodes.replay.ring.track_ring import Allocator
+from episodes.replay.walks import Extents, Windows
 from episodes.returns import check_fraction
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeDataset, EpisodeWriter

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.replay.table import NONE
+from episodes.replay.ring.episode_table import NONE
 
 
 class EnvSteps:

@@ -12,10 +12,10 @@ from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
+from episodes.replay.adding import add_pack, check_pack
 from episodes.replay.buffer import EpisodeReplayBuffer
-from episodes.replay.chunk_blocks import add_pack, check_pack
 from episodes.replay.env_steps import EnvSteps
-from episodes.replay.table import NONE
+from episodes.replay.ring.episode_table import NONE
 from episodes.single_agent import SingleAgentEpisode
 
 

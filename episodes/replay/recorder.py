@@ -13,15 +13,16 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from episodes import nested
-from episodes.autoreset import checked_mode, final_observations_of
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch
-from episodes.infos import EmptyInfos, Infos, VectorInfos
-from episodes.replay.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing, checked_extra
-from episodes.replay.links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
-from episodes.replay.ring import numbers, positions
-from episodes.replay.table import NONE
-from episodes.spaces import dtypes_of
+from episodes.recorder.autoreset import checked_mode, final_observations_of
+from episodes.replay.ring.episode_table import NONE
+from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
+from episodes.replay.ring.step_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing, checked_extra
+from episodes.replay.ring.track_ring import numbers, positions
+from episodes.tracks import nested
+from episodes.tracks.infos import Infos
+from episodes.tracks.infos.kinds import EmptyInfos, VectorInfos
+from episodes.tracks.spaces import dtypes_of
 
 OBSERVATIONS = "observations"
 _NOTHING: dict[str, Any] = {}

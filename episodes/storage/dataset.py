@@ -18,9 +18,9 @@ from episodes.errors import InvalidArgument, StepOutOfRange, UnreadableData, Wro
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import pyarrow, reading
+from episodes.storage.episode_rows import Rows
 from episodes.storage.header import NAME, read_header
 from episodes.storage.layout import StoredBatch
-from episodes.storage.rows import Rows
 from episodes.storage.shards import ShardRead, read_shard, shard_names
 
 Table = dict[str, np.ndarray]

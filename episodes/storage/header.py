@@ -13,11 +13,11 @@ from typing import Any
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from episodes import encoding
 from episodes.errors import InvalidArgument, UnreadableData, WrongType
-from episodes.infos import same_info
 from episodes.storage import space_json
-from episodes.storage.tracks import Fields, TrackField, check_same, observed
+from episodes.storage.track_schema import Fields, TrackField, check_same, observed
+from episodes.tracks.infos import documents as encoding
+from episodes.tracks.infos.kinds import same_info
 
 NAME = "episodes.json"
 FORMAT, VERSION = "rl-episodes", 1

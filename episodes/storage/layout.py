@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from episodes import nested
 from episodes.errors import UnreadableData
-from episodes.info_columns import Column
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage import info_fields, rows
+from episodes.storage import episode_rows as rows
+from episodes.storage import info_schema as info_fields
 from episodes.storage.arrow import array_of, list_column, pyarrow, reading, value_type
-from episodes.storage.frames import CompressedTrack, compressed_column, rows_per_block
+from episodes.storage.compressed_tracks import CompressedTrack, compressed_column, rows_per_block
 from episodes.storage.header import Header
-from episodes.storage.info_fields import InfoField, InfoFields
-from episodes.storage.tracks import Fields, TrackField, assembled, check_same, is_observed
-from episodes.tracks import ArrayTrack
+from episodes.storage.info_schema import InfoField, InfoFields
+from episodes.storage.track_schema import Fields, TrackField, assembled, check_same, is_observed
+from episodes.tracks import ArrayTrack, nested
+from episodes.tracks.infos.columns import Column
 
 _KEY = b"rl-episodes"  # of the Arrow schema's metadata
 

@@ -12,20 +12,18 @@ from typing import Any, Self
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from episodes import nested
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, WrongType
-from episodes.multi_agent import MultiAgentEpisode
-from episodes.multi_agent_pack import pack_agents
+from episodes.multi_agent import MultiAgentEpisode, pack_agents
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage import info_fields
+from episodes.storage import info_schema as info_fields
 from episodes.storage.arrow import pyarrow
 from episodes.storage.header import NAME as HEADER
 from episodes.storage.header import Header, read_header, settled_header
 from episodes.storage.layout import Layout
 from episodes.storage.shards import ShardWriter, sync, writer_name
-from episodes.storage.small import SmallEpisodes
-from episodes.storage.tracks import (
+from episodes.storage.small_episodes import SmallEpisodes
+from episodes.storage.track_schema import (
     COMPRESSIONS,
     Fields,
     assembled,
@@ -36,6 +34,7 @@ from episodes.storage.tracks import (
     observed,
     structure_of,
 )
+from episodes.tracks import nested
 
 SMALL_BYTES = 1 << 20  # what is smaller waits, copied, to be written together with more of its kind
 COMMIT_BYTES = 1 << 22  # as soon as so many bytes wait, they are written

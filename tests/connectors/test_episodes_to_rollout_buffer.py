@@ -10,8 +10,9 @@ from gymnasium.vector import AutoresetMode
 
 from connectors.learner.episodes_to_rollout_buffer import EpisodesToRolloutBuffer
 from connectors.learner.pipeline import LearnerPipeline
-from connectors.rollout_buffer import RolloutBuffer, iterate_minibatches
-from connectors.rollout_episodes import BlockEdge, rollout_to_episodes
+from connectors.rollout import RolloutBuffer, rollout_to_episodes
+from connectors.rollout.buffer import iterate_minibatches
+from connectors.rollout.episodes import BlockEdge
 from episodes.errors import ShapeMismatch
 from episodes.recorder import VectorRecorder
 from episodes.returns import gae

@@ -7,13 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from connectors.learner import (
-    AddColumns,
-    AddNextObservations,
-    AddObservations,
-    HindsightRelabel,
-    LearnerPipeline,
-)
+from connectors.learner import AddColumns, AddNextObservations, AddObservations, HindsightRelabel, LearnerPipeline
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from connectors.batch_items import BatchItems
-from connectors.numpy_to_tensor import NumpyToTensor
 from connectors.staging import ALIGNMENT, StagingBuffer
+from connectors.tensors import NumpyToTensor
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import TrackMismatch
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from connectors.rollout_buffer import RolloutBuffer, add_advantages, iterate_minibatches, transition_view
+from connectors.rollout import RolloutBuffer
+from connectors.rollout.buffer import add_advantages, iterate_minibatches, transition_view
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from episodes import encoding
 from episodes.errors import WrongType
-from episodes.info_columns import ColumnInfos, PackedColumn, TypedColumn
-from episodes.infos import EmptyInfos, Infos, ListInfos, VectorInfos, same_info
+from episodes.tracks.infos import Infos
+from episodes.tracks.infos import documents as encoding
+from episodes.tracks.infos.columns import ColumnInfos, PackedColumn, TypedColumn
+from episodes.tracks.infos.kinds import EmptyInfos, ListInfos, VectorInfos, same_info
 
 values = st.one_of(
     st.booleans(),

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from episodes import encoding
 from episodes.errors import InvalidArgument, TrackMismatch
-from episodes.multi_agent import MultiAgentEpisode
-from episodes.multi_agent_pack import pack_agents, unpack_agents
+from episodes.multi_agent import MultiAgentEpisode, pack_agents, unpack_agents
 from episodes.pack import EpisodePack
+from episodes.tracks.infos import documents as encoding
 
 
 def random_episode(seed: int) -> MultiAgentEpisode:

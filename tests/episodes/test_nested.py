@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from episodes import errors, nested
+from episodes import errors
+from episodes.tracks import nested
 
 keys = st.text(alphabet="ab/~", max_size=3)
 values = st.recursive(

@@ -14,7 +14,7 @@ from strategies import lists_of_episodes
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import EpisodeError, TrackMismatch, WrongType
-from episodes.pack import ranges
+from episodes.pack.pack import ranges
 
 
 def same(pack: EpisodePack, episodes: list[SingleAgentEpisode]) -> bool:

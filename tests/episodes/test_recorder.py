@@ -12,8 +12,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from episodes import nested
 from episodes.recorder import VectorRecorder
+from episodes.tracks import nested
 
 SPACES = {
     "box": spaces.Box(-10, 1000, (3,), np.float32),

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StepOutOfRange, TrackMismatch
-from episodes.infos import EmptyInfos, VectorInfos
 from episodes.recorder import VectorRecorder
+from episodes.tracks.infos.kinds import EmptyInfos, VectorInfos
 
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 BOX = spaces.Box(-100, 100, (2,), np.float32)

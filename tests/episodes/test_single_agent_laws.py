@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from reference import PlainEpisode, read
 from strategies import episodes, indices
 
-from episodes import SingleAgentEpisode, nested
+from episodes import SingleAgentEpisode
+from episodes.tracks import nested
 
 TRACKS = ("observations", "actions", "rewards", "infos")
 

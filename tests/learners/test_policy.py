@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 
 from episodes.errors import InvalidArgument
-from episodes.nested import map_leaves
+from episodes.tracks.nested import map_leaves
 from learners import LSTMPolicy, MLPPolicy
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (3,))

@@ -7,14 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from episodes.errors import (
-    ChunkMismatch,
-    EpisodeStateError,
-    InvalidArgument,
-    ShapeMismatch,
-    TrackMismatch,
-    UnknownKey,
-)
+from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode

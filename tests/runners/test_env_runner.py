@@ -14,9 +14,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from connectors import ObservationRewriter, env_to_module_pipeline, module_to_env_pipeline
 from connectors.env_to_module import FrameStacking, MeanStdFilter
-from episodes import nested
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
+from episodes.tracks import nested
 from learners import LSTMPolicy, MLPPolicy
 from runners import Hook, SingleAgentEnvRunner
 

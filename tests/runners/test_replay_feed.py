@@ -13,10 +13,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from connectors import env_to_module_pipeline
 from connectors.env_to_module import FrameStacking
-from episodes import nested
 from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, WrongType
 from episodes.recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.tracks import nested
 from learners import LSTMPolicy, MLPPolicy
 from runners import SingleAgentEnvRunner
 

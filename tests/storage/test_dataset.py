@@ -18,7 +18,7 @@ from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import EpisodeError, InvalidArgument, MissingExtra, TrackMismatch, UnreadableData, WrongType
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage import arrow as arrow_files
-from episodes.storage import frames as frame_blocks
+from episodes.storage import compressed_tracks as frame_blocks
 
 
 def some(num: int = 6, seed: int = 0) -> EpisodePack:

@@ -1,0 +1,9 @@
+"""Pieces that rewrite what an episode stores of an observation."""
+
+from __future__ import annotations
+
+from connectors.rewriting.mean_std_filter import MeanStdFilter
+from connectors.rewriting.observation_preprocessor import ObservationPreprocessor
+from connectors.rewriting.rewriter import ObservationRewriter
+
+__all__ = ["MeanStdFilter", "ObservationPreprocessor", "ObservationRewriter"]

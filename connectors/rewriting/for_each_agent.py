@@ -1,0 +1,102 @@
+"""A rewriter of observations for each agent, where one module acts for several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from connectors.rewriting.rewriter import ObservationRewriter
+from episodes.errors import InvalidArgument
+from episodes.pack import EpisodePack
+from episodes.tracks import nested
+
+__all__ = ["ForEachAgent"]
+
+
+class ForEachAgent(ObservationRewriter):
+    """Sends each agent's observations through a rewriter of its own, such as a `MeanStdFilter` with its own statistics.
+
+    Args:
+        make: makes the rewriter of a new agent.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], ObservationRewriter],
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        name: str | None = None,
+    ) -> None:
+        self._make = make
+        self.rewriters: dict[Any, ObservationRewriter] = {}
+        super().__init__(input_observation_space, input_action_space, name=name)
+
+    def rewriter_of(self, agent_id: Any) -> ObservationRewriter:
+        """The agent's rewriter, made when it is first asked for."""
+        if agent_id not in self.rewriters:
+            self.rewriters[agent_id] = rewriter = self._make()
+            rewriter.set_input_spaces(self.input_observation_space, self.input_action_space)
+        return self.rewriters[agent_id]
+
+    def recompute_output_observation_space(
+        self, input_observation_space: gym.Space, input_action_space: gym.Space
+    ) -> gym.Space:
+        rewriter = self._make()
+        rewriter.set_input_spaces(input_observation_space, input_action_space)
+        return rewriter.observation_space or input_observation_space
+
+    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
+        """The rewritten observations [N, ...], row i by the rewriter of the agent of `episodes[i]`."""
+        if episodes is None:
+            raise InvalidArgument(f"{self.name}: the rows' episodes say whose they are; give episodes=")
+        return self._by_agent(observations, [episode.agent_id for episode in episodes], episodes, update)
+
+    def rewritten_pack(self, pack: EpisodePack) -> EpisodePack:
+        """The pack with all its observations rewritten, each agent's by its own; nothing is learned from them."""
+        agents = [None] * len(pack) if pack.agent_ids is None else list(pack.agent_ids)
+        rows = np.diff(pack.observation_offsets)
+        owners = [agent for agent, num in zip(agents, rows.tolist(), strict=True) for _ in range(num)]
+        observations = self._by_agent(pack.observations, owners, None, False)
+        return pack.replace(observations=observations, observation_space=self.observation_space)
+
+    def _by_agent(self, observations: Any, owners: list[Any], episodes: Any, update: bool) -> Any:
+        rows_of: dict[Any, list[int]] = {}
+        for row, agent_id in enumerate(owners):
+            rows_of.setdefault(agent_id, []).append(row)
+        parts = []
+        for agent_id, rows in rows_of.items():
+            own = None if episodes is None else [episodes[row] for row in rows]
+            part = nested.take(observations, np.array(rows, np.int64))
+            parts.append(self.rewriter_of(agent_id).rewrite(part, own, update))
+        order = np.argsort(np.concatenate([np.array(rows, np.int64) for rows in rows_of.values()]), kind="stable")
+        return nested.take(nested.concatenate(parts), order)
+
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """The agents' states."""
+        return {"agents": {agent_id: rewriter.get_state() for agent_id, rewriter in self.rewriters.items()}}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` gave."""
+        self.rewriters = {}
+        for agent_id, own in state["agents"].items():
+            self.rewriter_of(agent_id).set_state(own)
+
+    def reset_state(self) -> None:
+        """Forget every agent."""
+        self.rewriters = {}
+
+    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """The agents' states of several copies, merged agent by agent."""
+        agents = dict.fromkeys(agent_id for state in states for agent_id in state["agents"])
+        return {
+            "agents": {
+                agent_id: self.rewriter_of(agent_id).merge_states(
+                    [state["agents"][agent_id] for state in states if agent_id in state["agents"]]
+                )
+                for agent_id in agents
+            }
+        }

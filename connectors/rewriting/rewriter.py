@@ -1,0 +1,60 @@
+"""Pieces that rewrite observations: what they make of an observation is what the episode stores.
+
+A runner sends each vector row of observations through the rewriters of its pipeline once, before it is recorded.
+Called by hand with growing episodes, a rewriter replaces each episode's last observation, once. In a learner pipeline
+it works on all observations of the pack, of which it makes a changed one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from connectors.connector import Batch, Connector
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from episodes.pack import EpisodePack
+from episodes.tracks import nested
+
+__all__ = ["ObservationRewriter"]
+
+
+class ObservationRewriter(Connector):
+    """A connector that replaces observations by others."""
+
+    reads_tracks = True
+    _rewritten: frozenset[tuple[str, int]] = frozenset()  # (episode id, t) of what the last call by hand rewrote
+
+    @abstractmethod
+    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
+        """The rewritten observations, nested arrays [N, ...] of nested arrays [N, ...].
+
+        Args:
+            episodes: the ongoing episodes [N], as they were before these observations, when there are any.
+            update: learn from these observations, where the piece learns.
+        """
+
+    def __call__(self, *, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
+        """Rewrite each episode's last observation, unless the batch has observations (they are rewritten already)."""
+        if Columns.OBS not in batch and not isinstance(episodes, EpisodePack):
+            self._rewrite_last(list(self.single_agent_episode_iterator(episodes)))
+        return batch
+
+    def _rewrite_last(self, episodes: list[Any]) -> None:
+        finalized = [episode.id_ for episode in episodes if episode.is_numpy]
+        if finalized:
+            raise InvalidArgument(
+                f"{self.name}: episode {finalized[0]} is finalized; observations are rewritten while an episode grows, "
+                "or all at once in a learner pipeline"
+            )
+        new = [episode for episode in episodes if (episode.id_, episode.t) not in self._rewritten]
+        if new:
+            rewritten = self.rewrite(nested.stack([episode.get_observations(-1) for episode in new]), new)
+            for row, episode in enumerate(new):
+                episode.set_observations(new_data=nested.take(rewritten, row), at_indices=-1)
+        self._rewritten = frozenset((episode.id_, episode.t) for episode in episodes)
+
+    def rewritten_pack(self, pack: EpisodePack) -> EpisodePack:
+        """The pack with all its observations rewritten, lookbacks too; nothing is learned from them."""
+        observations = self.rewrite(pack.observations, None, False)
+        return pack.replace(observations=observations, observation_space=self.observation_space)

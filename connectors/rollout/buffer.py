@@ -1,0 +1,333 @@
+"""`RolloutBuffer`: the steps of N environments over T rows as one TensorDict, written in place on its device.
+
+A simulator that lives on the GPU writes its tensors straight in; `connectors.rollout.episodes` fills a rollout from
+episodes and makes episodes of one.
+
+>>> buffer = RolloutBuffer(num_envs=2, rollout_len=3, obs_dim=4, action_dim=1, device="cpu")
+>>> rollout = buffer.start_rollout()
+>>> for t in range(3):
+...     rollout["obs"][:, t], rollout["reward"][:, t] = torch.ones(2, 4), t
+>>> rollout["terminated"][0, 1] = rollout["done"][0, 1] = True
+>>> buffer.add(rollout)
+>>> rollout = add_advantages(buffer.get(flatten=False), gamma=0.9, lambda_=1.0)
+>>> rollout["return"][:, :3]
+tensor([[0.9000, 1.0000, 2.0000],
+        [2.5200, 2.8000, 2.0000]])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, cast, get_args
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from connectors.returns import gae
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
+
+__all__ = ["FinalObservations", "RolloutBuffer", "add_advantages", "iterate_minibatches", "transition_view"]
+
+Truncation = Literal["final", "terminate", "previous"]
+
+FINAL = "final"  # the rollout's FinalObservations
+FRAGMENTS = "fragments"  # where the chunks lie that the rollout was made of, if it was made of episodes
+_SIDE_DATA = (FINAL, FRAGMENTS)
+_LAST_SLOT = ("obs", "value")  # what is meaningful at index T
+
+
+class FinalObservations:
+    """True last observations of steps whose next row already belongs to another episode: K of them, sparse.
+
+    Same-step autoreset (and a reset by hand) puts the next episode's first observation where the last one of the
+    episode that ended would be. A rollout keeps those it got here: `rollout["final"].append(...)`.
+    """
+
+    def __init__(self, num_envs: int, num_slots: int, obs_dim: int, device: torch.device | str) -> None:
+        self._num_envs, self._num_slots = num_envs, num_slots
+        self._rows = [torch.zeros(0, dtype=torch.int64, device=device)]
+        self._obs = [torch.zeros(0, obs_dim, device=device)]
+        self._value = [torch.zeros(0, device=device)]
+
+    def append(self, step: int, envs: Tensor, obs: Tensor, value: Tensor | None = None) -> None:
+        """Keep the last observations of episodes that ended with a step.
+
+        Args:
+            step: the row t of the step, 0..T-1.
+            envs: the environments, int [k], or a bool mask [N].
+            obs: their observations [k, obs_dim], in the order of `envs`.
+            value: what the value function says of them [k]; without it 0 until `set_value`.
+        """
+        envs = envs.nonzero().squeeze(1) if envs.dtype == torch.bool else envs.long()
+        wanted = (len(envs), self._obs[0].shape[1])
+        if tuple(obs.shape) != wanted or (value is not None and tuple(value.shape) != wanted[:1]):
+            given = "" if value is None else f", value {list(value.shape)}"
+            raise ShapeMismatch(f"final obs {list(obs.shape)}{given} of {len(envs)} environments: give {list(wanted)}")
+        if not 0 <= step < self._num_slots - 1:
+            raise InvalidArgument(f"step={step}: the rollout has steps 0..{self._num_slots - 2}")
+        self.append_rows(envs * self._num_slots + step, obs, value)
+
+    def append_rows(self, rows: Tensor, obs: Tensor, value: Tensor | None = None) -> None:
+        """Keep the last observations [k, obs_dim] of the steps at `rows` [k], each env * (T + 1) + t."""
+        like = self._value[0]
+        self._rows.append(rows.to(like.device))
+        self._obs.append(obs.to(like))
+        self._value.append(like.new_zeros(len(rows)) if value is None else value.to(like))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._rows))
+
+    @property
+    def rows(self) -> Tensor:
+        """env * (T + 1) + t of each step, int64 [K]."""
+        return _joined(self._rows)
+
+    @property
+    def obs(self) -> Tensor:
+        """The true last observations [K, obs_dim]."""
+        return _joined(self._obs)
+
+    @property
+    def value(self) -> Tensor:
+        """What the value function says of them [K]."""
+        return _joined(self._value)
+
+    def set_value(self, value: Tensor) -> None:
+        """Give the values [K] of all, say from one forward pass over `obs`."""
+        if tuple(value.shape) != (len(self),):
+            raise ShapeMismatch(
+                f"final value {list(value.shape)} of {len(self)} final observations: give [{len(self)}]"
+            )
+        self._value = [value.to(self._value[0])]
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """The parts as one tensor, which takes their place."""
+    if len(parts) > 1:
+        parts[:] = [torch.cat(parts)]
+    return parts[0]
+
+
+class RolloutBuffer:
+    """One TensorDict [N, T + 1] that a collector fills and a learner empties, again and again.
+
+    Columns: `obs` [N, T + 1, obs_dim], `action` [N, T + 1, action_dim], `sample_log_prob`, `value`, `reward`, all
+    float32; `done`, `terminated`, `truncated`, `valid`, bool. Index T holds the observation after the last step and
+    its value (the bootstrap); all other columns are zero there.
+
+    `valid` is False where a row is no transition: index T, and with next-step autoreset the row after an ending,
+    whose observation is the true last one and whose action was ignored. `done` is True where the next row is not the
+    same episode's next step. `rollout["final"]` are the `FinalObservations`.
+
+    The storage is allocated once: what `start_rollout` hands out and what `get(flatten=False)` returns are views of
+    it, good until the next `start_rollout`.
+    """
+
+    def __init__(
+        self, num_envs: int, rollout_len: int, obs_dim: int, action_dim: int, device: torch.device | str
+    ) -> None:
+        sizes = {"num_envs": num_envs, "rollout_len": rollout_len, "obs_dim": obs_dim, "action_dim": action_dim}
+        for name, size in sizes.items():
+            if size < (1 if name in ("num_envs", "rollout_len") else 0):
+                raise InvalidArgument(f"{name}={size}: a rollout needs at least one")
+        self.num_envs, self.rollout_len, self.obs_dim, self.action_dim = num_envs, rollout_len, obs_dim, action_dim
+        slots = (num_envs, rollout_len + 1)
+        columns = {
+            "obs": torch.zeros(*slots, obs_dim, device=device),
+            "action": torch.zeros(*slots, action_dim, device=device),
+            **{name: torch.zeros(slots, device=device) for name in ("sample_log_prob", "value", "reward")},
+            **{
+                name: torch.zeros(slots, dtype=torch.bool, device=device)
+                for name in ("done", "terminated", "truncated", "valid")
+            },
+        }
+        self.device = columns["obs"].device
+        self._columns = columns
+        self._rollout = TensorDict(columns, batch_size=slots, device=self.device)
+        self._phase: Literal["idle", "filling", "ready"] = "idle"
+
+    def __repr__(self) -> str:
+        shape = f"{self.num_envs} x {self.rollout_len}, obs {self.obs_dim}, action {self.action_dim}"
+        return f"RolloutBuffer({shape}, {self.device}, {self._phase})"
+
+    def start_rollout(self) -> TensorDict:
+        """The storage [N, T + 1], to be filled: flags are False, rows valid, index T zero.
+
+        Raises:
+            EpisodeStateError: a rollout waits unread, or one is being filled.
+        """
+        if self._phase == "ready":
+            raise EpisodeStateError("start_rollout while a rollout waits unread; get() it first")
+        if self._phase == "filling":
+            raise EpisodeStateError("start_rollout while one is being filled; add() it first, or discard() it")
+        rollout = self._rollout
+        for name in set(rollout.keys()) - self._columns.keys():
+            rollout.del_(name)
+        for column in self._columns.values():
+            (column if column.dtype == torch.bool else column[:, -1]).zero_()
+        self._columns["valid"][:, :-1] = True
+        final = FinalObservations(self.num_envs, self.rollout_len + 1, self.obs_dim, self.device)
+        rollout.set_non_tensor(FINAL, final)
+        self._phase = "filling"
+        return rollout
+
+    def add(self, rollout: TensorDict) -> None:
+        """Mark the rollout that `start_rollout` handed out as ready.
+
+        Columns that were replaced instead of written to are copied into the storage.
+
+        Raises:
+            EpisodeStateError: no rollout was started.
+            InvalidArgument: this is not the shared rollout, or a column is on another device.
+            TrackMismatch: a column is missing.
+            ShapeMismatch, WrongType: a column has another shape or dtype.
+        """
+        if self._phase != "filling":
+            raise EpisodeStateError(
+                f"add, but no rollout is being filled (the buffer is {self._phase}); start_rollout first"
+            )
+        if rollout is not self._rollout:
+            raise InvalidArgument("add takes the rollout that start_rollout handed out; write into that one in place")
+        replaced = {name: rollout.get(name, None) for name in self._columns}
+        for name, column in self._columns.items():
+            _check_column(name, column, replaced[name])
+        for name, column in self._columns.items():
+            if replaced[name] is not column:
+                column.copy_(replaced[name])
+                rollout.set(name, column)
+        self._columns["valid"][:, -1] = False
+        self._phase = "ready"
+
+    def get(self, flatten: bool = True) -> TensorDict:
+        """The waiting rollout, which is thereby consumed: its valid transitions [B], or the rollout [N, T + 1] itself.
+
+        Raises:
+            EpisodeStateError: no rollout waits.
+        """
+        if self._phase != "ready":
+            raise EpisodeStateError(f"get, but no rollout waits (the buffer is {self._phase}); add one first")
+        self._phase = "idle"
+        return transition_view(self._rollout, flatten=True) if flatten else self._rollout
+
+    def discard(self) -> None:
+        """Forget a rollout that is being filled or waits; the next `start_rollout` begins anew."""
+        self._phase = "idle"
+
+
+def _check_column(name: str, wanted: Tensor, given: Tensor | None) -> None:
+    if given is None:
+        raise TrackMismatch(f"the rollout has no column {name!r} any more; write into the storage in place")
+    if given.shape != wanted.shape:
+        raise ShapeMismatch(f"column {name!r} is {list(given.shape)}, the buffer's is {list(wanted.shape)}")
+    if given.dtype != wanted.dtype:
+        raise WrongType(f"column {name!r} is {given.dtype}, the buffer's is {wanted.dtype}")
+    if given.device != wanted.device:
+        raise InvalidArgument(f"column {name!r} is on {given.device}, the buffer on {wanted.device}")
+
+
+def transition_view(rollout: TensorDict, flatten: bool = False) -> TensorDict:
+    """The rollout without its padded slot, a view [N, T]; with `flatten` a copy [B] of its valid transitions."""
+    if not flatten:
+        return cast(TensorDict, rollout.exclude(*_SIDE_DATA)[:, :-1])
+    return _take(_flat_columns(rollout), _valid_rows(rollout))
+
+
+def _flat_columns(rollout: TensorDict) -> dict[str, Tensor]:
+    """The columns [N * (T + 1), ...], views; those of flattened transitions as they are."""
+    last = rollout.batch_dims - 1
+    return {name: cast(Tensor, column).flatten(0, last) for name, column in rollout.items() if name not in _SIDE_DATA}
+
+
+def _valid_rows(rollout: TensorDict) -> Tensor:
+    """The rows of the valid transitions among all N * (T + 1)."""
+    return cast(Tensor, rollout["valid"]).flatten().nonzero().squeeze(1)
+
+
+def _take(columns: dict[str, Tensor], rows: Tensor) -> TensorDict:
+    """Some rows of the columns, one gather each."""
+    taken = {name: column.index_select(0, rows) for name, column in columns.items()}
+    return TensorDict(taken, batch_size=[len(rows)], device=rows.device)
+
+
+def iterate_minibatches(
+    rollout: TensorDict, batch_size: int, device: torch.device | str, generator: torch.Generator | None = None
+) -> Iterator[TensorDict]:
+    """The valid transitions in random order, `batch_size` at a time (the last may be fewer), on `device`.
+
+    Args:
+        rollout: [N, T + 1], or flattened transitions [B].
+        generator: draws the order; torch's own when None.
+    """
+    if batch_size < 1:
+        raise InvalidArgument(f"batch_size={batch_size}: a minibatch needs at least one transition")
+    rows, columns = _valid_rows(rollout), _flat_columns(rollout)
+    order = torch.randperm(len(rows), generator=generator, device=None if generator is None else generator.device)
+    for part in rows[order.to(rows.device)].split(batch_size):
+        yield _take(columns, part) if rows.device == torch.device(device) else _take(columns, part).to(device)
+
+
+def add_advantages(
+    rollout: TensorDict, *, gamma: float, lambda_: float, truncation: Truncation = "final"
+) -> TensorDict:
+    """The rollout itself with `advantage` and `return` (the value targets) [N, T + 1]; zero where not valid.
+
+    Args:
+        truncation: what stands behind a truncated step. "final": V of its true last observation, from
+            `rollout["final"]` or, with next-step autoreset, from the row after it. What others do, for comparison:
+            "terminate" (nothing, as after a termination), "previous" (V of the observation before).
+
+    Raises:
+        TrackMismatch: a step was truncated, the next row is another episode's, and its last observation is not there.
+    """
+    if truncation not in get_args(Truncation):
+        raise InvalidArgument(f"truncation={truncation!r}: it is one of {', '.join(get_args(Truncation))}")
+    steps = {name: rollout[name][:, :-1] for name in ("reward", "terminated", "truncated", "done", "valid", "value")}
+    terminated = steps["terminated"]
+    boundary = (steps["truncated"] | steps["done"]) & ~terminated
+    finals = None
+    if truncation == "final":
+        finals = _values_after(rollout, boundary & steps["valid"])
+    elif truncation == "previous":
+        finals = steps["value"]
+    else:
+        terminated = terminated | boundary
+    advantages, targets = gae(
+        steps["reward"].T,
+        rollout["value"].T,
+        terminated.T,
+        boundary.T,
+        gamma=gamma,
+        lambda_=lambda_,
+        final_values=None if finals is None else finals.T,
+    )
+    for name, column in (("advantage", advantages), ("return", targets)):
+        padded = torch.zeros_like(rollout["value"])
+        padded[:, :-1] = column.T.masked_fill(~steps["valid"], 0)
+        rollout.set(name, padded)
+    return rollout
+
+
+def _values_after(rollout: TensorDict, boundary: Tensor) -> Tensor:
+    """V [N, T] of the observation that each step really led to."""
+    final = final_observations(rollout)
+    at = final.rows // rollout.shape[1], final.rows % rollout.shape[1]
+    lost = boundary & rollout["valid"][:, 1:]
+    lost[at] = False
+    if lost.any():
+        env, step = lost.nonzero()[0].tolist()
+        raise TrackMismatch(
+            f"environment {env} was truncated at step {step} and row {step + 1} is another episode's: append its last "
+            "observation to rollout['final'], or choose truncation='terminate' or 'previous'"
+        )
+    values = rollout["value"][:, 1:].clone()
+    values[at] = final.value
+    return values
+
+
+def final_observations(rollout: TensorDict) -> FinalObservations:
+    """The rollout's sparse true last observations."""
+    final = rollout.get_non_tensor(FINAL, None)
+    if not isinstance(final, FinalObservations):
+        raise TrackMismatch(f"rollout[{FINAL!r}] is {final!r}; start_rollout puts FinalObservations there")
+    return final

@@ -1,0 +1,190 @@
+"""Where chunks of episodes lie in the rows of N environments: index arithmetic on whole arrays, no tensors.
+
+A *fragment* is a run of rows of one environment that belong to one chunk. Its last observation lies in the slot after
+its last row, unless the next fragment begins there: then it is put aside (`rollout["final"]`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from episodes.errors import ChunkMismatch, InvalidArgument, ShapeMismatch
+from episodes.pack import EpisodePack
+from episodes.pack.pack import random_ids, ranges
+from episodes.recorder.autoreset import checked_mode
+
+
+class BlockEdge:
+    """How the episodes of N environments go on from one block of rows to the next. Converting a block advances it.
+
+    Attributes:
+        ids: of the episodes that go on, object [N]; "" where none does.
+        steps: how many steps those have had, int [N].
+        resets: whether the next block's first row is a reset and no step, bool [N].
+
+    >>> BlockEdge(2, "SameStep")
+    BlockEdge(2 environments, SameStep, 0 episodes going on)
+    """
+
+    def __init__(self, num_envs: int, autoreset_mode: AutoresetMode | str) -> None:
+        self.num_envs = num_envs
+        self.autoreset_mode = checked_mode(autoreset_mode)
+        self.ids = np.full(num_envs, "", object)
+        self.steps = np.zeros(num_envs, np.int64)
+        self.resets = np.zeros(num_envs, bool)
+
+    def __repr__(self) -> str:
+        going_on = np.count_nonzero(self.ids != "")
+        return f"BlockEdge({self.num_envs} environments, {self.autoreset_mode.value}, {going_on} episodes going on)"
+
+    @property
+    def resets_next_step(self) -> bool:
+        """The row after an ending is a reset and no step."""
+        return self.autoreset_mode is AutoresetMode.NEXT_STEP
+
+    def advance(self, fragments: Fragments, ended: np.ndarray) -> None:
+        """Take note of a block; `ended` [F] bool says of which fragments the episode is over."""
+        newest = np.ones(len(fragments), bool)
+        newest[:-1] = fragments.envs[1:] != fragments.envs[:-1]
+        over, goes_on = newest & ended, newest & ~ended
+        self.ids[:] = ""
+        self.ids[fragments.envs[goes_on]] = fragments.ids[goes_on]
+        self.steps[:] = 0
+        self.steps[fragments.envs[goes_on]] = (fragments.t_started + fragments.lengths)[goes_on]
+        self.resets[:] = False
+        if self.resets_next_step:
+            at_the_end = fragments.first_rows + fragments.lengths == fragments.num_rows
+            self.resets[fragments.envs[over & at_the_end]] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fragments:
+    """F runs of rows, environment after environment."""
+
+    envs: np.ndarray  # [F] int
+    first_rows: np.ndarray  # [F] int
+    lengths: np.ndarray  # [F] int; 0: one observation and no step
+    ids: np.ndarray  # [F] of the episodes
+    t_started: np.ndarray  # [F] int
+    num_rows: int  # T
+    source: EpisodePack | None = None  # the chunks, where the rollout was made of them
+
+    def __len__(self) -> int:
+        return len(self.envs)
+
+    @property
+    def starts(self) -> np.ndarray:
+        """env * (T + 1) + t of each first row [F]."""
+        return self.envs * (self.num_rows + 1) + self.first_rows
+
+    def step_rows(self) -> np.ndarray:
+        """env * (T + 1) + t of each step, fragment after fragment [S]."""
+        return ranges(self.starts, self.lengths)
+
+    def observation_rows(self) -> np.ndarray:
+        """The rows of the observations [S + F]; the last of each fragment may have been put aside."""
+        return ranges(self.starts, self.lengths + 1)
+
+    def ends(self) -> np.ndarray:
+        """The rows [F] of the last steps; of no use where there is no step."""
+        return self.starts + self.lengths - 1
+
+    def last_observations(self) -> np.ndarray:
+        """Where the last observation of each fragment lies among all [S + F]."""
+        return np.cumsum(self.lengths + 1) - 1
+
+    def overlaid(self) -> np.ndarray:
+        """True [F] where the next fragment begins in the slot of the last observation."""
+        slots = self.starts + self.lengths
+        overlaid = np.zeros(len(self), bool)
+        overlaid[:-1] = slots[:-1] == self.starts[1:]
+        return overlaid
+
+
+def place(pack: EpisodePack, num_rows: int, edge: BlockEdge) -> Fragments:
+    """Where the chunks of a pack go: each after the one before, in the next environment where it does not fit.
+
+    A chunk that continues an episode of the block before stays in its environment. So the chunks of a
+    `VectorRecorder` get back the rows they came from.
+
+    Raises:
+        ShapeMismatch: a chunk has more steps than there are rows, or there are more chunks than fit.
+        ChunkMismatch: a chunk continues an episode of the block before, but not where that stopped.
+    """
+    homes = {id_: env for env, id_ in enumerate(edge.ids.tolist()) if id_}
+    begins = [*edge.resets.astype(int).tolist(), 0]
+    gaps = ((pack.terminated | pack.truncated) & edge.resets_next_step).tolist()
+    env, row, envs, rows = 0, begins[0], [], []
+    for i, (length, id_) in enumerate(zip(pack.lengths.tolist(), pack.ids.tolist(), strict=True)):
+        home = homes.pop(id_, None)
+        if home is not None:
+            _check_goes_on(i, pack, home, edge, envs)
+            env, row = home, begins[home]
+        while home is None and env < edge.num_envs and row + length > num_rows:
+            env, row = env + 1, begins[env + 1]
+        if env >= edge.num_envs or row + length > num_rows:
+            raise ShapeMismatch(
+                f"chunk {i} of {len(pack)}, {length} steps, does not fit: the rollout has {edge.num_envs} environments "
+                f"of {num_rows} rows; give fewer or shorter chunks (episode[a:b])"
+            )
+        envs.append(env)
+        rows.append(row)
+        row += max(length + gaps[i], 1)
+    columns = np.array(envs, np.int64), np.array(rows, np.int64)
+    return Fragments(*columns, pack.lengths, pack.ids.astype(object), pack.t_started, num_rows, pack)
+
+
+def _check_goes_on(i: int, pack: EpisodePack, home: int, edge: BlockEdge, envs: list[int]) -> None:
+    chunk = f"chunk {i} of episode {pack.ids[i]}, which goes on in environment {home}"
+    if envs and envs[-1] >= home:
+        raise ChunkMismatch(f"{chunk}, comes after chunks of environment {envs[-1]}; chunks lie env after env")
+    if pack.t_started[i] != edge.steps[home]:
+        raise ChunkMismatch(
+            f"{chunk}, starts at step {pack.t_started[i]}; the block before stopped at {edge.steps[home]}"
+        )
+
+
+def find(valid: np.ndarray, done: np.ndarray, edge: BlockEdge) -> Fragments:
+    """The fragments in a block's rows, from its flags [N, T]; new episodes get random ids.
+
+    An episode that begins with the block's last observation is a fragment without a step.
+
+    Raises:
+        InvalidArgument: rows are valid where the autoreset mode has a reset.
+    """
+    num_rows = valid.shape[1]
+    _check_resets(valid, done, edge)
+    begins, stops = valid.copy(), valid & done
+    begins[:, 1:] &= ~valid[:, :-1] | done[:, :-1]
+    stops[:, :-1] |= valid[:, :-1] & ~valid[:, 1:]
+    stops[:, -1] = valid[:, -1]
+    envs, first_rows = np.nonzero(begins)
+    lengths = np.nonzero(stops)[1] - first_rows + 1
+    fresh = np.flatnonzero(~valid[:, -1] if edge.resets_next_step else valid[:, -1] & done[:, -1])
+    envs = np.concatenate([envs, fresh])
+    first_rows = np.concatenate([first_rows, np.full(len(fresh), num_rows)])
+    order = np.lexsort((first_rows, envs))
+    envs, first_rows = envs[order], first_rows[order]
+    lengths = np.concatenate([lengths, np.zeros(len(fresh), np.int64)])[order]
+    goes_on = (first_rows == 0) & (edge.ids[envs] != "")
+    ids = np.where(goes_on, edge.ids[envs], random_ids(len(envs)).astype(object))
+    return Fragments(envs, first_rows, lengths, ids, np.where(goes_on, edge.steps[envs], 0), num_rows)
+
+
+def _check_resets(valid: np.ndarray, done: np.ndarray, edge: BlockEdge) -> None:
+    if len(valid) != edge.num_envs:
+        raise InvalidArgument(f"a rollout of {len(valid)} environments with a BlockEdge of {edge.num_envs}")
+    if not edge.resets_next_step:
+        return
+    wrong = np.zeros_like(valid)
+    wrong[:, 1:] = valid[:, 1:] & done[:, :-1] & valid[:, :-1]
+    wrong[:, 0] = valid[:, 0] & edge.resets
+    if wrong.any():
+        env, row = np.argwhere(wrong)[0].tolist()
+        raise InvalidArgument(
+            f"environment {env}, row {row} is valid, but with next-step autoreset the row after an ending is a reset, "
+            "not a transition"
+        )

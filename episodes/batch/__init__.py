@@ -1,0 +1,27 @@
+"""The struct that users see: named columns of arrays or tensors."""
+
+from __future__ import annotations
+
+from episodes.batch.batch import Batch
+from episodes.batch.views import (
+    ActStateBatch,
+    BatchWithAdvantages,
+    BatchWithReturns,
+    DistBatch,
+    ModelOutputBatch,
+    ObsBatch,
+    PrioBatch,
+    RolloutBatch,
+)
+
+__all__ = [
+    "Batch",
+    "ActStateBatch",
+    "BatchWithAdvantages",
+    "BatchWithReturns",
+    "DistBatch",
+    "ModelOutputBatch",
+    "ObsBatch",
+    "PrioBatch",
+    "RolloutBatch",
+]

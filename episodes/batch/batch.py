@@ -1,0 +1,364 @@
+"""`Batch`: named columns of arrays or tensors, nested where observations or actions are.
+
+>>> batch = Batch(obs={"camera": np.zeros((4, 8, 8)), "joints": np.ones((4, 2))}, rewards=np.arange(4.0))
+>>> batch
+Batch(4 rows: obs/camera float64 [4, 8, 8], obs/joints float64 [4, 2], rewards float64 [4])
+>>> batch[1:3].obs.joints.shape, batch["rewards"][-1]
+((2, 2), np.float64(3.0))
+"""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+
+from episodes.batch import leaves as batch_leaves
+from episodes.batch.views import check_view
+from episodes.errors import InvalidArgument, StepOutOfRange, TrackMismatch, UnknownKey, WrongType
+from episodes.tracks import nested
+
+__all__ = ["Batch"]
+
+View = TypeVar("View")
+
+
+class Batch:
+    """A struct of columns [B, ...]: a row is `batch[i]`, a column is `batch["rewards"]` or `batch.rewards`.
+
+    Leaves are numpy arrays or torch tensors and are shared with what the batch was made of, never copied; anything
+    else becomes an array. A dict inside a batch is read as a `Batch` of the same memory; tuples stay tuples. Columns
+    are checked where it matters: `len`, rows, `cat` and `split` raise `TrackMismatch` when lengths differ.
+
+    Rows are taken by an int (a batch of items), a slice (views), an integer array or a mask (copies). Iterating
+    gives rows; `keys()` and `items()` give columns.
+    """
+
+    __slots__ = ("_columns",)
+    __hash__ = None  # type: ignore[assignment]
+    _columns: dict[str, Any]
+
+    def __init__(self, columns: Mapping[str, Any] | Batch | None = None, /, **more: Any) -> None:
+        if columns is not None:
+            more = {**(columns._columns if isinstance(columns, Batch) else columns), **more}
+        object.__setattr__(self, "_columns", _adopt(more, ""))
+
+    @classmethod
+    def _of(cls, columns: dict[str, Any]) -> Batch:
+        """A batch around columns that are known to be good; it shares the dict."""
+        batch = cls.__new__(cls)
+        object.__setattr__(batch, "_columns", columns)
+        return batch
+
+    # Columns
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return _shown(self._columns[name])
+        except KeyError:
+            raise AttributeError(f"no column {name!r}; there are {self._names()}", name=name, obj=self) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(type(self), name):
+            raise InvalidArgument(
+                f"{name!r} is a batch's own attribute; write batch[{name!r}] = ... to have such a column"
+            )
+        self._columns[name] = _adopt(value, name)
+
+    def __delattr__(self, name: str) -> None:
+        del self[name]
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, str):
+            if index not in self._columns:
+                raise UnknownKey(f"no column {index!r}; there are {self._names()}")
+            return _shown(self._columns[index])
+        return self._rows(index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if isinstance(index, str):
+            self._columns[index] = _adopt(value, index)
+        else:
+            self._set_rows(index, value)
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self._columns:
+            raise UnknownKey(f"no column {name!r}; there are {self._names()}")
+        del self._columns[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def keys(self) -> KeysView[str]:
+        """The names of the columns."""
+        return self._columns.keys()
+
+    def items(self) -> ItemsView[str, Any]:
+        """Pairs of name and column."""
+        return {name: _shown(value) for name, value in self._columns.items()}.items()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A column, or the default where there is none of that name."""
+        return _shown(self._columns[name]) if name in self._columns else default
+
+    def update(self, columns: Mapping[str, Any] | Batch | None = None, /, **more: Any) -> None:
+        """Add or replace columns."""
+        self._columns.update(Batch(columns, **more)._columns)
+
+    def _names(self) -> str:
+        return ", ".join(map(repr, self._columns)) or "none"
+
+    # Rows
+
+    def __len__(self) -> int:
+        lengths = {leaf.shape[0] if leaf.ndim else None for leaf in nested.leaves(self._columns)}
+        if len(lengths) > 1 or None in lengths:
+            flat = nested.flatten(self._columns).items()
+            rows = [f"{p!r} has {leaf.shape[0]} rows" if leaf.ndim else f"{p!r} is a single item" for p, leaf in flat]
+            raise TrackMismatch(f"this batch has no common length: {', '.join(rows)}")
+        return lengths.pop() or 0 if lengths else 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self._rows(i) for i in range(len(self)))
+
+    def _rows(self, index: Any) -> Batch:
+        length = len(self)
+        if isinstance(index, (int, np.integer)) and not -length <= index < length:
+            raise StepOutOfRange(f"row {index}: this batch has {length} rows")
+        if isinstance(index, tuple):
+            raise WrongType(f"rows {index!r}: give one index for the rows; index the columns for more axes")
+        return self._map(lambda leaf: batch_leaves.take(leaf, index))
+
+    def _set_rows(self, index: Any, rows: Any) -> None:
+        if not isinstance(rows, (Batch, Mapping)):
+            raise WrongType(
+                f"rows are set from a batch or a dict with the same columns, not from a {type(rows).__name__}"
+            )
+        given = nested.flatten(_same_columns([self, Batch(rows)], "setting rows")[1])
+        targets, parts = nested.flatten(self._columns), nested.flatten(self._rows(index)._columns)
+        for path, target in targets.items():
+            batch_leaves.check_assignable(target, parts[path], given[path], path)
+        for path, target in targets.items():
+            batch_leaves.put(target, index, given[path])
+
+    def split(
+        self,
+        size: int,
+        *,
+        shuffle: bool = False,
+        generator: np.random.Generator | None = None,
+        merge_last: bool = False,
+    ) -> Iterator[Batch]:
+        """Parts of `size` rows in order (views), or in an order that the generator draws (copies).
+
+        The last part may be smaller; with `merge_last` it is joined to the one before.
+        """
+        if size < 1:
+            raise InvalidArgument(f"split({size}): parts need at least one row")
+        length = len(self)
+        order = (generator or np.random.default_rng()).permutation(length) if shuffle else None
+        starts = list(range(0, length, size))
+        if merge_last and len(starts) > 1 and length % size:
+            starts.pop()
+        for start, stop in pairwise([*starts, length]):
+            yield self._rows(slice(start, stop) if order is None else order[start:stop])
+
+    # Joining
+
+    @classmethod
+    def stack(cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: Any = None) -> Batch:
+        """The batches along a new first axis.
+
+        Args:
+            batches: they have the same columns and shapes.
+            fill: stands in for columns that some of them lack; without it that is a `TrackMismatch`.
+        """
+        return cls._join(batches, "stack", fill)
+
+    @classmethod
+    def cat(cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: Any = None) -> Batch:
+        """The batches one after another, one concatenate a leaf; `fill` as in `stack`."""
+        return cls._join(batches, "cat", fill)
+
+    @classmethod
+    def _join(cls, batches: Sequence[Batch | Mapping[str, Any]], how: str, fill: Any) -> Batch:
+        if not batches:
+            raise InvalidArgument(f"{how}: there are no batches to join")
+        parts = [batch if isinstance(batch, Batch) else Batch(batch) for batch in batches]
+        lengths = [len(part) for part in parts] if how == "cat" else [0] * len(parts)
+        columns = [part._columns for part in parts]
+        if fill is not None:
+            columns = _filled(columns, [(length,) if how == "cat" else () for length in lengths], fill, how)
+        columns = _same_columns([cls._of(c) for c in columns], how)
+        flat = [nested.flatten(c) for c in columns]
+        joined = [batch_leaves.join([leaves[path] for leaves in flat], path, how) for path in flat[0]]
+        return cls._of(nested.unflatten_like(columns[0], joined))
+
+    # Arithmetic: column by column, paired by name
+
+    def __add__(self, other: Any) -> Batch:
+        return self._combine(other, "+", lambda a, b: a + b)
+
+    def __sub__(self, other: Any) -> Batch:
+        return self._combine(other, "-", lambda a, b: a - b)
+
+    def __mul__(self, other: Any) -> Batch:
+        return self._combine(other, "*", lambda a, b: a * b)
+
+    def __truediv__(self, other: Any) -> Batch:
+        return self._combine(other, "/", lambda a, b: a / b)
+
+    def _combine(self, other: Any, sign: str, fn: Any) -> Batch:
+        if not isinstance(other, (Batch, Mapping)):
+            return self._map(lambda leaf: fn(leaf, other))
+        columns = _same_columns([self, Batch(other)], f"batch {sign} batch")
+        return self._of(nested.map_leaves(fn, *columns))
+
+    def __eq__(self, other: object) -> bool:
+        """True when both have the same columns and equal values (NaN equals NaN), be they arrays or tensors."""
+        if not isinstance(other, Batch):
+            return NotImplemented
+        return nested.equal(self.to_numpy()._columns, other.to_numpy()._columns)
+
+    # Missing values
+
+    def isnull(self) -> Batch:
+        """A batch of the same shapes, True where a value is NaN or None."""
+        return self._map(batch_leaves.nulls)
+
+    def hasnull(self) -> bool:
+        """True when any value is NaN or None."""
+        return any(bool(batch_leaves.nulls(leaf).any()) for leaf in nested.leaves(self._columns))
+
+    def dropnull(self) -> Batch:
+        """The rows without a NaN or None; shapes and nesting stay."""
+        bad = np.zeros(len(self), bool)
+        for leaf in nested.leaves(self._columns):
+            missing = batch_leaves.as_numpy(batch_leaves.nulls(leaf))
+            bad |= missing.any(tuple(range(1, missing.ndim)))
+        return self._rows(np.flatnonzero(~bad))
+
+    # Other forms
+
+    def to_numpy(self) -> Batch:
+        """The same with arrays for leaves; tensors in host memory are shared, not copied."""
+        return self._map(batch_leaves.as_numpy)
+
+    def to_torch(self, dtype: Any = None, device: Any = None) -> Batch:
+        """The same with tensors for leaves.
+
+        Args:
+            dtype: of the floating-point leaves; integers and booleans stay what they are.
+            device: where the tensors go; on the CPU, arrays are shared where their dtype stays and they may be written.
+
+        Raises:
+            WrongType: a leaf holds strings or objects.
+        """
+        import torch
+
+        def convert(leaf: Any, path: str) -> Any:
+            if batch_leaves.torch_of(leaf) is None:
+                leaf = np.asarray(leaf)
+                if leaf.dtype.kind not in "biufc":
+                    raise WrongType(f"{path!r} holds {leaf.dtype}, which no tensor can; take that column out first")
+                leaf = torch.from_numpy(leaf if leaf.flags.writeable else leaf.copy())
+            return leaf.to(device=device, dtype=dtype if leaf.is_floating_point() else None)
+
+        flat = nested.flatten(self._columns)
+        return self._of(nested.unflatten_like(self._columns, [convert(leaf, path) for path, leaf in flat.items()]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain nested dicts with the same leaves."""
+        return nested.map_leaves(lambda leaf: leaf, self._columns)
+
+    def require(self, view: type[View]) -> View:
+        """This batch, typed as the view; `TrackMismatch` names what the view asks for and is not here.
+
+        Views are Protocols: see `episodes.batch_views`.
+        """
+        check_view(self._columns, view)
+        return self  # type: ignore[return-value]
+
+    def _map(self, fn: Any) -> Batch:
+        return self._of(nested.map_leaves(fn, self._columns))
+
+    def __repr__(self) -> str:
+        flat = nested.flatten(self._columns)
+        columns = ", ".join(f"{path} {batch_leaves.describe(leaf)}" for path, leaf in flat.items())
+        try:
+            rows = f"{len(self)} rows"
+        except TrackMismatch:
+            rows = "no common length"
+        return f"Batch({rows}{': ' if columns else ''}{columns})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Batch, (self._columns,)
+
+
+def _shown(value: Any) -> Any:
+    """A column as users see it: dicts as batches of the same memory."""
+    if isinstance(value, dict):
+        return Batch._of(value)
+    if isinstance(value, tuple):
+        return nested.rebuild(value, [_shown(item) for item in value])
+    return value
+
+
+def _adopt(value: Any, path: str) -> Any:
+    """A value as a batch keeps it: dicts of their own around leaves that are shared."""
+    if isinstance(value, Batch):
+        value = value._columns
+    if isinstance(value, (dict, Mapping)):
+        if not set(map(type, value)) <= {str}:
+            raise WrongType(f"{path or 'this batch'} has the keys {list(value)}: columns are named by strings")
+        return {
+            key: item if type(item) is np.ndarray else _adopt(item, f"{path}/{key}" if path else key)
+            for key, item in value.items()
+        }
+    if isinstance(value, tuple):
+        return nested.rebuild(value, [_adopt(item, f"{path}/{i}") for i, item in enumerate(value)])
+    return batch_leaves.as_leaf(value, path)
+
+
+def _same_columns(batches: Sequence[Batch], what: str) -> list[dict[str, Any]]:
+    """The batches' columns; `TrackMismatch` names the columns that not all of them have."""
+    first = nested.flatten(batches[0]._columns).keys()
+    for i, batch in enumerate(batches):
+        paths = nested.flatten(batch._columns).keys()
+        if paths != first:
+            lacking = ", ".join(f"batch {i} lacks {path!r}" for path in first if path not in paths)
+            extra = ", ".join(f"batch 0 lacks {path!r}" for path in paths if path not in first)
+            raise TrackMismatch(
+                f"{what}: {'; '.join(filter(None, (lacking, extra)))}; stack and cat take fill= to fill it"
+            )
+    return [batch._columns for batch in batches]
+
+
+def _filled(
+    columns: list[dict[str, Any]], leading: list[tuple[int, ...]], fill: Any, how: str, prefix: str = ""
+) -> list[dict[str, Any]]:
+    """The columns with those that some batch lacks filled, in all of them."""
+    cut = 1 if how == "cat" else 0
+    complete: list[dict[str, Any]] = [{} for _ in columns]
+    for name in dict.fromkeys(name for one in columns for name in one):
+        path = f"{prefix}{name}"
+        like = next(one[name] for one in columns if name in one)
+        if isinstance(like, dict):
+            inner = _filled([one.get(name, {}) for one in columns], leading, fill, how, f"{path}/")
+            for one, values in zip(complete, inner, strict=True):
+                one[name] = values
+            continue
+        for one, given, rows in zip(complete, columns, leading, strict=True):
+            one[name] = (
+                given[name]
+                if name in given
+                else nested.map_leaves(
+                    lambda leaf, rows=rows, path=path: batch_leaves.filled(
+                        leaf, (*rows, *leaf.shape[cut:]), fill, path
+                    ),
+                    like,
+                )
+            )
+    return complete

@@ -1,0 +1,122 @@
+"""What a batch does to one leaf, be it a numpy array or a torch tensor.
+
+torch is never imported here: where there is a tensor, it has been imported already.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import InvalidFill, ShapeMismatch, TrackMismatch, WrongType
+from episodes.tracks.filling import check_fill
+
+
+def torch_of(leaf: Any) -> Any:
+    """The torch module when the leaf is a tensor, else None."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and isinstance(leaf, torch.Tensor) else None
+
+
+def as_leaf(value: Any, path: str) -> Any:
+    """The value as a leaf: arrays, numpy scalars and tensors as they are, all else through `np.asarray`."""
+    if isinstance(value, (np.ndarray, np.generic)) or torch_of(value):
+        return value
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ShapeMismatch(f"{path!r} cannot be an array: {error}") from error
+
+
+def describe(leaf: Any) -> str:
+    """Dtype and shape in brackets."""
+    return f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+
+
+def numpy_dtype(leaf: Any) -> np.dtype:
+    """The leaf's dtype, or numpy's nearest to a tensor's."""
+    name = str(leaf.dtype).removeprefix("torch.")
+    return np.dtype("float32" if name == "bfloat16" else name) if torch_of(leaf) else leaf.dtype
+
+
+def take(leaf: Any, rows: Any) -> Any:
+    """`leaf[rows]`; a tensor takes slices with a negative step, too, and then is a copy."""
+    is_tensor = torch_of(leaf) is not None
+    if is_tensor and isinstance(rows, slice) and (rows.step or 1) < 0:
+        rows = np.arange(len(leaf))[rows].copy()
+    return leaf[rows if is_tensor else as_numpy(rows)]
+
+
+def join(parts: Sequence[Any], path: str, how: str) -> Any:
+    """The parts `"stack"`ed along a new first axis or, with `"cat"`, one after another."""
+    first = parts[0]
+    torch = torch_of(first)
+    if any(torch_of(part) is not torch for part in parts):
+        raise TrackMismatch(f"{path!r} is an array in one batch and a tensor in another; call to_numpy or to_torch")
+    cut = 1 if how == "cat" else 0
+    for part in parts:
+        if not part.ndim >= cut or part.shape[cut:] != first.shape[cut:]:
+            raise ShapeMismatch(f"{how}: {path!r} is {describe(first)} in one batch and {describe(part)} in another")
+    if torch:
+        return (torch.cat if cut else torch.stack)(list(parts))
+    return (np.concatenate if cut else np.stack)(parts)
+
+
+def filled(like: Any, shape: tuple[int, ...], fill: Any, path: str) -> Any:
+    """A leaf of this shape full of `fill`, of the dtype (and device) of `like`."""
+    torch = torch_of(like)
+    try:
+        check_fill(fill, np.empty(0, numpy_dtype(like)))
+    except InvalidFill as error:
+        raise InvalidFill(f"{path!r}: {error}") from error
+    return like.new_full(shape, fill) if torch else np.full(shape, fill, like.dtype)
+
+
+def nulls(leaf: Any) -> Any:
+    """True where an item is NaN or None, shaped like the leaf."""
+    if torch := torch_of(leaf):
+        return torch.isnan(leaf)
+    leaf = np.asarray(leaf)
+    if leaf.dtype.kind in "fc":
+        return np.isnan(leaf)
+    if leaf.dtype.kind in "mM":
+        return np.isnat(leaf)
+    if leaf.dtype.kind == "O":
+        return np.array([item is None or item != item for item in leaf.ravel()], bool).reshape(leaf.shape)
+    return np.zeros(leaf.shape, bool)
+
+
+def as_numpy(leaf: Any) -> Any:
+    """The leaf as an array; a tensor in host memory shares it."""
+    return leaf.detach().cpu().numpy() if torch_of(leaf) else leaf
+
+
+def check_assignable(target: Any, rows: Any, value: Any, path: str) -> None:
+    """Raise unless `rows`, a part of `target`, can be set to `value` without loss in kind (a float in an int, say)."""
+    torch = torch_of(target)
+    if torch:
+        fits = torch.can_cast(value.dtype if torch_of(value) else torch.as_tensor(value).dtype, target.dtype)
+    elif torch_of(value):
+        raise WrongType(f"{path!r} is an array; a tensor cannot be put into it, call to_numpy")
+    elif not target.flags.writeable:
+        raise WrongType(f"{path!r} is read-only, as finished episodes are; copy it first")
+    else:
+        fits = np.can_cast(value.dtype, target.dtype, "same_kind")
+    if not fits:
+        raise WrongType(f"{path!r} holds {target.dtype}; {value.dtype} cannot be put into it without loss")
+    wanted, shape = tuple(rows.shape), tuple(value.shape)
+    try:
+        fits = np.broadcast_shapes(wanted, shape) == wanted
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ShapeMismatch(f"{path!r}: {list(shape)} cannot be put into rows of shape {list(wanted)}")
+
+
+def put(target: Any, rows: Any, value: Any) -> None:
+    """`target[rows] = value`."""
+    torch = torch_of(target)
+    target[rows] = torch.as_tensor(value, dtype=target.dtype, device=target.device) if torch else value

@@ -1,0 +1,145 @@
+"""Typed views of a `Batch`: what an algorithm needs to find in one, as Protocols that are really checked.
+
+`batch.require(RolloutBatch)` returns the batch itself, typed as the view, or raises an error that names every column
+that is missing or of the wrong kind. A view of one's own is a Protocol with annotations, made at the top of a module; a
+field whose type is such a Protocol again is checked inside.
+
+>>> import numpy as np
+>>> from episodes.batch import Batch
+>>> class GoalBatch(ObsBatch, Protocol):
+...     goals: Numbers
+>>> Batch(obs=np.zeros((2, 3)), goals=np.ones(2)).require(GoalBatch).goals
+array([1., 1.])
+>>> Batch(obs=np.zeros((2, 3))).require(GoalBatch)
+Traceback (most recent call last):
+episodes.errors.TrackMismatch: this batch is no GoalBatch: no 'goals'; it has obs
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
+
+from episodes.batch.leaves import numpy_dtype
+from episodes.errors import TrackMismatch, WrongType
+from episodes.tracks import nested
+
+Nested = Annotated[Any, "anything"]  # [B, ...], an array or tensor, or a dict or tuple of them
+Numbers = Annotated[Any, "numbers"]  # [B, ...], one array or tensor
+Flags = Annotated[Any, "booleans"]  # [B], one array or tensor
+
+
+class BatchView(Protocol):
+    """What every view has: a batch's own methods."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Any, /) -> Any: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def keys(self) -> Any: ...
+    def split(self, size: int, **options: Any) -> Iterator[Any]: ...
+    def to_numpy(self) -> Any: ...
+    def to_torch(self, dtype: Any = None, device: Any = None) -> Any: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+class ObsBatch(BatchView, Protocol):
+    """What a policy is called with."""
+
+    obs: Nested
+
+
+class RolloutBatch(ObsBatch, Protocol):
+    """Transitions."""
+
+    new_obs: Nested
+    actions: Nested
+    rewards: Numbers
+    terminateds: Flags
+    truncateds: Flags
+
+
+class BatchWithReturns(ObsBatch, Protocol):
+    """Steps with their discounted rewards to go."""
+
+    actions: Nested
+    returns_to_go: Numbers
+
+
+class BatchWithAdvantages(ObsBatch, Protocol):
+    """Steps with advantages and the targets of a value function."""
+
+    actions: Nested
+    advantages: Numbers
+    value_targets: Numbers
+
+
+class ActStateBatch(BatchView, Protocol):
+    """Actions of a recurrent policy with its state after them."""
+
+    actions: Nested
+    state_out: Nested
+
+
+class ModelOutputBatch(BatchView, Protocol):
+    """Inputs of the action distribution."""
+
+    action_dist_inputs: Numbers
+
+
+class DistBatch(ModelOutputBatch, Protocol):
+    """Actions drawn from a distribution, with its inputs and their log-probabilities."""
+
+    actions: Nested
+    action_logp: Numbers
+
+
+class PrioBatch(BatchView, Protocol):
+    """Draws of a prioritized replay: importance weights, and the indices to update."""
+
+    weights: Numbers
+    indices: Numbers
+
+
+def check_view(columns: Mapping[str, Any], view: type) -> None:
+    """Raise `TrackMismatch` unless the columns have what the view's annotations ask for."""
+    problems = _problems(columns, view, "")
+    if problems:
+        there = ", ".join(nested.flatten(dict(columns))) or "nothing"
+        raise TrackMismatch(f"this batch is no {view.__name__}: {'; '.join(problems)}; it has {there}")
+
+
+@functools.cache
+def _fields(view: type) -> dict[str, Any]:
+    try:
+        return get_type_hints(view, include_extras=True)
+    except NameError as error:
+        raise WrongType(
+            f"the fields of {view.__name__} cannot be read ({error}); define it at the top of a module"
+        ) from error
+
+
+def _problems(columns: Mapping[str, Any], view: type, prefix: str) -> list[str]:
+    problems = []
+    for name, wanted in _fields(view).items():
+        path = f"{prefix}{name}"
+        if name not in columns:
+            problems.append(f"no {path!r}")
+        elif getattr(wanted, "_is_protocol", False):
+            inner = columns[name]
+            is_dict = isinstance(inner, dict)
+            problems += _problems(inner, wanted, f"{path}/") if is_dict else [f"{path!r} is not nested"]
+        elif get_origin(wanted) is Annotated:
+            problems += _kind_problem(columns[name], get_args(wanted)[1], path)
+    return problems
+
+
+def _kind_problem(value: Any, kind: str, path: str) -> list[str]:
+    """What keeps the value from being of this kind, if anything."""
+    if kind not in ("numbers", "booleans"):
+        return []
+    if not nested.is_leaf(value):
+        return [f"{path!r} is nested, not {kind}"]
+    dtype = numpy_dtype(value)
+    good = dtype.kind == "b" if kind == "booleans" else dtype.kind in "biufc"
+    return [] if good else [f"{path!r} is {dtype}, not {kind}"]

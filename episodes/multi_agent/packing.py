@@ -1,0 +1,154 @@
+"""Multi-agent episodes as packs: their agents' episodes, each with its clock, and back again whole.
+
+What is more than a single-agent episode (clocks, pending steps, what belongs to no agent) travels in the agents'
+`custom_data` under one key, as numbers, strings and arrays. So these packs go wherever packs go: into a dataset file,
+over a socket, through pickles, into a replay buffer or a learner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import InvalidArgument, TrackMismatch
+from episodes.multi_agent.episode import MultiAgentEpisode
+from episodes.multi_agent.timeline import AgentTimeline
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
+from episodes.tracks.infos import Infos
+from episodes.tracks.infos.kinds import ListInfos
+
+__all__ = ["pack_agents", "unpack_agents"]
+
+KEY = "multi_agent"  # of `custom_data`
+
+_PENDING = ("phase", "action", "extra", "reward", "ended_at")
+_HEADER = {  # attribute -> argument of `_make`
+    "id_": "id_",
+    "env_t_started": "env_t_started",
+    "env_t": "env_t",
+    "lookback": "lookback",
+    "missing_final_observation": "missing_final_observation",
+    "is_terminated": "terminated",
+    "is_truncated": "truncated",
+    "custom_data": "custom_data",
+    "_modules": "modules",
+    "_loose_infos": "loose_infos",
+    "_apart": "apart",
+    "_departed": "departed",
+}
+
+
+def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
+    """The episodes of all agents, one pack for each schema (keys, shapes, dtypes, spaces) among them.
+
+    The episodes stay as they are; in the packs all are finalized. Agents that look alike share a pack, whatever
+    episode they come from, so episodes of like agents are one pack.
+
+    Errors: `InvalidArgument` for an episode without agents, of which nothing would be left.
+    """
+    groups: list[tuple[Any, list[SingleAgentEpisode]]] = []
+    for index, episode in enumerate(episodes):
+        if not episode.agent_ids:
+            raise InvalidArgument(f"episode {episode.id_} has no agents, and cannot be packed; leave it out")
+        for place, line in enumerate(episode._lines.values()):
+            own = _finished(line.episode)
+            own.custom_data[KEY] = _record(episode, line, index, place)
+            schema = _schema(own)
+            alike = next((group for known, group in groups if known == schema), None)
+            if alike is None:
+                groups.append((schema, alike := []))
+            alike.append(own)
+    return [EpisodePack.from_episodes(group) for _, group in groups]
+
+
+def unpack_agents(packs: Sequence[EpisodePack]) -> list[MultiAgentEpisode]:
+    """The multi-agent episodes of `pack_agents`, finalized, in their order; their agents' arrays are views.
+
+    Modules stay as they are recorded; the mapping function of an episode that goes on is not packed.
+
+    Errors: `TrackMismatch` for an episode of which an agent is missing, or a pack of other episodes.
+    """
+    agents: dict[Any, dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]] = {}
+    for pack in packs:
+        for own in pack:
+            record = own.custom_data.pop(KEY, None)
+            if record is None:
+                raise TrackMismatch(
+                    f"episode {own.id_} is of no multi-agent episode: it has no custom_data[{KEY!r}]; give packs of "
+                    "pack_agents"
+                )
+            whole = record["index"], own.multi_agent_episode_id, record["env_t_started"]
+            agents.setdefault(whole, {})[record["place"]] = (own, record)
+    return [_episode_of(agents[whole]) for whole in sorted(agents, key=lambda whole: whole[0])]
+
+
+def _record(episode: MultiAgentEpisode, line: AgentTimeline, index: int, place: int) -> dict[str, Any]:
+    """What is to be known of an agent beside its own episode; of the episode too, with the first agent."""
+    record = {name: getattr(line, name) for name in _PENDING}
+    record |= {"seen": np.array(line.seen, np.int64), "acted": np.array(line.acted, np.int64)}
+    record |= {"index": index, "place": place, "env_t_started": episode.env_t_started}
+    if place == 0:
+        header = {name: getattr(episode, name) for name in _HEADER}
+        record["episode"] = header | {"num_agents": len(episode._lines)}
+    return record
+
+
+def _finished(own: SingleAgentEpisode) -> SingleAgentEpisode:
+    """A finalized episode of the same data; `own` stays as it is."""
+    observations, actions, rewards, extra = own.arrays()
+    return own._derived(
+        observations=observations,
+        actions=actions,
+        rewards=rewards,
+        infos=own.infos if isinstance(own.infos, Infos) else ListInfos.of(own.infos),
+        extra_model_outputs=dict(extra),
+        lookback=own.lookback,
+        t_started=own.t_started,
+        terminated=own.is_terminated,
+        truncated=own.is_truncated,
+    )
+
+
+def _schema(own: SingleAgentEpisode) -> Any:
+    """Equal for episodes that go into one pack without loss."""
+    columns = {"observations": own.observations, "actions": own.actions, "rewards": own.rewards}
+    columns |= {("extra_model_outputs", key): track for key, track in own.extra_model_outputs.items()}
+    leaves = {
+        (name, path): (leaf.shape[1:], leaf.dtype)
+        for name, track in columns.items()
+        for path, leaf in nested.flatten(track.items_or_arrays()).items()
+    }
+    return leaves, own.observation_space, own.action_space
+
+
+def _episode_of(agents: dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]) -> MultiAgentEpisode:
+    example = next(iter(agents.values()))[0].multi_agent_episode_id
+    header = dict(agents[0][1]["episode"]) if 0 in agents else {"num_agents": None}
+    if header.pop("num_agents") != len(agents):
+        raise TrackMismatch(f"multi-agent episode {example}: not all of its agents are in the packs; give all of them")
+    lines: dict[Any, AgentTimeline] = {}
+    for place in sorted(agents):
+        own, record = agents[place]
+        lines[own.agent_id] = line = AgentTimeline(own, _clock(record["seen"]), _clock(record["acted"]))
+        for name in _PENDING:
+            setattr(line, name, record[name])
+    attributes = {_HEADER[name]: value for name, value in header.items()}
+    spaces = {agent_id: line.episode.observation_space for agent_id, line in lines.items()}
+    action_spaces = {agent_id: line.episode.action_space for agent_id, line in lines.items()}
+    return MultiAgentEpisode._make(
+        **attributes,
+        lines=lines,
+        is_numpy=True,
+        observation_space=spaces if any(space is not None for space in spaces.values()) else None,
+        action_space=action_spaces if any(space is not None for space in action_spaces.values()) else None,
+    )
+
+
+def _clock(times: Any) -> np.ndarray:
+    clock = np.array(times, np.int64)
+    clock.flags.writeable = False
+    return clock

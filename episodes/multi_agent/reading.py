@@ -1,0 +1,342 @@
+"""Reading a multi-agent episode: from env steps (or agents' own steps) to items. Pure functions over timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from episodes.errors import InvalidArgument, StepOutOfRange
+from episodes.multi_agent import clock
+from episodes.multi_agent.clock import MISSING
+from episodes.multi_agent.timeline import WAITS, AgentTimeline
+from episodes.tracks import ArrayTrack, ListTrack, indexing, nested, reading
+from episodes.tracks.filling import fill_like
+from episodes.tracks.indexing import Indices
+from episodes.tracks.infos import Infos
+from episodes.tracks.spaces import dtypes_of, one_hot
+from episodes.tracks.track import Track, stack_items
+
+
+class Column(NamedTuple):
+    """One track of one agent, with the env steps of its items and the item that waits, if one does."""
+
+    track: Track | Infos | list[Any]
+    times: Sequence[int]
+    lookback: int
+    waiting: tuple[Any, ...]  # the pending item, which comes after the track's last
+    space: spaces.Space | None
+
+    @property
+    def num_items(self) -> int:
+        """All items, the lookback's and the pending one included."""
+        return len(self.times)
+
+    @property
+    def num_steps(self) -> int:
+        """The items from step 0 on, the pending one not counted."""
+        return len(self.times) - self.lookback - len(self.waiting)
+
+
+def observations_of(line: AgentTimeline) -> Column:
+    """The agent's observations."""
+    own = line.episode
+    return Column(own.observations, line.seen, own.lookback, (), own.observation_space)
+
+
+def infos_of(line: AgentTimeline) -> Column:
+    """The agent's infos."""
+    own = line.episode
+    return Column(own.infos, line.seen, own.lookback, (), None)
+
+
+def actions_of(line: AgentTimeline) -> Column:
+    """The agent's actions, at the env steps at which it acted."""
+    own = line.episode
+    waiting = (line.action,) if line.phase == WAITS else ()
+    return Column(own.actions, line.acted, own.lookback, waiting, own.action_space)
+
+
+def rewards_of(line: AgentTimeline) -> Column:
+    """The agent's rewards, at the env steps of the actions that they reward."""
+    own = line.episode
+    waiting = (0.0 if line.reward is None else line.reward,) if line.phase == WAITS else ()
+    return Column(own.rewards, line.acted, own.lookback, waiting, None)
+
+
+def outputs_of(key: str) -> Callable[[AgentTimeline], Column | None]:
+    """A function that gives an agent's extra model output of that key; None when it has none."""
+
+    def column(line: AgentTimeline) -> Column | None:
+        own = line.episode
+        track = own.extra_model_outputs.get(key)
+        waiting = (line.extra[key],) if line.phase == WAITS and line.extra and key in line.extra else ()
+        if track is None or not (track.total or waiting):
+            nothing = ArrayTrack(np.zeros(0)) if own.is_numpy else ListTrack()
+            return Column(nothing, line.acted, 0, waiting, None) if waiting else None
+        return Column(track, line.acted, own.lookback, waiting, None)
+
+    return column
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a getter is asked for."""
+
+    name: str
+    indices: Indices
+    env_steps: bool
+    neg_index_as_lookback: bool
+    fill: Any
+    one_hot_discrete: bool = False
+
+    @property
+    def is_single(self) -> bool:
+        """True when one item is asked for, not a batch."""
+        return isinstance(self.indices, (int, np.integer))
+
+
+class EnvSteps(NamedTuple):
+    """The env steps that a request means."""
+
+    wanted: int | range | list[int]
+    origin: int  # the earliest one within reach
+
+
+def env_steps_of(request: Request, chunk: tuple[int, int], size: int) -> EnvSteps:
+    """The env steps of a request: within the chunk, unless they are to be filled.
+
+    Args:
+        chunk: the env step at which the chunk begins, and its lookback in env steps.
+        size: how many env steps from the chunk's step 0 on have items.
+    """
+    begin, lookback = chunk
+    origin, total, indices, neg = begin - lookback, lookback + size, request.indices, request.neg_index_as_lookback
+    if indices is None:
+        return EnvSteps(range(begin, begin + size), origin)
+    if isinstance(indices, slice):
+        span = indexing.span_of(indices, lookback, size, neg)
+        if request.fill is None:
+            span = range(*indexing.clip(span, total).indices(total))
+        return EnvSteps(range(origin + span.start, origin + span.stop, span.step), origin)
+    if isinstance(indices, (int, np.integer)):
+        position = indexing.position_of(int(indices), lookback, size, neg)
+        if request.fill is None and not 0 <= position < total:
+            raise indexing.out_of_range(request.name, indices, lookback, size)
+        return EnvSteps(origin + position, origin)
+    array = indexing.as_index_array(indices)
+    positions = indexing.positions_of(array, lookback, size, neg)
+    if request.fill is None:
+        indexing.check_positions(request.name, array, positions, lookback, size)
+    return EnvSteps((positions + origin).tolist(), origin)
+
+
+def by_env_step(request: Request, column: Column, steps: EnvSteps) -> tuple[Any, ...]:
+    """The item or batch of one agent at the env steps, in a tuple; an empty one when it has nothing there."""
+    wanted, origin = steps
+    if isinstance(wanted, int):
+        row = clock.row_at(column.times, wanted) if wanted >= origin else MISSING
+        return (item_at(request, column, row),) if row != MISSING or request.fill is not None else ()
+    if request.fill is not None:
+        return (filled(request, column, _aligned_rows(column, wanted, origin)),)
+    if isinstance(wanted, range) and wanted.step == 1:
+        first, stop = clock.rows_between(column.times, wanted.start, wanted.stop)
+        return (batch_at(request, column, range(first, stop)),) if stop > first else ()
+    rows = [row for row in clock.rows_of(column.times, wanted, origin) if row != MISSING]
+    return (batch_at(request, column, rows),) if rows else ()
+
+
+def _aligned_rows(column: Column, wanted: range | list[int], origin: int) -> list[int]:
+    """The row of each env step wanted, `MISSING` where the agent has none."""
+    if not isinstance(wanted, range) or wanted.step != 1:
+        return clock.rows_of(column.times, wanted, origin)
+    rows = [MISSING] * len(wanted)
+    first, stop = clock.rows_between(column.times, max(wanted.start, origin), wanted.stop)
+    for row in range(first, stop):
+        rows[column.times[row] - wanted.start] = row
+    return rows
+
+
+def by_agent_step(request: Request, column: Column) -> tuple[Any, ...]:
+    """The item or batch of one agent at its own steps, in a tuple; an empty one when there is nothing.
+
+    `None` means the steps that are complete; other indices may mean the pending one, as the last.
+    """
+    rows = _own_rows(request, column)
+    if isinstance(rows, int):
+        return (item_at(request, column, rows if 0 <= rows < column.num_items else MISSING),)
+    if not len(rows):
+        return ()
+    if request.fill is None:
+        return (batch_at(request, column, rows),)
+    return (filled(request, column, [row if 0 <= row < column.num_items else MISSING for row in rows]),)
+
+
+def _own_rows(request: Request, column: Column) -> int | range | list[int]:
+    """The rows that indices of the agent's own steps mean; all of them there, unless they are to be filled."""
+    indices, neg, lookback = request.indices, request.neg_index_as_lookback, column.lookback
+    size = column.num_items - lookback
+    if indices is None:
+        return range(lookback, lookback + column.num_steps)
+    if isinstance(indices, slice):
+        span = indexing.span_of(indices, lookback, size, neg)
+        return (
+            span if request.fill is not None else range(*indexing.clip(span, lookback + size).indices(lookback + size))
+        )
+    if isinstance(indices, (int, np.integer)):
+        row = indexing.position_of(int(indices), lookback, size, neg)
+        if request.fill is None and not 0 <= row < column.num_items:
+            raise indexing.out_of_range(request.name, indices, lookback, size)
+        return row
+    array = indexing.as_index_array(indices)
+    rows = indexing.positions_of(array, lookback, size, neg)
+    if request.fill is None:
+        indexing.check_positions(request.name, array, rows, lookback, size)
+    return rows.tolist()
+
+
+# --- items of one column -------------------------------------------------------------------------------------
+
+
+def item_at(request: Request, column: Column, row: int) -> Any:
+    """The item of a row of the column; what fills in for it where it is missing."""
+    if row == MISSING:
+        stand_in = filled(request, column, [MISSING])
+        return nested.take(stand_in, 0) if _is_array(column) else stand_in[0]
+    item = _item(column, row)
+    if request.one_hot_discrete:
+        return nested.take(one_hot(_stacked(column, [item]), column.space), 0)
+    return item
+
+
+def batch_at(request: Request, column: Column, rows: range | list[int]) -> Any:
+    """The items of rows that are all there: a list while the episode grows, arrays once it is finalized."""
+    batch = _arrays(column, rows) if _is_array(column) else _items(column, rows)
+    if not request.one_hot_discrete:
+        return batch
+    if _is_array(column):
+        return one_hot(batch, column.space)
+    return reading.unstacked(one_hot(_stacked(column, batch), column.space), len(batch))
+
+
+def filled(request: Request, column: Column, rows: Sequence[int]) -> Any:
+    """The items of the rows, with `request.fill` in the item's shape and dtype where a row is missing."""
+    fill = request.fill
+    if type(column.track) is not ArrayTrack and not request.one_hot_discrete:
+        is_info = not isinstance(column.track, ListTrack)
+        stand_in = fill if is_info else fill_like(_items(column, range(column.num_items)), fill)
+        return [stand_in if row == MISSING else _item(column, row) for row in rows]
+    there = [row for row in rows if row != MISSING] or list(range(min(column.num_items, 1)))
+    if not there:  # nothing tells the item's shape: the space does, where there is one
+        return [fill] * len(rows) if not _is_array(column) else _filled_empty(column, fill, len(rows))
+    items = batch_at(request, column, there)
+    arrays = items if _is_array(column) else nested.stack(items)
+    compact = np.cumsum(np.array(rows) != MISSING) - 1
+    compact[np.array(rows) == MISSING] = MISSING
+    answer = ArrayTrack(arrays).get_at(compact, fill)
+    return answer if _is_array(column) else reading.unstacked(answer, len(rows))
+
+
+def _filled_empty(column: Column, fill: Any, size: int) -> Any:
+    return column.track.get_at(np.full(size, MISSING), fill)  # type: ignore[union-attr]
+
+
+def _is_array(column: Column) -> bool:
+    return type(column.track) is ArrayTrack
+
+
+def _item(column: Column, row: int) -> Any:
+    track = column.track
+    pending = row - (column.num_items - len(column.waiting))
+    if pending >= 0:
+        return column.waiting[pending]
+    if type(track) is ListTrack:
+        return track.items[row]
+    if type(track) is ArrayTrack:
+        return nested.take(track.data, row)
+    return track[row]  # type: ignore[index]
+
+
+def _items(column: Column, rows: range | list[int]) -> list[Any]:
+    track, waiting = column.track, column.waiting
+    if not isinstance(rows, range) or rows.step != 1:
+        return [_item(column, row) for row in rows]
+    there = track.items[rows.start : rows.stop] if type(track) is ListTrack else list(track[rows.start : rows.stop])
+    return [*there, *waiting] if len(there) < len(rows) else there
+
+
+def _arrays(column: Column, rows: range | list[int]) -> Any:
+    data = column.track.data  # type: ignore[union-attr]
+    num_done = column.num_items - len(column.waiting)
+    if isinstance(rows, range) and rows.step == 1 and rows.stop <= num_done:
+        return nested.take(data, slice(rows.start, rows.stop))
+    if column.waiting and max(rows) >= num_done:
+        pending = _stacked(column, list(column.waiting))
+        data = nested.concatenate([data, pending]) if num_done else pending
+    return nested.take(data, np.array(rows, np.int64))
+
+
+def _stacked(column: Column, items: list[Any]) -> Any:
+    """Items as nested arrays, of the space's dtypes where there is one."""
+    return stack_items(items, "track", 0, dtypes_of(column.space))
+
+
+def newest_or_at(lines: Iterable[tuple[Any, AgentTimeline]], t: int) -> dict[Any, Any]:
+    """The observations of one env step: what `per_agent` gives for one index, on the shortest way."""
+    answers = {}
+    for agent_id, line in lines:
+        times = line.seen
+        row = len(times) - 1 if times[-1] == t else clock.row_at(times, t)
+        if row != MISSING:
+            track = line.episode.observations
+            answers[agent_id] = track.items[row] if type(track) is ListTrack else track.get(row - track.lookback, True)
+    return answers
+
+
+# --- answers -------------------------------------------------------------------------------------------------
+
+
+def per_agent(
+    request: Request, columns: Iterable[tuple[Any, Column | None]], chunk: tuple[int, int], size: int
+) -> dict[Any, Any]:
+    """The item or batch of each agent that has one."""
+    steps = env_steps_of(request, chunk, size) if request.env_steps else None
+    answers = {}
+    for agent_id, column in columns:
+        if column is None:
+            continue
+        try:
+            found = by_agent_step(request, column) if steps is None else by_env_step(request, column, steps)
+        except StepOutOfRange as error:
+            raise StepOutOfRange(f"agent {agent_id!r}: {error}") from None
+        if found:
+            answers[agent_id] = found[0]
+    return answers
+
+
+def per_env_step(
+    request: Request, columns: Iterable[tuple[Any, Column | None]], chunk: tuple[int, int], size: int
+) -> list[dict[Any, Any]]:
+    """One dict for each env step, of the agents that have an item there (all of them with a fill)."""
+    wanted, origin = env_steps_of(request, chunk, size)
+    if isinstance(wanted, int) or not request.env_steps:
+        raise InvalidArgument(
+            "return_list=True gives one dict for each env step of a range: give a slice, a list or None, by env steps"
+        )
+    answers: list[dict[Any, Any]] = [{} for _ in wanted]
+    for agent_id, column in columns:
+        if column is None:
+            continue
+        rows = _aligned_rows(column, wanted, origin)
+        places = [i for i, row in enumerate(rows) if row != MISSING or request.fill is not None]
+        if not places:
+            continue
+        picked = [rows[i] for i in places]
+        batch = filled(request, column, picked) if request.fill is not None else batch_at(request, column, picked)
+        items = reading.unstacked(batch, len(picked)) if _is_array(column) else batch
+        for i, item in zip(places, items, strict=True):
+            answers[i][agent_id] = item
+    return answers

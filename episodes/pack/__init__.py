@@ -1,0 +1,7 @@
+"""Many episodes as one set of columns."""
+
+from __future__ import annotations
+
+from episodes.pack.pack import EpisodePack
+
+__all__ = ["EpisodePack"]

@@ -1,0 +1,8 @@
+"""Rows of vector environments into packs."""
+
+from __future__ import annotations
+
+from episodes.recorder.ongoing import OngoingEpisodes
+from episodes.recorder.recorder import VectorRecorder
+
+__all__ = ["VectorRecorder", "OngoingEpisodes"]

@@ -1,0 +1,377 @@
+"""`VectorRecorder`: the rows of a vector environment become an `EpisodePack`.
+
+One row a vector step is copied into preallocated blocks; nothing is done per environment until `take` lays the rows
+out env after env, with one gather a track. Endings need no work while stepping: numpy finds them when asked.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.pack import EpisodePack
+from episodes.pack.pack import random_ids
+from episodes.recorder.autoreset import checked_mode, final_observations_of
+from episodes.recorder.chunk_layout import Chunks, find_chunks
+from episodes.recorder.ongoing import OngoingEpisodes
+from episodes.recorder.row_blocks import gather
+from episodes.recorder.rows import RecordedRows
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
+from episodes.tracks.infos import Infos
+from episodes.tracks.infos.kinds import EmptyInfos, VectorInfos
+
+_NONE = np.zeros(0, np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class LastObservations:
+    """True last observations of episodes whose row already holds the next episode's first."""
+
+    row: int
+    envs: np.ndarray  # [k] int, ascending
+    observations: Any  # nested arrays [k, ...]
+    info: dict[str, Any]  # the vector environment's
+
+
+@dataclass(frozen=True, slots=True)
+class ResetInfo:
+    """The vector info of a reset that replaced observations of a row."""
+
+    row: int
+    envs: np.ndarray  # [k] int
+    info: dict[str, Any]
+
+
+class VectorRecorder:
+    """Records the rows of `num_envs` environments; `take` returns what was recorded as finished chunks.
+
+    Args:
+        observation_space: of one environment; its dtypes are the tracks'. Likewise `action_space`.
+        autoreset_mode: how the vector environment goes on after an ending (`gymnasium.vector.AutoresetMode`).
+        len_lookback_buffer: how many items from before its first step a continued chunk brings along.
+
+    `NEXT_STEP`: the row after an ending is the reset observation and no step. `SAME_STEP`: the returned row belongs
+    to the next episode, the true last observation is in `infos["final_obs"]`. `DISABLED`: `reset` with the mask of
+    the environments that were reset, before the next `step`.
+
+    A call that raises leaves what was recorded as it was. Rows are copied; vector infos are kept as they are.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        observation_space: spaces.Space | None = None,
+        action_space: spaces.Space | None = None,
+        *,
+        autoreset_mode: AutoresetMode | str,
+        len_lookback_buffer: int = 0,
+    ) -> None:
+        if num_envs < 1 or len_lookback_buffer < 0:
+            raise InvalidArgument(f"num_envs={num_envs}, len_lookback_buffer={len_lookback_buffer}: give >= 1 and >= 0")
+        self.num_envs = num_envs
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.autoreset_mode = checked_mode(autoreset_mode)
+        self.len_lookback_buffer = len_lookback_buffer
+        self.episodes = OngoingEpisodes(self)
+        self.taken_envs = _NONE  # of the chunks of the last take
+        self._rows = RecordedRows(num_envs, observation_space, action_space)
+        self._history = len_lookback_buffer  # rows before the base row that a take keeps
+        self._base = 0  # the newest row at the last take
+        self._base_ages = np.zeros(num_envs, np.int64)
+        self._ids = np.full(num_envs, "", "U32")  # of the episodes that go on at the base row
+        self._named: dict[tuple[int, int], str] = {}  # (first row, env) -> an id handed out before its chunk is taken
+        self._last_observations: list[LastObservations] = []
+        self._reset_infos: list[ResetInfo] = []
+        self._ages = np.zeros(num_envs, np.int64)
+        self._num_aged = 0  # rows that the ages know of
+        self._resets_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        self._resets_next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
+        self._steps_on = self.autoreset_mode is not AutoresetMode.DISABLED
+
+    # --- recording ---------------------------------------------------------------------------------------------
+
+    def reset(
+        self, observations: Any, infos: dict[str, Any] | None = None, reset_mask: np.ndarray | None = None
+    ) -> None:
+        """Begin new episodes with the observations [N, ...], in all environments or in those of the bool mask [N].
+
+        An episode that was going on there stops: as it ended if its last step was an ending, as a cut chunk if not.
+        """
+        mask = self._checked_mask(reset_mask)
+        if self._rows.num_rows:
+            self._replace_newest(observations, infos or {}, mask)
+        elif mask.all():
+            self._rows.begin(observations, infos or {})
+            self._num_aged = 1
+        else:
+            raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
+
+    def _checked_mask(self, reset_mask: np.ndarray | None) -> np.ndarray:
+        if reset_mask is None:
+            return np.ones(self.num_envs, bool)
+        mask = np.asarray(reset_mask)
+        if mask.dtype != bool or mask.shape != (self.num_envs,):
+            raise InvalidArgument(f"reset_mask is {mask.dtype} {mask.shape}; give bool ({self.num_envs},)")
+        return mask
+
+    def _replace_newest(self, observations: Any, info: dict[str, Any], mask: np.ndarray) -> None:
+        """Put the newest observations of the environments aside (if they end a step) and the reset ones in place."""
+        at, envs = self._rows.num_rows - 1, np.flatnonzero(mask)
+        ages = self.ages
+        ended = np.flatnonzero(mask & (ages > 0)) if at > self._base else envs[:0]
+        last = gather(self._rows.observations, at * self.num_envs + ended)
+        self._rows.replace_observations(at, envs, observations)
+        if len(ended):
+            self._last_observations.append(LastObservations(at, ended, last, self._rows.infos[at]))
+        if info or self._rows.infos[at]:
+            self._reset_infos.append(ResetInfo(at, envs, info))
+        self._rows.mark_replaced(at, mask)
+        ages[envs] = 0
+        if at == self._base:
+            self._base_ages[envs] = 0
+            self._ids[envs] = ""
+        for env in envs.tolist() if self._named else ():
+            self._named.pop((at, env), None)
+
+    def step(
+        self,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        terminateds: np.ndarray,
+        truncateds: np.ndarray,
+        infos: dict[str, Any] | None = None,
+        extra_model_outputs: Mapping[str, Any] | None = None,
+        *,
+        final_observations: Any = None,
+    ) -> None:
+        """Record a vector step: what `step` of the environment returned, [N, ...] each, and the actions it got.
+
+        Args:
+            final_observations: the true last observations [k, ...] of the k environments that are done, in order,
+                when they are not the ones in `infos["final_obs"]` (same-step autoreset only).
+        """
+        rows = self._rows
+        at = rows.num_rows
+        if not at:
+            raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
+        if not self._steps_on:
+            self._check_all_reset()
+        infos = infos or {}
+        row = [observations, actions, rewards, terminateds, truncateds]
+        rows.write(at, row, extra_model_outputs or {}, self._base)
+        if self._resets_same_step:
+            self._keep_last_observations(at, infos, final_observations)
+        rows.commit(infos)
+
+    def _check_all_reset(self) -> None:
+        waiting = self._rows.waiting(self._rows.num_rows - 1)
+        if np.count_nonzero(waiting):
+            raise EpisodeStateError(
+                f"step, but episodes of environments {np.flatnonzero(waiting).tolist()} have ended and autoreset is "
+                "disabled; reset them and call reset(observations, infos, reset_mask)"
+            )
+
+    def _keep_last_observations(self, at: int, infos: dict[str, Any], final_observations: Any) -> None:
+        done = self._rows.done(at)
+        if not np.count_nonzero(done):
+            return
+        envs = np.flatnonzero(done)
+        if final_observations is None:
+            final_observations = final_observations_of(infos, envs)
+        last = self._rows.fitted_observations(final_observations, len(envs))
+        self._last_observations.append(LastObservations(at, envs, last, infos.get("final_info") or {}))
+        self._rows.mark_replaced(at, done)
+
+    # --- the ongoing episodes ------------------------------------------------------------------------------------
+
+    @property
+    def ages(self) -> np.ndarray:
+        """Steps so far [N] of the ongoing episodes; one that ended counts on until its reset."""
+        rows, ages = self._rows, self._ages
+        for at in range(self._num_aged, rows.num_rows):
+            ages += 1
+            if self._resets_next_step:
+                ages[rows.waiting(at - 1)] = 0
+            ages[rows.replaced.data[at]] = 0
+        self._num_aged = rows.num_rows
+        return ages
+
+    def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
+        """See `OngoingEpisodes.recent`."""
+        if num_items < 1:
+            raise InvalidArgument(f"recent({track!r}, {num_items}): give at least 1")
+        self._history = max(self._history, num_items - 1)
+        return self._rows.recent(track, num_items, self.ages)
+
+    def ongoing(self, env: int) -> SingleAgentEpisode:
+        """The ongoing chunk of an environment as it is now, with all the lookback there is."""
+        last, age = self._rows.num_rows - 1, int(self.ages[env])
+        length = min(age, last - self._base)
+        lookback = min(age - length, self._rows.lookback_at(self._base))
+        one = (np.array([number]) for number in (env, last, length, lookback))
+        return self._pack(Chunks(*one), name=True)[0]
+
+    def ended(self) -> EpisodePack:
+        """The chunks whose episodes ended with the newest step."""
+        last = self._rows.num_rows - 1
+        envs = np.flatnonzero(self._rows.done(last)) if last > self._base else _NONE
+        chunks = self._find_chunks(envs)
+        chunks = chunks.select(chunks.last_rows == last)
+        return self._pack(replace(chunks, envs=envs[chunks.envs]), name=True)
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps of environments were recorded since the last take."""
+        rows, last = self._rows, self._rows.num_rows - 1
+        steps = max(last - self._base, 0) * self.num_envs
+        return steps - int(np.count_nonzero(rows.waiting(slice(self._base, last)))) if self._resets_next_step else steps
+
+    # --- taking --------------------------------------------------------------------------------------------------
+
+    def take(self) -> EpisodePack:
+        """The chunks recorded since the last take, environment after environment, finalized.
+
+        Ongoing episodes that have a step come as cut chunks; they go on in the next take with the same id, their
+        `t_started`, and `len_lookback_buffer` items of lookback.
+        """
+        if not self._rows.num_rows:
+            raise EpisodeStateError("take before the reset; call reset(observations, infos) first")
+        chunks = self._find_chunks(slice(None))
+        pack = self._pack(chunks)
+        self.taken_envs = chunks.envs
+        if self._rows.num_rows - 1 > self._base:
+            self._go_on(chunks, pack)
+        return pack
+
+    def forget(self) -> None:
+        """Drop what was recorded since the last take, when somebody else keeps it; ongoing episodes go on."""
+        passed = self._rows.num_rows - 1 - self._base
+        if passed > 0:
+            ages = self.ages
+            ids = np.where(ages < passed, "", self._ids)
+            for (row, env), id_ in self._named.items():
+                if row == self._base + passed - ages[env]:
+                    ids[env] = id_
+            self._move_on(ages.copy(), ids)
+
+    def _find_chunks(self, envs: Any) -> Chunks:
+        span = slice(self._base, self._rows.num_rows)
+        room = np.minimum(self._base_ages, min(self.len_lookback_buffer, self._rows.lookback_at(self._base)))
+        return find_chunks(
+            self._rows.done(span)[:, envs],
+            self._rows.replaced.data[span, envs],
+            room[envs],
+            base=self._base,
+            resets_next_step=self._resets_next_step,
+        )
+
+    def _pack(self, chunks: Chunks, name: bool = False) -> EpisodePack:
+        num_envs, rows = self.num_envs, self._rows
+        index = chunks.observation_index(num_envs)
+        last = chunks.last_rows * num_envs + chunks.envs
+        stepped = chunks.lengths > 0
+        moved = np.flatnonzero(rows.replaced.gather(last) & stepped) if rows.any_replaced else _NONE
+        ends = found = None
+        observations = gather(rows.observations, index)
+        if len(moved):
+            ends = (chunks.lengths + chunks.lookbacks + 1).cumsum()[moved] - 1
+            found, finals = self._finals(last[moved])
+            nested.map_leaves(lambda leaf, values: leaf.__setitem__(ends, values), observations, finals)
+        actions, rewards, extras = rows.steps(chunks.step_index(num_envs))
+        from_base = chunks.start_rows == self._base
+        return EpisodePack(
+            observations=observations,
+            actions=actions,
+            rewards=rewards,
+            extra_model_outputs=extras,
+            infos=self._infos_at(index, ends, found),
+            lengths=chunks.lengths,
+            lookbacks=chunks.lookbacks,
+            ids=self._ids_of(chunks, from_base, name),
+            t_started=np.where(from_base, self._base_ages[chunks.envs], 0),
+            terminated=rows.terminateds.gather(last) & stepped,
+            truncated=rows.truncateds.gather(last) & stepped,
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+        )
+
+    def _finals(self, keys: np.ndarray) -> tuple[np.ndarray, Any]:
+        """Where the true last observations of row * N + env lie: (the infos' number [k], nested arrays [k, ...])."""
+        kept = self._last_observations
+        all_keys = np.concatenate([one.row * self.num_envs + one.envs for one in kept])
+        numbers = np.repeat(np.arange(len(kept)), [len(one.envs) for one in kept])
+        order = np.argsort(all_keys)
+        at = order[np.searchsorted(all_keys, keys, sorter=order)]
+        return numbers[at], nested.take(nested.concatenate([one.observations for one in kept]), at)
+
+    def _infos_at(self, index: np.ndarray, ends: np.ndarray | None, found: np.ndarray | None) -> Infos:
+        infos = self._rows.infos
+        finals = [one.info for one in self._last_observations]
+        resets = [one.info for one in self._reset_infos]
+        if not (any(infos) or any(finals) or any(resets)):
+            return EmptyInfos(len(index))
+        row_index, env_index = np.divmod(index, self.num_envs)
+        if resets:
+            rows_of = np.repeat(np.arange(len(infos)), self.num_envs)
+            for number, one in enumerate(self._reset_infos, len(infos) + len(finals)):
+                rows_of[one.row * self.num_envs + one.envs] = number
+            row_index = rows_of[index]
+        if found is not None:
+            row_index[ends] = len(infos) + found
+        return VectorInfos([*infos, *finals, *resets], row_index, env_index)
+
+    def _ids_of(self, chunks: Chunks, from_base: np.ndarray, name: bool) -> np.ndarray:
+        """The chunks' ids. `name`: remember those that are new, because the chunks are looked at before a take."""
+        ids = random_ids(len(chunks.envs))
+        at_base = np.flatnonzero(from_base)
+        going_on = self._ids[chunks.envs[at_base]]
+        known = going_on != ""
+        ids[at_base[known]] = going_on[known]
+        if name or self._named:
+            self._use_names(chunks, ids, set(at_base[known].tolist()), name)
+        return ids
+
+    def _use_names(self, chunks: Chunks, ids: np.ndarray, known: set[int], name: bool) -> None:
+        for i, key in enumerate(zip(chunks.start_rows.tolist(), chunks.envs.tolist(), strict=True)):
+            if name and i not in known:
+                self._named.setdefault(key, uuid.uuid4().hex)
+            ids[i] = self._named.get(key, ids[i])
+
+    def _go_on(self, chunks: Chunks, pack: EpisodePack) -> None:
+        last = self._rows.num_rows - 1
+        open_ = np.flatnonzero((chunks.last_rows == last) & ~self._rows.replaced.data[last, chunks.envs])
+        envs = chunks.envs[open_]
+        ages, ids = np.zeros_like(self._base_ages), np.full_like(self._ids, "")
+        ages[envs] = pack.t_started[open_] + chunks.lengths[open_]
+        ids[envs] = pack.ids[open_]
+        self._move_on(ages, ids)
+
+    def _move_on(self, ages: np.ndarray, ids: np.ndarray) -> None:
+        """Move the newest row, and those that lookbacks reach, to the front.
+
+        Args:
+            ages, ids: of the episodes [N] that go on there.
+        """
+        last = self._rows.num_rows - 1
+        self._base_ages, self._ids = ages, ids
+        for (row, env), id_ in self._named.items():
+            if row == last:
+                self._ids[env] = id_
+        self._named.clear()
+        first = max(last - self._history, 0)
+        self._rows.keep(first)
+        self._last_observations.clear()
+        self._reset_infos = [replace(one, row=one.row - first) for one in self._reset_infos if one.row >= first]
+        self._base = last - first
+        self._ages[:] = ages
+        self._num_aged = self._base + 1

@@ -1,0 +1,113 @@
+"""Rows of vector environments, one leaf a block: written a row at a time, read env after env.
+
+A nested track (a `Dict` observation, say) is a nested value of blocks, walked with `nested.map_leaves`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import ShapeMismatch
+from episodes.tracks import nested
+
+
+class RowBlock:
+    """The rows [capacity, N, ...] of one leaf. A row is copied in, so that its owner may use it again.
+
+    The shape [N, ...] is that of the first row. A dtype that is given stays; without one it is the first row's, and
+    widens when a later row needs it.
+    """
+
+    __slots__ = ("data", "dtype", "fixed", "name", "shape")
+
+    def __init__(self, name: str, row: Any, num_envs: int, capacity: int, dtype: Any = None) -> None:
+        row = as_numbers(name, row)
+        if row.shape[:1] != (num_envs,):
+            raise ShapeMismatch(
+                f"{name}: a row has shape {row.shape}; there are {num_envs} environments: give [{num_envs}, ...] "
+                "(items of Text, Sequence, Graph and OneOf spaces become arrays first: FlattenObservations)"
+            )
+        self.name = name
+        self.shape = row.shape
+        self.fixed = dtype is not None
+        self.dtype = row.dtype if dtype is None else np.dtype(dtype)
+        self.data = np.zeros((capacity, *row.shape), self.dtype)
+
+    def put(self, at: int, row: Any) -> None:
+        """Copy a row [N, ...] in. `ShapeMismatch` for another shape, or values that the dtype cannot hold."""
+        if type(row) is not np.ndarray or row.dtype is not self.dtype or row.shape != self.shape:
+            row = self.fitted(row, self.shape)
+        self.data[at] = row
+
+    def fitted(self, rows: Any, shape: tuple[int, ...]) -> np.ndarray:
+        """The rows as an array that can be written here; widens the block when its dtype is not fixed."""
+        rows = as_numbers(self.name, rows)
+        if rows.shape != shape:
+            raise ShapeMismatch(
+                f"{self.name}: a row has shape {rows.shape}, the rows before it have {shape}; give that shape"
+            )
+        if rows.dtype == self.dtype or np.can_cast(rows.dtype, self.dtype):
+            return rows
+        if not self.fixed:
+            self.dtype = np.result_type(self.dtype, rows.dtype)
+            self.data = self.data.astype(self.dtype)
+        elif self.dtype.kind in "iub" and not np.array_equal(rows.astype(self.dtype), rows):
+            raise ShapeMismatch(
+                f"{self.name}: a row of dtype {rows.dtype} does not fit the space's {self.dtype} without loss"
+            )
+        return rows
+
+    def put_envs(self, at: int, envs: np.ndarray, row: Any) -> None:
+        """Copy the environments [k] of a whole row [N, ...] in."""
+        self.data[at, envs] = self.fitted(row, self.shape)[envs]
+
+    def resize(self, capacity: int) -> None:
+        """Make room for `capacity` rows."""
+        data = np.zeros((capacity, *self.shape), self.dtype)
+        data[: len(self.data)] = self.data
+        self.data = data
+
+    def keep(self, start: int, stop: int) -> None:
+        """Move the rows [start, stop) to the front."""
+        self.data[: stop - start] = self.data[start:stop]
+
+    def gather(self, index: np.ndarray) -> np.ndarray:
+        """A copy [k, ...] of the items at row * N + env."""
+        data = self.data
+        return data.reshape(-1, *self.shape[1:]).take(index, axis=0)
+
+
+def as_numbers(name: str, row: Any) -> np.ndarray:
+    """The row as an array of numbers, booleans or strings; `ShapeMismatch` when it is not one."""
+    try:
+        array = np.asarray(row)
+    except ValueError:
+        raise ShapeMismatch(f"{name}: a row is ragged; its items need one shape") from None
+    if array.dtype.kind == "O":
+        raise ShapeMismatch(f"{name}: a row holds {type(row).__name__} objects; give an array of numbers [N, ...]")
+    return array
+
+
+def make_blocks(name: str, row: Any, num_envs: int, capacity: int, dtypes: Any = None) -> Any:
+    """Blocks for rows like this one (nested arrays [N, ...]), nested as it is."""
+    paths = nested.skeleton(row, name)
+    if dtypes is None or not nested.same_structure(row, dtypes):
+        return nested.map_leaves(lambda leaf, path: RowBlock(path, leaf, num_envs, capacity), row, paths)
+    return nested.map_leaves(
+        lambda leaf, path, dtype: RowBlock(path, leaf, num_envs, capacity, dtype), row, paths, dtypes
+    )
+
+
+def put_row(blocks: Any, at: int, row: Any) -> None:
+    """Copy a nested row in, leaf by leaf."""
+    if type(blocks) is RowBlock:
+        blocks.put(at, row)
+    else:
+        nested.map_leaves(lambda block, leaf: block.put(at, leaf), blocks, row)
+
+
+def gather(blocks: Any, index: np.ndarray) -> Any:
+    """The nested arrays [k, ...] of the items at row * N + env."""
+    return nested.map_leaves(lambda block: block.gather(index), blocks)

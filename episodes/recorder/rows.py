@@ -1,0 +1,177 @@
+"""The rows that a recorder holds: one block a leaf, all of the same length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from episodes.errors import TrackMismatch
+from episodes.recorder.row_blocks import RowBlock, gather, make_blocks, put_row
+from episodes.tracks import nested
+from episodes.tracks.spaces import dtypes_of, empty_items
+
+_FIRST_CAPACITY = 32
+
+
+class RecordedRows:
+    """Rows [num_rows, N, ...] of observations, and of the steps that led to them. Row 0 holds no step."""
+
+    def __init__(
+        self, num_envs: int, observation_space: spaces.Space | None, action_space: spaces.Space | None
+    ) -> None:
+        self.num_envs = num_envs
+        self.num_rows = 0
+        self.steps_from = 0  # the rows after this one hold steps with the present extra outputs; -1: row 0 does too
+        self.infos: list[dict[str, Any]] = []
+        self.observations: Any = None
+        self.actions: Any = None
+        self.rewards: Any = None
+        self.extras: dict[str, Any] = {}
+        flags = np.zeros(num_envs, bool)
+        self.terminateds = RowBlock("terminateds", flags, num_envs, _FIRST_CAPACITY, bool)
+        self.truncateds = RowBlock("truncateds", flags, num_envs, _FIRST_CAPACITY, bool)
+        self.replaced = RowBlock("replaced", flags, num_envs, _FIRST_CAPACITY, bool)
+        self._in_order: list[Any] = []  # the tracks as `write` gets them
+        self.any_replaced = False
+        self._capacity = _FIRST_CAPACITY
+        self._observation_dtypes = dtypes_of(observation_space)
+        self._action_space = action_space
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def begin(self, observations: Any, info: dict[str, Any]) -> None:
+        """Write row 0: observations without a step."""
+        blocks = make_blocks("observations", observations, self.num_envs, self._capacity, self._observation_dtypes)
+        put_row(blocks, 0, observations)
+        self.observations = blocks
+        self.commit(info)
+
+    def write(self, at: int, rows: list[Any], extras: Mapping[str, Any], base: int) -> None:
+        """Write row `at` without counting it yet (`commit` does), so that a call that fails changes nothing.
+
+        Args:
+            rows: observations, actions, rewards, terminateds and truncateds, [N, ...] each.
+            base: the newest row at the last take, after which the extra outputs' keys may change.
+        """
+        if at >= self._capacity:
+            self._grow()
+        if self.actions is None or extras.keys() != self.extras.keys():
+            self._start_columns(at, rows[1], rows[2], extras, base)
+        rows += [extras[key] for key in self.extras]
+        for block, row in zip(self._in_order, rows, strict=True):
+            if type(block) is not RowBlock:
+                put_row(block, at, row)
+            elif type(row) is np.ndarray and row.dtype is block.dtype and row.shape == block.shape:
+                block.data[at] = row  # what `put` does, without the call: this is the hot path
+            else:
+                block.put(at, row)
+
+    def commit(self, info: dict[str, Any]) -> None:
+        """Count the row that was written."""
+        self.infos.append(info)
+        self.num_rows += 1
+
+    def _start_columns(self, at: int, actions: Any, rewards: Any, extras: Mapping[str, Any], base: int) -> None:
+        if at - 1 > base:
+            late = [key for key in extras if key not in self.extras]
+            gone = [key for key in self.extras if key not in extras]
+            raise TrackMismatch(
+                f"extra model outputs, row {at}: {late} start late, {gone} stop early; steps between two takes have "
+                "the same keys: take() first"
+            )
+        made = {key: self._blocks(f"extra_model_outputs[{key!r}]", value) for key, value in extras.items()}
+        if self.actions is None:
+            action_blocks = self._blocks("actions", actions, dtypes_of(self._action_space))
+            self.rewards = self._blocks("rewards", rewards)
+            self.actions = action_blocks
+        self.extras = made
+        self.steps_from = at - 1
+        tracks = (self.observations, self.actions, self.rewards, self.terminateds, self.truncateds)
+        self._in_order = [*tracks, *made.values()]
+
+    def _blocks(self, name: str, row: Any, dtypes: Any = None) -> Any:
+        return make_blocks(name, row, self.num_envs, self._capacity, dtypes)
+
+    def _grow(self) -> None:
+        self._capacity *= 2
+        for block in self._all_blocks():
+            block.resize(self._capacity)
+
+    def _all_blocks(self) -> list[RowBlock]:
+        tracks = (self.observations, self.actions, self.rewards, *self.extras.values())
+        blocks = [block for track in tracks if track is not None for block in nested.iter_leaves(track)]
+        return [*blocks, self.terminateds, self.truncateds, self.replaced]
+
+    def replace_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
+        """Write the environments [k] of the row [N, ...] over row `at`."""
+        nested.map_leaves(lambda block, leaf: block.fitted(leaf, block.shape), self.observations, observations)
+        nested.map_leaves(lambda block, leaf: block.put_envs(at, envs, leaf), self.observations, observations)
+
+    def mark_replaced(self, at: int, mask: np.ndarray) -> None:
+        """Say that the masked environments' observations of row `at` belong to the next episode."""
+        self.replaced.data[at] |= mask
+        self.any_replaced = True
+
+    def keep(self, first: int) -> None:
+        """Forget the rows before `first`."""
+        stop = self.num_rows
+        for block in self._all_blocks():
+            block.keep(first, stop)
+        self.num_rows = stop - first
+        self.infos = self.infos[first:]
+        self.steps_from = max(self.steps_from - first, -1)
+        if self.any_replaced:
+            self.replaced.data[self.num_rows : stop] = False
+            self.any_replaced = bool(self.replaced.data[: self.num_rows].any())
+
+    def lookback_at(self, at: int) -> int:
+        """How many steps and the observations before them there are up to row `at`."""
+        return at - max(self.steps_from, 0)
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def done(self, at: Any) -> np.ndarray:
+        """Whether an episode ended, bool [N] of a row or [k, N] of a slice of rows."""
+        return self.terminateds.data[at] | self.truncateds.data[at]
+
+    def waiting(self, at: Any) -> np.ndarray:
+        """Whether an episode ended and was not replaced by the next there, bool [N] of a row or [k, N] of a slice."""
+        return self.done(at) & ~self.replaced.data[at]
+
+    def fitted_observations(self, observations: Any, num: int) -> Any:
+        """Observations [num, ...] checked against the blocks."""
+        return nested.map_leaves(
+            lambda block, leaf: block.fitted(leaf, (num, *block.shape[1:])), self.observations, observations
+        )
+
+    def steps(self, index: np.ndarray) -> tuple[Any, Any, dict[str, Any]]:
+        """Actions, rewards and extra outputs [k, ...] at row * N + env."""
+        if self.actions is None:
+            return empty_items(self._action_space), np.zeros(0), {}
+        extras = {key: gather(blocks, index) for key, blocks in self.extras.items()}
+        return gather(self.actions, index), gather(self.rewards, index), extras
+
+    def recent(self, track: str, num: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
+        """The newest `num` rows of a track [num, N, ...], zeros where not valid, and valid, bool [num, N]."""
+        if track == "observations":
+            blocks, steps, oldest = self.observations, 0, 0
+        else:
+            blocks = {"actions": self.actions, "rewards": self.rewards}.get(track, self.extras.get(track))
+            steps, oldest = 1, self.steps_from + 1
+        back = np.arange(num - 1, -1, -1)[:, None]
+        valid = (ages >= back + steps) & (self.num_rows - 1 - back >= oldest)
+        if blocks is None:
+            return None, valid & False
+        return nested.map_leaves(lambda block: self._recent_of(block, num, valid), blocks), valid
+
+    def _recent_of(self, block: RowBlock, num: int, valid: np.ndarray) -> np.ndarray:
+        there = block.data[max(self.num_rows - num, 0) : self.num_rows]
+        if valid.all():
+            return there
+        rows = np.zeros((num, *block.shape), block.dtype)
+        rows[num - len(there) :] = there
+        rows[~valid] = 0
+        return rows

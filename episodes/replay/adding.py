@@ -1,0 +1,243 @@
+"""Packs of chunks as blocks of a linked ring: which rows are written, and which steps continue which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import ChunkMismatch
+from episodes.pack import EpisodePack
+from episodes.replay.ring.episode_table import NONE, EpisodeFacts
+from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
+from episodes.replay.ring.step_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing, checked_extra
+from episodes.replay.ring.track_ring import positions
+from episodes.tracks.infos import Infos
+
+
+def add_pack(ring: LinkedRing, pack: EpisodePack) -> None:
+    """Put the pack's steps into the ring. When something does not fit, the ring stays as it was."""
+    check_pack(ring, pack)
+    ids = pack.ids.tolist()
+    distinct = len(set(ids)) == len(ids)
+    if distinct and pack.num_steps <= ring.capacity:
+        _add_part(ring, pack)
+        return
+    for part in parts(pack, ids, ring.capacity):
+        surplus = part.num_steps - ring.capacity
+        if surplus > 0:
+            ring.pass_by(surplus)
+            part = without_beginning(part, surplus)
+        _add_part(ring, part)
+
+
+def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
+    """Raise what `add_pack` would raise."""
+    ids = pack.ids.tolist()
+    check_chunks(pack, ids, ring, len(set(ids)) == len(ids))
+    if pack.num_steps:  # without a step, tracks do not say of what kind they are
+        ring.prepare(pack.observations, tracks_of(pack))
+
+
+def tracks_of(pack: EpisodePack) -> dict[str, Any]:
+    """The step tracks by name; endings have no data yet, only a dtype."""
+    flags = np.zeros(0, bool)
+    named = {ACTIONS: pack.actions, REWARDS: pack.rewards, TERMINATEDS: flags, TRUNCATEDS: flags}
+    return named | checked_extra(pack.extra_model_outputs)
+
+
+def check_chunks(pack: EpisodePack, ids: list[str], ring: LinkedRing, distinct: bool) -> None:
+    """Raise `ChunkMismatch` unless every chunk of an episode that is there begins where that one stops."""
+    entries = ring.table.find(ids)
+    known = (entries >= 0) & (pack.lengths > 0)
+    if not distinct:
+        _check_in_turn(pack, ids, ring, entries)
+    elif known.any():
+        t_next, ended = ring.t_next(entries), ring.ended(entries)
+        wrong = known & (ended | (t_next != pack.t_started))
+        if wrong.any():
+            i = int(wrong.argmax())
+            raise _mismatch(ids[i], int(pack.t_started[i]), int(t_next[i]), bool(ended[i]))
+
+
+def _check_in_turn(pack: EpisodePack, ids: list[str], ring: LinkedRing, entries: np.ndarray) -> None:
+    known = np.flatnonzero(entries >= 0)
+    there: dict[str, tuple[int, bool]] = {}
+    if len(known):
+        stored = zip(ring.t_next(entries[known]).tolist(), ring.ended(entries[known]).tolist(), strict=True)
+        there = dict(zip((ids[i] for i in known.tolist()), stored, strict=True))
+    columns = (pack.t_started, pack.lengths, pack.terminated | pack.truncated)
+    for id_, t_started, length, done in zip(ids, *(column.tolist() for column in columns), strict=True):
+        t_next, ended = there.get(id_, (t_started, False))
+        if length and (ended or t_next != t_started):
+            raise _mismatch(id_, t_started, t_next, ended)
+        there[id_] = t_started + length, done
+
+
+def _mismatch(id_: str, t_started: int, t_next: int, ended: bool) -> ChunkMismatch:
+    there = f"ended at t={t_next}" if ended else f"goes on at t={t_next}"
+    return ChunkMismatch(
+        f"episode {id_}: a chunk that begins at t={t_started}, but the episode in the buffer {there}; "
+        "add an episode's chunks in order, each once"
+    )
+
+
+def parts(pack: EpisodePack, ids: list[str], capacity: int) -> Iterator[EpisodePack]:
+    """The pack in pieces in which no episode occurs twice, of at most `capacity` steps unless they are one chunk."""
+    start, num_steps, seen = 0, 0, set()
+    for i, (id_, length) in enumerate(zip(ids, pack.lengths.tolist(), strict=True)):
+        if i > start and (id_ in seen or num_steps + length > capacity):
+            yield pack[start:i]
+            start, num_steps, seen = i, 0, set()
+        num_steps += length
+        seen.add(id_)
+    yield pack[start:]
+
+
+def without_beginning(pack: EpisodePack, num_steps: int) -> EpisodePack:
+    """A pack of one chunk as one that begins `num_steps` later, of the same arrays."""
+    return EpisodePack(
+        observations=pack.observations,
+        actions=pack.actions,
+        rewards=pack.rewards,
+        infos=pack.infos,
+        extra_model_outputs=pack.extra_model_outputs,
+        lengths=pack.lengths - num_steps,
+        lookbacks=pack.lookbacks + num_steps,
+        ids=pack.ids,
+        t_started=pack.t_started + num_steps,
+        terminated=pack.terminated,
+        truncated=pack.truncated,
+        agent_ids=pack.agent_ids,
+        module_ids=pack.module_ids,
+        multi_agent_episode_ids=pack.multi_agent_episode_ids,
+        custom_data=pack.custom_data,
+        observation_space=pack.observation_space,
+        action_space=pack.action_space,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Chunks of a pack that have steps, and what they go on from in the ring; arrays [n].
+
+    Attributes:
+        chunks: their numbers in the pack.
+        lengths: in steps; `first` and `last` are the first and last one's place among all of them.
+        known: the entries of episodes that go on; NONE for new ones.
+        survives: the episode's newest step is still there once these are added.
+        reuses: its newest observation is near enough to be these steps' first; if not, it is stored again.
+    """
+
+    chunks: np.ndarray
+    lengths: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    known: np.ndarray
+    survives: np.ndarray
+    reuses: np.ndarray
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.last[-1]) + 1
+
+    @property
+    def num_rows(self) -> int:
+        return self.num_steps + len(self.chunks) - int(self.reuses.sum())
+
+
+def _arrivals(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray) -> Arrivals:
+    table, lengths = ring.table, pack.lengths[chunks]
+    stops = np.cumsum(lengths)
+    num_steps = int(stops[-1])
+    known = table.find(pack.ids[chunks].tolist())
+    survives = (known >= 0) & (ring.slot_numbers(table.last[known]) >= ring.head + num_steps - ring.capacity)
+    survives &= ring.t_next(known) == pack.t_started[chunks]
+    # Rows stay for `window` rows longer than steps: letting an old row be referred to would make the ring larger.
+    gaps = ring.rows_head + stops - lengths - ring.row_numbers(_last_rows(ring, known)) + len(chunks)
+    limit = min(max(ring.capacity // 32, 4 * len(chunks)), ring.num_rows - num_steps)
+    reuses = survives & (gaps <= limit)
+    ring.widen(int(gaps[reuses].max(initial=0)))
+    return Arrivals(chunks, lengths, stops - lengths, stops - 1, known, survives, reuses)
+
+
+def _add_part(ring: LinkedRing, pack: EpisodePack) -> None:
+    chunks = np.flatnonzero(pack.lengths)
+    if not len(chunks):
+        return
+    arrivals = _arrivals(ring, pack, chunks)
+    ring.make_room(arrivals.num_steps, arrivals.num_rows)
+    entries = np.where(arrivals.survives, arrivals.known, NONE)
+    new = np.flatnonzero(~arrivals.survives)
+    if len(new):
+        entries[new] = _open(ring, pack, chunks[new], (ring.head + arrivals.first[new]) % ring.capacity)
+    block, head = _block(ring, pack, arrivals, entries), ring.head
+    ring.append(block)
+    _put_endings(ring, pack, arrivals, head)
+    ring.table.last[entries] = block.links[NEXT, arrivals.last]
+
+
+def _block(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.ndarray) -> Block:
+    first, lengths, reuses = arrivals.first, arrivals.lengths, arrivals.reuses
+    steps = np.arange(arrivals.num_steps)
+    links = np.empty((NUM_LINKS, len(steps)), np.int64)
+    next_row = steps + np.repeat(ring.rows_head + np.cumsum(~reuses), lengths)
+    links[ROW] = (next_row - 1) % ring.num_rows
+    links[ROW, first[reuses]] = _last_rows(ring, entries[reuses])
+    links[NEXT_ROW] = next_row % ring.num_rows
+    links[NEXT] = positions(ring.head, len(steps), ring.capacity)
+    links[PREVIOUS] = (steps + (ring.head - 1)) % ring.capacity
+    links[PREVIOUS, first] = np.where(arrivals.survives, ring.table.last[entries], links[NEXT, first])
+    links[ENTRY] = np.repeat(entries, lengths)
+    links[T] = steps + np.repeat(pack.t_started[arrivals.chunks] - first, lengths)
+    rows = observation_rows(pack, arrivals.chunks, reuses)
+    return Block(
+        observations=pack.observations,
+        observation_rows=rows,
+        num_rows=arrivals.num_rows,
+        tracks={ACTIONS: pack.actions, REWARDS: pack.rewards} | pack.extra_model_outputs,
+        step_rows=pack.step_rows(),
+        links=links,
+        infos=_infos(pack.infos, rows),
+    )
+
+
+def _put_endings(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, head: int) -> None:
+    slots = positions(head, arrivals.num_steps, ring.capacity)
+    for name, flags in ((TERMINATEDS, pack.terminated), (TRUNCATEDS, pack.truncated)):
+        data = ring.track(name)
+        data[slots] = False
+        data[slots[arrivals.last]] = flags[arrivals.chunks]
+
+
+def observation_rows(pack: EpisodePack, chunks: np.ndarray, reuses: np.ndarray) -> Any:
+    """The pack's observation rows that are written: not the first of a chunk that goes on from a stored one."""
+    rows = pack.all_observation_rows()
+    skipped = np.ones(len(pack), bool)
+    skipped[chunks] = reuses
+    if not skipped.any():
+        return rows
+    kept = np.ones(len(pack) + pack.num_steps, bool)
+    kept[(np.cumsum(pack.lengths + 1) - pack.lengths - 1)[skipped]] = False
+    return np.flatnonzero(kept) if isinstance(rows, slice) else rows[kept]
+
+
+def _infos(infos: Infos, rows: Any) -> Infos:
+    return infos[rows] if isinstance(rows, slice) else infos.take(rows)
+
+
+def _last_rows(ring: LinkedRing, entries: np.ndarray) -> np.ndarray:
+    """Positions [n] of the newest observations of the entries' episodes."""
+    return ring.links.next_row[ring.table.last.take(entries)]
+
+
+def _open(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """New entries [n] for the episodes of the chunks, whose first steps will be at the positions `first` [n]."""
+    entries = ring.table.open(pack.ids[chunks].tolist(), first)
+    columns: tuple[Any, ...] = (pack.agent_ids, pack.module_ids, pack.multi_agent_episode_ids, pack.custom_data)
+    if any(column is not None for column in columns):
+        for entry, i in zip(entries.tolist(), chunks.tolist(), strict=True):
+            ring.table.facts[entry] = EpisodeFacts(*(None if column is None else column[i] for column in columns))
+    return entries

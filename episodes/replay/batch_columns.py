@@ -1,0 +1,136 @@
+"""Columns of batches out of a linked ring: one gather each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from episodes.columns import Columns
+from episodes.errors import UnknownKey, WrongType
+from episodes.replay import walks as draws
+from episodes.replay.ring.step_ring import REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
+from episodes.tracks import nested
+
+TRANSITION_KEYS = (
+    Columns.OBS,
+    Columns.NEXT_OBS,
+    Columns.ACTIONS,
+    Columns.REWARDS,
+    Columns.TERMINATEDS,
+    Columns.TRUNCATEDS,
+)
+_ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, "indices")
+_FACTS = (Columns.AGENT_ID, Columns.MODULE_ID)
+_KNOWN_KEYS = (*TRANSITION_KEYS, Columns.INFOS, Columns.T, Columns.EPS_ID, *_FACTS)
+_ENDINGS = (TERMINATEDS, TRUNCATEDS)
+
+
+def checked_keys(ring: LinkedRing, keys: Sequence[str] | None, include_infos: bool) -> Sequence[str]:
+    """The names of the columns to draw. `UnknownKey` for one that there is not."""
+    if isinstance(keys, str):
+        raise WrongType(f"keys={keys!r}: give a list of column names")
+    if keys is None:
+        return (*TRANSITION_KEYS, Columns.INFOS) if include_infos else TRANSITION_KEYS
+    for key in keys:
+        if key not in ring.tracks and key not in _KNOWN_KEYS:
+            if key in _ALWAYS:
+                raise UnknownKey(f"the column {key!r} always comes; leave it out of keys")
+            extras = [name for name in ring.tracks if name not in STEP_TRACKS]
+            raise UnknownKey(f"no column {key!r} to draw; there are {[*_KNOWN_KEYS, *extras]}")
+    return (*keys, Columns.INFOS) if include_infos and Columns.INFOS not in keys else keys
+
+
+def followed(
+    ring: LinkedRing, slots: np.ndarray, n_step: int, gamma: float
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The up to n steps of an episode from each of the positions `slots` [n] on.
+
+    The positions [n] of the last ones, and columns [n]: the discounted sums of rewards, and how many steps they are.
+    """
+    path = draws.walk_to_ends(ring.links.next, slots, n_step - 1)
+    last = path[-1]
+    num_later = ring.links.t[last] - ring.links.t[slots]
+    sums = draws.discounted if ring.rewards_are_finite else draws.discounted_infinite
+    returns = sums(ring.track(REWARDS), path, num_later, gamma)
+    return last, {REWARDS: returns, Columns.N_STEP: _counts(len(path))[num_later]}
+
+
+@lru_cache(maxsize=16)
+def _counts(most: int) -> np.ndarray:
+    """1, 2, ... `most`."""
+    return np.arange(1, most + 1, dtype=np.int32)
+
+
+def columns_of(
+    ring: LinkedRing,
+    keys: Sequence[str],
+    slots: np.ndarray,
+    last: np.ndarray,
+    stack: int,
+    known: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """The columns of these names, for draws from the step at a position of `slots` [...] to that at one of `last`.
+
+    Those that are `known` are taken from there.
+    """
+    return {key: known[key] if key in known else _column(ring, key, slots, last, stack) for key in keys}
+
+
+def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray, stack: int) -> Any:
+    track = ring.tracks.get(key)
+    if track is not None:
+        return track.take(last if key in _ENDINGS else slots)
+    if key == Columns.OBS:
+        return _observations(ring, slots, stack, after=False)
+    if key == Columns.NEXT_OBS:
+        return _observations(ring, last, stack, after=True)
+    if key == Columns.T:
+        return ring.links.t[slots]
+    return _infos(ring, last) if key == Columns.INFOS else _facts(ring, key, slots)
+
+
+def _observations(ring: LinkedRing, slots: np.ndarray, stack: int, *, after: bool) -> Any:
+    """The observations (stacks of them if `stack` > 1) before the steps at the positions, or after them."""
+    if stack > 1:
+        return ring.observations.take(draws.stack_rows(ring.links, slots, stack, after=after))
+    if ring.beside is not None:
+        return ring.beside[after].take(slots)
+    return ring.observations.take((ring.links.next_row if after else ring.links.row)[slots])
+
+
+def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
+    """A column [...] of what is known of the steps' episodes."""
+    there = (slots < ring.capacity).ravel().tolist()
+    steps = zip(ring.links.entry[slots].ravel().tolist(), there, strict=True)
+    if key == Columns.EPS_ID:
+        return np.array([ring.table.id_of(entry) if real else "" for entry, real in steps]).reshape(slots.shape)
+    found = np.full(slots.shape, None, object)
+    found.reshape(-1)[:] = [getattr(ring.table.facts[entry], key) if real else None for entry, real in steps]
+    return found
+
+
+def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
+    """The infos [...] after the steps; empty ones on padding."""
+    found = np.full(slots.shape, None, object)
+    rows = ring.row_numbers(ring.links.next_row[slots].astype(np.int64)).ravel().tolist()
+    there = (slots < ring.capacity).ravel().tolist()
+    found.reshape(-1)[:] = [ring.infos.item(row) if real else {} for row, real in zip(rows, there, strict=True)]
+    return found
+
+
+def states_before(ring: LinkedRing, slots: np.ndarray) -> Any:
+    """The recurrent states [n, ...] that the steps were made from; zeros where an episode begins."""
+    before = ring.links.previous[slots]
+    states = ring.tracks[Columns.STATE_OUT].take(before)
+    blank(states, before == slots)
+    return states
+
+
+def blank(column: Any, gone: np.ndarray) -> None:
+    """Put zeros (None among objects, empty strings among strings) where the mask [n] is True."""
+    for leaf in nested.leaves(column):
+        leaf[gone] = None if leaf.dtype == object else np.zeros((), leaf.dtype)

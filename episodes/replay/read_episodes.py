@@ -1,0 +1,69 @@
+"""Episodes of a linked ring as `SingleAgentEpisode`s: views where their steps lie in a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from episodes.replay.ring.step_ring import ACTIONS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
+from episodes.replay.ring.track_ring import TrackRing
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
+
+
+def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_space: Any) -> SingleAgentEpisode:
+    """What is stored of the episode of a table's entry."""
+    table, facts = ring.table, ring.table.facts[entry]
+    slots = step_slots(ring, entry)
+    rows = observation_rows(ring, slots)
+    last = int(table.last[entry])
+    infos = ring.infos.infos(ring.row_numbers(np.r_[rows]).tolist()) if ring.infos.starts else None
+    return SingleAgentEpisode.from_arrays(
+        _read(ring.observations, rows),
+        _read(ring.tracks[ACTIONS], slots),
+        _read(ring.tracks[REWARDS], slots),
+        infos=infos,
+        terminated=bool(ring.track(TERMINATEDS)[last]),
+        truncated=bool(ring.track(TRUNCATEDS)[last]),
+        extra_model_outputs={key: _read(track, slots) for key, track in ring.tracks.items() if key not in STEP_TRACKS},
+        id_=table.id_of(entry),
+        t_started=int(ring.links.t[table.first[entry]]),
+        agent_id=facts.agent_id,
+        module_id=facts.module_id,
+        multi_agent_episode_id=facts.multi_agent_episode_id,
+        observation_space=observation_space,
+        action_space=action_space,
+        custom_data=facts.custom_data,
+    )
+
+
+def step_slots(ring: LinkedRing, entry: int) -> slice | np.ndarray:
+    """The positions of an episode's steps: a slice where they lie in a row."""
+    start, stop = int(ring.table.first[entry]), int(ring.table.last[entry]) + 1
+    count = int(ring.links.t[stop - 1]) + 1 - int(ring.links.t[start])
+    if stop - start == count:
+        return slice(start, stop)
+    return _follow(ring.links.next, start, count)
+
+
+def _follow(following: np.ndarray, slot: int, count: int) -> np.ndarray:
+    slots = np.empty(count, np.int64)
+    for k in range(count):
+        slots[k] = slot
+        slot = following.item(slot)
+    return slots
+
+
+def observation_rows(ring: LinkedRing, slots: slice | np.ndarray) -> slice | np.ndarray:
+    """The positions of the observations of an episode's steps, and of the one after: a slice where they can be."""
+    next_rows = ring.links.next_row[slots]
+    first = int(ring.links.row[slots][0])
+    stop = int(next_rows[-1]) + 1
+    if stop - first == len(next_rows) + 1:
+        return slice(first, stop)
+    return np.concatenate([[first], next_rows])
+
+
+def _read(track: TrackRing, rows: slice | np.ndarray) -> Any:
+    return nested.take(track.data, rows) if isinstance(rows, slice) else track.take(rows)

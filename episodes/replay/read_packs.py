@@ -1,0 +1,71 @@
+"""All episodes of a linked ring as packs: a few gathers each, however the steps lie in the ring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from episodes.pack import EpisodePack
+from episodes.replay.ring.step_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
+from episodes.replay.ring.track_ring import positions
+from episodes.tracks.infos.kinds import EmptyInfos
+
+
+def packs_of(ring: LinkedRing, spaces: tuple[Any, Any], most_steps: int) -> Iterator[EpisodePack]:
+    """What is stored of all episodes, the one with the oldest step first.
+
+    Args:
+        spaces: the observation and the action space of the packs.
+        most_steps: in one pack, but for an episode that is longer.
+    """
+    entries = entries_in_order(ring)
+    slots = positions(ring.tail, len(ring), ring.capacity)
+    ranks = np.empty(len(ring.table.first), np.int64)
+    ranks[entries] = np.arange(len(entries))
+    slots = slots[np.argsort(ranks[ring.links.entry[slots]], kind="stable")]  # episode after episode
+    ends = np.cumsum(_lengths(ring, entries))
+    begin = 0
+    while begin < len(entries):
+        first_step = int(ends[begin - 1]) if begin else 0
+        end = max(int(np.searchsorted(ends, first_step + most_steps, "right")), begin + 1)
+        yield _pack(ring, entries[begin:end], slots[first_step : ends[end - 1]], spaces)
+        begin = end
+
+
+def entries_in_order(ring: LinkedRing) -> np.ndarray:
+    """The entries [n] of all episodes, the one with the oldest step first."""
+    entries = np.array(ring.table.order, np.int64)
+    return entries[np.argsort(ring.slot_numbers(ring.table.first[entries]))]
+
+
+def _lengths(ring: LinkedRing, entries: np.ndarray) -> np.ndarray:
+    return ring.t_next(entries) - ring.links.t[ring.table.first[entries]]
+
+
+def _pack(ring: LinkedRing, entries: np.ndarray, slots: np.ndarray, spaces: tuple[Any, Any]) -> EpisodePack:
+    table, lengths = ring.table, _lengths(ring, entries)
+    firsts, lasts = table.first[entries], table.last[entries]
+    rows = np.insert(ring.links.next_row[slots], np.cumsum(lengths) - lengths, ring.links.row[firsts])
+    columns = {name: track.take(slots) for name, track in ring.tracks.items() if name not in (TERMINATEDS, TRUNCATEDS)}
+    facts = [table.facts[entry] for entry in entries.tolist()]
+    numbers = ring.row_numbers(rows.astype(np.int64)).tolist() if ring.infos.starts else []
+    return EpisodePack(
+        observations=ring.observations.take(rows),
+        actions=columns.pop(ACTIONS),
+        rewards=columns.pop(REWARDS),
+        extra_model_outputs=columns,
+        infos=ring.infos.infos(numbers) if numbers else EmptyInfos(len(rows)),
+        lengths=lengths,
+        ids=np.array([table.id_of(entry) for entry in entries.tolist()]),
+        t_started=ring.links.t[firsts],
+        terminated=ring.track(TERMINATEDS)[lasts],
+        truncated=ring.track(TRUNCATEDS)[lasts],
+        agent_ids=[fact.agent_id for fact in facts],
+        module_ids=[fact.module_id for fact in facts],
+        multi_agent_episode_ids=[fact.multi_agent_episode_id for fact in facts],
+        custom_data=[fact.custom_data for fact in facts],
+        observation_space=spaces[0],
+        action_space=spaces[1],
+    )

@@ -1,0 +1,52 @@
+"""Infos beside a ring of observation rows: kept as they came, in segments, and made into dicts when read."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Any
+
+from episodes.tracks.infos import Infos
+from episodes.tracks.infos.kinds import EmptyInfos, ListInfos
+
+
+class InfoSegments:
+    """The infos of observation rows; rows without a segment have empty infos."""
+
+    __slots__ = ("_dropped", "parts", "starts")
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []  # row number of each part's first info
+        self.parts: list[Infos] = []
+        self._dropped = 0
+
+    def append(self, start: int, infos: Infos) -> None:
+        """The infos of the rows from number `start` on."""
+        if not isinstance(infos, EmptyInfos) and len(infos):
+            self.starts.append(start)
+            self.parts.append(infos)
+
+    def drop_before(self, row: int) -> None:
+        """Forget segments that end before the row number."""
+        while self._dropped < len(self.starts) and self._stop(self._dropped) <= row:
+            self.parts[self._dropped] = EmptyInfos(0)
+            self._dropped += 1
+        if self._dropped > 256 and 2 * self._dropped > len(self.starts):
+            del self.starts[: self._dropped], self.parts[: self._dropped]
+            self._dropped = 0
+
+    def _stop(self, segment: int) -> int:
+        return self.starts[segment] + len(self.parts[segment])
+
+    def item(self, row: int) -> dict[str, Any]:
+        """The info of a row number."""
+        segment = bisect_right(self.starts, row) - 1
+        if segment < 0 or row >= self._stop(segment):
+            return {}
+        return self.parts[segment].item(row - self.starts[segment])
+
+    def infos(self, rows: Iterable[int]) -> Infos:
+        """The infos of the row numbers."""
+        if len(self.starts) == self._dropped:
+            return EmptyInfos(len(list(rows)))
+        return ListInfos.of([self.item(row) for row in rows])

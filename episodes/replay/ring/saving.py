@@ -1,0 +1,57 @@
+"""A linked ring as a plain dict and back, bit for bit. What is copied is what is in use, and shares no memory."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from episodes.errors import InvalidArgument
+from episodes.replay.ring.info_segments import InfoSegments
+from episodes.replay.ring.step_ring import LinkedRing
+from episodes.replay.ring.track_ring import TrackRing
+from episodes.tracks import nested
+
+_NUMBERS = ("capacity", "num_rows", "tail", "head", "skipped", "rows_head", "lost_rows", "window", "rewards_are_finite")
+
+
+def ring_state(ring: LinkedRing) -> dict[str, Any]:
+    """Everything in the ring: numbers, lists, dicts and arrays."""
+    num_steps, num_rows = min(ring.head, ring.capacity), min(ring.rows_head, ring.num_rows)
+    return {
+        **{name: getattr(ring, name) for name in _NUMBERS},
+        "observations": _front(ring.observations, num_rows) if ring.has_observations else None,
+        "tracks": {name: _front(track, num_steps) for name, track in ring.tracks.items()},
+        "links": ring.links.get_state(num_steps),
+        "table": ring.table.get_state(),
+        "infos": deepcopy((ring.infos.starts, ring.infos.parts)),
+    }
+
+
+def set_ring_state(ring: LinkedRing, state: dict[str, Any]) -> None:
+    """Make the ring what it was. `InvalidArgument` when it has another capacity."""
+    if state["capacity"] != ring.capacity:
+        raise InvalidArgument(
+            f"a state of a buffer with capacity={state['capacity']}, this one has capacity={ring.capacity}; "
+            "make a buffer of that capacity"
+        )
+    ring.clear()
+    for name in _NUMBERS:
+        setattr(ring, name, state[name])
+    ring.allocator.discard_all()
+    stored = state["observations"]
+    ring.set_observations(None)
+    if stored is not None:
+        ring.prepare_observations(stored)
+        ring.observations.write(0, stored)
+    ring.make_tracks(state["tracks"])
+    for name, items in state["tracks"].items():
+        ring.tracks[name].write(0, items)
+    ring.links.set_state(state["links"])
+    ring.put_beside()
+    ring.table.set_state(state["table"])
+    ring.infos = InfoSegments()
+    ring.infos.starts, ring.infos.parts = map(list, state["infos"])
+
+
+def _front(track: TrackRing, size: int) -> Any:
+    return nested.map_leaves(lambda leaf: leaf[:size].copy(), track.data)

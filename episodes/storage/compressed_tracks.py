@@ -1,0 +1,103 @@
+"""Compressed tracks: an episode's rows in blocks, each of which can be read without the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import UnreadableData
+from episodes.storage.arrow import documents_column, documents_of, pyarrow
+from episodes.storage.track_schema import TrackField
+from episodes.tracks.indexing import ranges
+
+BLOCK_BYTES = 1 << 18
+"""A block has as many rows as fit into this, and at least one: a slice of 32 frames of 84 x 84 is in one or two."""
+
+
+def rows_per_block(field: TrackField) -> int:
+    """How many rows a block has; the last one of an episode may have fewer."""
+    item_bytes = np.dtype(field.dtype).itemsize * int(np.prod(field.shape, dtype=np.int64))
+    return max(1, BLOCK_BYTES // max(item_bytes, 1))
+
+
+@cache
+def codec() -> Any:
+    """zstd, at the level that is fastest."""
+    return pyarrow().Codec("zstd", compression_level=1)
+
+
+def compressed_column(array: np.ndarray, offsets: np.ndarray, num_rows: int) -> Any:
+    """A column of lists of blocks: those of the rows `offsets[i]` to `offsets[i + 1]` of the array for episode i."""
+    starts, stops, lists = _blocks(offsets, num_rows)
+    array, compress = np.ascontiguousarray(array), codec().compress
+    rows = array.reshape(len(array), -1).view(np.uint8) if array.size else np.zeros((len(array), 0), np.uint8)
+    found = [compress(rows[a:b], asbytes=True) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+    bounds = np.cumsum([0, *map(len, found)], dtype=np.int64)
+    return documents_column(b"".join(found), bounds, lists)
+
+
+def _blocks(offsets: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The first row of each block [k], the row after its last [k], and where each episode's blocks begin [n + 1]."""
+    sizes = np.diff(offsets)
+    counts = -(-sizes // num_rows)
+    place = ranges(np.zeros_like(counts), counts)
+    starts = np.repeat(offsets[:-1], counts) + place * num_rows
+    stops = np.minimum(starts + num_rows, np.repeat(offsets[1:], counts))
+    return starts, stops, np.concatenate([[0], np.cumsum(counts)])
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedTrack:
+    """The rows of a compressed track of a record batch; decompressed when asked for."""
+
+    name: str
+    field: TrackField
+    data: np.ndarray  # [bytes] uint8
+    bounds: np.ndarray  # [k + 1], of the blocks in `data`
+    starts: np.ndarray  # [k], first row of each block
+    stops: np.ndarray  # [k]
+
+    @staticmethod
+    def of(column: Any, field: TrackField, offsets: np.ndarray, num_rows: int, name: str) -> CompressedTrack:
+        """The track of a `compressed_column`; `UnreadableData` where the blocks are not those of the rows."""
+        data, bounds, lists = documents_of(column, name)
+        starts, stops, wanted = _blocks(offsets, num_rows)
+        if not np.array_equal(lists, wanted):
+            raise UnreadableData(f"column {name!r}: {len(bounds) - 1} blocks where there should be {len(starts)}")
+        return CompressedTrack(name, field, data, bounds, starts, stops)
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """The rows [k] of the track, [k, *shape]; only the blocks that they are in are decompressed."""
+        out = self.field.empty(len(rows))
+        if not out.size:
+            return out
+        block_of = np.searchsorted(self.starts, rows, side="right") - 1
+        order = None if (np.diff(block_of) >= 0).all() else np.argsort(block_of, kind="stable")
+        if order is not None:
+            rows, block_of = rows[order], block_of[order]
+        edges = np.flatnonzero(np.diff(block_of, prepend=-1)).tolist()
+        for start, stop in zip(edges, [*edges[1:], len(rows)], strict=True):
+            block = int(block_of[start])
+            there = rows[start:stop] - self.starts[block]
+            out[slice(start, stop) if order is None else order[start:stop]] = self._block(block)[_span(there)]
+        return out
+
+    def _block(self, block: int) -> np.ndarray:
+        num_rows = int(self.stops[block] - self.starts[block])
+        dtype = np.dtype(self.field.dtype)
+        size = num_rows * dtype.itemsize * int(np.prod(self.field.shape, dtype=np.int64))
+        found = self.data[self.bounds[block] : self.bounds[block + 1]]
+        try:
+            raw = codec().decompress(found, size)
+        except (OSError, ValueError) as error:
+            raise UnreadableData(f"track {self.name!r}: block {block} cannot be decompressed: {error}") from None
+        return np.frombuffer(raw, dtype).reshape(num_rows, *self.field.shape)
+
+
+def _span(rows: np.ndarray) -> slice | np.ndarray:
+    """The rows as a slice where they follow each other, which copies faster."""
+    first, last = int(rows[0]), int(rows[-1])
+    return slice(first, last + 1) if last - first == len(rows) - 1 and (np.diff(rows) == 1).all() else rows

@@ -1,0 +1,119 @@
+"""Infos as columns of a shard: typed where they are regular numbers and arrays, else a document for each.
+
+A path whose values change their dtype or shape from one batch to the next becomes documents from then on; so a writer
+begins at most two shards for each path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from episodes.storage.arrow import array_of, documents_column, documents_of, list_column, pyarrow, value_type
+from episodes.tracks.indexing import ranges
+from episodes.tracks.infos import Infos
+from episodes.tracks.infos.columns import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
+from episodes.tracks.infos.kinds import EmptyInfos
+
+
+@dataclass(frozen=True, slots=True)
+class InfoField:
+    """How the values of one path are written; as documents when there is no dtype."""
+
+    dtype: str | None = None
+    shape: tuple[int, ...] = ()
+    plain: bool = False  # values were Python numbers, not numpy's
+
+    @staticmethod
+    def of(column: Column) -> InfoField:
+        if isinstance(column, PackedColumn) or column.values.dtype.kind in "UO":
+            return InfoField()  # strings have as many dtypes as lengths
+        return InfoField(column.values.dtype.str, column.values.shape[1:], column.plain)
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> InfoField:
+        return InfoField(value["dtype"], tuple(value["shape"]), value["plain"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "shape": list(self.shape), "plain": self.plain}
+
+    def column_types(self, path: str) -> dict[str, Any]:
+        """The names and Arrow types of its columns."""
+        arrow = pyarrow()
+        if self.dtype is None:
+            return {_values(path): arrow.large_list(arrow.large_binary())}
+        value = value_type(np.dtype(self.dtype))
+        return {_values(path): arrow.large_list(value), _present(path): arrow.large_list(arrow.uint8())}
+
+
+InfoFields = dict[str, InfoField]
+
+
+def _values(path: str) -> str:
+    return f"infos/{path}"
+
+
+def _present(path: str) -> str:
+    return f"infos.present/{path}"
+
+
+def columns_of(infos: Infos) -> dict[str, Column]:
+    """The infos' columns by path. `WrongType` names the key of a value that msgpack cannot hold."""
+    found = ColumnInfos.of(infos)
+    return found.columns if isinstance(found, ColumnInfos) else {}
+
+
+def joined(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
+    """The fields known so far and those of the columns; `known` itself when there is nothing new."""
+    new = {path: InfoField.of(column) for path, column in columns.items()}
+    wanted = {path: field if known.get(path, field) == field else InfoField() for path, field in new.items()}
+    changed = {path: field for path, field in wanted.items() if known.get(path) != field}
+    return known | changed if changed else known
+
+
+def arrow_columns(fields: InfoFields, columns: dict[str, Column], offsets: np.ndarray, own: bool) -> list[Any]:
+    """The columns of all fields, a list for each episode; nothing is present of a path that is not in `columns`."""
+    num_rows, found = int(offsets[-1]), []
+    for path, field in fields.items():
+        if field.dtype is None:
+            found.append(_documents(path, columns.get(path), offsets, num_rows))
+            continue
+        column = columns.get(path) or _absent(field, num_rows)
+        found += [list_column(column.values, offsets, own), list_column(column.present, offsets, own)]  # type: ignore[union-attr]
+    return found
+
+
+def _absent(field: InfoField, num_rows: int) -> TypedColumn:
+    values = np.zeros((num_rows, *field.shape), np.dtype(field.dtype))
+    return TypedColumn(values, np.zeros(num_rows, bool), field.plain)
+
+
+def _documents(path: str, column: Column | None, offsets: np.ndarray, num_rows: int) -> Any:
+    if column is None:
+        return documents_column(b"", np.zeros(num_rows + 1, np.int64), offsets)
+    if isinstance(column, TypedColumn):
+        rows = np.flatnonzero(column.present).tolist()
+        column = packed_column(path, rows, [column.value(row) for row in rows], num_rows)
+    sizes = column.ends - column.starts
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    in_a_row = (column.starts[1:] == column.ends[:-1]).all()
+    first = int(column.starts[0]) if len(sizes) else 0
+    data = column.buffer[first : first + int(bounds[-1])] if in_a_row else column.buffer[ranges(column.starts, sizes)]
+    return documents_column(np.ascontiguousarray(data), bounds, offsets)
+
+
+def infos_of(fields: InfoFields, batch: Any, num_rows: int) -> Infos:
+    """The infos of a record batch: views of its columns."""
+    columns: dict[str, Column] = {}
+    for path, field in fields.items():
+        values = batch.column(_values(path))
+        if field.dtype is None:
+            data, bounds, _ = documents_of(values, _values(path))
+            columns[path] = PackedColumn(data, bounds[:-1], bounds[1:])
+            continue
+        found = array_of(values, np.dtype(field.dtype), field.shape, num_rows, _values(path))
+        present = array_of(batch.column(_present(path)), np.dtype(bool), (), num_rows, _present(path))
+        columns[path] = TypedColumn(found, present, field.plain)
+    return ColumnInfos(columns, num_rows) if columns else EmptyInfos(num_rows)

@@ -1,0 +1,92 @@
+"""Small episodes that are added one by one wait, copied, to be packed together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import ArrayTrack
+from episodes.tracks.infos.kinds import EmptyInfos
+
+_Tracks = tuple[ArrayTrack, ArrayTrack, ArrayTrack, dict[str, ArrayTrack]]
+
+
+class SmallEpisodes:
+    """Episodes of one kind, which is known to fit into the data set.
+
+    A pack and a record batch for each would cost ten times what copying its arrays does. Only those are taken with
+    which nothing can go wrong later: finished, flat, of the very dtypes and shapes, without infos and custom data.
+    """
+
+    def __init__(self) -> None:
+        self.kind: Any = None
+        self.nbytes = 0
+        self._episodes: list[SingleAgentEpisode] = []
+
+    def take(self, episodes: Sequence[Any], limit: int) -> bool:
+        """Take the episodes if they are of the kind, and smaller than `limit` bytes together; else none of them."""
+        if self.kind is None or type(episodes) is not list:
+            return False
+        found, nbytes = [], 0
+        for episode in episodes:
+            tracks = _tracks_of(episode)
+            if tracks is None or _kind_of(episode, tracks) != self.kind:
+                return False
+            nbytes += sum(track.data.nbytes for track in (*tracks[:3], *tracks[3].values()))
+            if nbytes >= limit:
+                return False
+            found.append((episode, tracks))
+        self._episodes += [_copied(episode, tracks) for episode, tracks in found]
+        self.nbytes += nbytes
+        return True
+
+    def learn(self, episodes: Sequence[Any]) -> None:
+        """From now on, take episodes like the first of these, which were found to fit."""
+        tracks = _tracks_of(episodes[0]) if type(episodes) is list else None
+        self.kind = None if tracks is None else _kind_of(episodes[0], tracks)
+
+    def pop(self) -> EpisodePack | None:
+        """All that was taken, as one pack; None when there is nothing."""
+        if not self._episodes:
+            return None
+        pack = EpisodePack.from_episodes(self._episodes)
+        self._episodes, self.nbytes = [], 0
+        return pack
+
+
+def _tracks_of(episode: Any) -> _Tracks | None:
+    """The tracks of an episode that is plain enough to wait."""
+    if type(episode) is not SingleAgentEpisode or not episode.is_numpy or episode.custom_data:
+        return None
+    ids = (episode.agent_id, episode.module_id, episode.multi_agent_episode_id)
+    if type(episode.id_) is not str or any(id_ is not None and type(id_) is not str for id_ in ids):
+        return None
+    if not (type(episode.infos) is EmptyInfos or not any(episode.infos)):
+        return None
+    tracks = episode.arrays()
+    arrays = (track.data for track in (*tracks[:3], *tracks[3].values()))
+    return tracks if tracks[2].total and all(type(array) is np.ndarray for array in arrays) else None
+
+
+def _kind_of(episode: SingleAgentEpisode, tracks: _Tracks) -> Any:
+    items = [(track.data.dtype, track.data.shape[1:]) for track in (*tracks[:3], *tracks[3].values())]
+    return episode.observation_space, episode.action_space, list(tracks[3]), items
+
+
+def _copied(episode: SingleAgentEpisode, tracks: _Tracks) -> SingleAgentEpisode:
+    copy = lambda track: ArrayTrack.of(track.data.copy(), track.lookback)  # noqa: E731
+    return episode._derived(
+        observations=copy(tracks[0]),
+        actions=copy(tracks[1]),
+        rewards=copy(tracks[2]),
+        infos=EmptyInfos(tracks[0].total),
+        extra_model_outputs={key: copy(track) for key, track in tracks[3].items()},
+        lookback=episode.lookback,
+        t_started=episode.t_started,
+        terminated=episode.is_terminated,
+        truncated=episode.is_truncated,
+    )

@@ -1,0 +1,127 @@
+"""What the tracks of a data set are: their dtypes, shapes and compression, and how they are nested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import TrackMismatch, WrongType
+from episodes.pack import EpisodePack
+from episodes.tracks import nested
+
+COMPRESSIONS = ("auto", "none", "zstd")
+_IMAGE_BYTES = 1000  # an item of uint8 that is at least so large is an image to `compression="auto"`
+
+
+@dataclass(frozen=True, slots=True)
+class TrackField:
+    """What the items of one track are."""
+
+    dtype: str  # as numpy writes it: '<f4'
+    shape: tuple[int, ...]  # of an item
+    compression: str = "none"  # or "zstd"
+
+    @staticmethod
+    def of(path: str, array: np.ndarray, compression: str) -> TrackField:
+        """The field of an array [rows, ...]; `WrongType` for Python objects and structured items."""
+        if array.dtype.kind in "OV" or not array.dtype.itemsize:
+            raise WrongType(
+                f"track {path!r} has dtype {array.dtype}: a track on disk holds numbers, bools, times or strings of a "
+                "fixed size; convert it, or put it into infos or custom_data"
+            )
+        shape = array.shape[1:]
+        image = array.dtype == np.uint8 and int(np.prod(shape)) >= _IMAGE_BYTES
+        packed = compression == "zstd" or (compression == "auto" and image)
+        return TrackField(array.dtype.str, shape, "zstd" if packed else "none")
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> TrackField:
+        return TrackField(value["dtype"], tuple(value["shape"]), value["compression"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "shape": list(self.shape), "compression": self.compression}
+
+    def alike(self, other: TrackField) -> bool:
+        """Whether both are of the same items, however compressed."""
+        return self.dtype == other.dtype and self.shape == other.shape
+
+    def empty(self, num_rows: int = 0) -> np.ndarray:
+        """Zeros [num_rows, *shape]."""
+        return np.zeros((num_rows, *self.shape), np.dtype(self.dtype))
+
+    def __str__(self) -> str:
+        return f"{np.dtype(self.dtype)} items of shape {list(self.shape)}"
+
+
+Fields = dict[str, TrackField]
+
+
+def fields_of(pack: EpisodePack, compression: str) -> Fields:
+    """The fields of the pack's tracks by path."""
+    return {path: TrackField.of(path, array, compression) for path, array in pack.tracks.items()}
+
+
+def columns_of(pack: EpisodePack) -> dict[str, Any]:
+    """The pack's columns as one nested value, whose leaves in order are its tracks."""
+    names = ("observations", "actions", "rewards", "extra_model_outputs")
+    return {name: getattr(pack, name) for name in names}
+
+
+def observed(fields: Fields) -> Fields:
+    """Those of the tracks that are of observations."""
+    return {path: field for path, field in fields.items() if is_observed(path)}
+
+
+def is_flat(pack: EpisodePack) -> bool:
+    """Whether no column of the pack is nested."""
+    columns = (pack.observations, pack.actions, *pack.extra_model_outputs.values())
+    return all(type(column) is np.ndarray for column in columns)
+
+
+def is_observed(path: str) -> bool:
+    """Whether a track has a row for each observation, and not for each step."""
+    return path.split("/", 1)[0] == "observations"
+
+
+def check_same(there: Fields, given: Fields, where: str) -> None:
+    """Raise `TrackMismatch`, which names the first track that differs, unless both are the same tracks."""
+    for path in (*there, *given):
+        if path not in given or path not in there:
+            side, other = ("there", "not among those given") if path in there else ("given", "not there")
+            raise TrackMismatch(
+                f"{where}: track {path!r} is {side}, but {other}; all episodes of a data set have the same tracks. "
+                f"There: {list(there)}; given: {list(given)}"
+            )
+        if not there[path].alike(given[path]):
+            raise TrackMismatch(
+                f"{where}: track {path!r} holds {there[path]}, the episodes given have {given[path]}; convert them, or "
+                "write them to a data set of their own"
+            )
+
+
+def structure_of(value: Any, prefix: str = "") -> Any:
+    """How a nested value hangs together, as JSON: a leaf's path, `{"dict": [[key, ...]]}` or `{"tuple": [...]}`."""
+    if nested.is_leaf(value):
+        return prefix
+    parts = [
+        (key, structure_of(item, f"{prefix}/{nested.escape(name)}" if prefix else nested.escape(name)))
+        for key, (name, item) in zip(value, nested.children(value), strict=isinstance(value, dict))
+    ]
+    if not isinstance(value, dict):
+        return {"tuple": [part for _, part in parts]}
+    wrong = [key for key in value if not isinstance(key, (str, int))]
+    if wrong:
+        raise WrongType(f"{prefix or 'a pack'}: key {wrong[0]!r}: keys of nested tracks are strings or ints on disk")
+    return {"dict": [[key, part] for key, part in parts]}
+
+
+def assembled(structure: Any, leaves: Mapping[str, Any]) -> Any:
+    """The nested value of a structure, with its leaves by path."""
+    if isinstance(structure, str):
+        return leaves[structure]
+    if "tuple" in structure:
+        return tuple(assembled(part, leaves) for part in structure["tuple"])
+    return {key: assembled(part, leaves) for key, part in structure["dict"]}

@@ -1,0 +1,107 @@
+"""Standing in for items that are not there: fill values of the item's shape and dtype, on both sides of a span."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import InvalidFill
+from episodes.tracks import indexing, nested
+
+
+def place(data: np.ndarray, positions: int | range | np.ndarray, fill: Any) -> np.ndarray:
+    """The items [k, ...] of `data` [n, ...] at the positions, `fill` where a position lies outside.
+
+    A span that lies inside is a view.
+    """
+    total = len(data)
+    if isinstance(positions, range):
+        return place_span(data, positions, fill)
+    if isinstance(positions, int):
+        return data[positions] if 0 <= positions < total else _filler(fill, data)
+    inside = (positions >= 0) & (positions < total)
+    out = data[np.where(inside, positions, 0)] if total else np.empty((len(positions), *data.shape[1:]), data.dtype)
+    out[~inside] = check_fill(fill, data)
+    return out
+
+
+def place_span(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
+    """As `place`, for the positions of a span."""
+    size, start, step = len(span), span.start, span.step
+    if step == 1:
+        missing = start + size - len(data)
+        head = 0 if start >= 0 else min(-start, size)
+        tail = size if missing <= 0 else max(size - missing, head)
+        inner = data[start + head : start + tail]
+    else:
+        head, tail = indexing.inside(span, len(data))
+        last = start + tail * step
+        inner = data[start + head * step : None if last < 0 else last : step] if head < tail else data[:0]
+    if tail - head == size:
+        return inner
+    fill = check_fill(fill, data)
+    shape, dtype = (size,) + data.shape[1:], data.dtype  # noqa: RUF005 (unpacking costs more)
+    if type(fill) is float and fill == 0.0:
+        out = np.zeros(shape, dtype)
+        out[head:tail] = inner
+        return out
+    out = np.empty(shape, dtype)
+    if head:
+        out[:head] = fill
+    out[head:tail] = inner
+    if tail < size:
+        out[tail:] = fill
+    return out
+
+
+def check_fill(fill: Any, data: np.ndarray) -> Any:
+    """The fill if it can stand in for an item of `data` [n, ...]; else `InvalidFill`."""
+    dtype = data.dtype
+    kind = type(fill)
+    if dtype.kind == "f" and (kind is float or kind is int):
+        return fill
+    given = np.asarray(fill)
+    if given.shape not in ((), data.shape[1:]):
+        raise InvalidFill(
+            f"fill={fill!r} has shape {given.shape}; items have {data.shape[1:]}: give a scalar or that shape"
+        )
+    if not _fits(given, dtype):
+        raise InvalidFill(
+            f"fill={fill!r} cannot stand in for items of dtype {dtype} without loss; give a value of that dtype"
+        )
+    return given
+
+
+def _fits(given: np.ndarray, dtype: np.dtype) -> bool:
+    if np.can_cast(given.dtype, dtype, "same_kind") and dtype.kind not in "iub":
+        return True
+    try:
+        with np.errstate(invalid="ignore", over="ignore"):
+            return given.dtype.kind in "iubfc" and dtype.kind in "iubfc" and bool((given.astype(dtype) == given).all())
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _filler(fill: Any, data: np.ndarray) -> Any:
+    filler = np.empty(data.shape[1:], data.dtype)
+    filler[...] = check_fill(fill, data)
+    return filler[()]
+
+
+def fill_like(items: Sequence[Any], fill: Any) -> Any:
+    """A fill item with the structure, shape and dtype of the items; the fill itself where there are none."""
+    if not items:
+        return fill
+    columns = nested.transpose(items)
+    if nested.is_leaf(fill):
+        return nested.map_leaves(lambda column: _fill_like_leaf(column, fill), columns)
+    return nested.map_leaves(_fill_like_leaf, columns, fill)
+
+
+def _fill_like_leaf(column: list[Any], fill: Any) -> Any:
+    first = column[0]
+    dtype = np.result_type(*{np.asarray(item).dtype for item in column})
+    filler = _filler(fill, np.empty((0, *np.shape(first)), dtype))
+    return filler.item() if isinstance(first, (bool, int, float, str)) else filler

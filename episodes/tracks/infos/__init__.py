@@ -1,0 +1,7 @@
+"""Infos: one dict an observation, kept as they came."""
+
+from __future__ import annotations
+
+from episodes.tracks.infos.kinds import Infos
+
+__all__ = ["Infos"]

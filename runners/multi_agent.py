@@ -1,0 +1,378 @@
+"""`MultiAgentEnvRunner`: an environment of several agents and their policies in, `MultiAgentEpisode`s out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from connectors.env_to_module.pipeline import env_to_module_pipeline
+from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClipActions
+from connectors.module_to_env.pipeline import module_to_env_pipeline
+from connectors.multi_agent import MultiAgentEnvToModule, MultiAgentModuleToEnv
+from connectors.rewriting import ObservationRewriter
+from episodes.columns import DEFAULT_MODULE_ID, Columns
+from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.multi_agent.episode import ALL
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
+from runners.closing import Closing
+from runners.counts import check_counts
+from runners.hooks import calls_of
+from runners.multi_agent_envs import EnvStep, as_multi_agent_env, makes_envs, random_action
+from runners.multi_agent_stats import MultiAgentCollectStats, Tally, stats_of
+
+__all__ = ["MultiAgentEnvRunner"]
+
+ByAgent = dict[Any, Any]
+Answers = tuple[list[ByAgent], list[ByAgent], list[ByAgent]]  # actions, actions for the environments, other outputs
+
+
+class MultiAgentEnvRunner(Closing):
+    """Samples episodes of several agents in one or several copies of an environment.
+
+    Args:
+        env: a PettingZoo environment (parallel or AEC), an environment whose `reset` and `step` take and give dicts by
+            agent, or a callable that makes one (needed for several copies).
+        policies: `{module_id: policy}`, each called as in `SingleAgentEnvRunner`; or one policy for all agents. None:
+            only random actions.
+        num_envs: how many copies. Agents of one module are batched together over all of them.
+        agent_to_module_mapping_fn: `(agent_id, episode) -> module_id`, asked once an agent and episode.
+        env_to_module, module_to_env: pipelines; those of modules they do not have are made with the defaults.
+        hooks: objects with `on_step` or `on_episode_end`, see `Hook`.
+        seed: of the environments (copy i gets `seed + i`), of random actions, and of sampling actions by default.
+        len_lookback_buffer: how many env steps from before its first one a continued chunk brings along, at least.
+        missing_final_observation: see `MultiAgentEpisode`.
+
+    Only agents that must act are asked. What a policy puts out beside its actions is recorded. No gradients are kept.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        policies: Mapping[Any, Any] | Callable[..., Any] | None = None,
+        *,
+        num_envs: int = 1,
+        agent_to_module_mapping_fn: Callable[[Any, Any], Any] | None = None,
+        env_to_module: MultiAgentEnvToModule | None = None,
+        module_to_env: MultiAgentModuleToEnv | None = None,
+        hooks: Sequence[Any] = (),
+        seed: int | None = None,
+        len_lookback_buffer: int = 0,
+        missing_final_observation: str = "raise",
+    ) -> None:
+        if num_envs < 1 or (num_envs > 1 and not makes_envs(env)):
+            raise InvalidArgument(f"num_envs={num_envs}: give a callable that makes an environment for several copies")
+        self.envs = [as_multi_agent_env(env) for _ in range(num_envs)]
+        self.policies = policies if isinstance(policies, Mapping) or policies is None else {DEFAULT_MODULE_ID: policies}
+        self.env_to_module = env_to_module or MultiAgentEnvToModule({})
+        self.module_to_env = module_to_env or MultiAgentModuleToEnv({})
+        self.seed = seed
+        self.stats = MultiAgentCollectStats()  # of the last call of sample
+        self.num_env_steps = 0  # of all calls
+        self.num_episodes = 0  # ended in all calls
+        self.episodes: list[MultiAgentEpisode] = []  # the ongoing ones
+        self._mapping_fn = agent_to_module_mapping_fn
+        self._missing = missing_final_observation
+        self._lookback = len_lookback_buffer
+        self._observation_spaces: ByAgent = {}  # of what is recorded
+        self._action_spaces: ByAgent = {}
+        self._rewriting: set[Any] = {m for m, pipeline in self.env_to_module.modules.items() if _rewrites(pipeline)}
+        self._tallies = [Tally() for _ in self.envs]
+        self._taken: list[MultiAgentEpisode] = []  # ended since the last call began
+        self._shared_data: dict[str, Any] = {}
+        self._on_step = calls_of(hooks, "on_step")
+        self._on_episode_end = calls_of(hooks, "on_episode_end")
+        self._seeds: list[int | None] = [None if seed is None else seed + i for i in range(num_envs)]
+        self._needs_reset = True
+        self._closed = False
+
+    # --- sampling ------------------------------------------------------------------------------------------------
+
+    def sample(
+        self,
+        *,
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        explore: bool = True,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> list[MultiAgentEpisode]:
+        """Finalized episodes and chunks, sampled until there are enough env steps, or so many whole episodes.
+
+        Args:
+            num_timesteps: at least so many env steps of all copies together. Episodes that are going on at the end come
+                as cut chunks and go on in the next call, with what is pending.
+            num_episodes: exactly so many whole episodes. Every copy contributes in turn, how long its episodes may be;
+                all are reset before and, for the next call, after.
+            explore: passed to the policies and pipelines.
+            random_actions: sampled from the action spaces (legal ones where there is an "action_mask").
+            force_reset: reset all copies first.
+
+        Raises:
+            InvalidArgument: neither count, both, or one below 1.
+            EpisodeStateError: the runner is closed.
+        """
+        check_counts(num_timesteps, num_episodes)
+        if self._closed:
+            raise EpisodeStateError("sample after close(); make a new runner")
+        if self.policies is None and not random_actions:
+            raise InvalidArgument("this runner has no policies; give them, or sample with random_actions=True")
+        began = perf_counter()
+        if self._needs_reset or force_reset or num_episodes is not None:
+            self._reset_all()
+        act = self._random_actions if random_actions else self._policy_actions
+        try:
+            with torch.no_grad():
+                chunks = self._sampled(num_timesteps, num_episodes, act, explore)
+        except BaseException:
+            self._needs_reset = True
+            raise
+        self.stats = stats_of(chunks, self._tallies, perf_counter() - began)
+        self.num_env_steps += self.stats.num_env_steps
+        self.num_episodes += self.stats.num_episodes
+        return chunks
+
+    def _sampled(
+        self, num_timesteps: int | None, num_episodes: int | None, act: Callable[[bool], Answers], explore: bool
+    ) -> list[MultiAgentEpisode]:
+        num_envs = len(self.envs)
+        if num_timesteps is not None:
+            for _ in range(-(-num_timesteps // num_envs)):
+                self._step_all(range(num_envs), *act(explore))
+            taken, self._taken = self._taken, []
+            return [chunk.to_numpy() for chunk in [*taken, *self._cut_all()]]
+        missing = [(num_episodes or 0) // num_envs + (i < (num_episodes or 0) % num_envs) for i in range(num_envs)]
+        while going := [i for i in range(num_envs) if missing[i] > 0]:
+            self._step_all(going, *act(explore), missing=missing)
+        self._needs_reset = True
+        taken, self._taken = self._taken, []
+        return [chunk.to_numpy() for chunk in taken]
+
+    def _cut_all(self) -> list[MultiAgentEpisode]:
+        """The ongoing chunks that have steps; their successors go on."""
+        chunks = []
+        for i, episode in enumerate(self.episodes):
+            if len(episode):
+                self.episodes[i] = episode.cut(self._lookback_of(episode))
+                self._tallies[i].add(episode)
+                chunks.append(episode)
+        return chunks
+
+    def _lookback_of(self, episode: MultiAgentEpisode) -> int:
+        """How many env steps back reach what the pipelines need of each agent's own steps."""
+        return max(self._lookback, episode.env_steps_back(self.env_to_module.lookback))
+
+    def _reset_all(self) -> None:
+        self._taken = []
+        self._tallies = [Tally() for _ in self.envs]
+        self.episodes = [self._fresh(i) for i in range(len(self.envs))]
+        self._needs_reset = False
+
+    def _fresh(self, i: int) -> MultiAgentEpisode:
+        """A new episode of copy i, reset."""
+        seed, self._seeds[i] = self._seeds[i], None
+        observations, infos = self.envs[i].reset(seed=seed)
+        episode = MultiAgentEpisode(
+            observation_space=self._observation_spaces,
+            action_space=self._action_spaces,
+            agent_to_module_mapping_fn=self._mapping_fn,
+            missing_final_observation=self._missing,
+        )
+        rows = [(i, episode, observations)]
+        self._welcome(rows)
+        self._rewrite(rows)
+        episode.add_env_reset(observations=observations, infos=infos)
+        return episode
+
+    # --- acting --------------------------------------------------------------------------------------------------
+
+    def _policy_actions(self, explore: bool) -> Answers:
+        policies, context = self.policies, {"explore": explore, "shared_data": self._shared_data}
+        batch = self.env_to_module(rl_module=policies, episodes=self.episodes, **context)
+        outputs = {module_id: policies[module_id](columns, explore=explore) for module_id, columns in batch.items()}  # type: ignore[index]
+        told = self.module_to_env(rl_module=policies, batch=outputs, episodes=self.episodes, **context)
+        return told[Columns.ACTIONS], told[Columns.ACTIONS_FOR_ENV], told["extra_model_outputs"]
+
+    def _random_actions(self, explore: bool) -> Answers:
+        actions: list[ByAgent] = []
+        for_env: list[ByAgent] = []
+        for env, episode in zip(self.envs, self.episodes, strict=True):
+            own: ByAgent = {}
+            for agent_id, single in episode.episodes_to_act():
+                space = self._action_space(env, agent_id)
+                own[agent_id] = random_action(space, single.get_observations(-1), single.get_infos(-1))
+            for_env.append(own)
+            actions.append({a: self._as_policys(episode.module_for(a), action) for a, action in own.items()})
+        return actions, for_env, [{} for _ in actions]
+
+    def _as_policys(self, module_id: Any, action: Any) -> Any:
+        """An environment's action as the module's policy would have put it."""
+        pipeline = self.module_to_env.modules.get(module_id)
+        if pipeline is None or NormalizeAndClipActions not in pipeline:
+            return action
+        return nested.take(pipeline[NormalizeAndClipActions].from_env(nested.stack([action])), 0)
+
+    def _action_space(self, env: Any, agent_id: Any) -> Any:
+        """The agent's action space, seeded when it is first asked for."""
+        space = self._action_spaces.get(agent_id)
+        if space is None:
+            space = self._action_spaces[agent_id] = env.space("action_space", agent_id)
+            if self.seed is not None:
+                space.seed(self.seed + len(self._action_spaces))
+        return space
+
+    # --- stepping ------------------------------------------------------------------------------------------------
+
+    def _step_all(
+        self,
+        going: Sequence[int],
+        actions: list[ByAgent],
+        for_env: list[ByAgent],
+        outputs: list[ByAgent],
+        *,
+        missing: list[int] | None = None,
+    ) -> None:
+        """One env step of each copy that goes on, recorded."""
+        steps = [(i, self.envs[i].step(for_env[i])) for i in going]
+        rows = [(i, self.episodes[i], step.observations) for i, step in steps]
+        self._welcome(rows)
+        self._rewrite(rows)
+        for i, step in steps:
+            episode = self.episodes[i]
+            self._record(episode, step, actions[i], outputs[i])
+            if episode.is_done:
+                self._end(i, episode)
+                if missing is not None:
+                    missing[i] -= 1
+                if missing is None or missing[i] > 0:
+                    self.episodes[i] = self._fresh(i)
+        for call in self._on_step:
+            call(self)
+
+    def _record(self, episode: MultiAgentEpisode, step: EnvStep, actions: ByAgent, outputs: ByAgent) -> None:
+        terminateds, truncateds = step.terminateds, step.truncateds
+        if step.is_over and not _all_flagged(episode, terminateds, truncateds):
+            truncateds = {**truncateds, ALL: True}
+        episode.add_env_step(
+            step.observations,
+            actions,
+            step.rewards,
+            step.infos,
+            terminateds=terminateds,
+            truncateds=truncateds,
+            extra_model_outputs=outputs,
+        )
+
+    def _end(self, i: int, episode: MultiAgentEpisode) -> None:
+        self._tallies[i].add(episode)
+        self._taken.append(episode)
+        for call in self._on_episode_end:
+            call(self, episode)
+
+    def _welcome(self, rows: list[tuple[int, MultiAgentEpisode, ByAgent]]) -> None:
+        """Know the spaces of agents that come for the first time, and the pipelines of their modules."""
+        for i, episode, observations in rows:
+            for agent_id in observations:
+                if agent_id not in self._observation_spaces or not episode.has_agent(agent_id):
+                    self._know(i, agent_id, episode.module_for(agent_id))
+
+    def _know(self, i: int, agent_id: Any, module_id: Any) -> None:
+        env = self.envs[i]
+        spaces = env.space("observation_space", agent_id), self._action_space(env, agent_id)
+        if self.policies is not None:
+            self._make_pipelines(module_id, agent_id, spaces)
+        seeing = self.env_to_module.modules.get(module_id)
+        for pipeline in (seeing, self.module_to_env.modules.get(module_id)):
+            if pipeline is not None and pipeline.input_observation_space is pipeline.input_action_space is None:
+                pipeline.set_input_spaces(*spaces)
+        self._observation_spaces[agent_id] = spaces[0] if seeing is None else seeing.recorded_observation_space
+
+    def _make_pipelines(self, module_id: Any, agent_id: Any, spaces: tuple[Any, Any]) -> None:
+        """The default pipelines of the module, where there are no others."""
+        policies = self.policies or {}
+        if module_id not in policies:
+            raise UnknownKey(
+                f"agent {agent_id!r} is mapped to module {module_id!r}, for which there is no policy; there are "
+                f"{list(policies)}: give one, or an agent_to_module_mapping_fn"
+            )
+        policy = policies[module_id]
+        if module_id not in self.env_to_module.modules:
+            device = getattr(policy, "device", None)
+            self.env_to_module.modules[module_id] = env_to_module_pipeline(*spaces, policy=policy, device=device)
+        if module_id not in self.module_to_env.modules:
+            made = module_to_env_pipeline(*spaces, policy=policy, seed=self.seed)
+            self.module_to_env.modules[module_id] = made
+
+    def _rewrite(self, rows: list[tuple[int, MultiAgentEpisode, ByAgent]]) -> None:
+        """Send the observations of modules that rewrite them through their pipelines, in place, batched together."""
+        if not self._rewriting:
+            return
+        seats: dict[Any, list[tuple[ByAgent, Any, Any]]] = {}
+        for _, episode, observations in rows:
+            owners = episode.agent_episodes
+            for agent_id in observations:
+                module_id = episode.module_for(agent_id)
+                if module_id in self._rewriting:
+                    owner = owners.get(agent_id) or SingleAgentEpisode(agent_id=agent_id, module_id=module_id)
+                    seats.setdefault(module_id, []).append((observations, agent_id, owner))
+        for module_id, places in seats.items():
+            stacked = nested.stack([observations[agent_id] for observations, agent_id, _ in places])
+            rewritten = self.env_to_module[module_id].rewrite(stacked, [owner for _, _, owner in places])
+            for row, (observations, agent_id, _) in enumerate(places):
+                observations[agent_id] = nested.take(rewritten, row)
+
+    # --- state ---------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers of the last call of `sample`, and the env steps and episodes of all calls."""
+        total = {"num_env_steps_total": self.num_env_steps, "num_episodes_total": self.num_episodes}
+        return self.stats.as_dict() | total
+
+    def get_state(self) -> dict[str, Any]:
+        """The pipelines' states and the counts; environments cannot be saved."""
+        return {
+            "env_to_module": self.env_to_module.get_state(),
+            "module_to_env": self.module_to_env.get_state(),
+            "num_env_steps": self.num_env_steps,
+            "num_episodes": self.num_episodes,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` gave. The next `sample` begins new episodes."""
+        if not self.episodes:
+            self._reset_all()  # so that the modules' pipelines are there
+        self.env_to_module.set_state(state["env_to_module"])
+        self.module_to_env.set_state(state["module_to_env"])
+        self.num_env_steps, self.num_episodes = state["num_env_steps"], state["num_episodes"]
+        if self.seed is not None:
+            seeds = np.random.SeedSequence((self.seed, self.num_env_steps)).generate_state(len(self.envs)) >> 1
+            self._seeds = [int(seed) for seed in seeds]
+        self._needs_reset = True
+
+    def close(self) -> None:
+        """Close the environments; may be called again."""
+        if not self._closed:
+            self._closed = True
+            for env in self.envs:
+                env.close()
+
+    def __repr__(self) -> str:
+        modules = "random actions" if self.policies is None else ", ".join(map(str, self.policies))
+        return f"MultiAgentEnvRunner({len(self.envs)} environments, {modules}, {self.num_env_steps} env steps sampled)"
+
+
+def _rewrites(pipeline: Any) -> bool:
+    return any(isinstance(piece, ObservationRewriter) for piece in pipeline)
+
+
+def _all_flagged(episode: MultiAgentEpisode, terminateds: Mapping[Any, bool], truncateds: Mapping[Any, bool]) -> bool:
+    """True when every agent that goes on is said to end."""
+    return all(
+        own.is_done or terminateds.get(agent_id) or truncateds.get(agent_id)
+        for agent_id, own in episode.agent_episodes.items()
+    )

@@ -1,0 +1,399 @@
+"""`SingleAgentEnvRunner`: an environment and a policy in, an `EpisodePack` out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+
+from connectors import ConnectorPipeline, env_to_module_pipeline, module_to_env_pipeline
+from connectors.module_to_env.get_actions import GetActions
+from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClipActions
+from connectors.module_to_env.unbatch_items import check_rows
+from episodes.columns import Columns
+from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, WrongType
+from episodes.pack import EpisodePack
+from episodes.recorder import OngoingEpisodes, VectorRecorder
+from episodes.recorder.autoreset import final_observations_of
+from episodes.replay import EpisodeReplayBuffer
+from episodes.single_agent.chunks import checked_lookback
+from episodes.tracks import nested
+from runners.closing import Closing
+from runners.counts import check_counts, quotas
+from runners.hooks import calls_of
+from runners.policies import Policy, unhooked
+from runners.replay_feed import ReplayFeed
+from runners.stats import CollectStats, RunningReturns
+from runners.vector_envs import EnvLike, autoreset_mode_of, make_vector_env
+
+__all__ = ["SingleAgentEnvRunner"]
+
+
+class SingleAgentEnvRunner(Closing):
+    """Samples episodes of a policy in a vector environment.
+
+    Args:
+        env: a Gymnasium id, a callable that makes an environment, or a vector environment.
+        policy: called with the env-to-module pipeline's batch, `policy(batch, explore=...)`; it answers with a dict of
+            actions, or of "action_dist_inputs" from which `GetActions` samples. None: only random actions.
+        num_envs: how many environments to make; a vector environment has its own number.
+        env_to_module: the pipeline to the policy's batch; `env_to_module_pipeline(...)` by default.
+        module_to_env: the pipeline to actions; `module_to_env_pipeline(...)` by default.
+        hooks: objects with `on_step` or `on_episode_end`, see `Hook`.
+        seed: of the environments, of the random actions, and of sampling actions in the default pipeline.
+        len_lookback_buffer: how many items from before its first step a continued chunk brings along, at least; more
+            where the env-to-module pipeline needs them (recurrent states, frame stacks).
+        vectorization, env_kwargs: see `make_vector_env`.
+        autoreset_mode: of the environments made here, or of a vector environment that does not say its own.
+
+    What the policy puts out beside its actions is recorded as extra model outputs. The env-to-module pipeline rewrites
+    each observation once, before it is recorded. No gradients are kept while sampling.
+    """
+
+    def __init__(
+        self,
+        env: EnvLike,
+        policy: Policy | None = None,
+        *,
+        num_envs: int | None = None,
+        env_to_module: ConnectorPipeline | None = None,
+        module_to_env: ConnectorPipeline | None = None,
+        hooks: Sequence[Any] = (),
+        seed: int | None = None,
+        len_lookback_buffer: int = 0,
+        vectorization: str = "sync",
+        autoreset_mode: AutoresetMode | str | None = None,
+        env_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        options = {"vectorization": vectorization, "env_kwargs": env_kwargs}
+        mode = None if isinstance(env, gym.vector.VectorEnv) else autoreset_mode
+        self.env = make_vector_env(env, num_envs, autoreset_mode=mode, **options)  # type: ignore[arg-type]
+        self.autoreset_mode = autoreset_mode_of(self.env, autoreset_mode)
+        self.num_envs = self.env.num_envs
+        self.policy = policy
+        self.seed = seed
+        self.stats = CollectStats()  # of the last call of sample
+        self.num_steps = 0  # of all calls
+        self.num_episodes = 0  # ended in all calls
+        self._make_pipelines(env_to_module, module_to_env)
+        self._recorder = VectorRecorder(
+            self.num_envs,
+            self._recorded_space(),
+            self._policy_action_space(),
+            autoreset_mode=self.autoreset_mode,
+            len_lookback_buffer=max(checked_lookback(len_lookback_buffer), getattr(self.env_to_module, "lookback", 0)),
+        )
+        self._running = RunningReturns(self.num_envs)
+        self._feed: ReplayFeed | None = None  # of the last call, when it was `sample_into`
+        self._on_step = calls_of(hooks, "on_step")
+        self._on_episode_end = calls_of(hooks, "on_episode_end")
+        self._is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        self._watches_endings = bool(self._on_episode_end) or self.autoreset_mode is AutoresetMode.DISABLED
+        # With one environment, the row after an ending is a reset and nothing else: the policy need not be asked.
+        self._skips_ignored = self.autoreset_mode is AutoresetMode.NEXT_STEP and self.num_envs == 1
+        self._ignored_actions: tuple[Any, Any, dict[str, Any]] | None = None
+        self._shared_data: dict[str, Any] = {}
+        self._ended: tuple[np.ndarray, np.ndarray] = (self.stats.returns, self.stats.lengths)
+        self._observations: Any = None  # the newest row, rewritten
+        self._reset_seed = seed
+        self._needs_reset = True
+        self._closed = False
+        self._turn = 0  # the environment whose turn it is to give an episode more
+        self._quotas = np.zeros(self.num_envs, int)  # of the last call for whole episodes
+        self.env.action_space.seed(seed)
+
+    def _make_pipelines(self, env_to_module: ConnectorPipeline | None, module_to_env: ConnectorPipeline | None) -> None:
+        spaces = (self.env.single_observation_space, self.env.single_action_space)
+        device = getattr(self.policy, "device", None)
+        if env_to_module is None:
+            env_to_module = env_to_module_pipeline(*spaces, policy=self.policy, device=device)
+        self._late_log_probs: GetActions | None = None
+        if module_to_env is None:
+            module_to_env = module_to_env_pipeline(*spaces, policy=self.policy, seed=self.seed, log_probs=False)
+            self._late_log_probs = module_to_env[GetActions]
+        for pipeline in (env_to_module, module_to_env):
+            if pipeline.input_observation_space is None and pipeline.input_action_space is None:
+                pipeline.set_input_spaces(*spaces)
+        self.env_to_module = env_to_module
+        self.module_to_env = module_to_env
+        self._rewrite = getattr(env_to_module, "rewrite", _unchanged)
+
+    def _recorded_space(self) -> gym.Space | None:
+        own = self.env.single_observation_space
+        return getattr(self.env_to_module, "recorded_observation_space", own)
+
+    def _policy_action_space(self) -> gym.Space:
+        """The space of the actions as the policy makes them, which are recorded; the environment's but for dtypes."""
+        own = self.env.single_action_space
+        if NormalizeAndClipActions not in self.module_to_env:
+            return own
+        return self.module_to_env[NormalizeAndClipActions].policy_action_space(own)
+
+    @property
+    def episodes(self) -> OngoingEpisodes:
+        """The ongoing episodes, made when someone looks."""
+        return self._recorder.episodes
+
+    # --- sampling ------------------------------------------------------------------------------------------------
+
+    def sample(
+        self,
+        *,
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        explore: bool = True,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> EpisodePack:
+        """Episodes sampled until there are enough steps, or so many whole episodes.
+
+        Args:
+            num_timesteps: at least so many environment steps, in as few vector steps as that takes. Episodes that are
+                going on at the end come as cut chunks and go on in the next call.
+            num_episodes: exactly so many whole episodes. Every environment contributes in turn, how long its episodes
+                may be, so that short ones have no advantage; it is reset before and, for the next call, after.
+            explore: passed to the policy and to both pipelines.
+            random_actions: sampled from the action space; the policy is not asked.
+            force_reset: reset all environments first.
+
+        Raises:
+            InvalidArgument: neither count, both, or one below 1.
+            EpisodeStateError: the runner is closed.
+        """
+        check_counts(num_timesteps, num_episodes)
+        self._feed = None
+        began = perf_counter()
+        self._begin(force_reset or num_episodes is not None)
+        if num_episodes is not None:
+            self._recorder.take()  # what a call that failed has left
+        self._run(num_timesteps, num_episodes, explore, random_actions)
+        pack = self._take(num_episodes)
+        self._count(CollectStats(pack.num_steps, perf_counter() - began, *self._ended))
+        return pack
+
+    def sample_into(
+        self,
+        buffer: EpisodeReplayBuffer,
+        *,
+        num_timesteps: int,
+        explore: bool = True,
+        random_actions: bool = False,
+        force_reset: bool = False,
+        extra_model_outputs: Collection[str] = (),
+    ) -> CollectStats:
+        """As `sample`, with every vector step written straight into a replay buffer instead of a pack.
+
+        Episodes go on from call to call. The first call with a buffer, and the first after a `sample`, or after the
+        buffer was cleared or restored or got so many other steps that they are no longer there, begins new ones.
+
+        Args:
+            extra_model_outputs: which of the policy's other outputs to store, "state_out" for example. All steps of a
+                buffer have the same ones, so random actions have none.
+
+        Raises:
+            InvalidArgument: a count below 1, or a buffer too small for the runner's environments.
+            UnknownKey: an extra model output that there is not.
+            EpisodeStateError: the runner is closed.
+        """
+        check_counts(num_timesteps, None)
+        began = perf_counter()
+        feed = self._feed
+        if feed is None or feed.buffer is not buffer or not feed.is_reset:
+            spaces = (self._recorded_space(), self._policy_action_space())
+            feed = self._feed = ReplayFeed(buffer, self.num_envs, self.autoreset_mode, *spaces)
+            force_reset = True
+        feed.keys = extra_model_outputs
+        self._begin(force_reset)
+        try:
+            self._run(num_timesteps, None, explore, random_actions)
+        finally:
+            self._recorder.forget()
+        num_steps, *ended = feed.take()
+        self._count(CollectStats(num_steps, perf_counter() - began, *ended))
+        return self.stats
+
+    def _begin(self, reset: bool) -> None:
+        if self._closed:
+            raise EpisodeStateError("sample after close(); make a new runner")
+        if self._needs_reset or reset:
+            self._reset()
+
+    def _run(self, num_timesteps: int | None, num_episodes: int | None, explore: bool, random_actions: bool) -> None:
+        act = self._random_actions if random_actions else self._policy_actions
+        self._call_policy = unhooked(self.policy)
+        self._rewrites = getattr(self.env_to_module, "rewrites", self._rewrite is not _unchanged)
+        try:
+            with torch.inference_mode():
+                if num_timesteps is not None:
+                    self._run_steps(num_timesteps, act, explore)
+                else:
+                    self._quotas, self._turn = quotas(num_episodes or 0, self.num_envs, self._turn)
+                    self._run_episodes(self._quotas, act, explore)
+        except BaseException:
+            self._needs_reset = True  # the environments may be a step ahead of what is recorded
+            raise
+
+    def _count(self, stats: CollectStats) -> None:
+        self.stats = stats
+        self.num_steps += stats.num_steps
+        self.num_episodes += stats.num_episodes
+
+    def _reset(self) -> None:
+        """Begin new episodes everywhere; those that were going on are cut."""
+        observations, infos = self.env.reset(seed=self._reset_seed)
+        self._reset_seed = None
+        self._observations = self._rewrite(observations)
+        self._recorder.reset(self._observations, infos)
+        if self._feed is not None:
+            self._feed.reset(self._observations, infos)
+        self._needs_reset = False
+        self._ignored_actions = None
+
+    def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> None:
+        missing = num_timesteps
+        while missing > 0:
+            for _ in range(-(-missing // self.num_envs)):
+                self._step(*(self._ignored_actions or act(explore)))
+            missing = num_timesteps - self._recorder.num_steps
+
+    def _run_episodes(self, quotas: np.ndarray, act: Callable[..., Any], explore: bool) -> None:
+        missing = quotas.copy()
+        while np.any(missing > 0):
+            terminateds, truncateds = self._step(*(self._ignored_actions or act(explore)))
+            missing -= np.logical_or(terminateds, truncateds)
+        self._needs_reset = True
+
+    def _policy_actions(self, explore: bool) -> tuple[Any, Any, dict[str, Any]]:
+        """The actions as the policy made them, as the environment takes them, and the policy's other outputs."""
+        policy = self.policy
+        if policy is None:
+            raise InvalidArgument("this runner has no policy; give it one, or sample with random_actions=True")
+        episodes, shared_data = self._recorder.episodes, self._shared_data
+        batch = self.env_to_module.on_rows(policy, {Columns.OBS: self._observations}, episodes, explore, shared_data)
+        outputs = self._call_policy(batch, explore=explore)
+        if type(outputs) is not dict and not isinstance(outputs, Mapping):
+            raise WrongType(
+                f"the policy returned a {type(outputs).__name__}; it returns a dict with 'actions', or with "
+                "'action_dist_inputs' to sample from"
+            )
+        outputs = dict(outputs)
+        outputs = self.module_to_env.on_rows(policy, outputs, episodes, explore, shared_data)
+        actions = outputs.pop(Columns.ACTIONS, None)
+        if actions is None:
+            raise UnknownKey(f"the module-to-env pipeline gave no 'actions', but {', '.join(outputs) or 'nothing'}")
+        if type(actions) is np.ndarray and len(actions) != self.num_envs:
+            check_rows({Columns.ACTIONS: actions}, self.num_envs)
+        return actions, outputs.pop(Columns.ACTIONS_FOR_ENV, actions), outputs
+
+    def _random_actions(self, explore: bool) -> tuple[Any, Any, dict[str, Any]]:
+        actions = self.env.action_space.sample()
+        if NormalizeAndClipActions not in self.module_to_env:
+            return actions, actions, {}
+        return self.module_to_env[NormalizeAndClipActions].from_env(actions), actions, {}
+
+    def _step(self, actions: Any, actions_for_env: Any, outputs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """One vector step, recorded; its terminateds and truncateds, bool [N] each."""
+        recorder = self._recorder
+        observations, rewards, terminateds, truncateds, infos = self.env.step(actions_for_env)
+        last = self._last_observations(infos, terminateds | truncateds) if self._is_same_step else None
+        if self._rewrites:
+            observations = self._rewrite(observations, recorder.episodes)
+        self._observations = observations
+        row = (observations, actions, rewards, terminateds, truncateds, infos)
+        recorder.step(*row, outputs, final_observations=last)
+        if self._feed is not None:
+            if Columns.ACTION_LOGP in self._feed.keys:
+                outputs = self._with_log_probs(outputs, actions)
+            self._feed.step(*row, outputs, final_observations=last)
+        if self._watches_endings:
+            self._after_step(terminateds | truncateds)
+        if self._skips_ignored:
+            done = terminateds[0] or truncateds[0]
+            self._ignored_actions = (actions, actions_for_env, outputs) if done else None
+        for call in self._on_step:
+            call(self)
+        return terminateds, truncateds
+
+    def _with_log_probs(self, outputs: dict[str, Any], actions: Any) -> dict[str, Any]:
+        found = None if self._late_log_probs is None else self._late_log_probs.log_probs(outputs, actions)
+        return outputs if found is None else {**outputs, Columns.ACTION_LOGP: found}
+
+    def _last_observations(self, infos: dict[str, Any], done: np.ndarray) -> Any:
+        if not np.count_nonzero(done):
+            return None
+        return self._rewrite(final_observations_of(infos, np.flatnonzero(done)))
+
+    def _after_step(self, done: np.ndarray) -> None:
+        if not np.count_nonzero(done):
+            return
+        for episode in self._recorder.ended() if self._on_episode_end else ():
+            for call in self._on_episode_end:
+                call(self, episode)
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            self._reset_where(done)
+
+    def _reset_where(self, done: np.ndarray) -> None:
+        observations, infos = self.env.reset(options={"reset_mask": done.copy()})
+        envs = np.flatnonzero(done)
+        fresh = self._rewrite(nested.take(observations, envs))
+        self._observations = nested.with_rows(self._observations, envs, fresh)
+        self._recorder.reset(self._observations, infos, done)
+        if self._feed is not None:
+            self._feed.reset(self._observations, infos, done)
+
+    def _take(self, num_episodes: int | None) -> EpisodePack:
+        """What was recorded; of whole episodes, each environment's first ones up to its quota."""
+        pack, envs = self._recorder.take(), self._recorder.taken_envs
+        if num_episodes is None:
+            self._ended = self._running.finished(pack, envs)
+        else:
+            ranks = np.arange(len(envs)) - np.searchsorted(envs, envs)
+            whole = (pack.terminated | pack.truncated) & (ranks < self._quotas[envs])
+            pack = pack.select(whole)
+            self._ended = pack.returns(), pack.lengths
+        return pack if self._late_log_probs is None else self._late_log_probs.with_log_probs(pack)
+
+    # --- state -----------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers of the last call of `sample`, and the steps and episodes of all calls."""
+        total = {"num_steps_total": self.num_steps, "num_episodes_total": self.num_episodes}
+        return self.stats.as_dict() | total
+
+    def get_state(self) -> dict[str, Any]:
+        """The pipelines' states and the counts. Environments cannot be saved: see `set_state`."""
+        return {
+            "env_to_module": self.env_to_module.get_state(),
+            "module_to_env": self.module_to_env.get_state(),
+            "num_steps": self.num_steps,
+            "num_episodes": self.num_episodes,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` gave. The next `sample` begins new episodes, seeded by the seed and the steps."""
+        self.env_to_module.set_state(state["env_to_module"])
+        self.module_to_env.set_state(state["module_to_env"])
+        self.num_steps, self.num_episodes = state["num_steps"], state["num_episodes"]
+        if self.seed is not None:
+            self._reset_seed = int(np.random.SeedSequence((self.seed, self.num_steps)).generate_state(1)[0] >> 1)
+            self.env.action_space.seed(self._reset_seed)
+        self._needs_reset = True
+
+    def close(self) -> None:
+        """Close the environments; may be called again."""
+        if not self._closed:
+            self._closed = True
+            self.env.close()
+
+    def __repr__(self) -> str:
+        mode = self.autoreset_mode.value
+        return f"SingleAgentEnvRunner({self.num_envs} environments, {mode} autoreset, {self.num_steps} steps sampled)"
+
+
+def _unchanged(observations: Any, episodes: Any = None, update: bool = True) -> Any:
+    return observations
