@@ -63,3 +63,7 @@ class StateMismatch(EpisodeError, ValueError):
 
 class UnreadableData(EpisodeError, ValueError):
     """What was read from disk or a socket is damaged, of a newer version, or something else altogether."""
+
+
+class ContractViolation(EpisodeError, AssertionError):
+    """A part does not keep what parts of its kind promise; the checks of `episodes.testing` and others find it."""

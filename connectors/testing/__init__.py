@@ -1,0 +1,11 @@
+"""Checks that users run on their own connectors, views and policies.
+
+Each check takes one part and returns None, or raises a `ContractViolation` that says whose part it is, what was
+expected, what was found, and where.
+"""
+
+from __future__ import annotations
+
+from episodes.errors import ContractViolation
+
+__all__ = ["ContractViolation"]
