@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from connectors.connector import Batch, Connector
-from episodes.columns import Columns
+from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 
-__all__ = ["SEATS", "AgentToModuleMapping", "Seat", "seats_of"]
+__all__ = ["SEATS", "AgentToModuleMapping", "Seat"]
 
 SEATS = "seats"  # the key of `shared_data` under which the rows' agents are: {module_id: [Seat, ...]}
 
@@ -25,20 +27,12 @@ class Seat(NamedTuple):
     episode: SingleAgentEpisode
 
 
-def seats_of(episodes: Sequence[MultiAgentEpisode]) -> dict[Any, list[Seat]]:
-    """The agents that must act, by module, in the order of the episodes."""
-    seats: dict[Any, list[Seat]] = {}
-    for place, episode in enumerate(episodes):
-        for agent_id, own in episode.episodes_to_act():
-            seats.setdefault(own.module_id, []).append(Seat(place, agent_id, own))
-    return seats
-
-
 class AgentToModuleMapping(Connector):
-    """The first piece of multi-agent pipelines: it deals out agents to modules.
+    """The first piece of multi-agent pipelines, and the one dealer of agents to modules.
 
-    Acting, it makes `{module_id: {"obs": [n, ...]}}` of the newest observations of the agents that must act, and notes
-    in `shared_data["seats"]` whose rows they are. Learning, `packs` gives each module the episodes of its agents.
+    Acting, `deal` gives each module the agents that it must act for; called as a piece it makes
+    `{module_id: {"obs": [n, ...]}}` of their newest observations, and notes in `shared_data["seats"]` whose rows they
+    are. Learning, `packs` gives each module the episodes of its agents.
     """
 
     writes = (Columns.OBS,)
@@ -46,7 +40,7 @@ class AgentToModuleMapping(Connector):
     def __call__(
         self, *, batch: Batch, episodes: Any = (), shared_data: dict[str, Any] | None = None, **kwargs: Any
     ) -> Batch:
-        seats = seats_of(episodes)
+        seats = self.deal(episodes)
         if shared_data is not None:
             shared_data[SEATS] = seats
         for module_id, rows in seats.items():
@@ -56,11 +50,47 @@ class AgentToModuleMapping(Connector):
         return batch
 
     @staticmethod
-    def packs(episodes: Iterable[MultiAgentEpisode]) -> Mapping[Any, EpisodePack]:
-        """The episodes of all agents that have steps, as one pack for each module."""
+    def deal(episodes: Sequence[MultiAgentEpisode]) -> dict[Any, list[Seat]]:
+        """The agents that must act, by module, in the order of the episodes."""
+        seats: dict[Any, list[Seat]] = {}
+        for place, episode in enumerate(episodes):
+            for agent_id, own in episode.episodes_to_act():
+                seats.setdefault(own.module_id, []).append(Seat(place, agent_id, own))
+        return seats
+
+    @staticmethod
+    def packs(episodes: Iterable[MultiAgentEpisode | SingleAgentEpisode]) -> dict[Any, EpisodePack]:
+        """The episodes of each module's agents, one pack for each module.
+
+        Args:
+            episodes: multi-agent episodes, whose agents without a step are left out, or agents' own episodes, or a pack
+                of those; without a module id they belong to the default module.
+        """
+        if isinstance(episodes, EpisodePack):
+            return _split_by_module(episodes)
         by_module: dict[Any, list[SingleAgentEpisode]] = {}
         for episode in episodes:
-            for own in episode.agent_episodes.values():
-                if len(own):
-                    by_module.setdefault(own.module_id, []).append(own)
+            for own in _agents_of(episode):
+                by_module.setdefault(_module_id(own.module_id), []).append(own)
         return {module_id: EpisodePack.from_episodes(own) for module_id, own in by_module.items()}
+
+
+def _agents_of(episode: MultiAgentEpisode | SingleAgentEpisode) -> list[SingleAgentEpisode]:
+    if isinstance(episode, SingleAgentEpisode):
+        return [episode]
+    return [own for own in episode.agent_episodes.values() if len(own)]
+
+
+def _split_by_module(pack: EpisodePack) -> dict[Any, EpisodePack]:
+    if pack.module_ids is None:
+        return {DEFAULT_MODULE_ID: pack}
+    rows: dict[Any, list[int]] = {}
+    for row, module_id in enumerate(pack.module_ids):
+        rows.setdefault(_module_id(module_id), []).append(row)
+    if len(rows) == 1:
+        return dict.fromkeys(rows, pack)
+    return {module_id: pack.select(np.array(own)) for module_id, own in rows.items()}
+
+
+def _module_id(module_id: Any) -> Any:
+    return DEFAULT_MODULE_ID if module_id is None else module_id

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from connectors.column_parts import ColumnParts, joined, num_rows
+from connectors.column_parts import joined, num_rows
 from connectors.connector import Batch, Connector
 from episodes.errors import TrackMismatch
-from episodes.tracks import nested
 
 __all__ = ["BatchItems"]
 
@@ -29,9 +28,6 @@ class BatchItems(Connector):
         for name, column in batch.items():
             if type(column) is np.ndarray:
                 rows = len(column)
-            elif is_module(column):
-                self(batch=column)
-                continue
             else:
                 batch[name] = column = joined(column)
                 rows = num_rows(column)
@@ -42,8 +38,3 @@ class BatchItems(Connector):
                 )
             length = rows
         return batch
-
-
-def is_module(value: Any) -> bool:
-    """True for one module's columns in a batch of several modules: a dict that still has parts in it."""
-    return isinstance(value, dict) and any(isinstance(leaf, ColumnParts) for leaf in nested.iter_leaves(value))

@@ -1,8 +1,7 @@
 """A column still being filled: whole arrays, one concatenate away from being a column of a batch.
 
-A batch is a dict of columns `{name: nested arrays [B, ...]}`; with several modules it is one such dict for each,
-`{module_id: {name: nested arrays}}`. Pieces that add rows episode by episode leave `ColumnParts` in the batch, and
-`BatchItems` makes arrays of them. Each part knows whose rows it holds, so that parts can still be sorted by module.
+A batch is a dict of columns `{name: nested arrays [B, ...]}`. Pieces that add rows episode by episode leave
+`ColumnParts` in it, and `BatchItems` makes arrays of them. Each part knows whose rows it holds.
 """
 
 from __future__ import annotations
@@ -106,11 +105,11 @@ def rows_of(column: Any) -> list[Any]:
     return [nested.take(column, row) for row in range(num_rows(column))]
 
 
-def changed_items(columns: list[Any], func: Callable[..., Any], module_id: Any) -> list[Any]:
+def changed_items(columns: list[Any], func: Callable[..., Any]) -> list[Any]:
     """The columns with the tuple `func(items, eps_id, agent_id, module_id)` in the place of each row's items."""
     parts = next((column for column in columns if isinstance(column, ColumnParts)), None)
     rows = list(zip(*[rows_of(joined(column)) for column in columns], strict=True))
-    owners = parts.row_owners() if parts is not None else [Owner(module_id=module_id)] * len(rows)
+    owners = parts.row_owners() if parts is not None else [Owner()] * len(rows)
     changed = [func(items, *owner) for items, owner in zip(rows, owners, strict=True)]
     arrays = [nested.stack(items) for items in zip(*changed, strict=True)]
     pairs = zip(columns, arrays, strict=True)

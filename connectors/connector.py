@@ -43,7 +43,6 @@ class Connector:
     writes: tuple[str, ...] = ()  # columns that it may put there
     reads_tracks: ClassVar[bool] = False  # it works on whole tracks of a pack or a recorder, not episode by episode
     leaves_rows: bool = False  # it changes nothing in a batch of whole rows that comes with all it needs
-    per_module: ClassVar[bool] = True  # in a batch of several modules it is called for each, not once for all
     lookback: int = 0  # items before a chunk's first step that must be kept for learning from it as it was acted
     is_idle: bool = False  # with the spaces and arguments it has, it changes nothing: its pipeline does not call it
 
@@ -196,16 +195,19 @@ class Connector:
         """Put `func(item, eps_id, agent_id, module_id)` in the place of each item of a column.
 
         With several columns, `func` gets a tuple of items and gives one. Ids are None where the column is an array
-        already, whose rows no longer say whose they are; in a batch of several modules the module's id is given.
+        already, whose rows no longer say whose they are.
 
         Raises:
             UnknownKey: there is no such column.
         """
         names = [column] if isinstance(column, str) else list(column)
         each = (lambda items, *ids: (func(items[0], *ids),)) if isinstance(column, str) else func
-        for module_id, columns in _modules_with(batch, names):
-            changed = changed_items([columns[name] for name in names], each, module_id)
-            columns |= dict(zip(names, changed, strict=True))
+        if not all(name in batch for name in names):
+            raise UnknownKey(
+                f"no column {' and '.join(map(repr, names))} in the batch, which has {', '.join(batch) or 'none'}"
+            )
+        changed = changed_items([batch[name] for name in names], each)
+        batch |= dict(zip(names, changed, strict=True))
 
     @staticmethod
     def switch_batch_from_column_to_module_ids(batch: dict[str, dict[Any, Any]]) -> dict[Any, Batch]:
@@ -237,16 +239,3 @@ def _parts(batch: Batch, column: str) -> ColumnParts:
     if parts is not None:
         new.append(parts, Owner())
     return new
-
-
-def _modules_with(batch: Batch, names: list[str]) -> list[tuple[Any, Batch]]:
-    """(module id, its columns) for each module that has all of the columns; the id is None for a flat batch."""
-    if all(name in batch for name in names):
-        return [(None, batch)]
-    modules = [(key, value) for key, value in batch.items() if isinstance(value, dict)]
-    found = [(key, value) for key, value in modules if all(name in value for name in names)]
-    if not found:
-        raise UnknownKey(
-            f"no column {' and '.join(map(repr, names))} in the batch, which has {', '.join(batch) or 'none'}"
-        )
-    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from connectors.agent_to_module_mapping import SEATS, AgentToModuleMapping
+from connectors.agent_to_module_mapping import SEATS, AgentToModuleMapping, Seat
 from connectors.connector import Batch, Connector
 from connectors.env_to_module.pipeline import EnvToModulePipeline, env_to_module_pipeline
 from connectors.learner.pipeline import LearnerPipeline, learner_pipeline
@@ -13,6 +13,7 @@ from connectors.module_to_env.module_to_agent_unmapping import ModuleToAgentUnma
 from connectors.module_to_env.pipeline import ModuleToEnvPipeline, module_to_env_pipeline
 from connectors.pipeline import ConnectorPipeline, set_states
 from episodes.errors import StateMismatch, UnknownKey
+from episodes.single_agent import SingleAgentEpisode
 
 __all__ = [
     "MultiAgentEnvToModule",
@@ -46,6 +47,20 @@ class MultiAgentPipeline(Connector):
                 f"{self.name} has no module {module_id!r}; it has {list(self.modules)}: does the mapping of agents to "
                 "modules name another one?"
             ) from None
+
+    def _called(
+        self, batches: Mapping[Any, Batch], episodes: Mapping[Any, Any], rl_module: Any, context: dict[str, Any]
+    ) -> dict[Any, Batch]:
+        """What each module's pipeline makes of its batch: `{module_id: columns}` of the modules with episodes."""
+        return {
+            module_id: self[module_id](
+                rl_module=None if rl_module is None else rl_module[module_id],
+                batch=batches.get(module_id),
+                episodes=own,
+                **context,
+            )
+            for module_id, own in episodes.items()
+        }
 
     @property
     def lookback(self) -> int:  # type: ignore[override]
@@ -106,15 +121,7 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
         columns = self.mapping(batch=dict(batch or {}), episodes=episodes, shared_data=shared_data)
         seats = shared_data[SEATS]
         context = {"explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
-        return {
-            module_id: self[module_id](
-                rl_module=None if rl_module is None else rl_module[module_id],
-                batch=columns[module_id],
-                episodes=[seat.episode for seat in rows],
-                **context,
-            )
-            for module_id, rows in seats.items()
-        }
+        return self._called(columns, _episodes_at(seats), rl_module, context)
 
 
 class MultiAgentModuleToEnv(MultiAgentPipeline):
@@ -139,18 +146,17 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
 
         Args:
             shared_data: what the env-to-module pipeline was given, with the rows' agents in it.
+
+        Raises:
+            UnknownKey: outputs without a `shared_data` that says whose rows they are.
         """
         seats = (shared_data or {}).get(SEATS, {})
-        context = {"explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
-        outputs = {
-            module_id: self[module_id](
-                rl_module=None if rl_module is None else rl_module[module_id],
-                batch=columns,
-                episodes=[seat.episode for seat in seats[module_id]],
-                **context,
+        if batch and SEATS not in (shared_data or {}):
+            raise UnknownKey(
+                f"{self.name}: shared_data does not say whose rows these are; give both pipelines the same shared_data"
             )
-            for module_id, columns in (batch or {}).items()
-        }
+        context = {"explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
+        outputs = self._called(batch or {}, _episodes_at(seats), rl_module, context)
         return self.unmapping(batch=outputs, episodes=episodes, shared_data=shared_data)
 
 
@@ -175,19 +181,15 @@ class MultiAgentLearner(MultiAgentPipeline):
         """`{module_id: train batch}` of the modules that have steps.
 
         Args:
-            episodes: multi-agent episodes, or `{module_id: episodes of its agents}`.
+            episodes: multi-agent episodes, agents' own episodes, their pack, or `{module_id: its agents' episodes}`.
         """
         packs = episodes if isinstance(episodes, Mapping) else self.mapping.packs(episodes)
         context = {"explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
-        return {
-            module_id: self[module_id](
-                rl_module=None if rl_module is None else rl_module[module_id],
-                batch=(batch or {}).get(module_id),
-                episodes=pack,
-                **context,
-            )
-            for module_id, pack in packs.items()
-        }
+        return self._called(batch or {}, packs, rl_module, context)
+
+
+def _episodes_at(seats: Mapping[Any, list[Seat]]) -> dict[Any, list[SingleAgentEpisode]]:
+    return {module_id: [seat.episode for seat in own] for module_id, own in seats.items()}
 
 
 def multi_agent_env_to_module(

@@ -265,29 +265,9 @@ def set_states(pieces: Mapping[Any, Connector], states: Mapping[Any, Any], befor
 
 
 def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict[str, Any]) -> Batch:
-    """The batch after one piece; where there are several modules, after the piece has run for each.
-
-    With `episodes` a mapping {module_id: episodes}, the batch is {module_id: columns}, and the piece, which knows
-    nothing of modules, gets one module's columns, episodes, `rl_module` and part of `shared_data` at a time (a piece
-    that is not `per_module` gets all at once).
-    """
+    """The batch after one piece, whose call is noted in the trace where there is one."""
     call = piece if trace is None else trace.watcher(name, piece)
-    episodes = arguments["episodes"]
-    if not isinstance(episodes, Mapping) or not piece.per_module:
-        return _given(call(**arguments), piece)
-    batch, rl_module = arguments["batch"], arguments["rl_module"]
-    for module_id, module_episodes in episodes.items():
-        own = {
-            "batch": batch.get(module_id, {}),
-            "episodes": module_episodes,
-            "rl_module": None if rl_module is None else rl_module[module_id],
-            "shared_data": arguments["shared_data"].setdefault(module_id, {}),
-        }
-        batch[module_id] = _given(call(**{**arguments, **own}), piece)
-    return batch
-
-
-def _given(batch: Batch | None, piece: Connector) -> Batch:
+    batch = call(**arguments)
     if batch is None:
         raise _no_batch(piece)
     return batch

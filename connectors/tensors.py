@@ -30,7 +30,6 @@ class NumpyToTensor(Connector):
     """
 
     reads_tracks = True
-    per_module = False  # one copy to the device for all modules
 
     def __init__(
         self,

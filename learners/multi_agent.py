@@ -7,15 +7,14 @@ from typing import Any
 
 from torch import nn
 
-from episodes.columns import DEFAULT_MODULE_ID
+from connectors.agent_to_module_mapping import AgentToModuleMapping
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
-from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from learners.algorithm import Algorithm
 from learners.policy import Policy
 
-__all__ = ["MultiAgentAlgorithm", "episodes_by_module"]
+__all__ = ["MultiAgentAlgorithm"]
 
 
 class MultiAgentAlgorithm(nn.Module):
@@ -59,8 +58,11 @@ class MultiAgentAlgorithm(nn.Module):
 
         Raises:
             UnknownKey: a module acted that has no algorithm here.
+            InvalidArgument: there are no episodes.
         """
-        packs = episodes_by_module(episodes)
+        packs = AgentToModuleMapping.packs(episodes)
+        if not packs:
+            raise InvalidArgument("there are no episodes: sample some first")
         unknown = [module_id for module_id in packs if module_id not in self.algorithms]
         if unknown:
             raise UnknownKey(
@@ -71,40 +73,3 @@ class MultiAgentAlgorithm(nn.Module):
             for module_id in self.train_ids
             if module_id in packs and packs[module_id].num_steps
         }
-
-
-def episodes_by_module(
-    episodes: Sequence[MultiAgentEpisode] | Sequence[SingleAgentEpisode],
-) -> dict[Any, EpisodePack]:
-    """A pack of agents' episodes for each module, whose agents see and do things of one kind.
-
-    Episodes without a module id belong to the default module.
-    """
-    if isinstance(episodes, EpisodePack):
-        return _pack_by_module(episodes)
-    groups: dict[Any, list[SingleAgentEpisode]] = {}
-    for episode in episodes:
-        for module_id, agent_episode in _agents_of(episode):
-            groups.setdefault(module_id, []).append(agent_episode)
-    if not groups:
-        raise InvalidArgument("there are no episodes: sample some first")
-    return {module_id: EpisodePack.from_episodes(group) for module_id, group in groups.items()}
-
-
-def _pack_by_module(pack: EpisodePack) -> dict[Any, EpisodePack]:
-    if pack.module_ids is None:
-        return {DEFAULT_MODULE_ID: pack}
-    distinct = dict.fromkeys(pack.module_ids)
-    if len(distinct) == 1:
-        return {_or_default(next(iter(distinct))): pack}
-    return {_or_default(module_id): pack.select(pack.module_ids == module_id) for module_id in distinct}
-
-
-def _agents_of(episode: MultiAgentEpisode | SingleAgentEpisode) -> list[tuple[Any, SingleAgentEpisode]]:
-    if isinstance(episode, SingleAgentEpisode):
-        return [(_or_default(episode.module_id), episode)]
-    return [(episode.module_for(agent_id), agent) for agent_id, agent in episode.agent_episodes.items() if len(agent)]
-
-
-def _or_default(module_id: Any) -> Any:
-    return DEFAULT_MODULE_ID if module_id is None else module_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import gymnasium as gym
@@ -57,28 +57,16 @@ class LearnerPipeline(ConnectorPipeline):
         context = {"rl_module": rl_module, "explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
         batch = {} if batch is None else dict(batch)
         self.trace = Trace() if trace else self.trace
-        return self._run(batch, self.packed(episodes), self.trace if trace else None, context)
-
-    def packed(self, episodes: Any) -> EpisodePack | Mapping[Any, EpisodePack]:
-        """The episodes as the pieces get them: one pack, or with several modules one for each, by module id."""
-        return EpisodePack.from_episodes(episodes)
+        return self._run(batch, EpisodePack.from_episodes(episodes), self.trace if trace else None, context)
 
     def _run(self, batch: Batch, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> Batch:
         for name, piece in self._pieces.items():
             if isinstance(piece, ObservationRewriter):
-                episodes = _each_pack(episodes, piece.rewritten_pack)
-            given = episodes if piece.reads_tracks else _each_pack(episodes, EditableEpisodes)
+                episodes = piece.rewritten_pack(episodes)
+            given = episodes if piece.reads_tracks else EditableEpisodes(episodes)
             batch = call_piece(piece, name, trace, {"batch": batch, "episodes": given, **context})
-            if not piece.reads_tracks:
-                episodes = _each_pack(given, EditableEpisodes.packed)
+            episodes = given.packed() if isinstance(given, EditableEpisodes) else given
         return batch
-
-
-def _each_pack(episodes: Any, change: Any) -> Any:
-    """The pack changed, or each module's."""
-    if isinstance(episodes, Mapping):
-        return {module_id: change(pack) for module_id, pack in episodes.items()}
-    return change(episodes)
 
 
 def learner_pipeline(

@@ -14,7 +14,6 @@ from connectors import (
     multi_agent_learner,
     multi_agent_module_to_env,
 )
-from connectors.agent_to_module_mapping import seats_of
 from connectors.env_to_module import ForEachAgent, MeanStdFilter
 from connectors.learner import GeneralizedAdvantageEstimation
 from connectors.module_to_env import ModuleToAgentUnmapping
@@ -86,7 +85,7 @@ def test_only_agents_that_must_act_have_rows_and_those_of_one_module_share_a_bat
 def test_no_agent_that_must_act_is_no_batch():
     done = episode(2)
     done.add_env_step({}, {}, {}, terminateds={"__all__": True})
-    assert seats_of([done]) == {}
+    assert AgentToModuleMapping.deal([done]) == {}
     pipeline = multi_agent_env_to_module(OBSERVATION_SPACES, ACTION_SPACES)
     assert pipeline(episodes=[done]) == {}
 
@@ -113,6 +112,12 @@ def test_an_output_that_loses_rows_is_an_error_that_names_the_module():
     batch = {"low": {"actions": np.zeros(1)}, "high": {"actions": np.zeros(1)}}
     with pytest.raises(TrackMismatch, match="module 'low': its output 'actions' has 1 rows for 2 agents"):
         ModuleToAgentUnmapping()(batch=batch, episodes=episodes, shared_data=shared)
+
+
+def test_outputs_whose_rows_are_nobodys_are_an_error():
+    pipeline = multi_agent_module_to_env(OBSERVATION_SPACES, ACTION_SPACES)
+    with pytest.raises(UnknownKey, match="give both pipelines the same shared_data"):
+        pipeline(batch={"low": {"actions": np.zeros(1)}}, episodes=[episode(2)])
 
 
 def test_each_module_learns_from_exactly_the_complete_steps_of_its_agents():

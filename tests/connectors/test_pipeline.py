@@ -15,6 +15,7 @@ from connectors import (
     Connector,
     ConnectorPipeline,
     LearnerPipeline,
+    MultiAgentLearner,
     env_to_module_pipeline,
     learner_pipeline,
     module_to_env_pipeline,
@@ -29,7 +30,7 @@ from connectors.learner import (
     VTrace,
 )
 from connectors.learner import FrameStacking as StackFrames
-from episodes import EpisodePack, SingleAgentEpisode
+from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument, StateMismatch, UnknownKey, UnwiredPipeline, WrongType
 
 
@@ -252,13 +253,6 @@ def test_a_discount_outside_0_to_1_is_refused_when_the_piece_is_made(piece: type
         piece(gamma=1.5)
 
 
-class ByModule(LearnerPipeline):
-    """Gets its episodes sorted by module already."""
-
-    def packed(self, episodes: Any) -> Any:
-        return {module_id: EpisodePack.from_episodes(each) for module_id, each in episodes.items()}
-
-
 class Sums:
     def compute_values(self, batch: dict[str, Any]) -> torch.Tensor:
         return batch["obs"].sum(-1)
@@ -266,14 +260,12 @@ class Sums:
 
 def test_pieces_run_once_for_each_module_where_there_are_several() -> None:
     episode = SingleAgentEpisode.from_arrays(np.ones((3, 4), np.float32), [0, 1], [1.0, 2.0])
-    pieces = [
-        StackFrames(num_frames=2),
-        AddObservations(),
-        GeneralizedAdvantageEstimation(),
-        BatchItems(),
-        NumpyToTensor(),
-    ]
-    pipeline = ByModule(connectors=pieces)
+
+    def pieces() -> list[Connector]:
+        stacked = [StackFrames(num_frames=2), AddObservations()]
+        return [*stacked, GeneralizedAdvantageEstimation(), BatchItems(), NumpyToTensor()]
+
+    pipeline = MultiAgentLearner({module_id: LearnerPipeline(connectors=pieces()) for module_id in ("one", "two")})
     batch = pipeline(rl_module={"one": Sums(), "two": Sums()}, episodes={"one": [episode], "two": [episode] * 2})
     assert {module_id: columns["advantages"].shape for module_id, columns in batch.items()} == {
         "one": (2,),

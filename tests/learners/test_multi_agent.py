@@ -7,12 +7,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from connectors import AgentToModuleMapping
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from learners import PPO, MLPPolicy, MultiAgentAlgorithm, PPOConfig
-from learners.multi_agent import episodes_by_module
 
 OBSERVATIONS = {"a": spaces.Box(-1.0, 1.0, (2,)), "b": spaces.Box(-1.0, 1.0, (3,))}
 ACTIONS = {"a": spaces.Discrete(2), "b": spaces.Discrete(4)}
@@ -70,7 +70,7 @@ def test_each_module_learns_from_its_own_agents_steps():
 
 def test_agents_of_one_module_are_one_batch():
     episode = game(10, ("a1", "a2", "b1"), agent_to_module_mapping_fn=own_module)
-    packs = episodes_by_module([episode])
+    packs = AgentToModuleMapping.packs([episode])
     assert {module_id: len(pack) for module_id, pack in packs.items()} == {"a": 2, "b": 1}
     agents = episode.agent_episodes
     assert np.array_equal(packs["a"][1].get_observations(), np.stack(agents["a2"].get_observations()))
@@ -113,8 +113,8 @@ def test_a_module_whose_agents_did_nothing_is_left_out():
 
 def test_episodes_without_module_ids_belong_to_the_default_module():
     episode = SingleAgentEpisode.from_arrays(np.zeros((3, 2), np.float32), np.zeros(2, np.int64), np.ones(2))
-    assert list(episodes_by_module([episode])) == ["default_policy"]
-    assert list(episodes_by_module(EpisodePack.from_episodes([episode]))) == ["default_policy"]
+    assert list(AgentToModuleMapping.packs([episode])) == ["default_policy"]
+    assert list(AgentToModuleMapping.packs(EpisodePack.from_episodes([episode]))) == ["default_policy"]
 
 
 def test_a_restored_state_goes_on_alike_for_every_module():
