@@ -12,6 +12,7 @@ from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most
 from benchmarks.peers import RLLIB
 
 EXTRAS = ("action_logp", "vf_preds")
+LONG, SHORT = 500, 20  # steps of an episode
 
 
 def grower(episode_class: Callable[..., Any], data: Steps) -> Callable[[], Any]:
@@ -45,25 +46,34 @@ def rllib_class() -> Callable[..., Any]:
     return SingleAgentEpisode
 
 
-def growing(episode_class: Callable[[], Callable[..., Any]]) -> Callable[[Size], Timed]:
+def growing(episode_class: Callable[[], Callable[..., Any]], length: int) -> Callable[[Size], Timed]:
     def prepare(size: Size) -> Timed:
-        data = steps(size(500), extras=EXTRAS)
+        data = steps(size(length), extras=EXTRAS)
         return Timed(grower(episode_class(), data), len(data))
 
     return prepare
 
 
-def finalizing(episode_class: Callable[[], Callable[..., Any]]) -> Callable[[Size], Timed]:
+def finalizing(episode_class: Callable[[], Callable[..., Any]], length: int) -> Callable[[Size], Timed]:
     def prepare(size: Size) -> Timed:
-        data = steps(size(500), extras=EXTRAS)
+        data = steps(size(length), extras=EXTRAS)
         return Timed(lambda episode: episode.to_numpy(), len(data), fresh=grower(episode_class(), data))
+
+    return prepare
+
+
+def growing_and_finalizing(episode_class: Callable[[], Callable[..., Any]], length: int) -> Callable[[Size], Timed]:
+    def prepare(size: Size) -> Timed:
+        data = steps(size(length), extras=EXTRAS)
+        grow = grower(episode_class(), data)
+        return Timed(lambda: grow().to_numpy(), len(data))
 
     return prepare
 
 
 def bare_arrays(size: Size) -> Timed:
     """`np.array` of each of the five tracks."""
-    data = steps(size(500), extras=EXTRAS)
+    data = steps(size(LONG), extras=EXTRAS)
     tracks = [list(data.observations), data.actions.tolist(), data.rewards.tolist()]
     tracks += [list(values) for values in data.extras.values()]
 
@@ -74,11 +84,24 @@ def bare_arrays(size: Size) -> Timed:
     return Timed(convert, len(data))
 
 
-GROWING = Side("ours", growing(our_class))
-FINALIZING = Side("ours", finalizing(our_class))
+Work = Callable[[Callable[[], Callable[..., Any]], int], Callable[[Size], Timed]]
+
+
+def against_rllib(name: str, work: Work, length: int, times: float) -> Figure:
+    ours, other = Side("ours", work(our_class, length)), Side("RLlib", work(rllib_class, length), RLLIB)
+    return Figure(f"growing/{name}", ours, other, at_least(times), "us")
+
 
 FIGURES = (
-    Figure("growing/step", GROWING, Side("RLlib", growing(rllib_class), RLLIB), at_least(2), "us"),
-    Figure("growing/finalize", FINALIZING, Side("RLlib", finalizing(rllib_class), RLLIB), at_least(1.5), "us"),
-    Figure("growing/finalize floor", FINALIZING, Side("np.array", bare_arrays), at_most(2), "us"),
+    against_rllib("step", growing, LONG, 1.8),
+    against_rllib("finalize", finalizing, LONG, 1.5),
+    Figure(
+        "growing/finalize floor",
+        Side("ours", finalizing(our_class, LONG)),
+        Side("np.array", bare_arrays),
+        at_most(2),
+        "us",
+    ),
+    against_rllib("20 steps, step", growing, SHORT, 1.8),
+    against_rllib("20 steps, grown and finalized", growing_and_finalizing, SHORT, 1.5),
 )

@@ -7,9 +7,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.figure import Figure, Side, Size, Timed, at_most, limit
+from benchmarks.figure import Figure, Side, Size, Timed, at_most
 
 ROWS = 64
+NUM_ENVS = 4096
+NUM_TRACKS = 5  # of what a step gives, infos aside
 
 
 def rollout(num_envs: int, rows: int) -> tuple[Any, Any, list[tuple[Any, ...]]]:
@@ -25,11 +27,21 @@ def rollout(num_envs: int, rows: int) -> tuple[Any, Any, list[tuple[Any, ...]]]:
     return envs, first, steps
 
 
+def vector_steps(num_envs: int) -> list[tuple[np.ndarray, ...]]:
+    """The same as rows for buffers of transitions: observations, next ones, actions, rewards, both endings."""
+    _, (before, _), steps = rollout(num_envs, ROWS)
+    rows = []
+    for observations, actions, rewards, terminateds, truncateds, _ in steps:
+        rows.append((before, observations, actions, rewards, terminateds, truncateds))
+        before = observations
+    return rows
+
+
 def ours(size: Size) -> Timed:
     """Reset, step after step, and one take; per real step of an environment."""
     from episodes.recorder import VectorRecorder
 
-    envs, (observations, infos), steps = rollout(size(4096), ROWS)
+    envs, (observations, infos), steps = rollout(size(NUM_ENVS), ROWS)
     mode = envs.metadata["autoreset_mode"]
     spaces = (envs.single_observation_space, envs.single_action_space)
     recorder = VectorRecorder(envs.num_envs, *spaces, autoreset_mode=mode)
@@ -43,4 +55,20 @@ def ours(size: Size) -> Timed:
     return Timed(run, run().num_steps)
 
 
-FIGURES = (Figure("recording/4096 environments", Side("ours", ours), limit("bar", 0.1e-6), at_most(1), "us"),)
+def bare_arrays(size: Size) -> Timed:
+    """Each row copied into blocks [64, 4096, ...], and each block laid out environment by environment."""
+    _, _, steps = rollout(size(NUM_ENVS), ROWS)
+    rows = [step[:NUM_TRACKS] for step in steps]
+    blocks = [np.empty((ROWS, *part.shape), part.dtype) for part in rows[0]]
+    num_resets = sum(int(np.logical_or(*row[-2:]).sum()) for row in rows[:-1])  # the row after an ending is no step
+
+    def run() -> list[np.ndarray]:
+        for t, row in enumerate(rows):
+            for block, part in zip(blocks, row, strict=True):
+                block[t] = part
+        return [block.swapaxes(0, 1).copy() for block in blocks]
+
+    return Timed(run, ROWS * len(rows[0][0]) - num_resets)
+
+
+FIGURES = (Figure("recording/4096 environments", Side("ours", ours), Side("numpy", bare_arrays), at_most(2), "us"),)

@@ -320,7 +320,7 @@ FIGURES = (
         "storage/pack to disk pyarrow",
         Side("ours", writing_pack(carts)),
         Side("pyarrow", bare_writing_pack(carts)),
-        at_most(1.5),
+        at_most(1.7),
         "ms",
     ),
     Figure(

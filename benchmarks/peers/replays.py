@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 
 from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE, Steps, rllib_episode
 from benchmarks.figure import Size, Timed
+from benchmarks.recording import vector_steps
 from benchmarks.transitions import (
     BATCH,
     PRIORITY_ALPHA,
@@ -76,6 +78,29 @@ def cpprb_prioritized(*, update: bool) -> Prepare:
     return prepare
 
 
+def cpprb_adding(num_envs: int) -> Prepare:
+    """cpprb's `ReplayBuffer.add` of many transitions in one call, into a full buffer."""
+
+    def prepare(size: Size) -> Timed:
+        import cpprb
+
+        count = size(num_envs)
+        buffer = cpprb.ReplayBuffer(2 * size(STORED), cpprb_columns())
+        names = ("obs", "next_obs", "act", "rew", "done", "truncated")
+        rows = [dict(zip(names, row, strict=True)) for row in vector_steps(count)]
+        return into_full(lambda row: buffer.add(**row), rows, count, size)
+
+    return prepare
+
+
+def into_full(add: Callable[[Any], object], rows: list[Any], count: int, size: Size) -> Timed:
+    """One row after another, `count` steps each, once the buffer's 2 * STORED steps are there."""
+    again = cycle(rows)
+    for _ in range(2 * size(STORED) // count + 1):
+        add(next(again))
+    return Timed(lambda: add(next(again)), count)
+
+
 def tianshou_uniform(size: Size) -> Timed:
     """Tianshou's `ReplayBuffer.sample`: one environment, its fastest case."""
     from tianshou.data import ReplayBuffer
@@ -137,22 +162,65 @@ def sb3_uniform(size: Size) -> Timed:
     return Timed(lambda: buffer.sample(BATCH))
 
 
+def tianshou_adding(num_envs: int) -> Prepare:
+    """Tianshou's `VectorReplayBuffer.add`, as its collector calls it, into a full buffer."""
+
+    def prepare(size: Size) -> Timed:
+        from tianshou.data import Batch, VectorReplayBuffer
+
+        count = size(num_envs)
+        buffer: Any = VectorReplayBuffer(2 * size(STORED), count)
+        names = ("obs", "obs_next", "act", "rew", "terminated", "truncated")
+        rows = [Batch(**dict(zip(names, row, strict=True)), info=Batch()) for row in vector_steps(count)]
+        return into_full(lambda row: buffer.add(row), rows, count, size)
+
+    return prepare
+
+
+def sb3_adding(num_envs: int) -> Prepare:
+    """SB3's `ReplayBuffer.add` of a row of environments, into a full buffer."""
+
+    def prepare(size: Size) -> Timed:
+        from stable_baselines3.common.buffers import ReplayBuffer
+
+        count = size(num_envs)
+        spaces = (OBSERVATION_SPACE, ACTION_SPACE)
+        buffer = ReplayBuffer(2 * size(STORED), *spaces, device="cpu", n_envs=count)
+        infos: list[dict[str, Any]] = [{} for _ in range(count)]
+        rows = [(*row[:4], row[4] | row[5], infos) for row in vector_steps(count)]
+        return into_full(lambda row: buffer.add(*row), rows, count, size)
+
+    return prepare
+
+
 def torchrl_data(data: Transitions) -> Any:
     """The transitions as TorchRL lays them out."""
+    return torchrl_entries(data.obs, data.new_obs, data.actions, data.rewards, data.terminateds, data.truncateds)
+
+
+def torchrl_entries(
+    obs: np.ndarray,
+    new_obs: np.ndarray,
+    actions: np.ndarray,
+    rewards: np.ndarray,
+    terminateds: np.ndarray,
+    truncateds: np.ndarray,
+) -> Any:
+    """Columns as a TensorDict."""
     import torch
     from tensordict import TensorDict
 
     entries: dict[Any, Any] = {
-        "observation": data.obs,
-        "action": data.actions,
-        ("next", "observation"): data.new_obs,
-        ("next", "reward"): data.rewards,
-        ("next", "done"): data.terminateds | data.truncateds,
-        ("next", "terminated"): data.terminateds,
-        ("next", "truncated"): data.truncateds,
+        "observation": obs,
+        "action": actions,
+        ("next", "observation"): new_obs,
+        ("next", "reward"): rewards,
+        ("next", "done"): terminateds | truncateds,
+        ("next", "terminated"): terminateds,
+        ("next", "truncated"): truncateds,
     }
     tensors = {key: torch.from_numpy(values) for key, values in entries.items()}
-    return TensorDict(tensors, batch_size=[len(data.obs)])  # type: ignore[arg-type]
+    return TensorDict(tensors, batch_size=[len(obs)])  # type: ignore[arg-type]
 
 
 def torchrl_uniform(size: Size) -> Timed:
@@ -163,6 +231,20 @@ def torchrl_uniform(size: Size) -> Timed:
     buffer = ReplayBuffer(storage=LazyTensorStorage(len(data.obs)), batch_size=BATCH)
     buffer.extend(torchrl_data(data))
     return Timed(lambda: buffer.sample())
+
+
+def torchrl_adding(num_envs: int) -> Prepare:
+    """TorchRL's `ReplayBuffer.extend` of a row of environments that is a TensorDict already, into a full buffer."""
+
+    def prepare(size: Size) -> Timed:
+        from torchrl.data import LazyTensorStorage, ReplayBuffer
+
+        count = size(num_envs)
+        buffer = ReplayBuffer(storage=LazyTensorStorage(2 * size(STORED)), batch_size=BATCH)
+        rows = [torchrl_entries(*row) for row in vector_steps(count)]
+        return into_full(buffer.extend, rows, count, size)
+
+    return prepare
 
 
 def torchrl_sequences(batch_size: int, length: int) -> Prepare:

@@ -1,4 +1,4 @@
-"""Peers that sample CartPole with a 64-64 tanh MLP."""
+"""Peers that sample CartPole with a 64-64 tanh MLP, and one that learns from what it sampled."""
 
 from __future__ import annotations
 
@@ -89,5 +89,21 @@ def sb3(num_envs: int, rows: int) -> Callable[[Size], Timed]:
             model.collect_rollouts(model.env, callback, model.rollout_buffer, n_rollout_steps=steps)
 
         return Timed(run, steps * num_envs)
+
+    return prepare
+
+
+def sb3_learning(num_envs: int, rows: int, epochs: int, minibatch: int) -> Callable[[Size], Timed]:
+    """SB3's `PPO.learn` for one rollout and one update."""
+
+    def prepare(size: Size) -> Timed:
+        from stable_baselines3 import PPO
+        from stable_baselines3.common.env_util import make_vec_env
+
+        steps = max(size(rows), 2)
+        envs = make_vec_env(ENVIRONMENT, num_envs)
+        model: Any = PPO("MlpPolicy", envs, n_steps=steps, n_epochs=epochs, batch_size=minibatch, device="cpu")
+        count = steps * num_envs
+        return Timed(lambda: model.learn(count, reset_num_timesteps=False), count)
 
     return prepare

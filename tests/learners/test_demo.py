@@ -24,7 +24,6 @@ def test_cartpole_is_solved_within_sixty_thousand_steps(seed):
     assert demo.is_solved
     assert demo.mean_return >= 475
     assert demo.history.num_steps <= 60_000
-    assert demo.seconds < 30
 
 
 def test_a_seed_decides_the_whole_run():
