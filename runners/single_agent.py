@@ -19,7 +19,7 @@ from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, WrongType
 from episodes.pack import EpisodePack
 from episodes.recorder import OngoingEpisodes, VectorRecorder
-from episodes.recorder.autoreset import final_observations_of
+from episodes.recorder.boundaries import final_observations_of
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent.chunks import checked_lookback
 from episodes.tracks import nested

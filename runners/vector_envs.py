@@ -9,7 +9,7 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from episodes.errors import InvalidArgument, WrongType
-from episodes.recorder.autoreset import checked_mode
+from episodes.recorder.boundaries import checked_mode
 
 __all__ = ["EnvLike", "autoreset_mode_of", "make_vector_env"]
 

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from episodes.errors import ChunkMismatch, InvalidArgument, ShapeMismatch
 from episodes.pack import EpisodePack
 from episodes.pack.pack import random_ids, ranges
-from episodes.recorder.autoreset import checked_mode
+from episodes.recorder.boundaries import checked_mode
 
 
 class BlockEdge:

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.pack.pack import random_ids
-from episodes.recorder.autoreset import checked_mode, final_observations_of
+from episodes.recorder.boundaries import checked_mode, final_observations_of
 from episodes.recorder.chunk_layout import Chunks, find_chunks
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.row_blocks import gather

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch
-from episodes.recorder.autoreset import checked_mode, final_observations_of
+from episodes.recorder.boundaries import Boundaries, Row, final_observations_of
 from episodes.replay.ring.episode_table import NONE
 from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
 from episodes.replay.ring.step_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing, checked_extra
@@ -26,7 +26,6 @@ from episodes.tracks.spaces import dtypes_of
 
 OBSERVATIONS = "observations"
 _NOTHING: dict[str, Any] = {}
-_ONE = np.array(1)  # as an array it is added faster
 
 
 class ReplayRecorder:
@@ -49,13 +48,13 @@ class ReplayRecorder:
                 f"num_envs={num_envs}: give at least 1, and at most half the buffer's capacity of {ring.capacity} steps"
             )
         self.num_envs = num_envs
-        self.autoreset_mode = checked_mode(autoreset_mode)
-        self._resets_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        self._boundaries = Boundaries(num_envs, autoreset_mode)
+        self.autoreset_mode = self._boundaries.mode
         self._ring = ring
         self._all = np.arange(num_envs)
         self._links = np.full((NUM_LINKS, num_envs), NONE, np.int64)  # of the steps that come next
-        self._waiting = self._all[:0]  # environments [k] whose episode ended and that are not reset yet
-        self._is_live = np.ones(num_envs, bool)  # of use in `_live` alone
+        self._links[T] = 0
+        self._boundaries.ages = self._links[T]  # the same memory: a step's time is its episode's age before it
         self._no_infos = EmptyInfos(num_envs)
         self._num_fresh = num_envs  # episodes without a step
         self._generation = 0  # of the ring, at the last reset of all
@@ -84,17 +83,17 @@ class ReplayRecorder:
         An episode that was going on there stops as a cut chunk.
         """
         ring, observations = self._ring, self._arrays(OBSERVATIONS, observations)
-        envs = self._all if reset_mask is None else np.flatnonzero(self._checked_mask(reset_mask))
-        reset_mask = None if len(envs) == self.num_envs else reset_mask
+        mask = self._checked_mask(reset_mask)
+        envs, everyone = np.flatnonzero(mask), bool(mask.all())
         ring.prepare_observations(observations)
-        if reset_mask is None:
+        if everyone:
             ring.make_room(0, self.num_envs)
         else:
             self._make_room(0, len(envs))
         self._begin(envs, ring.rows_head)
-        ring.append_rows(observations, None if reset_mask is None else envs, len(envs), _infos([infos or {}], envs))
+        ring.append_rows(observations, None if everyone else envs, len(envs), _infos([infos or {}], envs))
         self._num_fresh = int((self._links[PREVIOUS] == NONE).sum())
-        self._waiting = np.setdiff1d(self._waiting, envs)
+        self._boundaries.reset(mask)
         self._generation, self._kinds = ring.generation, None
         self._seen_steps, self._seen, self._num_rows = ring.head, ring.rows_head, ring.num_rows
         self._widen()
@@ -103,12 +102,9 @@ class ReplayRecorder:
         """The environments' next episodes begin at the observation rows from number `row` on."""
         self._links[ROW, envs] = positions(row, len(envs), self._ring.num_rows)
         self._links[PREVIOUS, envs] = NONE
-        self._links[T, envs] = 0
 
-    def _checked_mask(self, reset_mask: np.ndarray) -> np.ndarray:
-        mask = np.asarray(reset_mask)
-        if mask.dtype != bool or mask.shape != (self.num_envs,):
-            raise InvalidArgument(f"reset_mask is {mask.dtype} {mask.shape}; give bool ({self.num_envs},)")
+    def _checked_mask(self, reset_mask: np.ndarray | None) -> np.ndarray:
+        mask = self._boundaries.checked_mask(reset_mask)
         if not self._is_of_now and not mask.all():
             raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
         return mask
@@ -126,21 +122,23 @@ class ReplayRecorder:
         final_observations: Any = None,
     ) -> None:
         """Store a vector step: what `step` of the environment returned, [N, ...] each, and the actions it got."""
-        live, infos = self._live(), infos or _NOTHING
+        if not self._is_of_now:
+            raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
+        self._boundaries.check_step_may_come()
         tracks = {ACTIONS: actions, REWARDS: rewards, TERMINATEDS: terminateds, TRUNCATEDS: truncateds}
         if extra_model_outputs:
             tracks |= checked_extra(extra_model_outputs)
         observations, tracks = self._checked(observations, tracks)
-        ended = self._ended(tracks)
-        if not (len(ended) and self._resets_same_step):
+        row, infos = self._boundaries.look(tracks[TERMINATEDS], tracks[TRUNCATEDS]), infos or _NOTHING
+        if not (self._boundaries.last_lies_apart and len(row.ended)):
             row_infos = _infos([infos], self._all) if infos else self._no_infos
-            self._make_room(len(live), self.num_envs)
-            self._write(observations, tracks, live, row_infos)
-            self._end(ended)
+            self._make_room(len(row.stepped), self.num_envs)
+            self._write(observations, tracks, row, row_infos)
         else:
-            finals = final_observations_of(infos, ended) if final_observations is None else final_observations
-            self._step_and_reset(observations, tracks, ended, infos, finals)
+            finals = final_observations_of(infos, row.ended) if final_observations is None else final_observations
+            self._step_and_reset(observations, tracks, row, infos, finals)
         self._seen_steps, self._seen = self._ring.head, self._ring.rows_head
+        self._boundaries.commit(row)
 
     def _checked(self, observations: Any, tracks: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The rows as arrays that fit into the ring; nothing but a comparison where they are as they were before."""
@@ -166,32 +164,11 @@ class ReplayRecorder:
                 )
         return arrays
 
-    def _live(self) -> np.ndarray:
-        """The environments whose row is a step."""
-        if not self._is_of_now:
-            raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
-        if not len(self._waiting):
-            return self._all
-        if self.autoreset_mode is AutoresetMode.DISABLED:
-            raise EpisodeStateError(
-                f"step, but the episodes of environments {self._waiting.tolist()} have ended and "
-                "autoreset is disabled; reset them and call reset(observations, infos, reset_mask)"
-            )
-        self._is_live[self._waiting] = False
-        live = self._is_live.nonzero()[0]
-        self._is_live[self._waiting] = True
-        return live
-
     def _widen(self) -> None:
         """Let steps refer to observations as old as the ongoing episodes' newest ones may be when they go on."""
         rows = numbers(self._links[ROW], self._seen, self._num_rows)
         gap = int((self._all + self._ring.rows_head - rows).max())
         self._ring.widen(max(gap, 2 * self.num_envs))
-
-    def _ended(self, tracks: dict[str, Any]) -> np.ndarray:
-        done = tracks[TERMINATEDS] | tracks[TRUNCATEDS]
-        done[self._waiting] = False
-        return done.nonzero()[0]
 
     def _make_room(self, num_steps: int, num_rows: int) -> None:
         ring = self._ring
@@ -223,10 +200,11 @@ class ReplayRecorder:
             return "a chunk that was added since the last vector step goes on with an episode of this recorder"
         return ""
 
-    def _write(self, observations: Any, tracks: dict[str, Any], live: np.ndarray, infos: Infos) -> None:
-        """Append one block of the live environments' steps, and remember what comes next."""
-        ring, links, everyone = self._ring, self._links, len(live) == self.num_envs
+    def _write(self, observations: Any, tracks: dict[str, Any], row: Row, infos: Infos) -> None:
+        """Append one block of the steps, and remember what comes next."""
+        ring, links, live = self._ring, self._links, row.stepped
         rows = links[NEXT_ROW] = positions(ring.rows_head, self.num_envs, ring.num_rows)
+        everyone = len(live) == self.num_envs
         new = links if everyone else links.take(live, 1)
         slots = new[NEXT] = positions(ring.head, len(live), ring.capacity)
         if self._num_fresh:
@@ -234,12 +212,10 @@ class ReplayRecorder:
         ring.append(Block(observations, None, self.num_envs, tracks, None if everyone else live, new, infos))
         ring.table.last[new[ENTRY]] = slots
         links[PREVIOUS][live] = slots
-        times = links[T]
-        times += _ONE
-        times[self._waiting] = 0
         links[ROW] = rows
-        self._num_fresh = len(self._waiting)
-        self._waiting = self._all[:0]
+        self._num_fresh = len(row.reset)
+        if len(row.ended):
+            links[PREVIOUS][row.ended] = NONE
 
     def _open(self, new: np.ndarray, live: np.ndarray) -> None:
         """Give the live environments' episodes that have their first step now an entry in the table."""
@@ -250,18 +226,11 @@ class ReplayRecorder:
         new[ENTRY][fresh] = self._links[ENTRY][live[fresh]] = self._ring.table.open(None, slots)
         new[PREVIOUS][fresh] = slots
 
-    def _end(self, ended: np.ndarray) -> None:
-        """The environments' episodes are over; the next ones are still to come."""
-        if len(ended):
-            self._links[PREVIOUS][ended] = NONE
-            self._links[T][ended] = 0
-        self._waiting = ended
-
     def _step_and_reset(
-        self, observations: Any, tracks: dict[str, Any], ended: np.ndarray, infos: dict[str, Any], finals: Any
+        self, observations: Any, tracks: dict[str, Any], row: Row, infos: dict[str, Any], finals: Any
     ) -> None:
         """A step after which the ended episodes' rows hold the next episodes' first observations: store both."""
-        ring, finals = self._ring, nested.map_leaves(np.asarray, finals)
+        ring, finals, ended = self._ring, nested.map_leaves(np.asarray, finals), row.ended
         ring.observations.check(finals)
         for leaf in nested.leaves(finals):
             if len(leaf) != len(ended):
@@ -270,8 +239,8 @@ class ReplayRecorder:
         which[ended] = 1
         row_infos = _infos([infos, infos.get("final_info") or {}], self._all, which)
         self._make_room(self.num_envs, self.num_envs + len(ended))
-        self._write(observations, tracks, self._all, row_infos)
-        ring.change_ends(self._links[PREVIOUS, ended], finals)
+        self._write(observations, tracks, row, row_infos)
+        ring.change_ends(ring.table.last[self._links[ENTRY, ended]], finals)
         self._begin(ended, ring.rows_head)
         ring.append_rows(observations, ended, len(ended), _infos([infos], ended))
         self._num_fresh = len(ended)

@@ -137,6 +137,16 @@ def test_the_reset_row_of_next_step_autoreset_is_never_drawn() -> None:
     assert len(buffer) < 4 * 60
 
 
+def test_an_ending_flag_that_is_repeated_on_the_reset_row_loses_no_step() -> None:
+    buffer = EpisodeReplayBuffer(20, seed=0)
+    recorder = buffer.recorder(1, autoreset_mode=AutoresetMode.NEXT_STEP)
+    recorder.reset(np.zeros((1, 1)))
+    for t, flag in enumerate([False, True, True, False, False], 1):
+        recorder.step(np.full((1, 1), float(t)), np.zeros(1, int), np.zeros(1), np.array([flag]), np.zeros(1, bool))
+    found = [(e.get_observations()[:, 0].tolist(), e.is_terminated) for e in buffer.iter_episodes()]
+    assert found == [([0, 1, 2], True), ([3, 4, 5], False)]
+
+
 def test_the_last_observation_of_same_step_autoreset_is_the_true_one() -> None:
     buffer = EpisodeReplayBuffer(500, seed=0)
     env = vector_env(4, AutoresetMode.SAME_STEP, longest=2)

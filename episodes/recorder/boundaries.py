@@ -1,0 +1,173 @@
+"""Where episodes end and begin in the rows of N environments: the one home of the three autoreset modes.
+
+Row r is what `step` of a vector environment returned; an episode of environment n ends there (its flag is set):
+
+    mode       row r                                                      row r + 1
+    NEXT_STEP  a step; its observation is the last one                    a reset and no step: its action was ignored,
+                                                                          its reward and flags mean nothing
+    SAME_STEP  a step; its observation is the next episode's first one,   a step
+               the last one lies apart, in infos["final_obs"]
+    DISABLED   a step; its observation is the last one                    comes only after `reset`, which puts the
+                                                                          first observation in its place
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
+from episodes.tracks import nested
+
+_NONE = np.zeros(0, np.intp)
+_ONE = np.array(1)  # as an array it is added faster
+
+
+class Row(NamedTuple):
+    """What a row of N environments is to each of them: environments, int [k], ascending."""
+
+    stepped: np.ndarray  # the row is a step of theirs
+    reset: np.ndarray  # the row is their reset, and no step: all others
+    ended: np.ndarray  # their episode ended with this step
+    begun: np.ndarray  # the row's observation is the first one of their next episode
+
+
+class Boundaries:
+    """Follows N environments, a row at a time (`look`, `commit`) or many rows at once (`rows`): one state, one law.
+
+    Nothing is done per environment. Who must know each row as it comes (which environments stepped, whose last
+    observation lies apart) looks at each, 3 us; who only keeps rows asks about many of them at a time.
+
+    Attributes:
+        mode: the autoreset mode.
+        last_lies_apart: the rows do not hold the last observations of episodes that end (same-step autoreset).
+        waiting: environments [k] whose episode ended and whose next one has not begun: their next row is a reset
+            (next-step autoreset), or `reset` must come before it (disabled).
+        ages: steps so far [N] of the episodes; one that ended counts until its reset.
+        num_steps: of all environments so far, resets not counted.
+    """
+
+    def __init__(self, num_envs: int, mode: AutoresetMode | str) -> None:
+        self.num_envs = num_envs
+        self.mode = checked_mode(mode)
+        self.last_lies_apart = self.mode is AutoresetMode.SAME_STEP
+        self.waiting = _NONE
+        self.ages = np.zeros(num_envs, np.int64)
+        self.num_steps = 0
+        self._plain = Row(np.arange(num_envs), _NONE, _NONE, _NONE)  # a step of all, where nothing ends: most rows
+        self._true = np.ones(num_envs, bool)  # scratch of `look`, which leaves it as it was
+
+    def reset(self, mask: np.ndarray) -> None:
+        """New episodes begin in the environments of the mask, bool [N]."""
+        self.waiting = self.waiting[~mask[self.waiting]]
+        self.ages[mask] = 0
+
+    def checked_mask(self, mask: Any) -> np.ndarray:
+        """The environments of a reset, bool [N]; all of them for None."""
+        if mask is None:
+            return np.ones(self.num_envs, bool)
+        mask = np.asarray(mask)
+        if mask.dtype != bool or mask.shape != (self.num_envs,):
+            raise InvalidArgument(f"reset_mask is {mask.dtype} {mask.shape}; give bool ({self.num_envs},)")
+        return mask
+
+    # --- row by row ----------------------------------------------------------------------------------------------
+
+    def check_step_may_come(self) -> None:
+        """Raise `EpisodeStateError` where environments must be reset first (disabled autoreset)."""
+        if len(self.waiting) and self.mode is AutoresetMode.DISABLED:
+            raise EpisodeStateError(
+                f"step, but episodes of environments {self.waiting.tolist()} have ended and autoreset is disabled; "
+                "reset them and call reset(observations, infos, reset_mask)"
+            )
+
+    def look(self, terminateds: np.ndarray, truncateds: np.ndarray) -> Row:
+        """What a row with these flags, bool [N], is. Nothing is remembered until `commit`, so that a row may fail."""
+        reset, done = self.waiting, terminateds | truncateds
+        if not len(reset):
+            if not np.count_nonzero(done):
+                return self._plain
+            stepped = self._plain.stepped
+        else:
+            done[reset] = False
+            is_step = self._true
+            is_step[reset] = False
+            stepped = is_step.nonzero()[0]
+            is_step[reset] = True
+        ended = done.nonzero()[0]
+        return Row(stepped, reset, ended, ended if self.last_lies_apart else reset)
+
+    def commit(self, row: Row) -> None:
+        """The row was recorded."""
+        self.ages += _ONE
+        self.num_steps += len(row.stepped)
+        if row is not self._plain:
+            self.ages[row.begun] = 0
+            self.waiting = _NONE if self.last_lies_apart else row.ended
+
+    # --- many rows at once ---------------------------------------------------------------------------------------
+
+    def rows(self, dones: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which of the rows with these flags, bool [K, N], are steps, and where episodes end, bool [K, N]; remembered.
+
+        >>> steps, ends = Boundaries(1, "NextStep").rows(np.array([[0], [1], [1], [0]], bool))
+        >>> steps[:, 0].tolist(), ends[:, 0].tolist()
+        ([True, True, False, True], [False, True, False, False])
+        """
+        if self.mode is AutoresetMode.NEXT_STEP:
+            steps, ends = self._with_reset_rows(dones)
+        else:
+            steps, ends = np.ones_like(dones), dones
+        if len(dones):
+            begins = ends if self.last_lies_apart else ~steps
+            since = begins[::-1].argmax(0)  # rows since the newest one where an episode begins
+            self.ages[:] = np.where(begins.any(0), since, self.ages + len(dones))
+            self.num_steps += int(np.count_nonzero(steps))
+            self.waiting = _NONE if self.last_lies_apart else ends[-1].nonzero()[0]
+        return steps, ends
+
+    def _with_reset_rows(self, dones: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Steps and ends of next-step autoreset, where the row after an ending is a reset whatever its flag says."""
+        steps = np.ones_like(dones)
+        steps[:1, self.waiting] = False
+        ends = dones & steps
+        if (dones[1:] & dones[:-1]).any() or not np.array_equal(ends[:1], dones[:1]):
+            # Flags on reset rows, rare: of the flags that follow each other every second one is a reset's.
+            number = np.arange(len(dones))[:, None]
+            unflagged = np.maximum.accumulate(np.where(dones, -1, number), axis=0)  # the last row without a flag; -1
+            before = number - unflagged - 1 + (~steps[0] & (unflagged < 0))  # flags and resets right before this row
+            ends = dones & (before % 2 == 0)
+        steps[1:] = ~ends[:-1]
+        return steps, ends
+
+
+def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    """The autoreset mode itself; `InvalidArgument` lists the known ones."""
+    try:
+        return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
+    except ValueError:
+        known = ", ".join(repr(known.value) for known in AutoresetMode)
+        raise InvalidArgument(f"autoreset mode {mode!r} is not known; there are {known}") from None
+
+
+def final_observations_of(infos: Mapping[str, Any], envs: np.ndarray) -> Any:
+    """The true last observations, nested arrays [k, ...], of the k environments, out of a vector info.
+
+    `infos["final_obs"]` is an object array with holes, or dense: (nested) arrays [N, ...].
+    """
+    given = infos.get("final_obs")
+    if given is None:
+        raise TrackMismatch(
+            f"environments {envs.tolist()} ended with same-step autoreset, and infos has no 'final_obs' (it has "
+            f"{list(infos)}): their last observations are lost; pass final_observations, or another autoreset_mode"
+        )
+    if not isinstance(given, np.ndarray) or given.dtype != object:
+        return nested.take(nested.map_leaves(np.asarray, given), envs)
+    items = [given[env] for env in envs.tolist()]
+    missing = [env for env, item in zip(envs.tolist(), items, strict=True) if item is None]
+    if missing:
+        raise TrackMismatch(f"environments {missing} ended, and infos['final_obs'] has None for them")
+    return nested.stack(items)

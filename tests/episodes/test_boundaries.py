@@ -1,0 +1,103 @@
+"""Where episodes end and begin: a law in three modes, row by row and for many rows at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.recorder.boundaries import Boundaries
+
+NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
+MODES = list(AutoresetMode)
+
+
+def by_hand(mode: AutoresetMode, dones: list[bool]) -> list[tuple[bool, bool, bool, int]]:
+    """(a step, an ending, the observation begins an episode, the age after) of one environment's rows, told slowly."""
+    waits, age, told = False, 0, []
+    for done in dones:
+        if mode is NEXT and waits:
+            waits, age = False, 0
+            told.append((False, False, True, age))
+        else:
+            begins = done and mode is SAME
+            waits, age = done and not begins, 0 if begins else age + 1
+            told.append((True, done, begins, age))
+        if mode is DISABLED and waits:
+            waits, age = False, 0  # the caller resets it at once
+    return told
+
+
+def flags(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Flags that an environment may give for these endings: terminated in even environments, truncated in odd ones."""
+    even = np.arange(rows.shape[-1]) % 2 == 0
+    return rows & even, rows & ~even
+
+
+tables = st.tuples(st.integers(0, 12), st.integers(1, 4), st.integers(0, 2**32 - 1), st.sampled_from([0.1, 0.4, 0.9]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@settings(max_examples=300)
+@given(table=tables)
+def test_a_row_is_what_the_mode_says_also_where_reset_rows_have_flags(
+    mode: AutoresetMode, table: tuple[int, int, int, float]
+) -> None:
+    num_rows, num_envs, seed, often = table
+    dones = np.random.default_rng(seed).random((num_rows, num_envs)) < often
+    boundaries, told = Boundaries(num_envs, mode), [by_hand(mode, column.tolist()) for column in dones.T]
+    for number, done in enumerate(dones):
+        row = boundaries.look(*flags(done))
+        boundaries.commit(row)
+        expected = [env[number] for env in told]
+        for found, place in ((row.stepped, 0), (row.ended, 1), (row.begun, 2)):
+            assert found.tolist() == [env for env, one in enumerate(expected) if one[place]]
+        assert sorted([*row.stepped.tolist(), *row.reset.tolist()]) == list(range(num_envs))
+        assert boundaries.ages.tolist() == [one[3] for one in expected]
+        boundaries.reset(done & (mode is DISABLED))
+    assert boundaries.num_steps == sum(one[0] for env in told for one in env)
+
+
+@pytest.mark.parametrize("mode", [NEXT, SAME])
+@settings(max_examples=2000)
+@given(table=tables, before=tables)
+def test_many_rows_at_once_are_told_as_row_by_row(
+    mode: AutoresetMode, table: tuple[int, int, int, float], before: tuple[int, int, int, float]
+) -> None:
+    num_envs = table[1]
+    one, many = Boundaries(num_envs, mode), Boundaries(num_envs, mode)
+    for num_rows, _, seed, often in (before, table):
+        dones = np.random.default_rng(seed).random((num_rows, num_envs)) < often
+        steps, ends = many.rows(dones.copy())
+        for number, done in enumerate(dones):
+            row = one.look(*flags(done))
+            one.commit(row)
+            assert steps[number].nonzero()[0].tolist() == row.stepped.tolist()
+            assert ends[number].nonzero()[0].tolist() == row.ended.tolist()
+        assert (many.waiting.tolist(), many.ages.tolist()) == (one.waiting.tolist(), one.ages.tolist())
+        assert many.num_steps == one.num_steps
+
+
+def test_a_row_that_was_looked_at_and_failed_changes_nothing() -> None:
+    boundaries = Boundaries(2, NEXT)
+    done = np.array([True, False])
+    boundaries.look(done, ~done)
+    assert (len(boundaries.waiting), boundaries.num_steps, boundaries.ages.tolist()) == (0, 0, [0, 0])
+
+
+def test_without_autoreset_no_step_comes_before_the_reset() -> None:
+    boundaries, done = Boundaries(3, DISABLED), np.array([False, True, True])
+    boundaries.commit(boundaries.look(done, done))
+    boundaries.reset(np.array([False, True, False]))
+    with pytest.raises(EpisodeStateError, match=r"episodes of environments \[2\] have ended and autoreset is disabled"):
+        boundaries.check_step_may_come()
+    boundaries.reset(boundaries.checked_mask(None))
+    boundaries.check_step_may_come()
+
+
+def test_a_mask_of_another_kind_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"reset_mask is int64 \(2,\); give bool \(3,\)"):
+        Boundaries(3, SAME).checked_mask(np.array([0, 1]))
