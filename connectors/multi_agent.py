@@ -127,6 +127,8 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
 class MultiAgentModuleToEnv(MultiAgentPipeline):
     """Makes actions of agents out of the modules' outputs; see `ModuleToAgentUnmapping` for what it gives."""
 
+    modules: dict[Any, ModuleToEnvPipeline]  # type: ignore[assignment]
+
     def __init__(self, modules: Mapping[Any, ModuleToEnvPipeline]) -> None:
         super().__init__(modules)
         self.unmapping = ModuleToAgentUnmapping()

@@ -212,6 +212,11 @@ class ConnectorPipeline(Connector):
         # Bound methods: calling those takes half the time of calling the objects.
         self._row_calls = tuple(piece.__call__ for piece in self._called_for_rows(self._active))
 
+    def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
+        """Take these input spaces, unless there are some."""
+        if self._input_observation_space is None and self._input_action_space is None:
+            self.set_input_spaces(observation_space, action_space)
+
     def _called_for_rows(self, pieces: Iterable[Connector]) -> Iterable[Connector]:
         """The pieces without the first ones that leave whole rows as they are; what comes later may not be whole."""
         return dropwhile(lambda piece: piece.leaves_rows, pieces)

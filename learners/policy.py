@@ -16,7 +16,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from connectors.distributions import ActionDistribution, DiagonalGaussian, distribution_for
 from episodes.columns import Columns
@@ -30,9 +29,10 @@ _VALUE_GAIN = 1.0
 
 
 class Policy(nn.Module, ABC):
-    """A network with an action head and a value head, over the spaces it was made for."""
+    """A network with an action head and a value head, over the spaces it was made for.
 
-    is_stateful = False
+    It has all that `connectors.policy.Policy` says pipelines and runners may ask, and what algorithms ask besides.
+    """
 
     def __init__(self, observation_space: gym.Space, action_space: gym.Space) -> None:
         super().__init__()
@@ -45,16 +45,16 @@ class Policy(nn.Module, ABC):
         """`action_dist_inputs` [B, num_inputs] of a batch with `obs` [B, ...].
 
         With `explore` a bool the policy is acting, and says only what acting needs; with None it is learning, and
-        `vf_preds` [B] come along. A stateful policy takes and gives `[B, T, ...]`, and a `state_out` [B, ...] for the
+        `vf_preds` [B] come along. One with a memory takes and gives `[B, T, ...]`, and a `state_out` [B, ...] for the
         `state_in` [B, ...] of the batch.
         """
 
     @abstractmethod
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
-        """Values [B] of `obs` [B, ...] (a stateful policy: [B, T] of [B, T, ...] and `state_in` [B, ...])."""
+        """Values [B] of `obs` [B, ...] (with a memory: [B, T] of [B, T, ...] and `state_in` [B, ...])."""
 
     def get_initial_state(self) -> dict[str, Any]:
-        """The state at an episode's start, nested arrays without a batch axis; empty for a policy without one."""
+        """The state at an episode's start, nested arrays without a batch axis; empty for a policy without a memory."""
         return {}
 
     @property
@@ -64,10 +64,10 @@ class Policy(nn.Module, ABC):
     def compute_action(self, observation: Any, *, explore: bool = False) -> Any:
         """The action, as numpy, for one observation without a batch axis: drawn with `explore`, else the likeliest.
 
-        For stateless policies and by hand; runners go through their pipelines. The action is the distribution's own,
-        not yet brought into the bounds of a Box.
+        By hand, for policies without a memory; runners go through their pipelines. The action is the distribution's
+        own, not yet brought into the bounds of a Box.
         """
-        if self.is_stateful:
+        if self.get_initial_state():
             raise InvalidArgument(
                 f"compute_action: {type(self).__name__} carries a state; sample with a runner instead."
             )
@@ -92,18 +92,19 @@ class MLPPolicy(Policy):
     ) -> None:
         super().__init__(observation_space, action_space)
         sizes = (_flat_size(observation_space), *hidden_sizes)
-        self.actor = _Layers(
+        self.actor = nn.Sequential(
             *_hidden_layers(sizes, activation, generator), _action_head(sizes[-1], self.distribution, generator)
         )
-        self.critic = _Layers(
+        self.critic = nn.Sequential(
             *_hidden_layers(sizes, activation, generator), _linear(sizes[-1], 1, _VALUE_GAIN, generator)
         )
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
         obs = _flat(batch[Columns.OBS], 1)
-        if explore is not None:  # once a step of sampling: the actor's arithmetic without the machinery of its call
-            return {Columns.ACTION_DIST_INPUTS: self._modules["actor"].forward(obs)}  # type: ignore[union-attr]
-        return {Columns.ACTION_DIST_INPUTS: self.actor(obs), Columns.VF_PREDS: self.critic(obs).squeeze(-1)}
+        outputs = {Columns.ACTION_DIST_INPUTS: self.actor(obs)}
+        if explore is None:
+            outputs[Columns.VF_PREDS] = self.critic(obs).squeeze(-1)
+        return outputs
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
         return self.critic(_flat(batch[Columns.OBS], 1)).squeeze(-1)
@@ -115,8 +116,6 @@ class LSTMPolicy(Policy):
     The state holds `h` and `c` of both. The value's memory goes along while acting too, so that every recorded state is
     one from which values can be computed later.
     """
-
-    is_stateful = True
 
     def __init__(
         self,
@@ -162,7 +161,7 @@ class _Memory(nn.Module):
         self, sizes: Sequence[int], state_size: int, activation: type[nn.Module], generator: torch.Generator | None
     ) -> None:
         super().__init__()
-        self.encoder = _Layers(*_hidden_layers(sizes, activation, generator))
+        self.encoder = nn.Sequential(*_hidden_layers(sizes, activation, generator))
         self.lstm = _lstm(sizes[-1], state_size, generator)
 
     def initial_state(self) -> dict[str, np.ndarray]:
@@ -171,22 +170,6 @@ class _Memory(nn.Module):
     def forward(self, obs: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         features, (h, c) = self.lstm(self.encoder(obs), (state["h"][None], state["c"][None]))
         return features, {"h": h[0], "c": c[0]}
-
-
-class _Layers(nn.Sequential):
-    """Layers in a row, called as the functions they are: on the few rows of a step of sampling, the machinery of
-    module calls costs as much as the arithmetic. Hooks of single layers are not run; those of the whole are.
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        features = input
-        for layer in self._modules.values():
-            if type(layer) is nn.Linear:
-                own = layer._parameters
-                features = functional.linear(features, own["weight"], own["bias"])  # type: ignore[arg-type]
-            else:
-                features = layer.forward(features)  # type: ignore[union-attr]
-        return features
 
 
 class _GaussianHead(nn.Module):

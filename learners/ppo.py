@@ -15,6 +15,7 @@ from connectors.connector import Connector
 from connectors.distributions import ActionDistribution
 from connectors.learner import GeneralizedAdvantageEstimation, LearnerPipeline, learner_pipeline
 from connectors.pipeline import ConnectorPipeline
+from connectors.policy import check_asked, module_of
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.single_agent import SingleAgentEpisode
@@ -24,6 +25,7 @@ from learners.policy import Policy
 
 __all__ = ["PPO", "PPOConfig", "clipped_surrogate", "ppo_loss", "ppo_pipeline"]
 
+_ASKED = ("parameters", "device", "distribution", "compute_values", "observation_space", "action_space")
 _STEP_COLUMNS = (
     Columns.ACTIONS,
     Columns.ACTION_LOGP,
@@ -62,7 +64,8 @@ class PPO(Algorithm):
     """Learns from episodes that its own policy, as it is now, has just sampled.
 
     Args:
-        policy: a policy whose `forward(batch)` gives `action_dist_inputs` and `vf_preds`.
+        policy: a policy whose `forward(batch)` gives `action_dist_inputs` and `vf_preds`, and that has all of
+            `learners.Policy`; the error names what is missing.
         config: the numbers.
         pipeline: episodes to train batch; `ppo_pipeline(policy, config)` by default.
         scheduler: of the learning rate, for instance `linear_decay(100)`.
@@ -79,6 +82,7 @@ class PPO(Algorithm):
         seed: int = 0,
     ) -> None:
         config = config or PPOConfig()
+        check_asked(policy, type(self).__name__, _ASKED)
         optimizer = Adam(policy.parameters(), lr=config.learning_rate, eps=1e-5, fused=True)
         super().__init__(policy, optimizer, scheduler=scheduler, seed=seed)
         self.config = config
@@ -148,7 +152,7 @@ def ppo_pipeline(
         pieces=pieces,
         returns=advantages,
         policy=policy,
-        max_seq_len=config.max_seq_len if policy.is_stateful else None,
+        max_seq_len=config.max_seq_len if module_of(policy).has_memory else None,
         device=policy.device,
     )
 

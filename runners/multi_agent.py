@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from connectors.env_to_module.pipeline import env_to_module_pipeline
-from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClipActions
 from connectors.module_to_env.pipeline import module_to_env_pipeline
 from connectors.multi_agent import MultiAgentEnvToModule, MultiAgentModuleToEnv
-from connectors.rewriting import ObservationRewriter
+from connectors.policy import check_asked, module_of
 from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
@@ -67,8 +66,10 @@ class MultiAgentEnvRunner(Closing):
     ) -> None:
         if num_envs < 1 or (num_envs > 1 and not makes_envs(env)):
             raise InvalidArgument(f"num_envs={num_envs}: give a callable that makes an environment for several copies")
-        self.envs = [as_multi_agent_env(env) for _ in range(num_envs)]
         self.policies = policies if isinstance(policies, Mapping) or policies is None else {DEFAULT_MODULE_ID: policies}
+        for policy in (self.policies or {}).values():
+            check_asked(policy, "MultiAgentEnvRunner")
+        self.envs = [as_multi_agent_env(env) for _ in range(num_envs)]
         self.env_to_module = env_to_module or MultiAgentEnvToModule({})
         self.module_to_env = module_to_env or MultiAgentModuleToEnv({})
         self.seed = seed
@@ -81,7 +82,7 @@ class MultiAgentEnvRunner(Closing):
         self._lookback = len_lookback_buffer
         self._observation_spaces: ByAgent = {}  # of what is recorded
         self._action_spaces: ByAgent = {}
-        self._rewriting: set[Any] = {m for m, pipeline in self.env_to_module.modules.items() if _rewrites(pipeline)}
+        self._rewriting: set[Any] = {m for m, pipeline in self.env_to_module.modules.items() if pipeline.rewrites}
         self._tallies = [Tally() for _ in self.envs]
         self._taken: list[MultiAgentEpisode] = []  # ended since the last call began
         self._shared_data: dict[str, Any] = {}
@@ -213,9 +214,7 @@ class MultiAgentEnvRunner(Closing):
     def _as_policys(self, module_id: Any, action: Any) -> Any:
         """An environment's action as the module's policy would have put it."""
         pipeline = self.module_to_env.modules.get(module_id)
-        if pipeline is None or NormalizeAndClipActions not in pipeline:
-            return action
-        return nested.take(pipeline[NormalizeAndClipActions].from_env(nested.stack([action])), 0)
+        return action if pipeline is None else nested.take(pipeline.from_env(nested.stack([action])), 0)
 
     def _action_space(self, env: Any, agent_id: Any) -> Any:
         """The agent's action space, seeded when it is first asked for."""
@@ -288,8 +287,8 @@ class MultiAgentEnvRunner(Closing):
             self._make_pipelines(module_id, agent_id, spaces)
         seeing = self.env_to_module.modules.get(module_id)
         for pipeline in (seeing, self.module_to_env.modules.get(module_id)):
-            if pipeline is not None and pipeline.input_observation_space is pipeline.input_action_space is None:
-                pipeline.set_input_spaces(*spaces)
+            if pipeline is not None:
+                pipeline.bind(*spaces)
         self._observation_spaces[agent_id] = spaces[0] if seeing is None else seeing.recorded_observation_space
 
     def _make_pipelines(self, module_id: Any, agent_id: Any, spaces: tuple[Any, Any]) -> None:
@@ -302,7 +301,7 @@ class MultiAgentEnvRunner(Closing):
             )
         policy = policies[module_id]
         if module_id not in self.env_to_module.modules:
-            device = getattr(policy, "device", None)
+            device = module_of(policy).device
             self.env_to_module.modules[module_id] = env_to_module_pipeline(*spaces, policy=policy, device=device)
         if module_id not in self.module_to_env.modules:
             made = module_to_env_pipeline(*spaces, policy=policy, seed=self.seed)
@@ -364,10 +363,6 @@ class MultiAgentEnvRunner(Closing):
     def __repr__(self) -> str:
         modules = "random actions" if self.policies is None else ", ".join(map(str, self.policies))
         return f"MultiAgentEnvRunner({len(self.envs)} environments, {modules}, {self.num_env_steps} env steps sampled)"
-
-
-def _rewrites(pipeline: Any) -> bool:
-    return any(isinstance(piece, ObservationRewriter) for piece in pipeline)
 
 
 def _all_flagged(episode: MultiAgentEpisode, terminateds: Mapping[Any, bool], truncateds: Mapping[Any, bool]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
 
-from connectors import ConnectorPipeline, env_to_module_pipeline, module_to_env_pipeline
-from connectors.module_to_env.get_actions import GetActions
-from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClipActions
-from connectors.module_to_env.unbatch_items import check_rows
+from connectors import env_to_module_pipeline, module_to_env_pipeline
+from connectors.acting import Acted, EnvToModule, ModuleToEnv, check_pipeline
+from connectors.policy import Policy, check_asked, module_of
 from episodes.columns import Columns
-from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, WrongType
+from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.recorder import OngoingEpisodes, VectorRecorder
 from episodes.recorder.boundaries import final_observations_of
@@ -26,7 +25,6 @@ from episodes.tracks import nested
 from runners.closing import Closing
 from runners.counts import check_counts, quotas
 from runners.hooks import calls_of
-from runners.policies import Policy, unhooked
 from runners.replay_feed import ReplayFeed
 from runners.stats import CollectStats, RunningReturns
 from runners.vector_envs import EnvLike, autoreset_mode_of, make_vector_env
@@ -61,8 +59,8 @@ class SingleAgentEnvRunner(Closing):
         policy: Policy | None = None,
         *,
         num_envs: int | None = None,
-        env_to_module: ConnectorPipeline | None = None,
-        module_to_env: ConnectorPipeline | None = None,
+        env_to_module: EnvToModule | None = None,
+        module_to_env: ModuleToEnv | None = None,
         hooks: Sequence[Any] = (),
         seed: int | None = None,
         len_lookback_buffer: int = 0,
@@ -83,10 +81,10 @@ class SingleAgentEnvRunner(Closing):
         self._make_pipelines(env_to_module, module_to_env)
         self._recorder = VectorRecorder(
             self.num_envs,
-            self._recorded_space(),
+            self.env_to_module.recorded_observation_space,
             self._policy_action_space(),
             autoreset_mode=self.autoreset_mode,
-            len_lookback_buffer=max(checked_lookback(len_lookback_buffer), getattr(self.env_to_module, "lookback", 0)),
+            len_lookback_buffer=max(checked_lookback(len_lookback_buffer), self.env_to_module.lookback),
         )
         self._running = RunningReturns(self.num_envs)
         self._feed: ReplayFeed | None = None  # of the last call, when it was `sample_into`
@@ -107,32 +105,25 @@ class SingleAgentEnvRunner(Closing):
         self._quotas = np.zeros(self.num_envs, int)  # of the last call for whole episodes
         self.env.action_space.seed(seed)
 
-    def _make_pipelines(self, env_to_module: ConnectorPipeline | None, module_to_env: ConnectorPipeline | None) -> None:
+    def _make_pipelines(self, env_to_module: EnvToModule | None, module_to_env: ModuleToEnv | None) -> None:
         spaces = (self.env.single_observation_space, self.env.single_action_space)
-        device = getattr(self.policy, "device", None)
+        if self.policy is not None:
+            check_asked(self.policy, "SingleAgentEnvRunner")
         if env_to_module is None:
-            env_to_module = env_to_module_pipeline(*spaces, policy=self.policy, device=device)
-        self._late_log_probs: GetActions | None = None
+            env_to_module = env_to_module_pipeline(*spaces, policy=self.policy, device=module_of(self.policy).device)
         if module_to_env is None:
             module_to_env = module_to_env_pipeline(*spaces, policy=self.policy, seed=self.seed, log_probs=False)
-            self._late_log_probs = module_to_env[GetActions]
-        for pipeline in (env_to_module, module_to_env):
-            if pipeline.input_observation_space is None and pipeline.input_action_space is None:
-                pipeline.set_input_spaces(*spaces)
+        check_pipeline(env_to_module, EnvToModule, "env_to_module")
+        check_pipeline(module_to_env, ModuleToEnv, "module_to_env")
+        env_to_module.bind(*spaces)
+        module_to_env.bind(*spaces)
         self.env_to_module = env_to_module
         self.module_to_env = module_to_env
-        self._rewrite = getattr(env_to_module, "rewrite", _unchanged)
-
-    def _recorded_space(self) -> gym.Space | None:
-        own = self.env.single_observation_space
-        return getattr(self.env_to_module, "recorded_observation_space", own)
+        self._rewrite = env_to_module.rewrite
 
     def _policy_action_space(self) -> gym.Space:
-        """The space of the actions as the policy makes them, which are recorded; the environment's but for dtypes."""
-        own = self.env.single_action_space
-        if NormalizeAndClipActions not in self.module_to_env:
-            return own
-        return self.module_to_env[NormalizeAndClipActions].policy_action_space(own)
+        """The space of the actions as the policy makes them, which are recorded."""
+        return self.module_to_env.policy_action_space(self.env.single_action_space)
 
     @property
     def episodes(self) -> OngoingEpisodes:
@@ -204,7 +195,7 @@ class SingleAgentEnvRunner(Closing):
         began = perf_counter()
         feed = self._feed
         if feed is None or feed.buffer is not buffer or not feed.is_reset:
-            spaces = (self._recorded_space(), self._policy_action_space())
+            spaces = (self.env_to_module.recorded_observation_space, self._policy_action_space())
             feed = self._feed = ReplayFeed(buffer, self.num_envs, self.autoreset_mode, *spaces)
             force_reset = True
         feed.keys = extra_model_outputs
@@ -225,8 +216,7 @@ class SingleAgentEnvRunner(Closing):
 
     def _run(self, num_timesteps: int | None, num_episodes: int | None, explore: bool, random_actions: bool) -> None:
         act = self._random_actions if random_actions else self._policy_actions
-        self._call_policy = unhooked(self.policy)
-        self._rewrites = getattr(self.env_to_module, "rewrites", self._rewrite is not _unchanged)
+        self._rewrites = self.env_to_module.rewrites
         try:
             with torch.inference_mode():
                 if num_timesteps is not None:
@@ -268,33 +258,17 @@ class SingleAgentEnvRunner(Closing):
             missing -= np.logical_or(terminateds, truncateds)
         self._needs_reset = True
 
-    def _policy_actions(self, explore: bool) -> tuple[Any, Any, dict[str, Any]]:
-        """The actions as the policy made them, as the environment takes them, and the policy's other outputs."""
+    def _policy_actions(self, explore: bool) -> Acted:
         policy = self.policy
         if policy is None:
             raise InvalidArgument("this runner has no policy; give it one, or sample with random_actions=True")
         episodes, shared_data = self._recorder.episodes, self._shared_data
         batch = self.env_to_module.on_rows(policy, {Columns.OBS: self._observations}, episodes, explore, shared_data)
-        outputs = self._call_policy(batch, explore=explore)
-        if type(outputs) is not dict and not isinstance(outputs, Mapping):
-            raise WrongType(
-                f"the policy returned a {type(outputs).__name__}; it returns a dict with 'actions', or with "
-                "'action_dist_inputs' to sample from"
-            )
-        outputs = dict(outputs)
-        outputs = self.module_to_env.on_rows(policy, outputs, episodes, explore, shared_data)
-        actions = outputs.pop(Columns.ACTIONS, None)
-        if actions is None:
-            raise UnknownKey(f"the module-to-env pipeline gave no 'actions', but {', '.join(outputs) or 'nothing'}")
-        if type(actions) is np.ndarray and len(actions) != self.num_envs:
-            check_rows({Columns.ACTIONS: actions}, self.num_envs)
-        return actions, outputs.pop(Columns.ACTIONS_FOR_ENV, actions), outputs
+        return self.module_to_env.act(policy, policy(batch, explore=explore), episodes, explore, shared_data)
 
-    def _random_actions(self, explore: bool) -> tuple[Any, Any, dict[str, Any]]:
+    def _random_actions(self, explore: bool) -> Acted:
         actions = self.env.action_space.sample()
-        if NormalizeAndClipActions not in self.module_to_env:
-            return actions, actions, {}
-        return self.module_to_env[NormalizeAndClipActions].from_env(actions), actions, {}
+        return self.module_to_env.from_env(actions), actions, {}
 
     def _step(self, actions: Any, actions_for_env: Any, outputs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
         """One vector step, recorded; its terminateds and truncateds, bool [N] each."""
@@ -320,7 +294,7 @@ class SingleAgentEnvRunner(Closing):
         return terminateds, truncateds
 
     def _with_log_probs(self, outputs: dict[str, Any], actions: Any) -> dict[str, Any]:
-        found = None if self._late_log_probs is None else self._late_log_probs.log_probs(outputs, actions)
+        found = self.module_to_env.log_probs(self.policy, outputs, actions)
         return outputs if found is None else {**outputs, Columns.ACTION_LOGP: found}
 
     def _last_observations(self, infos: dict[str, Any], done: np.ndarray) -> Any:
@@ -356,7 +330,7 @@ class SingleAgentEnvRunner(Closing):
             whole = (pack.terminated | pack.truncated) & (ranks < self._quotas[envs])
             pack = pack.select(whole)
             self._ended = pack.returns(), pack.lengths
-        return pack if self._late_log_probs is None else self._late_log_probs.with_log_probs(pack)
+        return self.module_to_env.with_log_probs(self.policy, pack)
 
     # --- state -----------------------------------------------------------------------------------------------------
 
@@ -393,7 +367,3 @@ class SingleAgentEnvRunner(Closing):
     def __repr__(self) -> str:
         mode = self.autoreset_mode.value
         return f"SingleAgentEnvRunner({self.num_envs} environments, {mode} autoreset, {self.num_steps} steps sampled)"
-
-
-def _unchanged(observations: Any, episodes: Any = None, update: bool = True) -> Any:
-    return observations

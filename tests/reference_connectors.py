@@ -108,8 +108,6 @@ def whole_episodes(draw: st.DrawFn, shape: tuple[int, ...] = (2,), min_lookback:
 class Accumulator:
     """A module with a memory that sums what it sees, and forgets it slowly; its value is its memory."""
 
-    is_stateful = True
-
     def get_initial_state(self) -> dict[str, np.ndarray]:
         return {"h": np.zeros(1, np.float32)}
 

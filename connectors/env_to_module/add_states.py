@@ -8,6 +8,7 @@ import numpy as np
 
 from connectors.connector import Batch, Connector
 from connectors.env_to_module.recent import recent
+from connectors.policy import module_of
 from episodes.columns import Columns
 from episodes.tracks import nested
 
@@ -25,17 +26,18 @@ class AddStates(Connector):
     lookback = 1
 
     def __call__(self, *, rl_module: Any = None, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
-        if Columns.STATE_IN not in batch and getattr(rl_module, "is_stateful", False):
-            batch[Columns.STATE_IN] = _newest_states(episodes, rl_module)
+        initial = {} if Columns.STATE_IN in batch else module_of(rl_module).initial_state()
+        if initial:
+            batch[Columns.STATE_IN] = _newest_states(episodes, initial)
         return batch
 
 
-def _newest_states(episodes: Any, rl_module: Any) -> Any:
+def _newest_states(episodes: Any, initial: Any) -> Any:
     rows, valid = recent(episodes, Columns.STATE_OUT, 1)
     going_on = valid[0]
     if rows is not None and going_on.all():
         return nested.take(rows, 0)
-    initial = nested.map_leaves(np.asarray, rl_module.get_initial_state())
+    initial = nested.map_leaves(np.asarray, initial)
     if rows is None:
         return nested.map_leaves(lambda leaf: np.repeat(leaf[None], len(going_on), axis=0), initial)
 

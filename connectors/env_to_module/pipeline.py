@@ -16,6 +16,7 @@ from connectors.env_to_module.add_states import AddStates
 from connectors.env_to_module.add_time_dimension import AddTimeDimension
 from connectors.env_to_module.frame_stacking import FrameStacking
 from connectors.pipeline import ConnectorPipeline, call_piece
+from connectors.policy import module_of
 from connectors.rewriting import ObservationRewriter
 from connectors.tensors import NumpyToTensor
 from connectors.trace import Trace
@@ -101,9 +102,9 @@ def env_to_module_pipeline(
         observation_space: the space of one environment's observations.
         action_space: the space of one environment's actions.
         pieces: your own, which come first.
-        policy: for a stateful one, the batch gets its states and a time axis.
+        policy: for one with a memory, the batch gets its states and a time axis.
     """
-    recurrent = [AddTimeDimension(), AddStates()] if getattr(policy, "is_stateful", False) else []
+    recurrent = [AddTimeDimension(), AddStates()] if module_of(policy).has_memory else []
     return EnvToModulePipeline(
         observation_space,
         action_space,

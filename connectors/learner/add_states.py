@@ -8,6 +8,7 @@ import numpy as np
 
 from connectors.connector import Batch, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import sequences_of
+from connectors.policy import module_of
 from connectors.sequences import Sequences
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
@@ -34,14 +35,15 @@ class AddStates(Connector):
 
     def __call__(self, *, rl_module: Any = None, batch: Batch, episodes: EpisodePack, **kwargs: Any) -> Batch:
         sequences = sequences_of(batch, episodes)
-        if Columns.STATE_IN not in batch and sequences is not None and getattr(rl_module, "is_stateful", False):
-            batch[Columns.STATE_IN] = states_before(sequences, episodes, rl_module)
+        initial = module_of(rl_module).initial_state()
+        if Columns.STATE_IN not in batch and sequences is not None and initial:
+            batch[Columns.STATE_IN] = states_before(sequences, episodes, initial)
         return batch
 
 
-def states_before(sequences: Sequences, pack: EpisodePack, rl_module: Any) -> Any:
-    """The states [R, ...] before the first step of each row."""
-    initial = nested.map_leaves(np.asarray, rl_module.get_initial_state())
+def states_before(sequences: Sequences, pack: EpisodePack, initial: Any) -> Any:
+    """The states [R, ...] before the first step of each row; at an episode's start the `initial` one."""
+    initial = nested.map_leaves(np.asarray, initial)
     recorded = pack.extra_model_outputs.get(Columns.STATE_OUT)
     num_rows = len(sequences)
     if recorded is None or not len(pack.rewards):

@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 from connectors.connector import Batch, Connector
 from connectors.learner.observation_source import observation_source
 from connectors.learner.values import ValueFunction
+from connectors.policy import module_of
 from connectors.rollout import RolloutBuffer, episodes_to_rollout
 from connectors.rollout.buffer import add_advantages
 from connectors.rollout.episodes import BlockEdge
@@ -66,7 +67,7 @@ class EpisodesToRolloutBuffer(Connector):
         **kwargs: Any,
     ) -> Batch:
         values = None
-        if hasattr(rl_module, "compute_values"):
+        if module_of(rl_module).has_values:
             values = self._values(rl_module, episodes, observation_source(shared_data))
         rollout = self.buffer.start_rollout()
         try:

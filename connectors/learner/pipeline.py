@@ -17,6 +17,7 @@ from connectors.learner.add_observations import AddObservations
 from connectors.learner.add_states import AddStates
 from connectors.learner.add_time_dimension_and_zero_pad import AddTimeDimensionAndZeroPad
 from connectors.pipeline import ConnectorPipeline, call_piece
+from connectors.policy import module_of
 from connectors.rewriting import ObservationRewriter
 from connectors.tensors import NumpyToTensor
 from connectors.trace import Trace
@@ -88,10 +89,10 @@ def learner_pipeline(
         pieces: your own, which come first.
         returns: what computes advantages or targets, such as `GeneralizedAdvantageEstimation`; none by default.
         next_observations: add "new_obs".
-        policy: a stateful one gets padded rows of `max_seq_len` (20 by default) steps, and its states.
+        policy: one with a memory gets padded rows of `max_seq_len` (20 by default) steps, and its states.
         max_seq_len: the length of the rows; with it any policy gets padded rows.
     """
-    if max_seq_len is None and getattr(policy, "is_stateful", False):
+    if max_seq_len is None and module_of(policy).has_memory:
         max_seq_len = DEFAULT_MAX_SEQ_LEN
     connectors = [
         *pieces,

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from connectors.connector import Batch, Connector
-from connectors.distributions import distribution_for
+from connectors.distributions import ActionDistribution, distribution_for
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
-from connectors.learner.values import ValueFunction, device_of, on_host, real_offsets
+from connectors.learner.values import ValueFunction, on_host, real_offsets
+from connectors.policy import module_of
 from connectors.tensors import NumpyToTensor
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
@@ -85,13 +86,11 @@ class VTrace(Connector):
 
     def _log_probs(self, rl_module: Any, batch: Batch, pack: EpisodePack) -> np.ndarray:
         """What the module now makes of the batch's actions, [B], or [R, max_seq_len] in padded rows."""
-        action_space = self.input_action_space or pack.action_space
-        if action_space is None:
-            raise InvalidArgument(f"{self.name} needs the action space; give it to the pipeline")
-        distribution = distribution_for(action_space)
+        module = module_of(rl_module)
+        distribution = module.distribution or self._distribution_over(self.input_action_space or pack.action_space)
         inputs = (Columns.OBS, Columns.ACTIONS, Columns.STATE_IN, Columns.SEQ_LENS)
         columns = {name: batch[name] for name in inputs if name in batch}
-        to_device = NumpyToTensor(device=device_of(rl_module))
+        to_device = NumpyToTensor(device=module.device)
         logp = batch[Columns.ACTION_LOGP]
         step = max(self._values.minibatch_size // (logp.shape[1] if logp.ndim > 1 else 1), 1)
         parts = []
@@ -101,3 +100,8 @@ class VTrace(Connector):
                 outputs = rl_module(part)
             parts.append(distribution.log_prob(outputs[Columns.ACTION_DIST_INPUTS], part[Columns.ACTIONS]))
         return on_host(parts) if parts else np.zeros_like(logp)
+
+    def _distribution_over(self, action_space: gym.Space | None) -> ActionDistribution:
+        if action_space is None:
+            raise InvalidArgument(f"{self.name} needs the action space; give it to the pipeline")
+        return distribution_for(action_space)

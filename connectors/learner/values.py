@@ -9,10 +9,11 @@ import torch
 
 from connectors.learner.add_states import states_before
 from connectors.learner.observation_source import Source, observation_source
+from connectors.policy import module_of
 from connectors.sequences import Sequences
 from connectors.tensors import NumpyToTensor
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument, ShapeMismatch
+from episodes.errors import ShapeMismatch
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
 
@@ -48,8 +49,8 @@ class ValueFunction:
         lengths = rows.lengths + rows.lasts  # [R] observations of each row
         firsts = pack.observation_offsets[rows.episodes] + pack.lookbacks[rows.episodes] + rows.starts
         places = np.arange(max_seq_len + 1)
-        is_stateful = getattr(rl_module, "is_stateful", False)
-        states = {Columns.STATE_IN: states_before(rows, pack, rl_module)} if is_stateful else {}
+        initial = module_of(rl_module).initial_state()
+        states = {Columns.STATE_IN: states_before(rows, pack, initial)} if initial else {}
         parts = []
         for part in rows.minibatches(self.minibatch_size):
             shape = (part.stop - part.start, max_seq_len + 1)
@@ -64,11 +65,6 @@ class ValueFunction:
         self, rl_module: Any, batch: dict[str, Any], pack: EpisodePack, shared_data: dict[str, Any] | None
     ) -> np.ndarray:
         """The values [num_steps + n], in sequences where the batch has padded rows."""
-        if not hasattr(rl_module, "compute_values"):
-            raise InvalidArgument(
-                f"values are asked of rl_module={rl_module!r}, which has no compute_values(batch); "
-                "call the pipeline with rl_module=policy"
-            )
         source, mask = observation_source(shared_data), batch.get(Columns.LOSS_MASK)
         if mask is None:
             return self(rl_module, pack, source)
@@ -76,11 +72,12 @@ class ValueFunction:
 
     def compute(self, rl_module: Any, batch: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
         """The values of one minibatch of numpy columns, of this shape, still on the module's device."""
-        device = device_of(rl_module)
+        module = module_of(rl_module)
+        device = module.device
         if self._to_device.device != device:
             self._to_device = NumpyToTensor(device=device)
         with torch.no_grad():
-            values = rl_module.compute_values(self._to_device.to_tensors(batch))
+            values = module.compute_values(self._to_device.to_tensors(batch))
         if tuple(values.shape) != shape:
             raise ShapeMismatch(
                 f"compute_values gave {list(values.shape)} for {list(shape)} observations; it must give one each"
@@ -97,10 +94,3 @@ def on_host(parts: list[torch.Tensor]) -> np.ndarray:
     """The values of all minibatches, one after another, as one numpy array."""
     values = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else torch.zeros(0)
     return values.detach().float().cpu().numpy()
-
-
-def device_of(rl_module: Any) -> torch.device:
-    """The device of a module's parameters; the CPU for a module without any."""
-    parameters = getattr(rl_module, "parameters", None)
-    first = next(iter(parameters()), None) if parameters is not None else None
-    return torch.device("cpu") if first is None else first.device

@@ -11,9 +11,10 @@ import torch
 
 from connectors.connector import Batch, Connector
 from connectors.distributions import ActionDistribution, distribution_for
+from connectors.policy import module_of
 from connectors.tensors import tensor_of
 from episodes.columns import Columns
-from episodes.errors import UnknownKey
+from episodes.errors import ShapeMismatch, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
 
@@ -24,10 +25,16 @@ class GetActions(Connector):
     """Adds "actions" [N, ...] and "action_logp" [N] out of "action_dist_inputs" [N, num_inputs].
 
     Actions are sampled, or with `explore=False` the most likely ones. Where the policy gives "actions", they are left.
+    The distribution is the policy's own, `policy.distribution`, and the action space's where it has none. Inputs of
+    half precision are sampled from, and left in the batch, as float32.
 
     Args:
         seed: a seed of the piece's own random generator; torch's global one by default.
         log_probs: add "action_logp". Without, `with_log_probs` adds it to all recorded steps at once, which is cheaper.
+
+    Raises:
+        UnknownKey: the policy gave neither "actions" nor "action_dist_inputs".
+        ShapeMismatch: "action_dist_inputs" have another number of columns than describe an action.
     """
 
     writes = (Columns.ACTIONS, Columns.ACTION_LOGP)
@@ -41,7 +48,7 @@ class GetActions(Connector):
         log_probs: bool = True,
         name: str | None = None,
     ) -> None:
-        self._seed, self._log_probs = seed, log_probs
+        self._seed, self.adds_log_probs = seed, log_probs
         self._generator: torch.Generator | None = None
         self._distribution: ActionDistribution | None = None
         super().__init__(input_observation_space, input_action_space, name=name)
@@ -51,7 +58,7 @@ class GetActions(Connector):
         super().set_input_spaces(observation_space, action_space)
         self._distribution = None
 
-    def __call__(self, *, batch: Batch, explore: bool | None = None, **kwargs: Any) -> Batch:
+    def __call__(self, *, rl_module: Any = None, batch: Batch, explore: bool | None = None, **kwargs: Any) -> Batch:
         if Columns.ACTIONS in batch:
             return batch
         inputs = batch.get(Columns.ACTION_DIST_INPUTS)
@@ -60,7 +67,11 @@ class GetActions(Connector):
                 f"{self.name}: the policy gave neither 'actions' nor 'action_dist_inputs', "
                 f"but {', '.join(batch) or 'nothing'}"
             )
-        distribution = self._distribution or self._make_distribution()
+        distribution = self.distribution_of(rl_module)
+        if type(inputs) is not torch.Tensor or inputs.dtype is not torch.float32:
+            inputs = batch[Columns.ACTION_DIST_INPUTS] = _as_floats(inputs)
+        if inputs.shape[-1] != distribution.num_inputs:
+            raise _other_width(inputs, distribution)
         if explore is False:
             actions = distribution.mode(inputs)
         else:
@@ -69,7 +80,7 @@ class GetActions(Connector):
                 generator = self._generator = torch.Generator(inputs.device).manual_seed(self._seed)
             actions = distribution.sample(inputs, generator)
         batch[Columns.ACTIONS] = actions
-        if self._log_probs and Columns.ACTION_LOGP not in batch:
+        if self.adds_log_probs and Columns.ACTION_LOGP not in batch:
             batch[Columns.ACTION_LOGP] = distribution.log_prob(inputs, actions)
         return batch
 
@@ -107,27 +118,45 @@ class GetActions(Connector):
         self.__dict__.update(state)
         self.set_state(generator_state)
 
-    def with_log_probs(self, pack: EpisodePack) -> EpisodePack:
+    def with_log_probs(self, pack: EpisodePack, policy: Any = None) -> EpisodePack:
         """The pack with "action_logp" for every recorded step, lookbacks too, from its actions and their distributions.
 
         The pack itself where it has them, or has no "action_dist_inputs".
         """
-        log_probs = self.log_probs(pack.extra_model_outputs, pack.actions)
+        log_probs = self.log_probs(pack.extra_model_outputs, pack.actions, policy)
         if log_probs is None:
             return pack
         return pack.replace(extra_model_outputs={**pack.extra_model_outputs, Columns.ACTION_LOGP: log_probs})
 
-    def log_probs(self, outputs: Mapping[str, Any], actions: Any) -> np.ndarray | None:
+    def log_probs(self, outputs: Mapping[str, Any], actions: Any, policy: Any = None) -> np.ndarray | None:
         """The "action_logp" [n] of the actions [n, ...]; None where the outputs have it, or no "action_dist_inputs"."""
         inputs = outputs.get(Columns.ACTION_DIST_INPUTS)
         if inputs is None or Columns.ACTION_LOGP in outputs:
             return None
-        distribution = self._distribution or self._make_distribution()
+        distribution = self.distribution_of(policy)
         with torch.no_grad():
             return distribution.log_prob(tensor_of(inputs), nested.map_leaves(tensor_of, actions)).numpy()
 
-    def _make_distribution(self) -> ActionDistribution:
-        if self.input_action_space is None:
-            raise UnknownKey(f"{self.name} has no action space; give one to the pipeline")
-        self._distribution = distribution_for(self.input_action_space)
+    def distribution_of(self, policy: Any) -> ActionDistribution:
+        """The policy's own distribution, or the one for the action space; UnknownKey where there is neither."""
+        own = module_of(policy).distribution
+        if own is not None:
+            return own
+        if self._distribution is None:
+            if self.input_action_space is None:
+                raise UnknownKey(f"{self.name} has no action space; give one to the pipeline")
+            self._distribution = distribution_for(self.input_action_space)
         return self._distribution
+
+
+def _as_floats(inputs: Any) -> torch.Tensor:
+    """Inputs, an array or a tensor, as a tensor that actions can be sampled from: half precision is too coarse."""
+    tensor = torch.as_tensor(inputs)
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def _other_width(inputs: torch.Tensor, distribution: ActionDistribution) -> ShapeMismatch:
+    return ShapeMismatch(
+        f"the policy's output 'action_dist_inputs' has shape {list(inputs.shape)}; {type(distribution).__name__} takes "
+        f"{distribution.num_inputs} inputs for an action: give the policy's head that many units"
+    )

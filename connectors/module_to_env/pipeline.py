@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
+from connectors.acting import Acted
 from connectors.connector import Connector
 from connectors.module_to_env.get_actions import GetActions
 from connectors.module_to_env.listify_for_vector_env import ListifyForVectorEnv
 from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClipActions
 from connectors.module_to_env.remove_time_dimension import RemoveTimeDimension
 from connectors.module_to_env.tensor_to_numpy import TensorToNumpy
-from connectors.module_to_env.unbatch_items import UnbatchItems
+from connectors.module_to_env.unbatch_items import UnbatchItems, check_rows
 from connectors.pipeline import ConnectorPipeline
+from connectors.policy import module_of
 from episodes.columns import Columns
+from episodes.errors import UnknownKey, WrongType
+from episodes.pack import EpisodePack
 
 __all__ = ["ModuleToEnvPipeline", "module_to_env_pipeline"]
 
@@ -30,6 +35,59 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         Columns.VF_PREDS,
         Columns.STATE_OUT,
     )
+
+    def act(self, policy: Any, outputs: Any, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Acted:
+        """The actions [N, ...] as the policy made them, as the environment takes them, and its other outputs.
+
+        It is the runner's way in, once a vector step.
+
+        Raises:
+            WrongType: the outputs are no dict.
+            UnknownKey: there are no actions.
+            TrackMismatch: there are not N of them.
+        """
+        if type(outputs) is not dict and not isinstance(outputs, Mapping):
+            raise WrongType(
+                f"the policy returned a {type(outputs).__name__}; it returns a dict with 'actions', or with "
+                "'action_dist_inputs' to sample from"
+            )
+        outputs = self.on_rows(policy, dict(outputs), episodes, explore, shared_data)
+        actions = outputs.pop(Columns.ACTIONS, None)
+        if actions is None:
+            raise UnknownKey(f"the module-to-env pipeline gave no 'actions', but {', '.join(outputs) or 'nothing'}")
+        if type(actions) is np.ndarray and len(actions) != len(episodes):
+            check_rows({Columns.ACTIONS: actions}, len(episodes))
+        return actions, outputs.pop(Columns.ACTIONS_FOR_ENV, actions), outputs
+
+    def policy_action_space(self, space: gym.Space) -> gym.Space:
+        """The space of the actions as the policy makes them: the environment's but for dtypes."""
+        for change in self._changes():
+            space = change.policy_action_space(space)
+        return space
+
+    def from_env(self, actions: Any) -> Any:
+        """Actions [N, ...] of the environment as the policy would have put them."""
+        for change in self._changes():
+            actions = change.from_env(actions)
+        return actions
+
+    def log_probs(self, policy: Any, outputs: Mapping[str, Any], actions: Any) -> np.ndarray | None:
+        """The "action_logp" [n] of actions [n, ...]; None where `GetActions` gave them, or nothing says them."""
+        late = self._late()
+        return None if late is None else late.log_probs(outputs, actions, policy)
+
+    def with_log_probs(self, policy: Any, pack: EpisodePack) -> EpisodePack:
+        """The pack with "action_logp" of all its steps, where a `GetActions(log_probs=False)` has left them to this."""
+        late = self._late()
+        return pack if late is None else late.with_log_probs(pack, policy)
+
+    def _changes(self) -> list[NormalizeAndClipActions]:
+        """What brings actions into the environment's units, the last first."""
+        return [piece for piece in reversed(self.connectors) if isinstance(piece, NormalizeAndClipActions)]
+
+    def _late(self) -> GetActions | None:
+        pieces = (piece for piece in self.connectors if isinstance(piece, GetActions))
+        return next((piece for piece in pieces if not piece.adds_log_probs), None)
 
     def _called_for_rows(self, pieces: Iterable[Connector]) -> Iterable[Connector]:
         """The pieces that do something to rows; where "actions_for_env" is left out, it is "actions"."""
@@ -55,14 +113,14 @@ def module_to_env_pipeline(
     Args:
         action_space: the space of one environment's actions.
         pieces: your own, which see numpy rows and come before actions are brought into the environment's units.
-        policy: for a stateful one, the outputs' time axis is taken off.
+        policy: for one with a memory, the outputs' time axis is taken off.
         normalize_actions: the policy acts in [-1, 1], spread over the bounds of Box spaces.
         clip_actions: the policy acts in the environment's units, clipped to the bounds.
         seed: a seed for sampling actions; torch's global generator by default.
-        log_probs: add "action_logp" at each step; see `GetActions`.
+        log_probs: add "action_logp" at each step; without, a runner adds it to what it has sampled. See `GetActions`.
     """
     changes = NormalizeAndClipActions(normalize_actions=normalize_actions, clip_actions=clip_actions)
-    recurrent = [RemoveTimeDimension()] if getattr(policy, "is_stateful", False) else []
+    recurrent = [RemoveTimeDimension()] if module_of(policy).has_memory else []
     first = [*recurrent, GetActions(seed=seed, log_probs=log_probs), TensorToNumpy(), UnbatchItems()]
     return ModuleToEnvPipeline(
         observation_space, action_space, connectors=[*first, *pieces, changes, ListifyForVectorEnv()]

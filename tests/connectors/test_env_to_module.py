@@ -149,8 +149,6 @@ def test_frames_of_what_cannot_be_joined_are_an_error() -> None:
 
 
 class Stateful:
-    is_stateful = True
-
     def get_initial_state(self) -> dict[str, np.ndarray]:
         return {"h": np.full(1, -7, np.float32)}
 

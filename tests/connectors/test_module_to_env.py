@@ -128,7 +128,7 @@ def test_tensors_with_gradients_and_nested_ones_become_arrays() -> None:
 
 
 def test_the_time_axis_of_recurrent_outputs_is_taken_off() -> None:
-    policy = type("Stateful", (), {"is_stateful": True})()
+    policy = type("Stateful", (), {"get_initial_state": lambda self: {"h": np.zeros(4)}})()
     pipeline = module_to_env_pipeline(action_space=spaces.Discrete(2), policy=policy)
     state = {"h": torch.zeros(3, 4)}
     out = pipeline(batch={"action_dist_inputs": torch.zeros(3, 1, 2), "state_out": state}, episodes=[0] * 3)
@@ -208,7 +208,7 @@ def test_actions_stay_as_they_are_when_nothing_is_asked() -> None:
 def test_what_comes_out_is_what_a_vector_environment_takes(space: spaces.Space) -> None:
     batched = gym.vector.utils.batch_space(space, 4)
     pipeline = module_to_env_pipeline(action_space=space)
-    size = GetActions(None, space)._make_distribution().num_inputs
+    size = GetActions(None, space).distribution_of(None).num_inputs
     actions = pipeline(batch={"action_dist_inputs": torch.zeros(4, size)}, episodes=[0] * 4)["actions_for_env"]
     assert len(list(gym.vector.utils.iterate(batched, actions))) == 4
     assert batched.contains(actions)

@@ -57,15 +57,11 @@ def episode(num_steps: int = 4, outputs: bool = False) -> MultiAgentEpisode:
 class LinearPolicy:
     """Values are ten times the env step, which is an observation's second part."""
 
-    is_stateful = False
-
     def compute_values(self, batch):
         return batch["obs"][:, 1] * 10
 
 
 class RecurrentPolicy(LinearPolicy):
-    is_stateful = True
-
     def get_initial_state(self):
         return {"h": np.full(2, -1.0, np.float32)}
 

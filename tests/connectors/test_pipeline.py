@@ -277,7 +277,7 @@ def test_pieces_run_once_for_each_module_where_there_are_several() -> None:
 
 def test_pipelines_survive_pickling() -> None:
     space = spaces.Box(-1, 1, (3,), np.float32)
-    policy = type("Stateful", (), {"is_stateful": True})()
+    policy = type("Stateful", (), {"get_initial_state": lambda self: {"h": np.zeros(4)}})()
     for build in (env_to_module_pipeline, module_to_env_pipeline, learner_pipeline):
         pipeline = build(space, space, policy=policy)
         assert pickle.loads(pickle.dumps(pipeline)).names == pipeline.names

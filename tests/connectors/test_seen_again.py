@@ -45,8 +45,6 @@ class Numbered(gym.Env):
 class Watching:
     """A policy with a memory that notes down what it saw and what it remembered, by the newest observation."""
 
-    is_stateful = True
-
     def __init__(self) -> None:
         self.saw: dict[tuple[float, ...], tuple[Any, float]] = {}
 

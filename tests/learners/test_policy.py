@@ -110,9 +110,9 @@ def test_observations_with_several_axes_are_read_flat():
 )
 def test_observations_of_integers_and_of_single_numbers_are_read(make, space):
     policy = make(space, spaces.Discrete(2))
-    leading = (5, 2) if policy.is_stateful else (5,)
+    leading = (5, 2) if policy.get_initial_state() else (5,)
     obs = torch.ones((*leading, *space.shape)).to(torch.from_numpy(np.zeros(0, space.dtype)).dtype)
-    batch = {"obs": obs} | ({"state_in": states(5, policy)} if policy.is_stateful else {})
+    batch = {"obs": obs} | ({"state_in": states(5, policy)} if policy.get_initial_state() else {})
     outputs = policy(batch)
     assert outputs["action_dist_inputs"].shape == (*leading, 2)
     assert torch.equal(policy.compute_values(batch), outputs["vf_preds"])

@@ -133,8 +133,6 @@ class Countdown:
 class Uniform:
     """A policy that says which rows it was asked for."""
 
-    is_stateful = False
-
     def __init__(self, num_actions: int = 3) -> None:
         self.num_actions = num_actions
         self.asked: list[Any] = []
@@ -148,8 +146,6 @@ class Uniform:
 
 class Counting(Uniform):
     """A recurrent policy whose state counts the steps of its agent."""
-
-    is_stateful = True
 
     def get_initial_state(self):
         return {"count": np.zeros(1, np.float32)}

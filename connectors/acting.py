@@ -1,0 +1,105 @@
+"""What a runner asks of its two pipelines: from observations to the policy's batch, and from its outputs to actions.
+
+`EnvToModulePipeline` and `ModuleToEnvPipeline` are such pipelines; a runner looks at nothing else of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+
+from connectors.connector import Batch
+from episodes.errors import WrongType
+from episodes.pack import EpisodePack
+
+__all__ = ["Acted", "EnvToModule", "ModuleToEnv", "check_pipeline"]
+
+Acted = tuple[Any, Any, dict[str, Any]]  # actions as the policy made them, as the environment takes them, all the rest
+
+
+class EnvToModule(Protocol):
+    """From the newest observations to what the policy sees of them."""
+
+    @property
+    def recorded_observation_space(self) -> gym.Space | None:
+        """The space of the observations that `rewrite` gives, which are recorded."""
+        ...
+
+    @property
+    def lookback(self) -> int:
+        """How many items from before its first step a chunk must bring along, to be learned from as it was acted."""
+        ...
+
+    @property
+    def rewrites(self) -> bool:
+        """False where `rewrite` gives back what it gets."""
+        ...
+
+    def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
+        """Take one environment's spaces, where the pipeline was built without any."""
+        ...
+
+    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
+        """The observations [N, ...] as they are recorded; called once for each."""
+        ...
+
+    def on_rows(self, rl_module: Any, batch: Batch, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Batch:
+        """The policy's batch out of one with the newest recorded observations, "obs" [N, ...]."""
+        ...
+
+    def get_state(self) -> dict[str, Any]:
+        """What the pieces have learned from data."""
+        ...
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` gave."""
+        ...
+
+
+class ModuleToEnv(Protocol):
+    """From the policy's outputs to actions, and back from the environment's actions to the policy's."""
+
+    def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
+        """Take one environment's spaces, where the pipeline was built without any."""
+        ...
+
+    def policy_action_space(self, space: gym.Space) -> gym.Space:
+        """The space of the actions as the policy makes them, which are recorded, for an environment's action space."""
+        ...
+
+    def act(self, policy: Any, outputs: Any, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Acted:
+        """The actions [N, ...] as the policy made them, as the environment takes them, and its other outputs."""
+        ...
+
+    def from_env(self, actions: Any) -> Any:
+        """Actions [N, ...] of the environment as the policy would have put them."""
+        ...
+
+    def log_probs(self, policy: Any, outputs: dict[str, Any], actions: Any) -> np.ndarray | None:
+        """The "action_logp" [n] of recorded actions [n, ...]; None where `act` gave them, or nothing says them."""
+        ...
+
+    def with_log_probs(self, policy: Any, pack: EpisodePack) -> EpisodePack:
+        """The pack with "action_logp" of all its steps; the pack itself where `act` gave them, or nothing says them."""
+        ...
+
+    def get_state(self) -> dict[str, Any]:
+        """What the pieces have learned from data."""
+        ...
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` gave."""
+        ...
+
+
+def check_pipeline(pipeline: Any, protocol: type, argument: str) -> None:
+    """Raise `WrongType` unless the pipeline has all that the protocol asks; the error names what is missing."""
+    asked = [name for name in vars(protocol) if not name.startswith("_")]
+    missing = [name for name in asked if not hasattr(pipeline, name)]
+    if missing:
+        raise WrongType(
+            f"{argument}={type(pipeline).__name__}: a runner asks {', '.join(asked)} of this pipeline, which has no "
+            f"{', no '.join(missing)}; build it with {argument}_pipeline"
+        )

@@ -1,0 +1,165 @@
+"""What pipelines, runners and algorithms ask of a policy, and what holds where it does not say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from connectors import (
+    ConnectorPipeline,
+    distribution_for,
+    env_to_module_pipeline,
+    learner_pipeline,
+    module_to_env_pipeline,
+)
+from connectors.distributions import Categorical
+from connectors.learner import GeneralizedAdvantageEstimation, VTrace
+from connectors.module_to_env import GetActions
+from connectors.policy import module_of
+from episodes import SingleAgentEpisode
+from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
+from learners import PPO, LSTMPolicy, MLPPolicy
+from runners import MultiAgentEnvRunner, SingleAgentEnvRunner
+
+BOX = spaces.Box(-1.0, 1.0, (3,), np.float32)
+
+
+class Uniform:
+    """The least that a policy may be."""
+
+    def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        return {"action_dist_inputs": torch.zeros(len(batch["obs"]), 2)}
+
+
+class RLlibStyle(Uniform):
+    """Says with methods that it has no memory."""
+
+    def is_stateful(self) -> bool:
+        return False
+
+    def get_initial_state(self) -> dict[str, Any]:
+        return {}
+
+    def compute_values(self, batch: dict[str, Any]) -> torch.Tensor:
+        return batch["obs"].sum(-1)
+
+
+class Sharp(Categorical):
+    """Logits that count ten times."""
+
+    def log_prob(self, inputs: torch.Tensor, actions: Any) -> torch.Tensor:
+        return super().log_prob(10 * inputs, actions)
+
+    def mode(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.argmin(-1)
+
+
+class WithDistribution(RLlibStyle):
+    distribution = Sharp(2)
+
+    def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        return {"action_dist_inputs": torch.tensor([[0.0, 1.0]]).repeat(len(batch["obs"]), 1)}
+
+
+def an_episode(**extra: Any) -> SingleAgentEpisode:
+    return SingleAgentEpisode.from_arrays(
+        np.ones((4, 3), np.float32), [0, 1, 0], np.ones(3), extra_model_outputs=extra or None
+    )
+
+
+def test_a_policy_that_says_with_a_method_that_it_has_no_memory_has_none() -> None:
+    policy = RLlibStyle()
+    assert not module_of(policy).has_memory
+    assert "AddStates" not in env_to_module_pipeline(BOX, spaces.Discrete(2), policy=policy)
+    assert "RemoveTimeDimension" not in module_to_env_pipeline(BOX, spaces.Discrete(2), policy=policy)
+    returns = GeneralizedAdvantageEstimation()
+    pipeline = learner_pipeline(BOX, spaces.Discrete(2), returns=returns, policy=policy)
+    assert pipeline(rl_module=policy, episodes=[an_episode()])["advantages"].shape == (3,)
+    assert SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2).sample(num_timesteps=4).num_steps == 4
+
+
+def test_a_policy_with_an_initial_state_has_a_memory() -> None:
+    policy = LSTMPolicy(BOX, spaces.Discrete(2))
+    assert module_of(policy).has_memory
+    assert "AddStates" in env_to_module_pipeline(BOX, spaces.Discrete(2), policy=policy)
+    assert not module_of(MLPPolicy(BOX, spaces.Discrete(2))).has_memory
+    assert not module_of(None).has_memory
+
+
+def test_batches_go_where_a_policys_parameters_are() -> None:
+    assert module_of(torch.nn.Linear(1, 1, device="meta")).device == torch.device("meta")
+    assert module_of(lambda batch, explore=None: {}).device == torch.device("cpu")
+    placed = type("Placed", (Uniform,), {"device": "meta"})()
+    assert module_of(placed).device == torch.device("meta")
+
+
+def test_actions_are_drawn_and_scored_by_the_policys_own_distribution() -> None:
+    policy, inputs = WithDistribution(), torch.tensor([[0.0, 1.0], [3.0, 1.0]])
+    pipeline = module_to_env_pipeline(action_space=spaces.Discrete(2))
+    told = pipeline(rl_module=policy, batch={"action_dist_inputs": inputs}, episodes=[0, 0], explore=False)
+    assert told["actions"].tolist() == [0, 1]
+    expected = policy.distribution.log_prob(inputs, torch.tensor([0, 1]))
+    np.testing.assert_allclose(told["action_logp"], expected)
+    late = GetActions(None, spaces.Discrete(2), log_probs=False)
+    np.testing.assert_allclose(
+        late.log_probs({"action_dist_inputs": inputs.numpy()}, told["actions"], policy), expected
+    )
+    assert isinstance(late.distribution_of(Uniform()), type(distribution_for(spaces.Discrete(2))))
+
+
+def test_a_runner_records_the_log_probs_of_the_policys_own_distribution() -> None:
+    pack = SingleAgentEnvRunner("CartPole-v1", WithDistribution(), num_envs=2, seed=0).sample(num_timesteps=20)
+    inputs, actions = (torch.tensor(x) for x in (pack.extra_model_outputs["action_dist_inputs"], pack.actions))
+    expected = WithDistribution.distribution.log_prob(inputs, actions)
+    np.testing.assert_allclose(pack.extra_model_outputs["action_logp"], expected)
+
+
+def test_ratios_of_v_trace_are_those_of_the_policys_own_distribution() -> None:
+    policy = WithDistribution()
+    inputs, actions = torch.tensor([[0.0, 1.0]] * 3), torch.tensor([0, 1, 0])
+    on_policy = policy.distribution.log_prob(inputs, actions).numpy()
+    pipeline = learner_pipeline(BOX, spaces.Discrete(2), returns=VTrace(gamma=0.9))
+    batch = pipeline(rl_module=policy, episodes=[an_episode(action_logp=on_policy)])
+    expected = learner_pipeline(
+        BOX, spaces.Discrete(2), returns=GeneralizedAdvantageEstimation(gamma=0.9, lambda_=1.0)
+    )(rl_module=policy, episodes=[an_episode()])
+    torch.testing.assert_close(batch["value_targets"], expected["value_targets"])
+
+
+def test_a_head_of_another_width_than_the_distribution_takes_is_an_error() -> None:
+    pipeline = module_to_env_pipeline(action_space=spaces.Discrete(2))
+    with pytest.raises(ShapeMismatch, match=r"has shape \[3, 4\]; Categorical takes 2 inputs for an action"):
+        pipeline(batch={"action_dist_inputs": torch.zeros(3, 4)}, episodes=[0] * 3)
+
+
+def test_what_a_policy_lacks_is_named_when_a_runner_or_an_algorithm_is_made() -> None:
+    with pytest.raises(WrongType, match="SingleAgentEnvRunner: a policy is called as policy"):
+        SingleAgentEnvRunner("CartPole-v1", object())  # type: ignore[arg-type]
+    with pytest.raises(WrongType, match="MultiAgentEnvRunner: a policy is called as policy"):
+        MultiAgentEnvRunner(object(), {"a": 3})
+    with pytest.raises(
+        InvalidArgument, match=r"PPO asks parameters, device, .* of its policy; Uniform has no parameters"
+    ):
+        PPO(Uniform())  # type: ignore[arg-type]
+
+
+def test_a_pipeline_that_a_runner_cannot_use_is_refused_when_the_runner_is_made() -> None:
+    with pytest.raises(WrongType, match=r"env_to_module=ConnectorPipeline: a runner asks .*, which has no .* rewrite"):
+        SingleAgentEnvRunner("CartPole-v1", Uniform(), env_to_module=ConnectorPipeline())  # type: ignore[arg-type]
+    with pytest.raises(WrongType, match=r"module_to_env=ConnectorPipeline: a runner asks .*, which has no .* act"):
+        SingleAgentEnvRunner("CartPole-v1", Uniform(), module_to_env=ConnectorPipeline())  # type: ignore[arg-type]
+
+
+def test_hooks_of_a_policys_layers_are_called_while_sampling() -> None:
+    env = gym.make("CartPole-v1")
+    policy = MLPPolicy(env.observation_space, env.action_space)
+    seen: list[str] = []
+    for name in ("actor", "actor.0"):
+        policy.get_submodule(name).register_forward_hook(lambda *_, name=name: seen.append(name))
+    SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2).sample(num_timesteps=2)
+    assert seen == ["actor.0", "actor"]
