@@ -9,9 +9,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from connectors.flattening import Flattener
 from episodes.errors import InvalidArgument
 from episodes.tracks import nested
+from episodes.tracks.flattening import Flattener
 
 OBSERVATION = "_orig_obs"  # the keys of what comes out, as in RLlib
 PREVIOUS_ACTIONS = "prev_n_actions"

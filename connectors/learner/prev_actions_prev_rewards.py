@@ -8,7 +8,6 @@ import gymnasium as gym
 import numpy as np
 
 from connectors.connector import Batch, Connector
-from connectors.flattening import Flattener
 from connectors.learner.observation_source import (
     OBSERVATIONS_AT,
     Source,
@@ -20,6 +19,7 @@ from connectors.learner.observation_source import (
 from connectors.previous import PreviousSteps, action_flattener
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
+from episodes.tracks.flattening import Flattener
 
 __all__ = ["PrevActionsPrevRewards"]
 

@@ -6,6 +6,7 @@ expected, what was found, and where.
 
 from __future__ import annotations
 
+from connectors.testing.views import check_view
 from episodes.errors import ContractViolation
 
-__all__ = ["ContractViolation"]
+__all__ = ["ContractViolation", "check_view"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from episodes.pack.history import PackHistory
 from episodes.pack.pack import EpisodePack
 
-__all__ = ["EpisodePack"]
+__all__ = ["EpisodePack", "PackHistory"]

@@ -267,6 +267,11 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         """Where each episode's observation rows (and infos) begin, [n + 1]."""
         return _frozen(self.offsets + np.arange(len(self) + 1))
 
+    @cached_property
+    def row_owners(self) -> np.ndarray:
+        """The episode of each observation row, int [sum(L_i + T_i + 1)]."""
+        return _frozen(np.repeat(np.arange(len(self)), np.diff(self.observation_offsets)))
+
     @property
     def num_steps(self) -> int:
         """The number of steps of all episodes, lookbacks not counted."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from episodes.recorder.history import RecorderHistory
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.recorder import VectorRecorder
 
-__all__ = ["VectorRecorder", "OngoingEpisodes"]
+__all__ = ["VectorRecorder", "OngoingEpisodes", "RecorderHistory"]

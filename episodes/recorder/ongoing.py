@@ -19,6 +19,9 @@ class Recording(Protocol):
     @property
     def ages(self) -> np.ndarray: ...
 
+    @property
+    def depths(self) -> np.ndarray: ...
+
     def ongoing(self, env: int) -> SingleAgentEpisode: ...
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]: ...
@@ -53,6 +56,11 @@ class OngoingEpisodes(Sequence[SingleAgentEpisode]):
     def ages(self) -> np.ndarray:
         """Steps so far [N] of the ongoing episodes (the newest ended one counts until its reset); 0 = just reset."""
         return self._recorder.ages
+
+    @property
+    def depths(self) -> np.ndarray:
+        """How many of those steps [N] are at hand, those of the lookback included."""
+        return self._recorder.depths
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
         """The newest rows of a track, oldest first: nested arrays [k, N, ...], and whether they are valid, bool [k, N].

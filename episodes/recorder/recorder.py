@@ -206,6 +206,11 @@ class VectorRecorder:
         self._num_aged = rows.num_rows
         return ages
 
+    @property
+    def depths(self) -> np.ndarray:
+        """See `OngoingEpisodes.depths`."""
+        return np.minimum(self.ages, self._rows.lookback_at(self._rows.num_rows - 1))
+
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
         """See `OngoingEpisodes.recent`."""
         if num_items < 1:

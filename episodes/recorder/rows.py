@@ -24,7 +24,8 @@ class RecordedRows:
     ) -> None:
         self.num_envs = num_envs
         self.num_rows = 0
-        self.steps_from = 0  # the rows after this one hold steps with the present extra outputs; -1: row 0 does too
+        self.steps_from = 0  # the rows after this one hold steps; -1: row 0 does too
+        self.extras_from = 0  # likewise, the present extra outputs
         self.infos: list[dict[str, Any]] = []
         self.observations: Any = None
         self.actions: Any = None
@@ -87,8 +88,9 @@ class RecordedRows:
             action_blocks = self._blocks("actions", actions, dtypes_of(self._action_space))
             self.rewards = self._blocks("rewards", rewards)
             self.actions = action_blocks
-        self.extras = made
-        self.steps_from = at - 1
+            self.steps_from = at - 1
+        self.extras = made  # zeros in the rows of the lookback, which have no outputs of these names
+        self.extras_from = at - 1
         tracks = (self.observations, self.actions, self.rewards, self.terminateds, self.truncateds)
         self._in_order = [*tracks, *made.values()]
 
@@ -123,6 +125,7 @@ class RecordedRows:
         self.num_rows = stop - first
         self.infos = self.infos[first:]
         self.steps_from = max(self.steps_from - first, -1)
+        self.extras_from = max(self.extras_from - first, -1)
         if self.any_replaced:
             self.replaced.data[self.num_rows : stop] = False
             self.any_replaced = bool(self.replaced.data[: self.num_rows].any())
@@ -160,7 +163,7 @@ class RecordedRows:
             blocks, steps, oldest = self.observations, 0, 0
         else:
             blocks = {"actions": self.actions, "rewards": self.rewards}.get(track, self.extras.get(track))
-            steps, oldest = 1, self.steps_from + 1
+            steps, oldest = 1, (self.extras_from if track in self.extras else self.steps_from) + 1
         back = np.arange(num - 1, -1, -1)[:, None]
         valid = (ages >= back + steps) & (self.num_rows - 1 - back >= oldest)
         if blocks is None:

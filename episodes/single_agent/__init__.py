@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from episodes.single_agent.episode import SingleAgentEpisode
+from episodes.single_agent.history import EpisodesHistory
 
-__all__ = ["SingleAgentEpisode"]
+__all__ = ["EpisodesHistory", "SingleAgentEpisode"]

@@ -371,3 +371,15 @@ def test_a_step_costs_no_python_work_per_environment():
         return counted
 
     assert calls(3000) == calls(6)
+
+
+def test_an_output_that_starts_with_the_second_take_costs_no_lookback():
+    recorder = recorder_of(2, lookback=2)
+    for t in (1, 2, 3):
+        step(recorder, t)
+    recorder.take()
+    step(recorder, 4, logp=np.full(2, 5.0))
+    chunk = recorder.take()[0]
+    assert (chunk.lookback, chunk.t_started) == (2, 3)
+    assert chunk.get_observations(slice(-2, 2), neg_index_as_lookback=True)[:, 0].tolist() == [1, 2, 3, 4]
+    assert chunk.get_extra_model_outputs("logp", slice(-2, 1), neg_index_as_lookback=True).tolist() == [0, 0, 5]

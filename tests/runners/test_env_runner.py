@@ -190,12 +190,13 @@ def test_random_actions_are_recorded_in_the_policys_units():
         runner.sample(num_timesteps=1)
 
 
-def test_after_random_actions_the_policys_outputs_may_begin():
+def test_after_random_actions_the_policys_outputs_may_begin_and_the_lookback_stays():
     runner = SingleAgentEnvRunner(counters(50), Halves(), len_lookback_buffer=3)
     runner.sample(num_timesteps=5, random_actions=True)
     pack = runner.sample(num_timesteps=5)
     check_steps(pack)
-    assert pack.lookbacks.tolist() == [0]  # there are no outputs to look back on
+    assert pack.lookbacks.tolist() == [3]
+    assert not any(output[:3].any() for output in pack.extra_model_outputs.values())  # none are known of back then
 
 
 def test_explore_reaches_the_policy():

@@ -8,19 +8,26 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from connectors.flattening import Flattener
+from connectors.connector import Batch
 from connectors.rewriting import ObservationRewriter
+from connectors.views.piece import ViewPiece
+from episodes.columns import Columns
 from episodes.errors import InvalidArgument
+from episodes.history import History, HistorySpaces
+from episodes.tracks.flattening import Flattener
 
 __all__ = ["FlattenObservations"]
 
 
-class FlattenObservations(ObservationRewriter):
+class FlattenObservations(ViewPiece, ObservationRewriter):
     """Makes one vector [D] of each observation, as `gymnasium.spaces.flatten` does, for all rows at once.
 
     Box and MultiBinary parts are raveled, Discrete and MultiDiscrete ones become one-hot, Dict and Tuple parts follow
     one another. Text and OneOf parts go item by item. Graph and Sequence have no fixed size: their items are flattened
     one by one, and what comes out has Gymnasium's structure.
+
+    Its place says what it works on. Before all views of a pipeline it rewrites observations: episodes store vectors.
+    Behind a view it is a view: the module sees what that one made as a vector.
 
     Args:
         dtype: of the vectors; Gymnasium's own when None.
@@ -57,3 +64,21 @@ class FlattenObservations(ObservationRewriter):
         if self._flatten is None:
             raise InvalidArgument(f"{self.name} needs the observation space; give it to the pipeline")
         return self._flatten(observations)
+
+    def __call__(  # type: ignore[override]
+        self, history: History | None = None, *, batch: Batch | None = None, episodes: Any = (), **kwargs: Any
+    ) -> dict[str, Any]:
+        """As a view, the columns of a history; by a pipeline's call, see `ObservationRewriter`."""
+        if history is not None:
+            return self.see(history)
+        return ObservationRewriter.__call__(self, batch=batch or {}, episodes=episodes, **kwargs)
+
+    def see(self, history: History) -> dict[str, Any]:
+        """As a view: "obs" [B, D] of the history's observations."""
+        if self.dtype == np.float32:
+            return {Columns.OBS: history.flat_observations()}
+        return {Columns.OBS: Flattener(history.spaces.known_observation_space, self.dtype)(history.observations())}
+
+    def spaces(self, given: HistorySpaces) -> dict[str, gym.Space]:
+        """As a view: the flat Box."""
+        return {Columns.OBS: self.recompute_output_observation_space(given.known_observation_space, None)}  # type: ignore[arg-type]

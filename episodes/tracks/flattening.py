@@ -89,7 +89,7 @@ class _OneHot(_Part):
 
     def write(self, out: np.ndarray, rows: Any) -> None:
         num_rows, width = out.shape
-        columns = np.asarray(rows).reshape(num_rows, -1) + self.firsts
+        columns = np.asarray(rows).reshape(num_rows, len(self.firsts)) + self.firsts
         out.reshape(-1)[(columns + np.arange(0, num_rows * width, width)[:, None]).ravel()] = 1
 
 

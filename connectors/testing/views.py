@@ -1,0 +1,176 @@
+"""`check_view`: proof that a module learns from what it saw when it acted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from connectors.sequences import Sequences
+from connectors.views.view import View, Views
+from episodes.pack import EpisodePack, PackHistory
+from episodes.recorder import RecorderHistory, VectorRecorder
+from episodes.single_agent import EpisodesHistory, SingleAgentEpisode
+from episodes.testing.contract import brief, violation
+from episodes.tracks import nested
+
+__all__ = ["check_view"]
+
+Columns = dict[str, Any]
+
+
+def check_view(
+    views: View | Iterable[View],
+    make_env: Callable[[], gym.Env],
+    *,
+    num_envs: int = 3,
+    num_steps: int = 60,
+    take_every: int = 7,
+    seed: int = 0,
+) -> None:
+    """Check that views show the same wherever an observation lies.
+
+    Random actions are taken in a vector environment, in each of the three autoreset modes, and cut into chunks every
+    few steps. What the views made of every observation while acting is what they make of it when it is learned from,
+    among the T + 1 of its chunk, as the one after a step, in padded sequences, and in an episode that grows by hand.
+
+    Args:
+        views: one, or several one behind another.
+        make_env: makes one environment; episodes of some 5 to 20 steps show most.
+        take_every: vector steps in a chunk.
+
+    Raises:
+        ContractViolation: a column differs; it names the column and the first row, and says where.
+        EpisodeError: the views cannot be bound, see `Views`.
+    """
+    chain = [views] if callable(views) else list(views)
+    for mode in AutoresetMode:
+        env = SyncVectorEnv([make_env] * num_envs, autoreset_mode=mode)
+        bound = Views(chain, env.single_observation_space, env.single_action_space)
+        play = _Play(env, bound, mode, seed)
+        comparison = _Comparison(bound, mode)
+        for _ in range(num_steps // take_every):
+            acted, pack = play.chunk(take_every)
+            comparison.of_chunk(acted, pack)
+        env.close()
+
+
+class _Play:
+    """Random actions in an environment, recorded; what the views made of each observation before its step."""
+
+    def __init__(self, env: SyncVectorEnv, views: Views, mode: AutoresetMode, seed: int) -> None:
+        self.env, self.views, self.mode = env, views, mode
+        self._spaces = (env.single_observation_space, env.single_action_space)
+        self._recorder = VectorRecorder(
+            env.num_envs, *self._spaces, autoreset_mode=mode, len_lookback_buffer=views.lookback
+        )
+        env.action_space.seed(seed)
+        self._recorder.reset(*env.reset(seed=seed))
+        self._waiting = np.zeros(env.num_envs, bool)  # rows whose action is ignored
+
+    def chunk(self, num_steps: int) -> tuple[Columns, EpisodePack]:
+        """The columns [B, ...] of the steps, environment after environment, and the pack of these steps."""
+        rows: list[list[Columns]] = [[] for _ in range(self.env.num_envs)]
+        for _ in range(num_steps):
+            history = RecorderHistory(self._recorder.episodes, self.views.given, self.views.lookback)
+            columns = nested.map_leaves(np.array, self.views(history))
+            for i in np.flatnonzero(~self._waiting).tolist():
+                rows[i].append(nested.take(columns, slice(i, i + 1)))
+            self._step()
+        pack = self._recorder.take()
+        return _joined(columns for of_env in rows for columns in of_env), pack
+
+    def _step(self) -> None:
+        actions = self.env.action_space.sample()
+        observations, rewards, terminateds, truncateds, infos = self.env.step(actions)
+        self._recorder.step(observations, actions, rewards, terminateds, truncateds, infos)
+        done = (terminateds | truncateds) & ~self._waiting
+        self._waiting = done if self.mode is AutoresetMode.NEXT_STEP else np.zeros_like(done)
+        if self.mode is AutoresetMode.DISABLED and done.any():
+            observations, infos = self.env.reset(options={"reset_mask": done.copy()})
+            self._recorder.reset(observations, infos, done)
+
+
+class _Comparison:
+    """Compares what views make of the same observations in several places."""
+
+    def __init__(self, views: Views, mode: AutoresetMode) -> None:
+        self._views, self._mode = views, mode
+
+    def of_chunk(self, acted: Columns, pack: EpisodePack) -> None:
+        """The chunks of one take."""
+        observed, after = pack.observation_rows(), pack.observation_rows(shift=1)
+        learned = self._of(pack, observed)
+        self._equal("learning", learned, acted)
+        values = self._of(pack, slice(None))
+        self._equal("values", _rows(values, observed), learned)
+        self._equal("next observations", self._of(pack, after), _rows(values, after))
+        sequences = Sequences.of(pack.lengths, 4)
+        firsts = pack.observation_offsets[sequences.episodes] + pack.lookbacks[sequences.episodes] + sequences.starts
+        padded = firsts[:, None] + np.minimum(np.arange(4), sequences.lengths[:, None] - 1)
+        self._equal("padded sequences", _rows(self._of(pack, padded.ravel()), sequences.mask.ravel()), learned)
+        for i in range(len(pack)):
+            self._equal("growing by hand", self._by_hand(pack, i), self._of(pack, _real_rows(pack, i)))
+
+    def _of(self, pack: EpisodePack, rows: Any) -> Columns:
+        return self._views(PackHistory(pack, rows, self._views.given, self._views.lookback))
+
+    def _by_hand(self, pack: EpisodePack, i: int) -> Columns:
+        """The columns of the T + 1 observations of a chunk, while it grows."""
+        chunk = pack[i]
+        growing = SingleAgentEpisode(
+            chunk.id_,
+            observations=_items(chunk.observations, 1),
+            actions=_items(chunk.actions, 0),
+            rewards=_items(chunk.rewards, 0),
+            t_started=chunk.t_started,
+            len_lookback_buffer=chunk.lookback,
+        )
+        seen = [self._newest(growing)]
+        for t in range(len(chunk)):
+            growing.add_env_step(chunk.get_observations(t + 1), chunk.get_actions(t), chunk.get_rewards(t))
+            seen.append(self._newest(growing))
+        return _joined(iter(seen))
+
+    def _newest(self, episode: SingleAgentEpisode) -> Columns:
+        history = EpisodesHistory([episode], self._views.given, self._views.lookback)
+        return nested.map_leaves(np.array, self._views(history))
+
+    def _equal(self, what: str, found: Columns, expected: Columns) -> None:
+        """Raise unless the columns are equal, to the last bit."""
+        place = {"where": what, "autoreset": self._mode.value}
+        mine, theirs = nested.flatten(found), nested.flatten(expected)
+        if mine.keys() != theirs.keys():
+            raise violation(repr(self._views), f"the columns {list(theirs)}", str(list(mine)), **place)
+        for name, column in mine.items():
+            other = theirs[name]
+            if column.shape != other.shape or column.dtype != other.dtype:
+                raise violation(repr(self._views), brief(other), brief(column), column=name, **place)
+            same = (column == other) | ((column != column) & (other != other))
+            rows = np.flatnonzero(~same.reshape(len(same), -1).all(1)) if same.size else np.zeros(0, int)
+            if len(rows):
+                row = int(rows[0])
+                advice = f"{len(rows)} of {len(column)} rows differ: a view is a function of each row's history alone"
+                expected_row, found_row = str(other[row].tolist()), str(column[row].tolist())
+                raise violation(repr(self._views), expected_row, found_row, advice, column=name, row=row, **place)
+
+
+def _joined(parts: Iterator[Columns]) -> Columns:
+    return nested.map_leaves(lambda *leaves: np.concatenate(leaves), *parts)
+
+
+def _rows(columns: Columns, rows: Any) -> Columns:
+    return {name: nested.take(column, rows) for name, column in columns.items()}
+
+
+def _real_rows(pack: EpisodePack, i: int) -> np.ndarray:
+    """The rows of the T + 1 observations of chunk i."""
+    return np.arange(pack.observation_offsets[i] + pack.lookbacks[i], pack.observation_offsets[i + 1])
+
+
+def _items(track: Any, stop: int) -> list[Any]:
+    """The items of a track from its lookback up to step `stop`."""
+    return [track.get(i, neg_index_as_lookback=True) for i in range(-track.lookback, stop)]

@@ -1,0 +1,76 @@
+"""The last few observations instead of the last one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from connectors.views.piece import ViewPiece
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from episodes.history import History, HistorySpaces
+from episodes.tracks import nested
+
+__all__ = ["FrameStacking"]
+
+
+class FrameStacking(ViewPiece):
+    """A view: "obs" is the last `num_frames` observations, joined along one axis, the newest last.
+
+    Episodes store single frames. Frames from before an episode's start are zeros. Images [H, W, 1] become
+    [H, W, num_frames], vectors [D] become [num_frames * D]. Where axes allow it (frames of one channel) nothing is
+    copied.
+
+    Args:
+        axis: of an observation, along which frames are joined: -1, or 0 for images with channels first.
+    """
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        num_frames: int = 4,
+        axis: int = -1,
+        name: str | None = None,
+    ) -> None:
+        if num_frames < 1:
+            raise InvalidArgument(f"num_frames={num_frames}: a stack has at least 1 frame")
+        self.num_frames, self.axis = num_frames, axis
+        super().__init__(input_observation_space, input_action_space, name=name)
+
+    def see(self, history: History) -> dict[str, Any]:
+        return {Columns.OBS: nested.map_leaves(self._joined, history.observations(self.num_frames))}
+
+    def spaces(self, given: HistorySpaces) -> dict[str, gym.Space]:
+        """Box parts `num_frames` times as long along the axis; `InvalidArgument` for a part that is no Box."""
+        space = given.observation_space
+        return {} if space is None else {Columns.OBS: stacked_space(space, self.num_frames, self.axis)}
+
+    def _joined(self, frames: np.ndarray) -> np.ndarray:
+        """Frames [B, k, ...] one after another along the items' axis."""
+        place = 1 + self.axis % (frames.ndim - 2)  # where the axis is once k is away; k goes before it
+        moved = np.moveaxis(frames, 1, place)
+        shape = moved.shape
+        return moved.reshape(*shape[:place], shape[place] * shape[place + 1], *shape[place + 2 :])
+
+
+def stacked_space(space: gym.Space, num_frames: int, axis: int) -> gym.Space:
+    """The space of stacks of items of the space: each Box part gets `num_frames` times as long along the axis.
+
+    Raises:
+        InvalidArgument: a part that is no Box, or one without that axis.
+    """
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: stacked_space(part, num_frames, axis) for key, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([stacked_space(part, num_frames, axis) for part in space.spaces])
+    if not isinstance(space, spaces.Box) or not -len(space.shape) <= axis < len(space.shape):
+        raise InvalidArgument(
+            f"frames of {space} cannot be joined along axis {axis}; give Box observations with that axis"
+        )
+    low, high = (np.concatenate([bound] * num_frames, axis) for bound in (space.low, space.high))
+    return spaces.Box(low, high, dtype=space.dtype.type)

@@ -1,0 +1,79 @@
+"""A view among the pieces of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+
+from connectors.connector import Batch, Connector
+from connectors.views.view import BoundedView, View, Views, name_of
+from episodes.columns import Columns
+from episodes.history import History, HistorySpaces
+from episodes.recorder import OngoingEpisodes, RecorderHistory
+from episodes.single_agent import EpisodesHistory
+
+__all__ = ["ViewPiece"]
+
+
+class ViewPiece(Connector):
+    """A view with the surface of a connector: a place and a name in a pipeline, spaces, and RLlib's call.
+
+    A pipeline makes one of every plain function among its pieces. Views that RLlib has under a name of its own derive
+    from it and override `see`.
+
+    Args:
+        view: the function; for a derived class, its `see`.
+    """
+
+    reads_tracks = True
+    writes = (Columns.OBS,)
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        view: View | None = None,
+        name: str | None = None,
+    ) -> None:
+        self._view = view
+        super().__init__(input_observation_space, input_action_space, name=name)
+
+    @property
+    def name(self) -> str:
+        """The name that it was given, or the view's."""
+        return self._name or (super().name if self._view is None else name_of(self._view))
+
+    def see(self, history: History) -> Mapping[str, Any]:
+        """The columns [B, ...] of the history: the view itself."""
+        if self._view is None:
+            raise NotImplementedError(f"{type(self).__name__} has no see(history)")
+        return self._view(history)
+
+    def spaces(self, given: HistorySpaces) -> Mapping[str, gym.Space]:
+        """The spaces of the columns where the view knows them better than samples do: their bounds."""
+        return self._view.spaces(given) if isinstance(self._view, BoundedView) else {}
+
+    def recompute_output_observation_space(
+        self, input_observation_space: gym.Space, input_action_space: gym.Space
+    ) -> gym.Space:
+        """The space of "obs" behind the view."""
+        return Views([self], input_observation_space, input_action_space).observation_space or input_observation_space
+
+    def __call__(  # type: ignore[override]
+        self, history: History | None = None, *, batch: Batch | None = None, episodes: Any = (), **kwargs: Any
+    ) -> dict[str, Any]:
+        """What the view makes of a history; by RLlib's call, a batch with what it makes of the episodes."""
+        if history is not None:
+            return dict(self.see(history))
+        spaces = HistorySpaces(self.input_observation_space, self.input_action_space)
+        return {**(batch or {}), **self.see(newest_history(episodes, spaces))}
+
+
+def newest_history(episodes: Sequence[Any], spaces: HistorySpaces, lookback: int | None = None) -> History:
+    """The history of the newest observation of each ongoing episode, a recorder's or a list of episodes that grow."""
+    if isinstance(episodes, OngoingEpisodes):
+        return RecorderHistory(episodes, spaces, lookback)
+    return EpisodesHistory(list(Connector.single_agent_episode_iterator(episodes)), spaces, lookback)

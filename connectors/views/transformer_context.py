@@ -1,0 +1,32 @@
+"""The last steps as a sequence, for policies with attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from episodes.history import History
+
+__all__ = ["TransformerContext"]
+
+
+@dataclass(frozen=True)
+class TransformerContext:
+    """A view: "obs" [B, k, ...] the last k observations, "attention_mask" [B, k] which of them there are, and
+    "past_actions" [B, k, D] the action that led to each, one-hot or raveled.
+    """
+
+    k: int = 20
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise InvalidArgument(f"k={self.k}: a context has at least 1 observation")
+
+    def __call__(self, history: History) -> dict[str, Any]:
+        return {
+            Columns.OBS: history.observations(self.k),
+            "attention_mask": history.observed(self.k),
+            "past_actions": history.flat_actions(self.k),
+        }

@@ -1,0 +1,233 @@
+"""Views: what the module sees at an observation.
+
+A view is any function `view(history) -> {column: nested arrays [B, ...]}` of a `History`, the B observations and what
+came before them. It needs no base class and keeps no state. The same bound `Views` serves acting, learning, the value
+function at all T + 1 observations of an episode, every `new_<column>`, padded sequences and draws from replay.
+
+>>> import numpy as np
+>>> from gymnasium import spaces
+>>> def speed(history):
+...     now, before = history.observations(2)[:, 1], history.observations(2)[:, 0]
+...     return {"speed": (now - before) * history.observed(2)[:, :1]}
+>>> views = Views([speed], spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2))
+>>> views.lookback, views.spaces["speed"].shape
+(1, (3,))
+
+What the module learns from is what it saw when it acted, because of five rules:
+
+1. Views read the episodes as they were recorded, before any piece wrote to rewards or observations.
+2. While acting, a history goes back as far as the next chunk's lookback will, and no further.
+3. Before an episode's start there are zeros, wherever the history lies.
+4. Rows are independent of each other, and nothing is written: a view makes new arrays.
+5. Learning refuses a chunk whose lookback is shorter than what the views look back.
+
+Rules 1, 2, 3 and 5 are kept by the library; `Views` checks the fourth on samples when it is made, and
+`connectors.testing.check_view` checks all of them in environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import gymnasium as gym
+import numpy as np
+
+from connectors.views.samples import SampleHistory, fits, space_of
+from episodes.columns import Columns
+from episodes.errors import EpisodeError, InvalidArgument, ShapeMismatch, WrongType
+from episodes.history import History, HistorySpaces, zeroed
+from episodes.tracks import nested
+
+__all__ = ["View", "Views"]
+
+
+class View(Protocol):
+    """What the module sees: a function that makes columns [B, ...] of a history of B observations."""
+
+    def __call__(self, history: History, /) -> Mapping[str, Any]: ...
+
+
+_NUM_SAMPLES = 3  # rows of the run on samples
+
+
+@runtime_checkable
+class BoundedView(Protocol):
+    """A view that knows the spaces of its columns, bounds included, from those that it is given."""
+
+    def spaces(self, given: HistorySpaces) -> Mapping[str, gym.Space]: ...
+
+
+class Views:
+    """Views one behind another, bound to spaces. Made once, never changed.
+
+    The first view is given what is stored, the next one "obs" of the view before it at each row it asks for; actions,
+    rewards and times are always the episode's. A view that makes no "obs" leaves it as it was, and columns of earlier
+    views go through.
+
+    How far the views look back, their columns and the spaces of these are found by running them once on samples of
+    the spaces. What is wrong with a view is said then.
+
+    Args:
+        views: in order; none see what is stored.
+        observation_space, action_space: of what episodes store.
+
+    Attributes:
+        given: the spaces of what is stored.
+        spaces: of the columns, by name.
+        lookback: how many steps back the views look: the least lookback of a chunk to learn from.
+
+    Raises:
+        WrongType: a view gives no columns, or fails on samples.
+        ShapeMismatch: a column has another number of rows than the history, or does not fit the space it names.
+        InvalidArgument: a view's rows depend on each other or on earlier calls; a space is missing.
+    """
+
+    def __init__(
+        self,
+        views: Iterable[View] = (),
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+    ) -> None:
+        self.views = tuple(views)
+        self.given = HistorySpaces(observation_space, action_space)
+        self.spaces: dict[str, gym.Space | None] = {Columns.OBS: observation_space}
+        self.lookback = 0
+        self._before = [self.given]  # the spaces that each view is given
+        for count, view in enumerate(self.views, 1):
+            self._bind(count, view)
+
+    def __call__(self, history: History) -> dict[str, Any]:
+        """All columns that the module sees, nested arrays [B, ...]."""
+        return self.upto(len(self.views), history)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self.spaces)
+
+    @property
+    def observation_space(self) -> gym.Space | None:
+        """The space of "obs" as the module sees it."""
+        return self.spaces[Columns.OBS]
+
+    def __len__(self) -> int:
+        return len(self.views)
+
+    def __repr__(self) -> str:
+        return f"Views({' > '.join(map(name_of, self.views))})"
+
+    def upto(self, count: int, history: History) -> dict[str, Any]:
+        """The columns after the first `count` views."""
+        if not count:
+            return {Columns.OBS: history.observations()}
+        if count == 1:
+            columns = dict(self.views[0](history))
+            return columns if Columns.OBS in columns else {Columns.OBS: history.observations(), **columns}
+        behind = _Behind(self, count - 1, history)
+        return {**behind.columns, **self.views[count - 1](behind)}
+
+    def given_to(self, count: int) -> HistorySpaces:
+        """The spaces that a view is given behind the first `count`."""
+        return self._before[count]
+
+    def _bind(self, count: int, view: View) -> None:
+        name, given = name_of(view), self._before[-1]
+        declared = dict(view.spaces(given)) if isinstance(view, BoundedView) else {}
+        samples = SampleHistory(self.given, np.arange(_NUM_SAMPLES))
+        columns = self._tried(count, name, samples)
+        self.lookback = max(self.lookback, samples.reach)
+        self._check_rows(count, name, columns)
+        for column, space in declared.items():
+            if column not in columns or not fits(space, columns[column]):
+                found = nested.describe(columns.get(column))
+                raise ShapeMismatch(f"view {name}: column {column!r} is {found}; it says that its space is {space}")
+        self.spaces = {**self.spaces, **{column: space_of(value) for column, value in columns.items()}, **declared}
+        self._before.append(HistorySpaces(self.spaces[Columns.OBS], given.action_space))
+
+    def _tried(self, count: int, name: str, samples: SampleHistory) -> dict[str, Any]:
+        """The columns of samples that this view makes itself."""
+        try:
+            columns = dict(self.views[count - 1](samples if count == 1 else _Behind(self, count - 1, samples)))
+        except EpisodeError:
+            raise
+        except Exception as error:
+            raise WrongType(f"view {name} fails on samples of the spaces: {type(error).__name__}: {error}") from error
+        for column, value in columns.items():
+            sizes = {np.shape(leaf)[:1] for leaf in nested.iter_leaves(value)}
+            if sizes != {(len(samples),)}:
+                raise ShapeMismatch(
+                    f"view {name}: column {column!r} has {sorted(size[0] if size else 1 for size in sizes)} rows for "
+                    f"{len(samples)} observations; give each observation a row"
+                )
+        return columns
+
+    def _check_rows(self, count: int, name: str, columns: dict[str, Any]) -> None:
+        """Raise unless the last rows of the samples alone give what they gave among the others."""
+        few = self._tried(count, name, SampleHistory(self.given, np.arange(1, _NUM_SAMPLES)))
+        for column, value in columns.items():
+            if not nested.equal(nested.take(value, slice(1, None)), few[column]):
+                raise InvalidArgument(
+                    f"view {name}: rows of column {column!r} change with the rows beside them or with earlier calls; a "
+                    "view has no state, and makes each row of its own history alone"
+                )
+
+
+def name_of(view: Any) -> str:
+    """What errors and pipelines call a view."""
+    name = getattr(view, "name", None) or getattr(view, "__name__", None)
+    return name if isinstance(name, str) else type(view).__name__
+
+
+class _Behind(History):
+    """A history as the view behind the first `count` is given it: its observations are what those make."""
+
+    def __init__(self, views: Views, count: int, source: History) -> None:
+        super().__init__(views.given_to(count), None)
+        self._views, self._count, self._source = views, count, source
+
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """The columns of the views before."""
+        return self._views.upto(self._count, self._source)
+
+    @cached_property
+    def depth(self) -> np.ndarray:
+        return self._source.depth
+
+    @property
+    def t(self) -> np.ndarray:
+        return self._source.t
+
+    def newest(self) -> Any:
+        return self.columns[Columns.OBS]
+
+    def last_observations(self, k: int) -> Any:
+        flat = self._views.upto(self._count, self._source.window(k))[Columns.OBS]
+        items = nested.map_leaves(lambda leaf: leaf.reshape(len(self), k, *leaf.shape[1:]), flat)
+        return items if self._reaches(k - 1) else zeroed(items, ~self.observed(k))
+
+    def last_steps(self, track: str, k: int) -> Any:
+        return self._source.last_steps(track, k)
+
+    def flat_actions(self, k: int) -> np.ndarray:
+        return self._source.flat_actions(k)
+
+    def window(self, k: int) -> History:
+        return _Behind(self._views, self._count, self._source.window(k))
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        return self._source.infos
+
+    @property
+    def agent_ids(self) -> np.ndarray:
+        return self._source.agent_ids
+
+    @property
+    def module_ids(self) -> np.ndarray:
+        return self._source.module_ids
+
+    def episode(self, i: int) -> Any:
+        return self._source.episode(i)

@@ -1,0 +1,123 @@
+"""The history of the newest observation of each ongoing episode: what acting looks at."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from episodes.history import History, HistorySpaces, back
+from episodes.recorder.ongoing import OngoingEpisodes
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
+
+__all__ = ["RecorderHistory"]
+
+
+class RecorderHistory(History):
+    """The newest row of a vector environment, one observation an environment; read it before the recorder goes on.
+
+    It goes back as far as the chunk that is cut next brings along, so that what is seen now can be seen again.
+    """
+
+    def __init__(self, episodes: OngoingEpisodes, spaces: HistorySpaces, lookback: int | None = None) -> None:
+        super().__init__(spaces, lookback)
+        self.episodes = episodes
+
+    def __len__(self) -> int:
+        return len(self.episodes)
+
+    @cached_property
+    def depth(self) -> np.ndarray:
+        return self.episodes.depths
+
+    @property
+    def t(self) -> np.ndarray:
+        return self.episodes.ages.copy()
+
+    def newest(self) -> Any:
+        return nested.map_leaves(lambda rows: _read_only(rows[0]), self.episodes.recent("observations", 1)[0])
+
+    def last_observations(self, k: int) -> Any:
+        return self.last("observations", k)
+
+    def last_steps(self, track: str, k: int) -> Any:
+        return self.last(track, k)
+
+    def last(self, track: str, k: int) -> Any:
+        """The last k items of a track, [N, k, ...]: views of the recorder's rows where none is missing."""
+        rows, _ = self.episodes.recent(track, k)  # [k, N, ...]
+        if rows is None:
+            return None
+        if type(rows) is np.ndarray:
+            return _read_only(rows.swapaxes(0, 1))
+        return nested.map_leaves(lambda leaf: _read_only(leaf.swapaxes(0, 1)), rows)
+
+    def window(self, k: int) -> History:
+        backs = np.minimum(back(k), self.depth[:, None])
+        return _EarlierRows(self, np.repeat(np.arange(len(self)), k), backs.ravel(), self._left(k))
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        return [episode.get_infos(-1) for episode in self.episodes]
+
+    def episode(self, i: int) -> SingleAgentEpisode:
+        """The ongoing chunk as it is now."""
+        return self.episodes[i]
+
+
+class _EarlierRows(History):
+    """Observations of ongoing episodes, each so many rows before the newest one."""
+
+    def __init__(self, of: RecorderHistory, envs: np.ndarray, before: np.ndarray, lookback: int | None) -> None:
+        super().__init__(of.spaces, lookback)
+        self._of = of
+        self._envs = envs  # [B]
+        self._before = before  # [B]
+
+    @cached_property
+    def depth(self) -> np.ndarray:
+        return self._of.depth[self._envs] - self._before
+
+    @property
+    def t(self) -> np.ndarray:
+        return self._of.t[self._envs] - self._before
+
+    def newest(self) -> Any:
+        return nested.map_leaves(lambda leaf: leaf[:, 0], self._last("observations", 1))
+
+    def last_observations(self, k: int) -> Any:
+        return self._last("observations", k)
+
+    def last_steps(self, track: str, k: int) -> Any:
+        return self._last(track, k)
+
+    def _last(self, track: str, k: int) -> Any:
+        reach = int(self._before.max(initial=0)) + k
+        rows = self._of.last(track, reach)  # [N, reach, ...]
+        if rows is None:
+            return None
+        columns = (reach - 1 - self._before)[:, None] - back(k)
+        return nested.map_leaves(lambda leaf: leaf[self._envs[:, None], columns], rows)
+
+    def window(self, k: int) -> History:
+        backs = np.minimum(back(k), self.depth[:, None])
+        before = (self._before[:, None] + backs).ravel()
+        return _EarlierRows(self._of, np.repeat(self._envs, k), before, self._left(k))
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        return [self.episode(i).get_infos(-1) for i in range(len(self))]
+
+    def episode(self, i: int) -> SingleAgentEpisode:
+        """What the ongoing chunk was at the observation."""
+        episode, before = self._of.episode(int(self._envs[i])), int(self._before[i])
+        return episode if not before else episode[: len(episode) - before]
+
+
+def _read_only(rows: np.ndarray) -> np.ndarray:
+    """A view through which nobody changes what is recorded."""
+    rows = rows[...]
+    rows.flags.writeable = False
+    return rows

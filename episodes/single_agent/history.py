@@ -1,0 +1,105 @@
+"""The history of the newest observations of ordinary episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from episodes.history import History, HistorySpaces, back
+from episodes.single_agent.episode import SingleAgentEpisode
+from episodes.tracks import nested
+
+__all__ = ["EpisodesHistory"]
+
+
+class EpisodesHistory(History):
+    """The newest observation of each of B episodes: ones that grow by hand, agents of multi-agent episodes.
+
+    Args:
+        before: [B] how many observations before the newest one the row is; 0 when None.
+    """
+
+    def __init__(
+        self,
+        episodes: Sequence[SingleAgentEpisode],
+        spaces: HistorySpaces,
+        lookback: int | None = None,
+        *,
+        before: np.ndarray | None = None,
+    ) -> None:
+        super().__init__(spaces, lookback)
+        self.episodes = episodes
+        self._before = np.zeros(len(episodes), np.int64) if before is None else before
+
+    def __len__(self) -> int:
+        return len(self.episodes)
+
+    @cached_property
+    def depth(self) -> np.ndarray:
+        there = [len(episode.rewards) + episode.rewards.lookback for episode in self.episodes]
+        return np.array(there, np.int64) - self._before
+
+    @property
+    def t(self) -> np.ndarray:
+        return np.array([episode.t for episode in self.episodes], np.int64) - self._before
+
+    def newest(self) -> Any:
+        pairs = zip(self.episodes, self._before.tolist(), strict=True)
+        return nested.stack([episode.observations.get(-1 - before) for episode, before in pairs])
+
+    def last_observations(self, k: int) -> Any:
+        return self._items([episode.observations for episode in self.episodes], k, self.depth + 1)
+
+    def last_steps(self, track: str, k: int) -> Any:
+        return self._items([_step_track(episode, track) for episode in self.episodes], k, self.depth)
+
+    def _items(self, tracks: list[Any], k: int, there: np.ndarray) -> Any:
+        """The last k items of each track, [B, k, ...], of the `there` [B] that its row may see; None without any."""
+        counts = np.minimum(np.where([track is not None for track in tracks], there, 0), k).tolist()
+        example = next((track.get(-1) for track, count in zip(tracks, counts, strict=True) if count), None)
+        if example is None:
+            return None
+        zero = nested.map_leaves(lambda leaf: np.zeros_like(np.asarray(leaf)), example)
+        rows: list[Any] = []
+        for track, before, count in zip(tracks, self._before.tolist(), counts, strict=True):
+            rows += [zero] * (k - count)
+            rows += [track.get(-1 - before - i) for i in range(count - 1, -1, -1)]
+        return nested.map_leaves(lambda leaf: leaf.reshape(len(tracks), k, *leaf.shape[1:]), nested.stack(rows))
+
+    def window(self, k: int) -> EpisodesHistory:
+        backs = np.minimum(back(k), self.depth[:, None])
+        episodes = [episode for episode in self.episodes for _ in range(k)]
+        return EpisodesHistory(episodes, self.spaces, self._left(k), before=(self._before[:, None] + backs).ravel())
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        pairs = zip(self.episodes, self._before.tolist(), strict=True)
+        return [episode.get_infos(-1 - before) for episode, before in pairs]
+
+    @property
+    def agent_ids(self) -> np.ndarray:
+        return _objects([episode.agent_id for episode in self.episodes])
+
+    @property
+    def module_ids(self) -> np.ndarray:
+        return _objects([episode.module_id for episode in self.episodes])
+
+    def episode(self, i: int) -> SingleAgentEpisode:
+        """The episode itself, or what it was at an earlier observation."""
+        episode, before = self.episodes[i], int(self._before[i])
+        return episode if not before else episode[: len(episode) - before]
+
+
+def _step_track(episode: SingleAgentEpisode, track: str) -> Any:
+    if track == "actions":
+        return episode.actions
+    return episode.rewards if track == "rewards" else episode.extra_model_outputs.get(track)
+
+
+def _objects(values: list[Any]) -> np.ndarray:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array

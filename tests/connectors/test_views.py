@@ -1,0 +1,308 @@
+"""What a view is given, how views follow one another, and what is wrong with one is said when it is bound."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from numbered_envs import Goals, Numbered, Pixels
+from reference_connectors import WholeEpisode, whole_episodes
+
+from connectors.testing import ContractViolation, check_view
+from connectors.views import (
+    FlattenObservations,
+    FrameStacking,
+    OneHotAgentId,
+    PrevActionsPrevRewards,
+    TransformerContext,
+    Views,
+    time_steps,
+)
+from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
+from episodes.history import History, HistorySpaces
+from episodes.pack import EpisodePack, PackHistory
+from episodes.single_agent import EpisodesHistory, SingleAgentEpisode
+
+BOX, ACTIONS = spaces.Box(-9, 9, (2,), np.float32), spaces.Discrete(3)
+SPACES = HistorySpaces(BOX, ACTIONS)
+
+
+# --- histories ---------------------------------------------------------------------------------------------------
+
+
+def expected_windows(episode: WholeEpisode, first: int, g: int, k: int) -> dict[str, Any]:
+    """Windows at observation g of an episode of which a chunk holds what comes from step `first` on, item by item."""
+    zero = np.zeros(2, np.float32)
+    seen, done = range(g - k + 1, g + 1), range(g - k, g)
+    one_hot = np.eye(3, dtype=np.float32)
+    return {
+        "observations": np.array([episode.observations[i] if i >= first else zero for i in seen]),
+        "observed": np.array([i >= first for i in seen]),
+        "actions": np.array([episode.actions[i] if i >= first else 0 for i in done]),
+        "flat_actions": np.array([one_hot[episode.actions[i]] if i >= first else np.zeros(3) for i in done]),
+        "rewards": np.array([episode.rewards[i] if i >= first else 0.0 for i in done], np.float32),
+        "logp": np.array([-float(i) if i >= first else 0.0 for i in done]),
+        "stepped": np.array([i >= first for i in done]),
+        "t": np.array(g),
+    }
+
+
+def windows(history: History, k: int) -> dict[str, Any]:
+    return {
+        "observations": history.observations(k),
+        "observed": history.observed(k),
+        "actions": history.actions(k),
+        "flat_actions": history.flat_actions(k),
+        "rewards": history.rewards(k),
+        "logp": history.extra("action_logp", k, like=0.0),
+        "stepped": history.stepped(k),
+        "t": history.t,
+    }
+
+
+def assert_rows(history: History, k: int, places: list[tuple[WholeEpisode, int, int]]) -> None:
+    found = windows(history, k)
+    assert len(history) == len(places)
+    for row, (episode, first, g) in enumerate(places):
+        for name, value in expected_windows(episode, first, g, k).items():
+            assert np.array_equal(found[name][row], value), (name, row)
+    assert np.array_equal(history.observations(), history.observations(k)[:, -1])
+
+
+@given(whole_episodes(), st.integers(1, 4), st.integers(1, 3))
+def test_windows_of_a_pack_and_of_growing_episodes_hold_what_came_before_each_observation(
+    episodes: list[WholeEpisode], k: int, around: int
+) -> None:
+    chunks = [
+        (e, max(start - e.lookback, 0), span, chunk)
+        for e in episodes
+        for span, chunk in zip(e.spans, e.chunks(), strict=True)
+        for start in span[:1]
+    ]
+    pack = EpisodePack.from_episodes(
+        [chunk.to_numpy() for *_, chunk in chunks if len(chunk)]
+        or [SingleAgentEpisode.from_arrays(np.zeros((1, 2)), [], [])]
+    )
+    stepped = [(e, first, g) for e, first, (start, end), chunk in chunks if len(chunk) for g in range(start, end + 1)]
+    if stepped:
+        history = PackHistory(pack, pack.all_observation_rows(), SPACES)
+        assert_rows(history, k, stepped)
+        inner = [(e, first, max(g - back, first)) for e, first, g in stepped for back in range(around - 1, -1, -1)]
+        assert_rows(history.window(around), k, inner)
+    newest = [(e, first, end) for e, first, (_, end), _ in chunks]
+    grown = EpisodesHistory([chunk for *_, chunk in chunks], SPACES)
+    assert_rows(grown, k, newest)
+    inner = [(e, first, max(g - back, first)) for e, first, g in newest for back in range(around - 1, -1, -1)]
+    assert_rows(grown.window(around), k, inner)
+
+
+def test_the_episode_of_a_row_ends_with_its_observation() -> None:
+    episode = SingleAgentEpisode.from_arrays(np.arange(8.0).reshape(4, 2), [0, 1, 2], [1.0, 2.0, 3.0], id_="E")
+    history = PackHistory(EpisodePack.from_episodes([episode]), np.array([2, 0]), SPACES)
+    assert [(len(history.episode(i)), history.episode(i).id_) for i in range(2)] == [(2, "E"), (0, "E")]
+    assert history.episode(0).get_actions(-1) == 1
+
+
+# --- views -------------------------------------------------------------------------------------------------------
+
+SHIPPED = {
+    "frames": [FrameStacking(num_frames=3)],
+    "frames of frames": [FrameStacking(num_frames=2), FrameStacking(num_frames=2)],
+    "previous": [PrevActionsPrevRewards(n_prev_actions=2, n_prev_rewards=1)],
+    "flat": [PrevActionsPrevRewards(), FlattenObservations(), FrameStacking(num_frames=3)],
+    "agents": [OneHotAgentId(["left", None])],
+    "times": [time_steps],
+    "context": [TransformerContext(k=5), time_steps],
+    "context of frames": [FrameStacking(num_frames=2), TransformerContext(k=3)],
+}
+
+
+@pytest.mark.parametrize("chain", SHIPPED.values(), ids=SHIPPED)
+@pytest.mark.parametrize("make_env", [Numbered, Pixels])
+def test_the_views_of_the_library_show_the_same_wherever_an_observation_lies(chain: list[Any], make_env: type) -> None:
+    check_view(chain, make_env)
+
+
+def attention(history: History) -> dict[str, Any]:
+    """A context of our own, with positions."""
+    seen = history.observed(6)
+    return {
+        "obs": history.observations(6),
+        "mask": seen,
+        "position": np.where(seen, history.t[:, None] - np.arange(5, -1, -1), 0),
+    }
+
+
+def joint(history: History) -> dict[str, Any]:
+    """What all agents of an env step observe, in one vector each."""
+    agents = history.observations(2)
+    return {"obs": np.concatenate([part.reshape(len(history), -1) for part in agents.values()], 1)}
+
+
+@pytest.mark.parametrize(("view", "make_env"), [(attention, Numbered), (joint, Goals)])
+def test_views_of_a_users_own_show_the_same_wherever_an_observation_lies(view: Any, make_env: type) -> None:
+    check_view(view, make_env)
+
+
+def test_how_far_a_chain_looks_back_is_found() -> None:
+    chains = [
+        ([], 0),
+        ([time_steps], 0),
+        ([FrameStacking(num_frames=3)], 2),
+        (
+            [
+                PrevActionsPrevRewards(n_prev_actions=2, n_prev_rewards=2),
+                FlattenObservations(),
+                FrameStacking(num_frames=3),
+            ],
+            4,
+        ),
+        ([FrameStacking(num_frames=3), PrevActionsPrevRewards(), FlattenObservations()], 2),
+    ]
+    for chain, lookback in chains:
+        assert Views(chain, BOX, ACTIONS).lookback == lookback
+
+
+def test_columns_and_their_spaces_are_found_and_bounds_kept_where_a_view_knows_them() -> None:
+    views = Views([FrameStacking(num_frames=2), TransformerContext(k=3), time_steps], BOX, ACTIONS)
+    assert views.columns == ("obs", "attention_mask", "past_actions", "t")
+    assert views.spaces["attention_mask"] == spaces.MultiBinary((3,))
+    assert views.spaces["past_actions"].shape == (3, 3)
+    assert views.observation_space == spaces.Box(-np.inf, np.inf, (3, 4), np.float32)
+    assert Views([FrameStacking(num_frames=2)], BOX, ACTIONS).observation_space == spaces.Box(-9, 9, (4,), np.float32)
+    assert Views([time_steps], BOX, ACTIONS).observation_space == BOX
+
+
+def test_binding_views_draws_nothing_from_the_spaces_of_the_user() -> None:
+    ours, theirs = spaces.Discrete(1000, seed=3), spaces.Discrete(1000, seed=3)
+    Views([PrevActionsPrevRewards()], BOX, ours)
+    assert ours.sample() == theirs.sample()
+
+
+def test_bound_views_survive_pickling() -> None:
+    views = pickle.loads(pickle.dumps(Views([FrameStacking(num_frames=2), PrevActionsPrevRewards()], BOX, ACTIONS)))
+    assert (views.lookback, repr(views)) == (1, "Views(FrameStacking > PrevActionsPrevRewards)")
+
+
+# --- views that are wrong ----------------------------------------------------------------------------------------
+
+
+def batch_mixing(history: History) -> dict[str, Any]:
+    observations = history.observations()
+    return {"obs": observations - observations.mean(0)}
+
+
+def batch_sized(history: History) -> dict[str, Any]:
+    return {"share": np.full(len(history), 1 / len(history), np.float32)}
+
+
+class Counting:
+    """Has a state."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, history: History) -> dict[str, Any]:
+        self.calls += 1
+        return {"calls": np.full(len(history), self.calls)}
+
+
+@pytest.mark.parametrize("view", [batch_mixing, batch_sized, Counting()])
+def test_a_view_whose_rows_do_not_stand_alone_is_refused_when_it_is_bound(view: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"view (batch_mixing|batch_sized|Counting): rows of column .* change"):
+        Views([view], BOX, ACTIONS)
+
+
+def in_place(history: History) -> dict[str, Any]:
+    observations = history.observations()
+    observations *= 2
+    return {"obs": observations}
+
+
+def misspelt(history: History) -> dict[str, Any]:
+    return {"obs": history.observation(3)}  # type: ignore[attr-defined]
+
+
+def too_few_rows(history: History) -> dict[str, Any]:
+    return {"obs": history.observations()[:1]}
+
+
+class WrongSpace:
+    def spaces(self, given: HistorySpaces) -> dict[str, gym.Space]:
+        return {"obs": spaces.Discrete(3)}
+
+    def __call__(self, history: History) -> dict[str, Any]:
+        return {"obs": history.observations()}
+
+
+@pytest.mark.parametrize(
+    ("view", "error", "told"),
+    [
+        (in_place, WrongType, "view in_place fails on samples of the spaces: ValueError: .*read-only"),
+        (misspelt, WrongType, "view misspelt fails on samples of the spaces: AttributeError: .*'observation'"),
+        (too_few_rows, ShapeMismatch, r"view too_few_rows: column 'obs' has \[1\] rows for 3 observations"),
+        (WrongSpace(), ShapeMismatch, "view WrongSpace: column 'obs' is an array of shape .* its space is Discrete"),
+    ],
+)
+def test_what_is_wrong_with_a_view_is_said_when_it_is_bound(view: Any, error: type, told: str) -> None:
+    with pytest.raises(error, match=told):
+        Views([view], BOX, ACTIONS)
+
+
+def test_views_that_need_spaces_say_so() -> None:
+    with pytest.raises(InvalidArgument, match="give the pipeline the observation_space"):
+        Views([time_steps, joint], None, ACTIONS)
+    with pytest.raises(InvalidArgument, match="previous actions need the action space"):
+        Views([PrevActionsPrevRewards()], BOX, None)
+
+
+class LongerNowAndThen:
+    """How far it looks depends on what it sees."""
+
+    def __call__(self, history: History) -> dict[str, Any]:
+        k = 3 if (history.observations()[:, 1] == 11).any() else 2
+        return {"obs": history.observations(k)[:, -1]}
+
+
+def test_a_view_that_looks_further_than_on_samples_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"observations\(3\) goes 2 steps back; .* no more than 1"):
+        check_view(LongerNowAndThen(), Numbered)
+
+
+class Remembering:
+    """Remembers the largest number that it was ever shown; on the samples that is always the same one."""
+
+    def __init__(self) -> None:
+        self.largest = 1e5
+
+    def __call__(self, history: History) -> dict[str, Any]:
+        observations = history.observations()
+        self.largest = max(self.largest, float(observations.max(initial=0)))
+        return {"obs": observations / np.float32(self.largest)}
+
+
+class Sharing:
+    """Divides by the number of rows, which samples of a few rows do not show."""
+
+    def __call__(self, history: History) -> dict[str, Any]:
+        return {"obs": history.observations() / np.float32(max(len(history), 3))}
+
+
+@pytest.mark.parametrize("make_view", [Remembering, Sharing])
+def test_a_view_that_samples_do_not_convict_is_convicted_in_an_environment(make_view: type) -> None:
+    Views([make_view()], spaces.Box(0, 1, (2,), np.float32), ACTIONS)
+    with pytest.raises(ContractViolation, match=rf"Views\({make_view.__name__}\) .*column obs, row \d+.*rows differ"):
+        check_view(make_view(), Loud)
+
+
+class Loud(Numbered):
+    """Later observations are larger."""
+
+    def _show(self) -> np.ndarray:
+        return super()._show() * np.float32(1e5)
