@@ -75,7 +75,7 @@ def _concatenate(arrays: list[Any]) -> Any:
 def as_rows(items: Any, num_items: int, column: str) -> Any:
     """Items, a list of them or nested arrays [num_items, ...], as nested arrays; ShapeMismatch for another number."""
     rows = nested.stack(items) if isinstance(items, list) and items else nested.map_leaves(_as_array, items)
-    lengths = {len(leaf) if np.ndim(leaf) else None for leaf in nested.iter_leaves(rows)}
+    lengths = {len(leaf) if np.ndim(leaf) else None for leaf in nested.leaves(rows)}
     if lengths != {num_items}:
         raise ShapeMismatch(
             f"add_n_batch_items({column!r}, num_items={num_items}): the items' leading axes are "

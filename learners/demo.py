@@ -23,11 +23,12 @@ from tqdm import tqdm
 from connectors import Connector, env_to_module_pipeline
 from connectors.env_to_module import FlattenObservations
 from episodes.errors import EpisodeError, InvalidArgument
+from episodes.storage import EpisodeWriter
 from learners.algorithm import linear_decay
 from learners.history import EpisodeHistory
 from learners.policy import MLPPolicy
 from learners.ppo import PPO, PPOConfig
-from learners.report import draw_run, episode_table, save_episodes
+from learners.report import draw_run, episode_table
 from runners import SingleAgentEnvRunner, make_vector_env
 
 __all__ = ["Demo", "main"]
@@ -35,6 +36,7 @@ __all__ = ["Demo", "main"]
 NUM_ENVS = 8
 STEPS_PER_UPDATE = 128 * NUM_ENVS
 LAST_EPISODES = 50  # over which the return is averaged
+EPISODES = "episodes"  # the data set in a run's folder
 DEFAULT_CONFIG = PPOConfig(learning_rate=2e-3, gamma=0.98, lambda_=0.9, num_epochs=6, minibatch_size=128)
 CONFIGS = {"Pendulum-v1": replace(DEFAULT_CONFIG, gamma=0.9, num_epochs=10)}
 
@@ -106,6 +108,14 @@ class Demo:
     def _progress(self) -> str:
         return f"return {self.mean_return:.1f}" if self.history.returns else "no episode has ended yet"
 
+    def writer(self, folder: Path) -> EpisodeWriter:
+        """What writes episodes to the data set in the folder; one that is there already gets more of them.
+
+        Raises:
+            InvalidArgument: it is there, and of another environment.
+        """
+        return EpisodeWriter(folder / EPISODES, env_spec=self.env_id)
+
     def report(self, folder: Path) -> None:
         """Print the last episodes and the speed; leave the episodes, the weights and a picture in the folder."""
         episodes = self.history.episodes()
@@ -113,7 +123,8 @@ class Demo:
             print("No episode has ended yet: there is nothing to show or to keep.")
             return
         folder.mkdir(parents=True, exist_ok=True)
-        save_episodes(folder / "episodes.npz", episodes)
+        with self.writer(folder) as writer:
+            writer.add(episodes)
         torch.save(self.policy.state_dict(), folder / "policy.pt")
         best = max(reversed(episodes), key=lambda episode: episode.get_return())
         title = f"PPO on {self.env_id}, seed {self.seed}"
@@ -128,7 +139,10 @@ class Demo:
         return (
             f"\nmean return of the last {LAST_EPISODES} episodes: {self.mean_return:.1f}{goal}\n"
             f"{steps:,} environment steps in {self.seconds:.1f} s, learning included: {speed:,.0f} steps/s\n"
-            f"the last {num_kept} episodes, the policy and a picture are in {folder}"
+            f"the last {num_kept} episodes, the policy and a picture are in {folder}; to look at the episodes:\n"
+            f"  from episodes.storage import EpisodeDataset\n"
+            f"  episode = EpisodeDataset({str(folder / EPISODES)!r})[-1]  # the newest\n"
+            f"  episode.get_observations(slice(0, 3)), episode.get_return()"
         )
 
 
@@ -143,13 +157,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)  # the networks are so small that a second thread only waits for the first
+    folder = chosen.folder or Path("runs") / f"{chosen.env.lower().replace('/', '-')}-seed{chosen.seed}"
     try:
         demo = Demo(chosen.env, chosen.seed, chosen.steps, chosen.device)
+        demo.writer(folder)  # what could not be kept at the end is an error now; nothing is written yet
     except (gym.error.Error, EpisodeError) as error:
         parser.error(str(error))
     with demo.runner:
         demo.train()
-    demo.report(chosen.folder or Path("runs") / f"{chosen.env.lower().replace('/', '-')}-seed{chosen.seed}")
+    demo.report(folder)
     return int(demo.goal is not None and not demo.is_solved and not demo.was_interrupted)
 
 

@@ -1,15 +1,13 @@
-"""What is left after a run: a table of episodes, a picture, and the episodes in a file."""
+"""What is left to look at after a run: a table of episodes and a picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from episodes.errors import MissingExtra
-from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.nested import leaves
 
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_run", "episode_table", "save_episodes"]
+__all__ = ["draw_run", "episode_table"]
 
 _BLUE, _ORANGE, _DARK, _LIGHT = "#2a6fbb", "#e07b39", "#444444", "#a9c4e4"
 _MOST_PANELS = 6  # of observed numbers
@@ -42,19 +40,6 @@ def episode_table(episodes: Sequence[SingleAgentEpisode]) -> str:
 def ending_of(episode: SingleAgentEpisode) -> str:
     """How an episode stops, in one word."""
     return "terminated" if episode.is_terminated else "truncated" if episode.is_truncated else "cut"
-
-
-def save_episodes(path: Path, episodes: Sequence[SingleAgentEpisode]) -> None:
-    """Write the episodes' tracks, one array each, and what says where an episode begins, as a compressed .npz file.
-
-    Episode i has the rows `offsets[i]` to `offsets[i + 1]` of step tracks, and `offsets[i] + i` to
-    `offsets[i + 1] + i + 1` of observations. Infos stay out. No pickle is in the file.
-    """
-    pack = EpisodePack.from_episodes(episodes)
-    names = ("offsets", "lengths", "lookbacks", "ids", "t_started", "terminated", "truncated")
-    columns = {name: getattr(pack, name) for name in names}
-    columns["ids"] = columns["ids"].astype(np.str_)
-    np.savez_compressed(path, allow_pickle=False, **columns, **pack.tracks)
 
 
 def draw_run(

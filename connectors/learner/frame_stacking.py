@@ -74,7 +74,7 @@ class FrameStacking(Connector):
         if not np.count_nonzero(missing):
             return join_nested(_taken(single, pack, frames), 1, self.axis)
         observations = _taken(single, pack, np.maximum(frames, begins))
-        for leaf in nested.iter_leaves(observations):
+        for leaf in nested.leaves(observations):
             leaf[missing] = 0
         return join_nested(observations, 1, self.axis)
 

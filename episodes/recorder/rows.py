@@ -104,7 +104,7 @@ class RecordedRows:
 
     def _all_blocks(self) -> list[RowBlock]:
         tracks = (self.observations, self.actions, self.rewards, *self.extras.values())
-        blocks = [block for track in tracks if track is not None for block in nested.iter_leaves(track)]
+        blocks = [block for track in tracks if track is not None for block in nested.leaves(track)]
         return [*blocks, self.terminateds, self.truncateds, self.replaced]
 
     def replace_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:

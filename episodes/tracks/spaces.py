@@ -24,7 +24,7 @@ def dtypes_of(space: spaces.Space | None) -> Any:
 
 
 def _all_or_none(dtypes: Any) -> Any:
-    return None if any(leaf is None for leaf in nested.iter_leaves(dtypes)) else dtypes
+    return None if any(leaf is None for leaf in nested.leaves(dtypes)) else dtypes
 
 
 def empty_items(space: spaces.Space | None, num_items: int = 0) -> Any:

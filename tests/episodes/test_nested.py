@@ -45,6 +45,14 @@ def test_stacking_then_taking_gives_the_items(value: Any, num: int) -> None:
     assert nested.equal(nested.concatenate([batch, batch]), nested.stack([value] * 2 * num))
 
 
+def test_keys_keep_their_order_and_lists_are_leaves() -> None:
+    value = {"z": [1, 2], "a": (3, {"y": 4, "b": 5})}
+    assert nested.leaves(value) == [[1, 2], 3, 4, 5]
+    assert list(nested.flatten(value)) == ["z", "a/0", "a/1/y", "a/1/b"]
+    assert list(nested.map_leaves(lambda leaf: leaf, value)) == ["z", "a"]
+    assert nested.same_structure({"z": [1], "a": 2}, {"a": 2, "z": [1, 2, 3]})
+
+
 def test_named_tuples_stay_named_tuples() -> None:
     doubled = nested.map_leaves(lambda x: 2 * x, Pair(1, {"a": 2}))
     assert doubled == Pair(2, {"a": 4})

@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
+from episodes.storage import EpisodeDataset
 from learners.demo import Demo, main
 
 ROOT = Path(__file__).parents[2]
@@ -41,16 +42,34 @@ def test_it_leaves_a_table_a_picture_the_policy_and_the_episodes(tmp_path, capsy
     printed = capsys.readouterr()
     table = printed.out.splitlines()[:11]
     assert table[0].split() == ["episode", "length", "return", "ending"]
-    with np.load(tmp_path / "episodes.npz", allow_pickle=False) as file:
-        ids, lengths = file["ids"].tolist(), file["lengths"].tolist()
-    assert [line.split()[:2] for line in table[1:]] == [
-        [id_, str(length)] for id_, length in zip(ids[-10:], lengths[-10:], strict=True)
-    ]
+    kept = EpisodeDataset(tmp_path / "episodes")
+    assert [line.split()[:2] for line in table[1:]] == [[e.id_, str(len(e))] for e in kept[-10:]]
+    assert kept.env_spec == "CartPole-v1"
+    assert all(episode.is_done for episode in kept)
     assert "steps/s" in printed.out
     assert str(tmp_path) in printed.out
     assert "return" in printed.err
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
     assert set(torch.load(tmp_path / "policy.pt", weights_only=True)) > {"actor.0.weight", "critic.0.weight"}
+
+
+def test_what_it_prints_to_look_at_the_episodes_does_so(tmp_path, capsys):
+    main(["--steps", "1000", "--folder", str(tmp_path)])
+    lines = capsys.readouterr().out.split("to look at the episodes:\n")[1].splitlines()
+    names: dict[str, Any] = {}
+    exec("\n".join(line.strip() for line in lines), names)
+    assert names["episode"].is_done
+
+
+def test_a_second_run_adds_its_episodes_and_one_of_another_environment_is_refused_before_it_begins(tmp_path, capsys):
+    folder = ["--folder", str(tmp_path)]
+    main(["--steps", "1000", *folder])
+    once = len(EpisodeDataset(tmp_path / "episodes"))
+    main(["--steps", "1000", *folder])
+    assert len(EpisodeDataset(tmp_path / "episodes")) == 2 * once
+    with pytest.raises(SystemExit):
+        main(["--env", "Pendulum-v1", *folder])
+    assert "env_spec" in capsys.readouterr().err
 
 
 def test_an_environment_of_continuous_actions_and_without_a_goal_runs_too(tmp_path, capsys):
@@ -60,8 +79,7 @@ def test_an_environment_of_continuous_actions_and_without_a_goal_runs_too(tmp_pa
 
 def test_observations_that_are_no_arrays_of_floats_are_flattened(tmp_path, capsys):
     assert main(["--env", "Blackjack-v1", "--steps", "1000", "--folder", str(tmp_path)]) == 0
-    with np.load(tmp_path / "episodes.npz", allow_pickle=False) as file:
-        assert file["observations"].shape[1] == 32 + 11 + 2
+    assert EpisodeDataset(tmp_path / "episodes").pack().observations.shape[1] == 32 + 11 + 2
     assert "terminated" in capsys.readouterr().out
 
 
@@ -98,4 +116,4 @@ def test_ctrl_c_ends_a_run_cleanly_with_what_there_is(tmp_path):
     assert b"Interrupted" in out
     assert b"truncated" in out
     assert b"Traceback" not in err
-    assert (tmp_path / "episodes.npz").exists()
+    assert len(EpisodeDataset(tmp_path / "episodes")) > 0

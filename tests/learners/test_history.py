@@ -12,7 +12,7 @@ from gymnasium import spaces
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from learners import EpisodeHistory
-from learners.report import draw_run, episode_table, save_episodes
+from learners.report import draw_run, episode_table
 
 
 def episode(length: int, id_: str, *, terminated: bool = True) -> SingleAgentEpisode:
@@ -73,19 +73,6 @@ def test_the_table_has_a_line_for_each_episode_with_its_ending():
     assert [line.split()[0] for line in lines[1:]] == ["a", "bb"]
     assert [line.split()[1] for line in lines[1:]] == ["9", "5"]
     assert [line.split()[3] for line in lines[1:]] == ["terminated", "truncated"]
-
-
-def test_saved_episodes_are_arrays_without_a_pickle_and_come_back_equal(tmp_path: Path):
-    episodes = [episode(9, "a"), episode(5, "bb", terminated=False)]
-    save_episodes(tmp_path / "episodes.npz", episodes)
-    with np.load(tmp_path / "episodes.npz", allow_pickle=False) as file:
-        columns = dict(file)
-    assert columns["ids"].tolist() == ["a", "bb"]
-    assert columns["terminated"].tolist() == [True, False]
-    for i, whole in enumerate(episodes):
-        begin, end = columns["offsets"][i : i + 2]
-        assert np.array_equal(columns["actions"][begin:end], whole.get_actions())
-        assert np.array_equal(columns["observations"][begin + i : end + i + 1], whole.get_observations())
 
 
 @pytest.mark.parametrize("num_observed", [1, 3, 20])
