@@ -23,7 +23,6 @@ from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
 from episodes.tracks import nested
 
 _NONE = np.zeros(0, np.intp)
-_ONE = np.array(1)  # as an array it is added faster
 
 
 class Row(NamedTuple):
@@ -46,7 +45,7 @@ class Boundaries:
         last_lies_apart: the rows do not hold the last observations of episodes that end (same-step autoreset).
         waiting: environments [k] whose episode ended and whose next one has not begun: their next row is a reset
             (next-step autoreset), or `reset` must come before it (disabled).
-        ages: steps so far [N] of the episodes; one that ended counts until its reset.
+        num_rows: so far.
         num_steps: of all environments so far, resets not counted.
     """
 
@@ -55,15 +54,20 @@ class Boundaries:
         self.mode = checked_mode(mode)
         self.last_lies_apart = self.mode is AutoresetMode.SAME_STEP
         self.waiting = _NONE
-        self.ages = np.zeros(num_envs, np.int64)
-        self.num_steps = 0
+        self.num_rows = self.num_steps = 0
+        self._first_rows = np.zeros(num_envs, np.int64)  # rows so far when the episode began
         self._plain = Row(np.arange(num_envs), _NONE, _NONE, _NONE)  # a step of all, where nothing ends: most rows
         self._true = np.ones(num_envs, bool)  # scratch of `look`, which leaves it as it was
+
+    @property
+    def ages(self) -> np.ndarray:
+        """Steps so far [N] of the episodes; one that ended counts until its reset."""
+        return self.num_rows - self._first_rows
 
     def reset(self, mask: np.ndarray) -> None:
         """New episodes begin in the environments of the mask, bool [N]."""
         self.waiting = self.waiting[~mask[self.waiting]]
-        self.ages[mask] = 0
+        self._first_rows[mask] = self.num_rows
 
     def checked_mask(self, mask: Any) -> np.ndarray:
         """The environments of a reset, bool [N]; all of them for None."""
@@ -102,10 +106,10 @@ class Boundaries:
 
     def commit(self, row: Row) -> None:
         """The row was recorded."""
-        self.ages += _ONE
+        self.num_rows += 1
         self.num_steps += len(row.stepped)
         if row is not self._plain:
-            self.ages[row.begun] = 0
+            self._first_rows[row.begun] = self.num_rows
             self.waiting = _NONE if self.last_lies_apart else row.ended
 
     # --- many rows at once ---------------------------------------------------------------------------------------
@@ -122,25 +126,26 @@ class Boundaries:
         else:
             steps, ends = np.ones_like(dones), dones
         if len(dones):
-            begins = ends if self.last_lies_apart else ~steps
-            since = begins[::-1].argmax(0)  # rows since the newest one where an episode begins
-            self.ages[:] = np.where(begins.any(0), since, self.ages + len(dones))
+            begins = np.flatnonzero(ends if self.last_lies_apart else ~steps)
+            rows, envs = np.divmod(begins, self.num_envs)
+            self._first_rows[envs] = self.num_rows + 1 + rows  # of several rows where episodes begin the last one stays
+            self.num_rows += len(dones)
             self.num_steps += int(np.count_nonzero(steps))
             self.waiting = _NONE if self.last_lies_apart else ends[-1].nonzero()[0]
         return steps, ends
 
     def _with_reset_rows(self, dones: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Steps and ends of next-step autoreset, where the row after an ending is a reset whatever its flag says."""
-        steps = np.ones_like(dones)
+        steps, ends = np.empty_like(dones), dones
+        steps[:1] = True
         steps[:1, self.waiting] = False
-        ends = dones & steps
-        if (dones[1:] & dones[:-1]).any() or not np.array_equal(ends[:1], dones[:1]):
-            # Flags on reset rows, rare: of the flags that follow each other every second one is a reset's.
+        touching = (dones[1:] & dones[:-1]).any() or not steps[:1][dones[:1]].all()
+        if touching:  # flags on reset rows, rare: of flags that follow each other every second one is a reset's
             number = np.arange(len(dones))[:, None]
             unflagged = np.maximum.accumulate(np.where(dones, -1, number), axis=0)  # the last row without a flag; -1
             before = number - unflagged - 1 + (~steps[0] & (unflagged < 0))  # flags and resets right before this row
             ends = dones & (before % 2 == 0)
-        steps[1:] = ~ends[:-1]
+        np.logical_not(ends[:-1], out=steps[1:])
         return steps, ends
 
 

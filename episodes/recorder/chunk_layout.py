@@ -1,10 +1,9 @@
 """Where episodes lie in the rows of a vector environment: index arithmetic on whole arrays, no data.
 
 Row 0 is where recording went on: the newest observations at the last take (or the reset). Each later row is a step
-of every environment but those that wait for their reset (next-step autoreset). An episode that ended at row r goes
-on in one of two ways: row r + 1 holds its reset observation (next-step autoreset), or row r itself does, because the
-true last observation was put aside (`replaced`: same-step autoreset, and every call of reset). So a chunk is always
-one run of rows of one environment, and env after env the runs follow each other.
+of every environment but those whose reset it is. The next episode begins at row r + 1 (a reset), or at row r itself,
+because the last observation was put aside (`replaced`: same-step autoreset, and every call of reset). So a chunk is
+always one run of rows of one environment, and env after env the runs follow each other.
 """
 
 from __future__ import annotations
@@ -48,23 +47,19 @@ def _runs(first_rows: np.ndarray, sizes: np.ndarray, envs: np.ndarray, num_envs:
     return index
 
 
-def find_chunks(
-    done: np.ndarray, replaced: np.ndarray, room: np.ndarray, *, base: int, resets_next_step: bool
-) -> Chunks:
+def find_chunks(done: np.ndarray, replaced: np.ndarray, resets: np.ndarray, room: np.ndarray, *, base: int) -> Chunks:
     """The chunks recorded since row `base`, ongoing ones included when they have a step.
 
     Args:
         done: [K + 1, N] bool from row `base` on: the step of this row ended an episode.
         replaced: [K + 1, N] bool: the observation of this row is already the next episode's first.
+        resets: [K + 1, N] bool: this row is a reset and no step.
         room: [N] int, how many lookback items a chunk that begins at row `base` gets.
-        resets_next_step: after a row that is done and not replaced comes a row that is a reset and no step.
     """
     num_rows = len(done) - 1
     ends = done[1:] | replaced[1:]
     ends[-1:] = True
-    waits = done & ~replaced if resets_next_step else None
-    if waits is not None:
-        ends &= ~waits[:-1]
+    ends &= ~resets[1:]
     envs, rows = np.divmod(np.flatnonzero(ends.T), max(num_rows, 1))
     # Each run begins where the run before it ends, or at the base row; a row later when a reset row lies between.
     first = np.ones(len(envs), bool)
@@ -72,7 +67,5 @@ def find_chunks(
     starts = np.zeros(len(envs), np.intp)
     starts[1:] = rows[:-1] + 1
     starts[first] = 0
-    if waits is not None:
-        starts += waits[starts, envs]
-    from_base = first if waits is None else first & (starts == 0)
-    return Chunks(envs, rows + 1 + base, rows + 1 - starts, np.where(from_base, room[envs], 0))
+    starts += resets[1:][starts, envs]
+    return Chunks(envs, rows + 1 + base, rows + 1 - starts, np.where(first & (starts == 0), room[envs], 0))

@@ -1,7 +1,7 @@
 """`VectorRecorder`: the rows of a vector environment become an `EpisodePack`.
 
 One row a vector step is copied into preallocated blocks; nothing is done per environment until `take` lays the rows
-out env after env, with one gather a track. Endings need no work while stepping: numpy finds them when asked.
+out env after env, with one gather a track. Endings need no work while stepping: `Boundaries` finds them when asked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.pack.pack import random_ids
-from episodes.recorder.boundaries import checked_mode, final_observations_of
+from episodes.recorder.boundaries import Boundaries, Row, final_observations_of
 from episodes.recorder.chunk_layout import Chunks, find_chunks
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.row_blocks import gather
@@ -79,7 +79,8 @@ class VectorRecorder:
         self.num_envs = num_envs
         self.observation_space = observation_space
         self.action_space = action_space
-        self.autoreset_mode = checked_mode(autoreset_mode)
+        self._boundaries = Boundaries(num_envs, autoreset_mode)
+        self.autoreset_mode = self._boundaries.mode
         self.len_lookback_buffer = len_lookback_buffer
         self.episodes = OngoingEpisodes(self)
         self.taken_envs = _NONE  # of the chunks of the last take
@@ -91,11 +92,11 @@ class VectorRecorder:
         self._named: dict[tuple[int, int], str] = {}  # (first row, env) -> an id handed out before its chunk is taken
         self._last_observations: list[LastObservations] = []
         self._reset_infos: list[ResetInfo] = []
-        self._ages = np.zeros(num_envs, np.int64)
-        self._num_aged = 0  # rows that the ages know of
-        self._resets_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        self._resets_next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
-        self._steps_on = self.autoreset_mode is not AutoresetMode.DISABLED
+        self._steps_at_take = 0
+        # With next-step autoreset rows are only kept; what they are is settled when somebody asks.
+        self._settles_late = self.autoreset_mode is AutoresetMode.NEXT_STEP
+        self._num_settled = 1  # rows that the boundaries know of; row 0 is no step
+        self._newest: Row | None = None  # what the newest of these is
 
     # --- recording ---------------------------------------------------------------------------------------------
 
@@ -106,36 +107,27 @@ class VectorRecorder:
 
         An episode that was going on there stops: as it ended if its last step was an ending, as a cut chunk if not.
         """
-        mask = self._checked_mask(reset_mask)
+        mask = self._boundaries.checked_mask(reset_mask)
         if self._rows.num_rows:
+            self._settle()
             self._replace_newest(observations, infos or {}, mask)
         elif mask.all():
             self._rows.begin(observations, infos or {})
-            self._num_aged = 1
         else:
             raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
-
-    def _checked_mask(self, reset_mask: np.ndarray | None) -> np.ndarray:
-        if reset_mask is None:
-            return np.ones(self.num_envs, bool)
-        mask = np.asarray(reset_mask)
-        if mask.dtype != bool or mask.shape != (self.num_envs,):
-            raise InvalidArgument(f"reset_mask is {mask.dtype} {mask.shape}; give bool ({self.num_envs},)")
-        return mask
+        self._boundaries.reset(mask)
 
     def _replace_newest(self, observations: Any, info: dict[str, Any], mask: np.ndarray) -> None:
         """Put the newest observations of the environments aside (if they end a step) and the reset ones in place."""
         at, envs = self._rows.num_rows - 1, np.flatnonzero(mask)
-        ages = self.ages
-        ended = np.flatnonzero(mask & (ages > 0)) if at > self._base else envs[:0]
+        ended = np.flatnonzero(mask & (self._boundaries.ages > 0)) if at > self._base else envs[:0]
         last = gather(self._rows.observations, at * self.num_envs + ended)
         self._rows.replace_observations(at, envs, observations)
         if len(ended):
             self._last_observations.append(LastObservations(at, ended, last, self._rows.infos[at]))
         if info or self._rows.infos[at]:
             self._reset_infos.append(ResetInfo(at, envs, info))
-        self._rows.mark_replaced(at, mask)
-        ages[envs] = 0
+        self._rows.mark_replaced(at, envs)
         if at == self._base:
             self._base_ages[envs] = 0
             self._ids[envs] = ""
@@ -164,47 +156,48 @@ class VectorRecorder:
         at = rows.num_rows
         if not at:
             raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
-        if not self._steps_on:
-            self._check_all_reset()
+        self._boundaries.check_step_may_come()
         infos = infos or {}
         row = [observations, actions, rewards, terminateds, truncateds]
         rows.write(at, row, extra_model_outputs or {}, self._base)
-        if self._resets_same_step:
-            self._keep_last_observations(at, infos, final_observations)
+        if not self._settles_late:
+            row = self._boundaries.look(rows.terminateds.data[at], rows.truncateds.data[at])
+            if self._boundaries.last_lies_apart and len(row.ended):
+                self._keep_last_observations(at, row.ended, infos, final_observations)
+            self._settle_newest(at, row)
         rows.commit(infos)
 
-    def _check_all_reset(self) -> None:
-        waiting = self._rows.waiting(self._rows.num_rows - 1)
-        if np.count_nonzero(waiting):
-            raise EpisodeStateError(
-                f"step, but episodes of environments {np.flatnonzero(waiting).tolist()} have ended and autoreset is "
-                "disabled; reset them and call reset(observations, infos, reset_mask)"
-            )
-
-    def _keep_last_observations(self, at: int, infos: dict[str, Any], final_observations: Any) -> None:
-        done = self._rows.done(at)
-        if not np.count_nonzero(done):
-            return
-        envs = np.flatnonzero(done)
-        if final_observations is None:
-            final_observations = final_observations_of(infos, envs)
-        last = self._rows.fitted_observations(final_observations, len(envs))
+    def _keep_last_observations(self, at: int, envs: np.ndarray, infos: dict[str, Any], given: Any) -> None:
+        last = final_observations_of(infos, envs) if given is None else given
+        last = self._rows.fitted_observations(last, len(envs))
         self._last_observations.append(LastObservations(at, envs, last, infos.get("final_info") or {}))
-        self._rows.mark_replaced(at, done)
+        self._rows.mark_replaced(at, envs)
+
+    def _settle_newest(self, at: int, row: Row) -> None:
+        self._boundaries.commit(row)
+        self._newest, self._num_settled = row, at + 1
+
+    def _settle(self) -> None:
+        """Tell the boundaries of the rows that they do not know yet, those before the newest at once."""
+        rows, first, last = self._rows, self._num_settled, self._rows.num_rows - 1
+        if first < last:
+            span = slice(first, last)
+            rows.mark_resets(span, ~self._boundaries.rows(rows.done(span))[0])
+        if first <= last:
+            row = self._boundaries.look(rows.terminateds.data[last], rows.truncateds.data[last])
+            if len(row.reset):
+                reset = np.zeros(self.num_envs, bool)
+                reset[row.reset] = True
+                rows.mark_resets(last, reset)
+            self._settle_newest(last, row)
 
     # --- the ongoing episodes ------------------------------------------------------------------------------------
 
     @property
     def ages(self) -> np.ndarray:
         """Steps so far [N] of the ongoing episodes; one that ended counts on until its reset."""
-        rows, ages = self._rows, self._ages
-        for at in range(self._num_aged, rows.num_rows):
-            ages += 1
-            if self._resets_next_step:
-                ages[rows.waiting(at - 1)] = 0
-            ages[rows.replaced.data[at]] = 0
-        self._num_aged = rows.num_rows
-        return ages
+        self._settle()
+        return self._boundaries.ages
 
     @property
     def depths(self) -> np.ndarray:
@@ -228,8 +221,9 @@ class VectorRecorder:
 
     def ended(self) -> EpisodePack:
         """The chunks whose episodes ended with the newest step."""
+        self._settle()
         last = self._rows.num_rows - 1
-        envs = np.flatnonzero(self._rows.done(last)) if last > self._base else _NONE
+        envs = self._newest.ended if self._newest is not None and last > self._base else _NONE
         chunks = self._find_chunks(envs)
         chunks = chunks.select(chunks.last_rows == last)
         return self._pack(replace(chunks, envs=envs[chunks.envs]), name=True)
@@ -237,9 +231,8 @@ class VectorRecorder:
     @property
     def num_steps(self) -> int:
         """How many steps of environments were recorded since the last take."""
-        rows, last = self._rows, self._rows.num_rows - 1
-        steps = max(last - self._base, 0) * self.num_envs
-        return steps - int(np.count_nonzero(rows.waiting(slice(self._base, last)))) if self._resets_next_step else steps
+        self._settle()
+        return self._boundaries.num_steps - self._steps_at_take
 
     # --- taking --------------------------------------------------------------------------------------------------
 
@@ -267,17 +260,18 @@ class VectorRecorder:
             for (row, env), id_ in self._named.items():
                 if row == self._base + passed - ages[env]:
                     ids[env] = id_
-            self._move_on(ages.copy(), ids)
+            self._move_on(ids)
 
     def _find_chunks(self, envs: Any) -> Chunks:
+        self._settle()
         span = slice(self._base, self._rows.num_rows)
         room = np.minimum(self._base_ages, min(self.len_lookback_buffer, self._rows.lookback_at(self._base)))
         return find_chunks(
             self._rows.done(span)[:, envs],
             self._rows.replaced.data[span, envs],
+            self._rows.resets.data[span, envs],
             room[envs],
             base=self._base,
-            resets_next_step=self._resets_next_step,
         )
 
     def _pack(self, chunks: Chunks, name: bool = False) -> EpisodePack:
@@ -356,19 +350,15 @@ class VectorRecorder:
         last = self._rows.num_rows - 1
         open_ = np.flatnonzero((chunks.last_rows == last) & ~self._rows.replaced.data[last, chunks.envs])
         envs = chunks.envs[open_]
-        ages, ids = np.zeros_like(self._base_ages), np.full_like(self._ids, "")
-        ages[envs] = pack.t_started[open_] + chunks.lengths[open_]
+        ids = np.full_like(self._ids, "")
         ids[envs] = pack.ids[open_]
-        self._move_on(ages, ids)
+        self._move_on(ids)
 
-    def _move_on(self, ages: np.ndarray, ids: np.ndarray) -> None:
-        """Move the newest row, and those that lookbacks reach, to the front.
-
-        Args:
-            ages, ids: of the episodes [N] that go on there.
-        """
+    def _move_on(self, ids: np.ndarray) -> None:
+        """Move the newest row, and those that lookbacks reach, to the front; `ids` [N] of the episodes that go on."""
         last = self._rows.num_rows - 1
-        self._base_ages, self._ids = ages, ids
+        self._base_ages, self._ids = self.ages, ids
+        self._steps_at_take = self._boundaries.num_steps
         for (row, env), id_ in self._named.items():
             if row == last:
                 self._ids[env] = id_
@@ -378,5 +368,4 @@ class VectorRecorder:
         self._last_observations.clear()
         self._reset_infos = [replace(one, row=one.row - first) for one in self._reset_infos if one.row >= first]
         self._base = last - first
-        self._ages[:] = ages
-        self._num_aged = self._base + 1
+        self._num_settled = self._base + 1

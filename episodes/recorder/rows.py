@@ -35,6 +35,7 @@ class RecordedRows:
         self.terminateds = RowBlock("terminateds", flags, num_envs, _FIRST_CAPACITY, bool)
         self.truncateds = RowBlock("truncateds", flags, num_envs, _FIRST_CAPACITY, bool)
         self.replaced = RowBlock("replaced", flags, num_envs, _FIRST_CAPACITY, bool)
+        self.resets = RowBlock("resets", flags, num_envs, _FIRST_CAPACITY, bool)
         self._in_order: list[Any] = []  # the tracks as `write` gets them
         self.any_replaced = False
         self._capacity = _FIRST_CAPACITY
@@ -105,17 +106,24 @@ class RecordedRows:
     def _all_blocks(self) -> list[RowBlock]:
         tracks = (self.observations, self.actions, self.rewards, *self.extras.values())
         blocks = [block for track in tracks if track is not None for block in nested.leaves(track)]
-        return [*blocks, self.terminateds, self.truncateds, self.replaced]
+        return [*blocks, self.terminateds, self.truncateds, self.replaced, self.resets]
 
     def replace_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
         """Write the environments [k] of the row [N, ...] over row `at`."""
         nested.map_leaves(lambda block, leaf: block.fitted(leaf, block.shape), self.observations, observations)
         nested.map_leaves(lambda block, leaf: block.put_envs(at, envs, leaf), self.observations, observations)
 
-    def mark_replaced(self, at: int, mask: np.ndarray) -> None:
-        """Say that the masked environments' observations of row `at` belong to the next episode."""
-        self.replaced.data[at] |= mask
+    def mark_replaced(self, at: int, envs: np.ndarray) -> None:
+        """Say that the observations of row `at` belong to the environments' next episodes."""
+        self.replaced.data[at, envs] = True
         self.any_replaced = True
+
+    def mark_resets(self, at: Any, which: np.ndarray) -> None:
+        """Say where, bool [N] of a row or [k, N] of rows, there is a reset and no step: its flags mean nothing."""
+        self.resets.data[at] = which
+        steps = ~which
+        self.terminateds.data[at] &= steps
+        self.truncateds.data[at] &= steps
 
     def keep(self, first: int) -> None:
         """Forget the rows before `first`."""
@@ -126,6 +134,7 @@ class RecordedRows:
         self.infos = self.infos[first:]
         self.steps_from = max(self.steps_from - first, -1)
         self.extras_from = max(self.extras_from - first, -1)
+        self.resets.data[self.num_rows : stop] = False
         if self.any_replaced:
             self.replaced.data[self.num_rows : stop] = False
             self.any_replaced = bool(self.replaced.data[: self.num_rows].any())
@@ -139,10 +148,6 @@ class RecordedRows:
     def done(self, at: Any) -> np.ndarray:
         """Whether an episode ended, bool [N] of a row or [k, N] of a slice of rows."""
         return self.terminateds.data[at] | self.truncateds.data[at]
-
-    def waiting(self, at: Any) -> np.ndarray:
-        """Whether an episode ended and was not replaced by the next there, bool [N] of a row or [k, N] of a slice."""
-        return self.done(at) & ~self.replaced.data[at]
 
     def fitted_observations(self, observations: Any, num: int) -> Any:
         """Observations [num, ...] checked against the blocks."""

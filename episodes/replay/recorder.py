@@ -53,8 +53,6 @@ class ReplayRecorder:
         self._ring = ring
         self._all = np.arange(num_envs)
         self._links = np.full((NUM_LINKS, num_envs), NONE, np.int64)  # of the steps that come next
-        self._links[T] = 0
-        self._boundaries.ages = self._links[T]  # the same memory: a step's time is its episode's age before it
         self._no_infos = EmptyInfos(num_envs)
         self._num_fresh = num_envs  # episodes without a step
         self._generation = 0  # of the ring, at the last reset of all
@@ -203,6 +201,7 @@ class ReplayRecorder:
     def _write(self, observations: Any, tracks: dict[str, Any], row: Row, infos: Infos) -> None:
         """Append one block of the steps, and remember what comes next."""
         ring, links, live = self._ring, self._links, row.stepped
+        links[T] = self._boundaries.ages
         rows = links[NEXT_ROW] = positions(ring.rows_head, self.num_envs, ring.num_rows)
         everyone = len(live) == self.num_envs
         new = links if everyone else links.take(live, 1)

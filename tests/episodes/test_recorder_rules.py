@@ -383,3 +383,20 @@ def test_an_output_that_starts_with_the_second_take_costs_no_lookback():
     assert (chunk.lookback, chunk.t_started) == (2, 3)
     assert chunk.get_observations(slice(-2, 2), neg_index_as_lookback=True)[:, 0].tolist() == [1, 2, 3, 4]
     assert chunk.get_extra_model_outputs("logp", slice(-2, 1), neg_index_as_lookback=True).tolist() == [0, 0, 5]
+
+
+@pytest.mark.parametrize("taken_after", [None, 1, 2, 3, 4])
+def test_an_ending_flag_that_is_repeated_on_the_reset_row_loses_no_step(taken_after):
+    recorder, found = recorder_of(1), []
+    for t, flag in enumerate([False, True, True, False, False], 1):
+        step(recorder, t, done=(0,) if flag else ())
+        assert recorder.ages.tolist() == [[1, 2, 0, 1, 2][t - 1]]
+        if t == taken_after:
+            found += recorder.take()
+    assert len(recorder.episodes[0]) == 2 or taken_after == 4
+    assert recorder.num_steps + sum(map(len, found)) == 4
+    found += recorder.take()
+    starts = [(e.get_observations(0)[0], len(e), e.is_terminated) for e in found]
+    whole = [(0.0, 2, True), (3.0, 2, False)]
+    cut = {1: [(0.0, 1, False), (1.0, 1, True), whole[1]], 4: [whole[0], (3.0, 1, False), (4.0, 1, False)]}
+    assert starts == cut.get(taken_after, whole)
