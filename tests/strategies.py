@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from reference import PlainEpisode
 
 from episodes import SingleAgentEpisode
+from episodes.testing.strategies import episode_arguments, lists_of_episodes
+
+__all__ = ["KINDS", "Kind", "built", "episodes", "indices", "lists_of_episodes", "plain"]
 
 
 @dataclass(frozen=True)
@@ -96,24 +99,28 @@ def built(reference: PlainEpisode, observation: str, action: str, with_spaces: b
 @st.composite
 def episodes(draw: st.DrawFn, ended: bool | None = None, max_steps: int = 8) -> tuple[PlainEpisode, SingleAgentEpisode]:
     """A reference and its episode, growing or finalized, of any kind of item, length, lookback and ending."""
-    observation, action = draw(st.sampled_from(sorted(KINDS))), draw(st.sampled_from(sorted(KINDS)))
-    flags = draw(st.sampled_from([(False, False), (True, False), (False, True), (True, True)]))
-    if ended is not None:
-        flags = (True, False) if ended else (False, False)
-    reference = plain(
-        observation,
-        action,
-        num_steps=draw(st.integers(0, max_steps)),
-        lookback=draw(st.integers(0, 4)),
-        extras=draw(st.sampled_from([(), ("logp",), ("logp", "state")])),
-        infos=draw(st.booleans()),
-        t_started=draw(st.integers(0, 50)),
-        terminated=flags[0],
-        truncated=flags[1],
-    )
-    episode = built(reference, observation, action, draw(st.booleans()))
+    arguments = draw(episode_arguments(ended=ended, max_steps=max_steps))
+    ids = {"agent_id": "agent", "module_id": "module", "multi_agent_episode_id": "multi"}
+    episode = SingleAgentEpisode("abc", **arguments, **ids)
     episode.custom_data["weather"] = "rain"
-    return reference, episode.to_numpy() if draw(st.booleans()) else episode
+    return of_arguments(arguments), episode.to_numpy() if draw(st.booleans()) else episode
+
+
+def of_arguments(arguments: dict[str, Any]) -> PlainEpisode:
+    """The reference of an episode that was made with the arguments."""
+    lookback = arguments["len_lookback_buffer"]
+    keyed = lambda items: dict(enumerate(items, -lookback))  # noqa: E731
+    return PlainEpisode(
+        id_="abc",
+        observations=keyed(arguments["observations"]),
+        actions=keyed(arguments["actions"]),
+        rewards=keyed(arguments["rewards"]),
+        infos=keyed(arguments["infos"] or [{} for _ in arguments["observations"]]),
+        extra={key: keyed(items) for key, items in arguments["extra_model_outputs"].items()},
+        t_started=arguments["t_started"],
+        terminated=arguments["terminated"],
+        truncated=arguments["truncated"],
+    )
 
 
 indices = st.one_of(
@@ -131,29 +138,3 @@ indices = st.one_of(
     st.lists(st.integers(-14, 14), max_size=4).map(lambda x: np.array(x, int)),
     st.builds(range, st.integers(-5, 5), st.integers(-5, 5)),
 )
-
-
-@st.composite
-def lists_of_episodes(draw: st.DrawFn) -> list[SingleAgentEpisode]:
-    """Episodes of one kind, growing or finalized, with every length, lookback, ending and kind of info."""
-    observation, action = draw(st.sampled_from(sorted(KINDS))), draw(st.sampled_from(sorted(KINDS)))
-    extras, with_spaces = draw(st.sampled_from([(), ("logp",), ("logp", "state/out")])), draw(st.booleans())
-    made = []
-    for number in range(draw(st.integers(1, 5))):
-        reference = plain(
-            observation,
-            action,
-            num_steps=draw(st.integers(0, 5)),
-            lookback=draw(st.integers(0, 3)),
-            extras=extras,
-            infos=draw(st.booleans()),
-            t_started=draw(st.integers(0, 5)),
-            terminated=draw(st.booleans()),
-            truncated=draw(st.booleans()),
-        )
-        episode = built(reference, observation, action, with_spaces)
-        episode.id_ = f"episode{number}"
-        if draw(st.booleans()):
-            episode.custom_data |= {"number": number, "of": (1, [2.5, None]), "array": np.arange(number)}
-        made.append(episode.to_numpy() if draw(st.booleans()) else episode)
-    return made

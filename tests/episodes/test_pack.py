@@ -47,7 +47,7 @@ def test_slices_and_selections_of_a_pack_are_packs_of_those_episodes(
     assert same(pack.select(mask), [e for e, m in zip(episodes, mask, strict=True) if m])
 
 
-@given(episodes=lists_of_episodes())
+@given(episodes=lists_of_episodes(min_steps=1) | lists_of_episodes(with_spaces=True, extra_outputs=["action_logp"]))
 def test_joined_packs_hold_the_episodes_of_both(episodes: list[SingleAgentEpisode]) -> None:
     parts = [EpisodePack.from_episodes([e]) for e in episodes]
     assert same(EpisodePack.concat(parts), episodes)

@@ -1,0 +1,156 @@
+"""Episodes of one agent, growing and finalized, and packs of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from hypothesis import strategies as st
+
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from episodes.testing.strategies.items import ItemSource, spaces
+
+ENDINGS = ((False, False), (True, False), (False, True), (True, True))  # (terminated, truncated)
+
+_VALUES = st.one_of(
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(),
+    st.text(max_size=4),
+    st.none(),
+    st.builds(lambda n: np.arange(n, dtype=np.int16), st.integers(0, 3)),
+    st.builds(np.float32, st.integers(0, 5)),
+    st.tuples(st.integers(0, 3), st.text(max_size=2)),
+    st.lists(st.integers(0, 3), max_size=2),
+)
+_EXTRAS: dict[str, gym.Space] = {
+    "action_logp": gym.spaces.Box(-10, 0, (), np.float32),
+    "action_dist_inputs": gym.spaces.Box(-5, 5, (4,), np.float32),
+    "state_out": gym.spaces.Dict({"h": gym.spaces.Box(-1, 1, (2,), np.float32)}),
+    "a/b~c": gym.spaces.Box(-1, 1, (1,), np.float64),
+}
+_REWARDS = (float, np.float32, np.float64, int, np.asarray)
+
+
+@cache
+def infos() -> st.SearchStrategy[dict[str, Any]]:
+    """Infos of one step: numbers, strings, None, arrays, tuples, lists and dicts of them, by odd keys too."""
+    inner = st.dictionaries(st.sampled_from(["x", "y"]), _VALUES, max_size=2)
+    return st.dictionaries(st.sampled_from(["a", "b/c", "d~"]), _VALUES | inner, max_size=3)
+
+
+@st.composite
+def _tracks_of_infos(draw: st.DrawFn, count: int, rng: np.random.Generator) -> list[dict[str, Any]] | None:
+    """`count` infos: none, the same numbers at each step, or any now and then."""
+    kind = draw(st.sampled_from(["none", "numbers", "any"]))
+    if kind == "none":
+        return None
+    if kind == "numbers":
+        return [{"step": i, "speed": float(rng.normal())} for i in range(count)]
+    found = [{}, draw(infos()), draw(infos())]
+    return [copy.deepcopy(found[rng.integers(len(found))]) for _ in range(count)]
+
+
+@st.composite
+def episode_arguments(
+    draw: st.DrawFn,
+    observation_space: gym.Space | None = None,
+    action_space: gym.Space | None = None,
+    *,
+    extra_outputs: Sequence[str] | None = None,
+    with_spaces: bool | None = None,
+    reward_type: Callable[[float], Any] | None = None,
+    ended: bool | None = None,
+    min_steps: int = 0,
+    max_steps: int = 8,
+    max_lookback: int = 4,
+    arrange: bool = True,
+) -> dict[str, Any]:
+    """Keyword arguments of `SingleAgentEpisode`: for tests that compare an episode with what it was made of.
+
+    See `episodes` for the arguments.
+    """
+    observed = draw(spaces()) if observation_space is None else observation_space
+    acted = draw(spaces()) if action_space is None else action_space
+    steps, lookback = draw(st.integers(min_steps, max_steps)), draw(st.integers(0, max_lookback))
+    terminated, truncated = draw(st.sampled_from(ENDINGS if ended is None else ENDINGS[1:] if ended else ENDINGS[:1]))
+    seed = draw(st.integers(0, 2**16))
+    rng, total = np.random.default_rng(seed), steps + lookback
+    reward = reward_type or draw(st.sampled_from(_REWARDS))
+    if extra_outputs is None:
+        extra_outputs = draw(st.lists(st.sampled_from(sorted(_EXTRAS)), unique=True, max_size=2))
+    has_spaces = draw(st.booleans()) if with_spaces is None else with_spaces
+    return {
+        "observations": ItemSource(observed, seed, arrange).take(total + 1),
+        "actions": ItemSource(acted, seed + 1, arrange).take(total),
+        "rewards": [reward(rng.integers(-8, 9) / (1 if reward is int else 4)) for _ in range(total)],
+        "infos": draw(_tracks_of_infos(total + 1, rng)),
+        "extra_model_outputs": {key: ItemSource(_EXTRAS[key], seed + 2, arrange).take(total) for key in extra_outputs},
+        "observation_space": observed if has_spaces else None,
+        "action_space": acted if has_spaces else None,
+        "len_lookback_buffer": lookback,
+        "t_started": draw(st.integers(0, 50)),
+        "terminated": terminated,
+        "truncated": truncated,
+    }
+
+
+@st.composite
+def episodes(draw: st.DrawFn, *args: Any, finalized: bool | None = None, **options: Any) -> SingleAgentEpisode:
+    """Episodes: growing or finalized, of every length, lookback, ending, kind of item and kind of info.
+
+    Args:
+        observation_space, action_space: of the items; any when None (see `spaces`).
+        extra_outputs: names of extra model outputs out of "action_logp", "action_dist_inputs", "state_out" and
+            "a/b~c"; up to two of them when None.
+        with_spaces: the episode knows its spaces; either when None.
+        reward_type: makes a reward of a number, `np.float32` for example; numpy's and Python's kinds when None.
+        finalized, ended: True or False; either when None.
+        min_steps, max_steps, max_lookback: bounds of the lengths.
+        arrange: items lie in memory in every way (see `arrangements`).
+    """
+    episode = SingleAgentEpisode(**draw(episode_arguments(*args, **options)))
+    if draw(st.booleans()):
+        episode.custom_data |= {"weather": "rain", "of": (1, [2.5, None]), "array": np.arange(3)}
+    is_finalized = draw(st.booleans()) if finalized is None else finalized
+    return episode.to_numpy() if is_finalized else episode
+
+
+@st.composite
+def lists_of_episodes(
+    draw: st.DrawFn,
+    observation_space: gym.Space | None = None,
+    action_space: gym.Space | None = None,
+    *,
+    min_size: int = 1,
+    max_size: int = 5,
+    max_steps: int = 5,
+    **options: Any,
+) -> list[SingleAgentEpisode]:
+    """Lists of episodes that go into one pack: of one pair of spaces, with the same extra outputs.
+
+    Args:
+        options: as for `episodes`.
+    """
+    observed = draw(spaces()) if observation_space is None else observation_space
+    acted = draw(spaces()) if action_space is None else action_space
+    options.setdefault("with_spaces", draw(st.booleans()))
+    options.setdefault("reward_type", draw(st.sampled_from(_REWARDS)))
+    if options.get("extra_outputs") is None:
+        options["extra_outputs"] = draw(st.lists(st.sampled_from(sorted(_EXTRAS)), unique=True, max_size=2))
+    found = []
+    for number in range(draw(st.integers(min_size, max_size))):
+        episode = draw(episodes(observed, acted, max_steps=max_steps, **options))
+        episode.id_ = f"episode{number}"
+        found.append(episode)
+    return found
+
+
+def packs(*args: Any, **options: Any) -> st.SearchStrategy[EpisodePack]:
+    """Packs of episodes; arguments as for `lists_of_episodes`."""
+    return lists_of_episodes(*args, **options).map(EpisodePack.from_episodes)

@@ -1,0 +1,258 @@
+"""Rows of vector environments in the three autoreset modes, and the episodes that they tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from hypothesis import strategies as st
+
+from episodes.testing.strategies.items import ItemSource, spaces
+from episodes.testing.strategies.single_agent import ENDINGS
+from episodes.tracks import nested
+
+
+@dataclass
+class EnvEpisode:
+    """An episode of one environment as it happened: lists of T + 1 and T items."""
+
+    env: int
+    observations: list[Any]
+    infos: list[dict[str, Any]]
+    actions: list[Any] = field(default_factory=list)
+    rewards: list[Any] = field(default_factory=list)
+    outputs: list[float] = field(default_factory=list)  # the extra model output "vf"
+    terminated: bool = False
+    truncated: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """True once it ended."""
+        return self.terminated or self.truncated
+
+
+@dataclass(frozen=True)
+class VectorRow:
+    """One vector step: what was done, what came back, and the reset that followed it in `DISABLED` mode."""
+
+    actions: Any  # nested arrays [N, ...]
+    observations: Any  # nested arrays [N, ...]
+    rewards: np.ndarray  # [N]
+    terminateds: np.ndarray  # [N] bool
+    truncateds: np.ndarray  # [N] bool
+    infos: dict[str, Any]
+    outputs: np.ndarray  # [N]
+    reset: tuple[Any, dict[str, Any], np.ndarray] | None = None  # observations [N, ...], infos, mask [N]
+
+
+@dataclass(frozen=True)
+class VectorRows:
+    """Rows of a vector environment from its reset on, and the episodes that lie in them.
+
+    next step     o0 -a0-> o1 -a1-> o2 END -(ignored)-> o0' -a0-> ...
+    same step     o0 -a0-> o1 -a1-> o0'                (o2 in infos["final_obs"])
+    disabled      o0 -a0-> o1 -a1-> o2 END, reset(mask) o0' -a0-> ...
+    """
+
+    autoreset_mode: AutoresetMode
+    num_envs: int
+    observation_space: gym.Space  # of one environment
+    action_space: gym.Space
+    observations: Any  # of the reset: nested arrays [N, ...]
+    infos: dict[str, Any]
+    rows: Sequence[VectorRow]
+    episodes: Sequence[EnvEpisode]  # in the order of their resets; an episode without a step is there too
+
+    def record(self, recorder: Any, rows: slice = slice(None)) -> None:
+        """Feed the rows to a recorder, with the reset first when the slice begins with row 0."""
+        if not rows.start:
+            recorder.reset(self.observations, self.infos)
+        for row in self.rows[rows]:
+            recorder.step(
+                row.observations,
+                row.actions,
+                row.rewards,
+                row.terminateds,
+                row.truncateds,
+                row.infos,
+                {"vf": row.outputs},
+            )
+            if row.reset is not None:
+                recorder.reset(*row.reset)
+
+
+@st.composite
+def vector_rows(
+    draw: st.DrawFn,
+    *,
+    autoreset_mode: AutoresetMode | None = None,
+    observation_space: gym.Space | None = None,
+    action_space: gym.Space | None = None,
+    max_envs: int = 3,
+    max_rows: int = 12,
+    flags_on_resets: bool = False,
+) -> VectorRows:
+    """Rows of vector environments: any mode, endings that touch, infos with masks, last observations dense or not.
+
+    Args:
+        autoreset_mode: any of the three when None.
+        observation_space, action_space: of one environment; any when None.
+        flags_on_resets: in next-step mode, the row of a reset may repeat the flags of the ending, as some environments
+            do; a reset row is no step, whatever its flags.
+    """
+    writer = _RowWriter(
+        mode=autoreset_mode or draw(st.sampled_from(list(AutoresetMode))),
+        num_envs=draw(st.integers(1, max_envs)),
+        observed=draw(spaces()) if observation_space is None else observation_space,
+        acted=draw(spaces()) if action_space is None else action_space,
+        seed=draw(st.integers(0, 2**16)),
+        ending_rate=draw(st.sampled_from([0.2, 0.0, 0.5, 1.0])),
+        dense_finals=draw(st.booleans()),
+        has_infos=draw(st.booleans()),
+        reward_dtype=draw(st.sampled_from([np.float32, np.float64])),
+        flags_on_resets=flags_on_resets and draw(st.booleans()),
+    )
+    return writer.write(draw(st.integers(0, max_rows)))
+
+
+@dataclass
+class _RowWriter:
+    """Environments that take one step after another, and the rows that a vector environment makes of it."""
+
+    mode: AutoresetMode
+    num_envs: int
+    observed: gym.Space
+    acted: gym.Space
+    seed: int
+    ending_rate: float
+    dense_finals: bool
+    has_infos: bool
+    reward_dtype: Any
+    flags_on_resets: bool
+
+    def write(self, num_rows: int) -> VectorRows:
+        self.rng = np.random.default_rng(self.seed)
+        self.observations = ItemSource(self.observed, self.seed, arrange=False)
+        self.actions = ItemSource(self.acted, self.seed + 1, arrange=False)
+        self.count = 0
+        self.going: list[EnvEpisode] = []
+        self.finished: list[EnvEpisode] = []
+        for env in range(self.num_envs):
+            self.going.append(self.begun(env))
+        first = self.stacked([episode.observations[-1] for episode in self.going])
+        infos = self.vector_info({env: episode.infos[-1] for env, episode in enumerate(self.going)})
+        rows = [self.row() for _ in range(num_rows)]
+        return VectorRows(
+            self.mode, self.num_envs, self.observed, self.acted, first, infos, rows, [*self.finished, *self.going]
+        )
+
+    def begun(self, env: int) -> EnvEpisode:
+        return EnvEpisode(env, [self.observations.next()], [self.info()])
+
+    def info(self) -> dict[str, Any]:
+        """One environment's info: a number, mostly a word, sometimes a dict; nothing without infos."""
+        if not self.has_infos:
+            return {}
+        self.count += 1
+        info: dict[str, Any] = {"count": self.count}
+        if self.rng.random() < 0.7:
+            info["half"] = self.count / 2
+        if self.rng.random() < 0.3:
+            info["inner"] = {"word": f"word {self.count}"}
+        return info
+
+    def vector_info(self, infos: dict[int, dict[str, Any]]) -> dict[str, Any]:
+        """What a vector environment makes of the infos of some of its environments: arrays, and masks by `_key`."""
+        out: dict[str, Any] = {}
+        for env, info in infos.items():
+            for key, value in info.items():
+                if isinstance(value, dict):
+                    column: Any = self.vector_info({e: i[key] for e, i in infos.items() if key in i})
+                elif key in out:
+                    column = out[key]
+                else:
+                    column = np.zeros(self.num_envs, object if isinstance(value, str) else type(value))
+                if not isinstance(value, dict):
+                    column[env] = value
+                out[key] = column
+                out.setdefault(f"_{key}", np.zeros(self.num_envs, bool))[env] = True
+        return out
+
+    def stacked(self, items: list[Any]) -> Any:
+        return nested.stack(items)
+
+    def row(self) -> VectorRow:
+        actions = [self.actions.next() for _ in range(self.num_envs)]
+        outputs = self.rng.integers(0, 99, self.num_envs) / 4
+        resting = [self.mode is AutoresetMode.NEXT_STEP and episode.is_done for episode in self.going]
+        ended_before = list(self.going)
+        for env in range(self.num_envs):
+            if resting[env]:
+                self.finished.append(self.going[env])
+                self.going[env] = self.begun(env)
+            else:
+                self.step(self.going[env], actions[env], outputs[env])
+        flags = [
+            (e.terminated, e.truncated) if not rests else (False, False)
+            for e, rests in zip(self.going, resting, strict=True)
+        ]
+        if self.flags_on_resets:
+            flags = [
+                (b.terminated, b.truncated) if rests else flag
+                for b, rests, flag in zip(ended_before, resting, flags, strict=True)
+            ]
+        rewards = [0.0 if rests else e.rewards[-1] for e, rests in zip(self.going, resting, strict=True)]
+        shown, infos, reset = self.after_endings()
+        return VectorRow(
+            self.stacked(actions),
+            self.stacked(shown),
+            np.array(rewards, self.reward_dtype),
+            np.array([terminated for terminated, _ in flags]),
+            np.array([truncated for _, truncated in flags]),
+            infos,
+            outputs,
+            reset,
+        )
+
+    def step(self, episode: EnvEpisode, action: Any, output: float) -> None:
+        episode.actions.append(action)
+        episode.outputs.append(output)
+        episode.rewards.append(self.rng.integers(-8, 9) / 4)
+        episode.observations.append(self.observations.next())
+        episode.infos.append(self.info())
+        if self.rng.random() < self.ending_rate:
+            episode.terminated, episode.truncated = ENDINGS[1 + self.rng.integers(3)]
+
+    def after_endings(self) -> tuple[list[Any], dict[str, Any], Any]:
+        """The row's observations and infos, and the reset that follows it, once endings are dealt with by the mode."""
+        ended = [env for env, episode in enumerate(self.going) if episode.is_done]
+        lasts = list(self.going)
+        if self.mode is not AutoresetMode.NEXT_STEP:
+            for env in ended:
+                self.finished.append(self.going[env])
+                self.going[env] = self.begun(env)
+        begun = [episode.observations[-1] for episode in self.going]
+        infos = self.vector_info({env: episode.infos[-1] for env, episode in enumerate(self.going)})
+        if self.mode is AutoresetMode.NEXT_STEP or not ended:
+            return begun, infos, None
+        if self.mode is AutoresetMode.SAME_STEP:
+            return begun, infos | self.finals(lasts, ended), None
+        mask = np.isin(np.arange(self.num_envs), ended)
+        reset_info = self.vector_info({env: self.going[env].infos[-1] for env in ended})
+        step_info = self.vector_info({env: episode.infos[-1] for env, episode in enumerate(lasts)})
+        return [episode.observations[-1] for episode in lasts], step_info, (self.stacked(begun), reset_info, mask)
+
+    def finals(self, lasts: list[EnvEpisode], ended: list[int]) -> dict[str, Any]:
+        mask = np.isin(np.arange(self.num_envs), ended)
+        if self.dense_finals:
+            final_obs = self.stacked([episode.observations[-1] for episode in lasts])
+        else:
+            final_obs = np.full(self.num_envs, None, object)
+            for env in ended:
+                final_obs[env] = lasts[env].observations[-1]
+        final_info = self.vector_info({env: lasts[env].infos[-1] for env in ended})
+        return {"final_obs": final_obs, "_final_obs": mask, "final_info": final_info, "_final_info": mask}
