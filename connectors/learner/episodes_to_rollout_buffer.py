@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from connectors.connector import Batch, Connector
@@ -80,12 +81,16 @@ class EpisodesToRolloutBuffer(Connector):
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
         """Which episodes go on in which environment."""
-        return self._edge.get_state()
+        edge = self._edge
+        return {"ids": edge.ids.tolist(), "steps": edge.steps.copy(), "resets": edge.resets.copy()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` gave."""
-        self.reset_state()
-        self._edge.set_state(state)
+        edge = BlockEdge(self.buffer.num_envs, self._edge.autoreset_mode)
+        edge.ids[:] = state["ids"]
+        edge.steps[:] = state["steps"]
+        edge.resets[:] = np.asarray(state["resets"], bool)
+        self._edge = edge
 
     def reset_state(self) -> None:
         """Expect new episodes in all environments."""

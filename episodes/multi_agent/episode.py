@@ -1,36 +1,37 @@
-"""`MultiAgentEpisode`: several agents in one environment, each with an episode and a clock of its own."""
+"""`MultiAgentEpisode`: several agents in one environment, each with an episode and a clock of its own.
+
+The agents are in `agents` (`Agents`), a `Timeline` of each; the file `timeline.py` draws its clocks and says where a
+pending action lives. Here is what they have in common: env steps, ids, endings; and growing, slicing, cutting, joining.
+
+One law defines chunks: a chunk holds the steps that *complete* in it. So a waiting agent's step, with its reward,
+belongs to the chunk in which its next observation arrives, and neither slices nor cuts count anything twice.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from time import perf_counter
 from typing import Any, Self
 
 import numpy as np
 
-from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, WrongType
-from episodes.multi_agent import chunks as multi_agent_cutting
+from episodes.columns import DEFAULT_MODULE_ID
+from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, TrackMismatch, WrongType
+from episodes.multi_agent.agents import ALL, COMMON, Agents, ByAgent, Endings
 from episodes.multi_agent.getters import MultiAgentGetters
-from episodes.multi_agent.growing import (
-    NOTHING,
-    Endings,
-    check_actions,
-    check_observations,
-    endings_of,
-    enter,
-    keep_infos,
-    refusal,
-    with_repeated,
-    write_endings,
-    write_observations,
-    write_pending,
-)
-from episodes.multi_agent.state import ALL, COMMON, default_module
-from episodes.multi_agent.timeline import Chunk
+from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk
+from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import indexing
+from episodes.tracks.infos.kinds import same_info
 
-ByAgent = Mapping[Any, Any]  # agent -> value
+__all__ = ["ALL", "COMMON", "MultiAgentEpisode"]
+
+
+def default_module(agent_id: Any, episode: Any) -> str:
+    """The module of every agent when nothing is said."""
+    return DEFAULT_MODULE_ID
 
 
 class MultiAgentEpisode(MultiAgentGetters):
@@ -62,7 +63,15 @@ class MultiAgentEpisode(MultiAgentGetters):
     MultiAgentEpisode(game: 2 env steps, 2 agents, 1 pending, return 0.5, ongoing)
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "_began",
+        "_duration",
+        "action_space",
+        "agent_to_module_mapping_fn",
+        "custom_data",
+        "missing_final_observation",
+        "observation_space",
+    )
 
     def __init__(
         self,
@@ -92,26 +101,27 @@ class MultiAgentEpisode(MultiAgentGetters):
             num_steps if len_lookback_buffer == "auto" else min(_checked_lookback(len_lookback_buffer), num_steps)
         )
         begin = (env_t_started or 0) - lookback
+        id_ = uuid.uuid4().hex if id_ is None else id_
         self._set(
-            id_=uuid.uuid4().hex if id_ is None else id_,
+            id_=id_,
             env_t_started=begin,
             env_t=begin,
             lookback=0,
+            agents=Agents(id_, modules=agent_module_ids),
             observation_space=observation_space,
             action_space=action_space,
             agent_to_module_mapping_fn=agent_to_module_mapping_fn or default_module,
             missing_final_observation=missing_final_observation,
-            modules=agent_module_ids,
             is_reset=False,
         )
         if observations:
-            ending = tuple({ALL: True} if flags is True else flags or None for flags in (terminateds, truncateds))
+            ending = _flags(terminateds), _flags(truncateds)
             self._replay(observations, actions or (), rewards or (), infos, extra_model_outputs, ending)
             self._move_start(lookback, agent_t_started or NOTHING)
         elif actions or rewards or infos or extra_model_outputs:
             raise TrackMismatch(f"episode {self.id_}: data without observations; give one dict more than actions")
         for agent_id, own_id in (agent_episode_ids or NOTHING).items():
-            self._line(agent_id).episode.id_ = own_id
+            self.agents.timeline(agent_id).episode.id_ = own_id
 
     def _replay(
         self,
@@ -120,7 +130,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         rewards: Sequence[ByAgent],
         infos: Sequence[ByAgent] | None,
         extra: Sequence[ByAgent] | None,
-        ending: tuple[Any, ...],
+        ending: tuple[Any, Any],
     ) -> None:
         """Grow by the given env steps, the last of which has the given ending."""
         num = len(observations) - 1
@@ -141,20 +151,73 @@ class MultiAgentEpisode(MultiAgentGetters):
             step = (observations[i + 1], actions[i], rewards[i], told[i + 1])
             self.add_env_step(*step, terminateds=flags[0], truncateds=flags[1], extra_model_outputs=outputs)
         if not num and any(ending):
-            endings = endings_of(self, NOTHING, *ending)
-            write_endings(self, endings, *ending)
+            self._end(self.agents.endings(NOTHING, *ending, self.env_t), *ending)
 
     def _move_start(self, lookback: int, agent_t_started: ByAgent) -> None:
         """Let step 0 be `lookback` env steps after the first one; what lies before is lookback."""
-        chunk = Chunk(self.env_t_started + lookback, self.env_t, lookback, True)
-        attributes = multi_agent_cutting.chunk_attributes(self, chunk)
-        for agent_id, line in attributes["lines"].items():
+        self.env_t_started += lookback
+        self.lookback = lookback
+        self.agents = self.agents.window(Chunk(self.env_t_started, self.env_t, lookback, True))
+        for agent_id, line in self.agents.timelines.items():
             line.episode.t_started = agent_t_started.get(agent_id, 0)
-        began = self._began
-        self._set(**attributes)
-        self._began = None if self.is_done else began
 
-    # --- growing ---------------------------------------------------------------------------------------------
+    def _set(
+        self,
+        *,
+        id_: Any,
+        env_t_started: int,
+        env_t: int,
+        lookback: int,
+        agents: Agents,
+        observation_space: ByAgent | None = None,
+        action_space: ByAgent | None = None,
+        agent_to_module_mapping_fn: Callable[[Any, Any], Any] = default_module,
+        missing_final_observation: str = "raise",
+        is_terminated: bool = False,
+        is_truncated: bool = False,
+        is_reset: bool = True,
+        is_numpy: bool = False,
+        custom_data: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.id_ = id_
+        self.env_t_started = env_t_started  # the env step of this chunk's first observations
+        self.env_t = env_t  # the env step at which it stops
+        self.lookback = lookback  # how many env steps before `env_t_started` are within reach
+        self.agents = agents
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.agent_to_module_mapping_fn = agent_to_module_mapping_fn
+        self.missing_final_observation = missing_final_observation
+        self.is_terminated = is_terminated
+        self.is_truncated = is_truncated
+        self.is_reset = is_reset
+        self.is_numpy = is_numpy
+        self.custom_data = dict(custom_data) if custom_data else {}
+        self._began: float | None = None  # when this object began to grow
+        self._duration = 0.0  # seconds that it grew before
+
+    @classmethod
+    def of(cls, agents: Agents, **attributes: Any) -> Self:
+        """A chunk of agents and attributes that go together; nothing is checked."""
+        episode = cls.__new__(cls)
+        episode._set(agents=agents, **attributes)
+        return episode
+
+    def module_for(self, agent_id: Any) -> Any:
+        """The module that acts for the agent: `agent_to_module_mapping_fn`'s answer, asked for once an episode."""
+        modules = self.agents.modules
+        if agent_id not in modules:
+            modules[agent_id] = self.agent_to_module_mapping_fn(agent_id, self)
+        return modules[agent_id]
+
+    def get_duration_s(self) -> float:
+        """The seconds that it grew: from the reset to the end, the cut or `to_numpy`; until now while it grows."""
+        return self._duration + (0.0 if self._began is None else perf_counter() - self._began)
+
+    def _stop_clock(self) -> None:
+        self._duration, self._began = self.get_duration_s(), None
+
+    # --- growing -----------------------------------------------------------------------------------------------
 
     def add_env_reset(self, *, observations: ByAgent, infos: ByAgent | None = None) -> None:
         """Begin with the reset observations of the agents that are there. `EpisodeStateError` when reset already."""
@@ -164,9 +227,9 @@ class MultiAgentEpisode(MultiAgentGetters):
             )
         self.is_reset = True
         told = infos or NOTHING
-        keep_infos(self, observations, told)
-        for agent_id, observation in observations.items():
-            enter(self, agent_id, observation, told.get(agent_id) or {})
+        self.agents.keep_infos(observations, told, self.env_t)
+        for agent_id in observations:
+            self._enter(agent_id, observations, NOTHING, told)
         self._began = perf_counter()
 
     def add_env_step(
@@ -196,26 +259,70 @@ class MultiAgentEpisode(MultiAgentGetters):
         that has not acted or is done, a missing reward, a truncation in the middle of a step without a last
         observation, flags that disagree; `ShapeMismatch`, `TrackMismatch` as in `SingleAgentEpisode`.
         """
-        if not self.is_reset or self.is_numpy or self._is_cut or self.is_terminated or self.is_truncated:
-            raise refusal(self, "add_env_step")
-        extra = extra_model_outputs or NOTHING
+        if not self.is_reset or self.is_numpy or self.is_terminated or self.is_truncated:
+            raise self._refusal("add_env_step")
+        agents, now = self.agents, self.env_t + 1
+        if agents.passed_on is not None:
+            raise self._refusal("add_env_step")
+        told, extra = infos or NOTHING, extra_model_outputs or NOTHING
         endings: Endings = {}
-        check_actions(self, actions, extra)
         ends = (terminateds and True in terminateds.values()) or (truncateds and True in truncateds.values())
         if ends:
-            endings = endings_of(self, observations, terminateds, truncateds)
-            observations = with_repeated(self, observations, actions, endings)
-        check_observations(self, observations, actions, rewards)
-        self.env_t += 1
-        told = infos or NOTHING
+            terminateds, truncateds = terminateds or NOTHING, truncateds or NOTHING
+            endings = agents.endings(observations, terminateds, truncateds, now)
+            may_repeat = self.missing_final_observation == "repeat"
+            observations = agents.repeated(observations, actions, endings, now, may_repeat=may_repeat)
+        waiting = agents.check_step(observations, actions, rewards, extra, now)
+        self.env_t = now
         if told:
-            keep_infos(self, observations, told)
-        write_pending(self, observations, actions, rewards, extra)
-        write_observations(self, observations, actions, rewards, told, extra)
+            agents.keep_infos(observations, told, now)
+        for agent_id in waiting:
+            agents.timelines[agent_id].wait_with(actions[agent_id], extra.get(agent_id), now - 1)
+        agents.keep_rewards(observations, rewards, now)
+        for agent_id in agents.complete(observations, actions, rewards, told, extra, now):
+            self._enter(agent_id, observations, rewards, told)
         if ends:
-            write_endings(self, endings, terminateds, truncateds)
+            self._end(endings, terminateds or NOTHING, truncateds or NOTHING)
 
-    # --- cutting and joining ---------------------------------------------------------------------------------
+    def _enter(self, agent_id: Any, observations: ByAgent, rewards: ByAgent, infos: ByAgent) -> None:
+        """Let in a new agent, with its first observation."""
+        own = SingleAgentEpisode(
+            f"{self.id_}_{agent_id}",
+            observation_space=(self.observation_space or NOTHING).get(agent_id),
+            action_space=(self.action_space or NOTHING).get(agent_id),
+            agent_id=agent_id,
+            module_id=self.module_for(agent_id),
+            multi_agent_episode_id=self.id_,
+        )
+        own.add_env_reset(observations[agent_id], infos.get(agent_id) or {})
+        self.agents.enter(own, self.env_t, rewards.get(agent_id))
+
+    def _end(self, endings: Endings, terminateds: ByAgent, truncateds: ByAgent) -> None:
+        """End agents, and the episode when it is over: by `"__all__"`, or when nothing is said and no agent is left."""
+        agents = self.agents
+        agents.end(endings, self.env_t)
+        if ALL in terminateds or ALL in truncateds:
+            self.is_terminated, self.is_truncated = bool(terminateds.get(ALL)), bool(truncateds.get(ALL))
+        elif endings and agents.all_ended():
+            self.is_terminated = agents.all_terminated()
+            self.is_truncated = not self.is_terminated
+        if self.is_done:
+            self._stop_clock()
+
+    def _refusal(self, call: str) -> EpisodeStateError:
+        """The error for a call on an episode that does not grow."""
+        if not self.is_reset:
+            what, how = "before the reset", "call add_env_reset(observations=...) first"
+        elif self.is_done:
+            ending = "terminated" if self.is_terminated else "truncated"
+            what, how = f"after the end ({ending} at env step {self.env_t})", "make a new episode"
+        elif self.agents.passed_on is not None:
+            what, how = f"after the cut at env step {self.env_t}", "go on with the successor that cut() gave"
+        else:
+            what, how = "on a finalized episode", "go on with its successor: cut()"
+        return EpisodeStateError(f"episode {self.id_}: {call} {what}; {how}")
+
+    # --- slicing, cutting, joining -----------------------------------------------------------------------------
 
     def __getitem__(self, slice_: slice) -> Self:
         """The sub-episode of the env steps `[a:b]`; as `slice`."""
@@ -239,19 +346,46 @@ class MultiAgentEpisode(MultiAgentGetters):
         wanted = self.lookback if len_lookback_buffer is None else _checked_lookback(len_lookback_buffer)
         begin, end = self.env_t_started + start, self.env_t_started + stop
         chunk = Chunk(begin, end, min(wanted, self.lookback + start), end == self.env_t)
-        return self._make(**multi_agent_cutting.chunk_attributes(self, chunk))
+        return self._part(self.agents.window(chunk), chunk)
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
         """The successor chunk, which goes on growing where this one stops; what is pending moves to it.
 
+        Cut again, this chunk gives an equal successor. Before the reset, the successor is one that is not reset either.
+
         Args:
             len_lookback_buffer: how many env steps of this chunk (and its lookback) the successor can still reach.
 
-        Errors: `EpisodeStateError` when there is nothing to go on with: ended, not reset, or cut already.
+        Errors: `EpisodeStateError` when the episode has ended.
         """
-        successor = self._make(**multi_agent_cutting.cut(self, _checked_lookback(len_lookback_buffer)))
-        successor._began = perf_counter()
+        if self.is_done:
+            raise self._refusal("cut")
+        now, lookback = self.env_t, min(_checked_lookback(len_lookback_buffer), self.lookback + len(self))
+        successor = self._part(self.agents.cut(now, lookback), Chunk(now, now, lookback, True))
+        successor.is_numpy, successor.is_reset = False, self.is_reset
+        self._stop_clock()
+        if self.is_reset:
+            successor._began = perf_counter()
         return successor
+
+    def _part(self, agents: Agents, chunk: Chunk) -> Self:
+        """The chunk of this episode that has these agents."""
+        reaches_end = chunk.end == self.env_t
+        return self.of(
+            agents,
+            id_=self.id_,
+            env_t_started=chunk.begin,
+            env_t=chunk.end,
+            lookback=chunk.lookback,
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+            agent_to_module_mapping_fn=self.agent_to_module_mapping_fn,
+            missing_final_observation=self.missing_final_observation,
+            is_terminated=reaches_end and self.is_terminated,
+            is_truncated=reaches_end and self.is_truncated,
+            is_numpy=self.is_numpy,
+            custom_data=self.custom_data,
+        )
 
     def concat_episode(self, other: MultiAgentEpisode) -> None:
         """Append the chunk that follows this one, in place: the inverse of `cut`. The other's lookback is dropped.
@@ -259,25 +393,118 @@ class MultiAgentEpisode(MultiAgentGetters):
         Errors: `ChunkMismatch` unless `other` has the same id and begins where this one stops, with the same agents
         and observations; `EpisodeStateError` when this one has ended. Each leaves the episode as it was.
         """
-        multi_agent_cutting.join(self, other)
+        self._check_follows(other)
+        self.agents.append(other.agents, Chunk(other.env_t_started, other.env_t, 0, True), is_numpy=self.is_numpy)
+        if self.is_numpy:
+            self.agents.to_numpy()
+        if self.agent_to_module_mapping_fn is default_module:  # that of a pickled chunk is lost
+            self.agent_to_module_mapping_fn = other.agent_to_module_mapping_fn
+        self.custom_data.update(other.custom_data)
+        self.env_t = other.env_t
+        self.is_terminated, self.is_truncated = other.is_terminated, other.is_truncated
+        self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
+
+    def _check_follows(self, other: MultiAgentEpisode) -> None:
+        if self.is_done or not self.is_reset:
+            raise self._refusal("concat_episode")
+        if other.id_ != self.id_:
+            raise ChunkMismatch(
+                f"episode {self.id_}: a chunk of episode {other.id_} does not follow it; join chunks of one id"
+            )
+        if other.env_t_started != self.env_t:
+            raise ChunkMismatch(
+                f"episode {self.id_}: a chunk that begins at env step {other.env_t_started} does not follow one that "
+                f"stops at {self.env_t}; join chunks in order, none left out"
+            )
+        self.agents.check_follows(other.agents, self.env_t)
+
+    def to_numpy(self) -> Self:
+        """Finalize every agent's episode in place, and the clocks; idempotent; returns itself."""
+        self.agents.to_numpy()
+        if not self.is_numpy:
+            self._stop_clock()
+        self.is_numpy = True
+        return self
+
+    finalize = to_numpy
+
+    # --- state -------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
         """Raise `TrackMismatch` unless every agent's tracks and clocks go together."""
-        for agent_id, line in self._lines.items():
-            own = line.episode
-            own.validate()
-            waits = len(line.acted) - own.actions.total
-            if len(line.seen) != own.observations.total or waits not in (0, 1):
-                raise TrackMismatch(
-                    f"episode {self.id_}: agent {agent_id!r} has {own.observations.total} observations and "
-                    f"{own.actions.total} actions, its clocks {len(line.seen)} and {len(line.acted)} env steps"
-                )
+        self.agents.validate()
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """The slots, for pickles and copies. What cannot grow goes without its mapping function, often a lambda."""
+        names = [name for cls in type(self).__mro__ for name in getattr(cls, "__slots__", ())]
+        slots = {name: getattr(self, name) for name in names} | {"_began": None, "_duration": self.get_duration_s()}
+        if self.is_done or self.agents.passed_on is not None:
+            slots["agent_to_module_mapping_fn"] = default_module
+        return None, slots
+
+    def get_state(self) -> dict[str, Any]:
+        """The whole episode but its mapping function, as plain values and arrays; it shares no memory with it."""
+        state = deepcopy({name: getattr(self, name) for name in _STATE})
+        return {**state, **self.agents.get_state(), "duration_s": self.get_duration_s()}
+
+    @classmethod
+    def from_state(
+        cls, state: Mapping[str, Any], *, agent_to_module_mapping_fn: Callable[[Any, Any], Any] = default_module
+    ) -> Self:
+        """The episode of a `get_state`; it shares no memory with the state.
+
+        Args:
+            agent_to_module_mapping_fn: asked for agents that come later; those that were there keep their modules.
+        """
+        own = deepcopy({name: state[name] for name in _STATE})
+        agents = Agents.from_state(state["id_"], state)
+        episode = cls.of(agents, **own, agent_to_module_mapping_fn=agent_to_module_mapping_fn)
+        episode._duration = state["duration_s"]
+        return episode
+
+    def equals(self, other: object) -> bool:
+        """True when both are the same chunk of the same episode: ids, agents, clocks, pending steps, infos, endings."""
+        if not isinstance(other, MultiAgentEpisode) or not self.agents.equals(other.agents):
+            return False
+        names = [name for name in _STATE if name not in _SPACES]  # each agent's own spaces were compared
+        agents = self.agents.timelines.keys() | self.agents.departed.keys()
+        return same_info([getattr(self, name) for name in names], [getattr(other, name) for name in names]) and all(
+            self.module_for(agent_id) == other.module_for(agent_id) for agent_id in agents
+        )
+
+    def __repr__(self) -> str:
+        begin = f" from t={self.env_t_started}" if self.env_t_started else ""
+        ending = "terminated" if self.is_terminated else "truncated" if self.is_truncated else "ongoing"
+        steps = "1 env step" if len(self) == 1 else f"{len(self)} env steps"
+        lines = self.agents.timelines.values()
+        agents = "1 agent" if len(lines) == 1 else f"{len(lines)} agents"
+        waiting = sum(line.phase == WAITS for line in lines)
+        pending = f", {waiting} pending" if waiting else ""
+        total = f"return {self.get_return(include_pending=True):g}"
+        return f"MultiAgentEpisode({str(self.id_)[:8]}: {steps}{begin}, {agents}{pending}, {total}, {ending})"
+
+
+_SPACES = ("observation_space", "action_space")
+_STATE = (
+    "id_",
+    "env_t_started",
+    "env_t",
+    "lookback",
+    "missing_final_observation",
+    "is_terminated",
+    "is_truncated",
+    "is_reset",
+    "is_numpy",
+    "custom_data",
+    *_SPACES,
+)
+
+
+def _flags(flags: ByAgent | bool) -> ByAgent:
+    return {ALL: True} if flags is True else flags or NOTHING
 
 
 def _checked_lookback(length: Any) -> int:
     if not isinstance(length, (int, np.integer)) or length < 0:
         raise InvalidArgument(f"len_lookback_buffer={length!r}: give the number of env steps, 0 or more")
     return int(length)
-
-
-__all__ = ["ALL", "COMMON", "MultiAgentEpisode"]

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from episodes.errors import EpisodeStateError, StepOutOfRange, UnknownKey
 from episodes.multi_agent import reading
+from episodes.multi_agent.agents import ALL, Agents
 from episodes.multi_agent.reading import Column, Request
-from episodes.multi_agent.state import MultiAgentState
-from episodes.multi_agent.timeline import WAITS, AgentTimeline
+from episodes.multi_agent.timeline import RESTS, WAITS, Timeline
+from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.indexing import Indices
 from episodes.tracks.reading import new_track, written
 
 AgentIds = Collection[Hashable] | Hashable | None
 
 
-class MultiAgentGetters(MultiAgentState):
+class MultiAgentGetters:
     """Getters and setters over all agents' tracks.
 
     Getters give a dict from agent to what it has; agents that have nothing there are left out. They share arguments:
@@ -37,7 +40,123 @@ class MultiAgentGetters(MultiAgentState):
     is a `fill`.
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "agents",
+        "env_t",
+        "env_t_started",
+        "id_",
+        "is_numpy",
+        "is_reset",
+        "is_terminated",
+        "is_truncated",
+        "lookback",
+    )
+
+    agents: Agents
+    id_: Any
+    env_t_started: int  # the env step of this chunk's first observations
+    env_t: int  # the env step at which it stops
+    lookback: int  # how many env steps before `env_t_started` are within reach
+    is_terminated: bool
+    is_truncated: bool
+    is_reset: bool
+    is_numpy: bool
+
+    # --- what there is -----------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.env_t - self.env_t_started
+
+    def env_steps(self) -> int:
+        """The number of env steps: `len(self)`."""
+        return self.env_t - self.env_t_started
+
+    def agent_steps(self) -> int:
+        """The number of completed steps of all agents together."""
+        return sum(len(line.episode) for line in self.agents.timelines.values())
+
+    @property
+    def is_done(self) -> bool:
+        """True when the episode terminated or was truncated; False for an ongoing or cut chunk."""
+        return self.is_terminated or self.is_truncated
+
+    @property
+    def is_finalized(self) -> bool:
+        """True once finalized by `to_numpy`."""
+        return self.is_numpy
+
+    @property
+    def agent_ids(self) -> set[Any]:
+        """The agents that were observed in this chunk or its lookback."""
+        return set(self.agents.timelines)
+
+    @property
+    def agent_episodes(self) -> dict[Any, SingleAgentEpisode]:
+        """Each agent's own episode, on its own clock; without a step that waits for its next observation."""
+        return {agent_id: line.episode for agent_id, line in self.agents.timelines.items()}
+
+    def has_agent(self, agent_id: Any) -> bool:
+        """True when the agent was observed in this chunk or its lookback."""
+        return agent_id in self.agents.timelines
+
+    def clocks(self, agent_id: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The env steps at which an agent's observations arrived, [L + T + 1], and at which it acted, [L + T].
+
+        The second has one more while the agent waits. `UnknownKey` for an agent that was not observed.
+        """
+        return self.agents.timeline(agent_id).clocks()
+
+    def env_steps_back(self, num_steps: int) -> int:
+        """How many env steps back the last `num_steps` complete steps, and the pending one, of every agent reach.
+
+        Cut with such a lookback, the successor has them all; agents that are done do not count.
+        """
+        return max((line.reach(num_steps, self.env_t) for line in self.agents.timelines.values()), default=0)
+
+    def get_agents_to_act(self) -> set[Any]:
+        """The agents that got an observation in the newest env step and are not done: they act next."""
+        return {agent_id for agent_id, _ in self.episodes_to_act()}
+
+    def episodes_to_act(self) -> list[tuple[Any, SingleAgentEpisode]]:
+        """The pairs of an agent that must act next and its episode."""
+        if self.is_done:
+            return []
+        now, lines = self.env_t, self.agents.timelines
+        return [(a, line.episode) for a, line in lines.items() if line.phase == RESTS and line.seen[-1] == now]
+
+    def get_agents_that_stepped(self) -> set[Any]:
+        """The agents that got an observation in the newest env step."""
+        now = self.env_t
+        return {agent_id for agent_id, line in self.agents.timelines.items() if line.seen[-1] == now}
+
+    def get_terminateds(self) -> dict[Any, bool]:
+        """Which agents terminated; `"__all__"` is the episode itself."""
+        return self.agents.flags("is_terminated") | {ALL: self.is_terminated}
+
+    def get_truncateds(self) -> dict[Any, bool]:
+        """Which agents were truncated; `"__all__"` is the episode itself."""
+        return self.agents.flags("is_truncated") | {ALL: self.is_truncated}
+
+    def get_returns(self, include_pending: bool = False) -> dict[Any, float]:
+        """Each agent's sum of rewards from step 0 of this chunk on.
+
+        Args:
+            include_pending: count rewards that belong to no complete step too: those of waiting agents, and those that
+                came before an agent's first observation or after its end.
+        """
+        agents = self.agents
+        returns = {agent_id: line.episode.get_return() for agent_id, line in agents.timelines.items()}
+        if include_pending:
+            waiting = [(a, line.reward) for a, line in agents.timelines.items() if line.reward is not None]
+            for agent_id, reward in [*waiting, *((agent_id, reward) for _, agent_id, reward in agents.rewards_apart)]:
+                returns[agent_id] = returns.get(agent_id, 0.0) + float(reward)
+        return returns
+
+    def get_return(self, include_pending: bool = False) -> float:
+        """The sum of all agents' rewards from step 0 of this chunk on; `include_pending` as in `get_returns`."""
+        return float(sum(self.get_returns(include_pending).values()))
+
+    # --- items -------------------------------------------------------------------------------------------------
 
     def get_observations(
         self,
@@ -55,7 +174,7 @@ class MultiAgentGetters(MultiAgentState):
             t = self.env_t + 1 + indices if indices < 0 and not neg_index_as_lookback else self.env_t_started + indices
             plain = fill is None and not one_hot_discrete and not return_list
             if plain and self.env_t_started - self.lookback <= t <= self.env_t:
-                return reading.newest_or_at(self._lines.items(), t)
+                return reading.newest_or_at(self.agents.timelines.items(), t)
         request = Request("observations", indices, env_steps, neg_index_as_lookback, fill, one_hot_discrete)
         return self._read(request, self._columns(reading.observations_of, agent_ids), 1, return_list)
 
@@ -75,14 +194,14 @@ class MultiAgentGetters(MultiAgentState):
         """
         request = Request("infos", indices, env_steps, neg_index_as_lookback, fill)
         columns = self._columns(reading.infos_of, agent_ids)
-        if self._loose_infos and env_steps:
+        if self.agents.loose_infos and env_steps:
             columns = self._with_loose_infos(dict(columns), agent_ids).items()
         return self._read(request, columns, 1, return_list)
 
     def _with_loose_infos(self, columns: dict[Any, Column | None], agent_ids: AgentIds) -> dict[Any, Column | None]:
         """The columns of infos, with those in their places that came without an observation."""
         loose: dict[Any, dict[int, Any]] = {}
-        for t, infos in self._loose_infos.items():
+        for t, infos in self.agents.loose_infos.items():
             for agent_id, info in infos.items():
                 loose.setdefault(agent_id, {})[t] = info
         wanted = loose.keys() if agent_ids is None else loose.keys() & set(_as_collection(agent_ids))
@@ -152,15 +271,15 @@ class MultiAgentGetters(MultiAgentState):
 
     def _extra_keys(self) -> list[str]:
         keys: dict[str, None] = {}
-        for line in self._lines.values():
+        for line in self.agents.timelines.values():
             keys.update(dict.fromkeys(line.episode.extra_model_outputs))
             keys.update(dict.fromkeys(line.extra or ()))
         return list(keys)
 
     def _columns(
-        self, column_of: Callable[[AgentTimeline], Column | None], agent_ids: AgentIds
+        self, column_of: Callable[[Timeline], Column | None], agent_ids: AgentIds
     ) -> Iterator[tuple[Any, Column | None]]:
-        lines = self._lines
+        lines = self.agents.timelines
         if agent_ids is None:
             return ((agent_id, column_of(line)) for agent_id, line in lines.items())
         return ((a, column_of(lines[a])) for a in _as_collection(agent_ids) if a in lines)
@@ -168,7 +287,9 @@ class MultiAgentGetters(MultiAgentState):
     def _read(self, request: Request, columns: Any, num_last: int, return_list: bool) -> Any:
         read = reading.per_env_step if return_list else reading.per_agent
         try:
-            return read(request, columns, (self.env_t_started, self.lookback), len(self) + num_last)
+            return read(
+                request, columns, (self.env_t_started, self.lookback), self.env_t - self.env_t_started + num_last
+            )
         except StepOutOfRange as error:
             raise StepOutOfRange(f"episode {self.id_}: {error}") from None
 
@@ -202,7 +323,7 @@ class MultiAgentGetters(MultiAgentState):
         name = f"extra_model_outputs[{key!r}]"
         tracks = {}
         for agent_id, data in new_data.items():
-            line = self._line(agent_id)
+            line = self.agents.timeline(agent_id)
             track = line.episode.extra_model_outputs.get(key)
             if track is None and line.phase == WAITS:
                 raise EpisodeStateError(
@@ -215,12 +336,12 @@ class MultiAgentGetters(MultiAgentState):
             else:
                 tracks[agent_id] = new_track(name, data, line.episode.rewards)
         for agent_id, track in tracks.items():
-            own = self._lines[agent_id].episode
+            own = self.agents.timelines[agent_id].episode
             own.extra_model_outputs = {**own.extra_model_outputs, key: track}
             own._grow = None
 
     def _write(self, name: str, new_data: Mapping[Any, Any], at_indices: Indices, neg: bool) -> None:
-        owners = {agent_id: self._line(agent_id).episode for agent_id in new_data}
+        owners = {agent_id: self.agents.timeline(agent_id).episode for agent_id in new_data}
         tracks = {a: written(getattr(own, name), name, new_data[a], at_indices, neg) for a, own in owners.items()}
         for agent_id, own in owners.items():
             setattr(own, name, tracks[agent_id])

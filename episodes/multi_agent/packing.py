@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from episodes.errors import InvalidArgument, TrackMismatch
+from episodes.multi_agent.agents import Agents
 from episodes.multi_agent.episode import MultiAgentEpisode
-from episodes.multi_agent.timeline import AgentTimeline
+from episodes.multi_agent.timeline import Timeline
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
@@ -25,21 +24,16 @@ __all__ = ["pack_agents", "unpack_agents"]
 
 KEY = "multi_agent"  # of `custom_data`
 
-_PENDING = ("phase", "action", "extra", "reward", "ended_at")
-_HEADER = {  # attribute -> argument of `_make`
-    "id_": "id_",
-    "env_t_started": "env_t_started",
-    "env_t": "env_t",
-    "lookback": "lookback",
-    "missing_final_observation": "missing_final_observation",
-    "is_terminated": "terminated",
-    "is_truncated": "truncated",
-    "custom_data": "custom_data",
-    "_modules": "modules",
-    "_loose_infos": "loose_infos",
-    "_apart": "apart",
-    "_departed": "departed",
-}
+_HEADER = (
+    "id_",
+    "env_t_started",
+    "env_t",
+    "lookback",
+    "missing_final_observation",
+    "is_terminated",
+    "is_truncated",
+    "custom_data",
+)
 
 
 def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
@@ -54,7 +48,7 @@ def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
     for index, episode in enumerate(episodes):
         if not episode.agent_ids:
             raise InvalidArgument(f"episode {episode.id_} has no agents, and cannot be packed; leave it out")
-        for place, line in enumerate(episode._lines.values()):
+        for place, line in enumerate(episode.agents.timelines.values()):
             own = _finished(line.episode)
             own.custom_data[KEY] = _record(episode, line, index, place)
             schema = _schema(own)
@@ -86,14 +80,12 @@ def unpack_agents(packs: Sequence[EpisodePack]) -> list[MultiAgentEpisode]:
     return [_episode_of(agents[whole]) for whole in sorted(agents, key=lambda whole: whole[0])]
 
 
-def _record(episode: MultiAgentEpisode, line: AgentTimeline, index: int, place: int) -> dict[str, Any]:
+def _record(episode: MultiAgentEpisode, line: Timeline, index: int, place: int) -> dict[str, Any]:
     """What is to be known of an agent beside its own episode; of the episode too, with the first agent."""
-    record = {name: getattr(line, name) for name in _PENDING}
-    record |= {"seen": np.array(line.seen, np.int64), "acted": np.array(line.acted, np.int64)}
-    record |= {"index": index, "place": place, "env_t_started": episode.env_t_started}
+    record = {**line.record(), "index": index, "place": place, "env_t_started": episode.env_t_started}
     if place == 0:
         header = {name: getattr(episode, name) for name in _HEADER}
-        record["episode"] = header | {"num_agents": len(episode._lines)}
+        record["episode"] = header | {"num_agents": len(episode.agents.timelines), "agents": episode.agents.record()}
     return record
 
 
@@ -127,28 +119,20 @@ def _schema(own: SingleAgentEpisode) -> Any:
 
 def _episode_of(agents: dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]) -> MultiAgentEpisode:
     example = next(iter(agents.values()))[0].multi_agent_episode_id
-    header = dict(agents[0][1]["episode"]) if 0 in agents else {"num_agents": None}
+    header: dict[str, Any] = dict(agents[0][1]["episode"]) if 0 in agents else {"num_agents": None}
     if header.pop("num_agents") != len(agents):
         raise TrackMismatch(f"multi-agent episode {example}: not all of its agents are in the packs; give all of them")
-    lines: dict[Any, AgentTimeline] = {}
+    lines: dict[Any, Timeline] = {}
     for place in sorted(agents):
         own, record = agents[place]
-        lines[own.agent_id] = line = AgentTimeline(own, _clock(record["seen"]), _clock(record["acted"]))
-        for name in _PENDING:
-            setattr(line, name, record[name])
-    attributes = {_HEADER[name]: value for name, value in header.items()}
+        lines[own.agent_id] = Timeline.of(own, record)
+    rest = header.pop("agents")
     spaces = {agent_id: line.episode.observation_space for agent_id, line in lines.items()}
     action_spaces = {agent_id: line.episode.action_space for agent_id, line in lines.items()}
-    return MultiAgentEpisode._make(
-        **attributes,
-        lines=lines,
+    return MultiAgentEpisode.of(
+        Agents.of(header["id_"], lines, rest),
+        **header,
         is_numpy=True,
         observation_space=spaces if any(space is not None for space in spaces.values()) else None,
         action_space=action_spaces if any(space is not None for space in action_spaces.values()) else None,
     )
-
-
-def _clock(times: Any) -> np.ndarray:
-    clock = np.array(times, np.int64)
-    clock.flags.writeable = False
-    return clock

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from episodes.errors import InvalidArgument, StepOutOfRange
 from episodes.multi_agent import clock
 from episodes.multi_agent.clock import MISSING
-from episodes.multi_agent.timeline import WAITS, AgentTimeline
+from episodes.multi_agent.timeline import WAITS, Timeline
 from episodes.tracks import ArrayTrack, ListTrack, indexing, nested, reading
 from episodes.tracks.filling import fill_like
 from episodes.tracks.indexing import Indices
@@ -41,36 +41,36 @@ class Column(NamedTuple):
         return len(self.times) - self.lookback - len(self.waiting)
 
 
-def observations_of(line: AgentTimeline) -> Column:
+def observations_of(line: Timeline) -> Column:
     """The agent's observations."""
     own = line.episode
     return Column(own.observations, line.seen, own.lookback, (), own.observation_space)
 
 
-def infos_of(line: AgentTimeline) -> Column:
+def infos_of(line: Timeline) -> Column:
     """The agent's infos."""
     own = line.episode
     return Column(own.infos, line.seen, own.lookback, (), None)
 
 
-def actions_of(line: AgentTimeline) -> Column:
+def actions_of(line: Timeline) -> Column:
     """The agent's actions, at the env steps at which it acted."""
     own = line.episode
     waiting = (line.action,) if line.phase == WAITS else ()
     return Column(own.actions, line.acted, own.lookback, waiting, own.action_space)
 
 
-def rewards_of(line: AgentTimeline) -> Column:
+def rewards_of(line: Timeline) -> Column:
     """The agent's rewards, at the env steps of the actions that they reward."""
     own = line.episode
     waiting = (0.0 if line.reward is None else line.reward,) if line.phase == WAITS else ()
     return Column(own.rewards, line.acted, own.lookback, waiting, None)
 
 
-def outputs_of(key: str) -> Callable[[AgentTimeline], Column | None]:
+def outputs_of(key: str) -> Callable[[Timeline], Column | None]:
     """A function that gives an agent's extra model output of that key; None when it has none."""
 
-    def column(line: AgentTimeline) -> Column | None:
+    def column(line: Timeline) -> Column | None:
         own = line.episode
         track = own.extra_model_outputs.get(key)
         waiting = (line.extra[key],) if line.phase == WAITS and line.extra and key in line.extra else ()
@@ -284,7 +284,7 @@ def _stacked(column: Column, items: list[Any]) -> Any:
     return stack_items(items, "track", 0, dtypes_of(column.space))
 
 
-def newest_or_at(lines: Iterable[tuple[Any, AgentTimeline]], t: int) -> dict[Any, Any]:
+def newest_or_at(lines: Iterable[tuple[Any, Timeline]], t: int) -> dict[Any, Any]:
     """The observations of one env step: what `per_agent` gives for one index, on the shortest way."""
     answers = {}
     for agent_id, line in lines:

@@ -1,4 +1,18 @@
-"""One agent's life in a multi-agent episode: its own episode, its clocks, and what it waits with."""
+"""`Timeline`: one agent's life in a multi-agent episode. Its own episode, its two clocks, and the step that waits.
+
+An agent that observes at the env steps 0, 2 and 4 and has acted on each, at env step 5:
+
+    env step            0     1     2     3     4     5 (now)
+    seen   [0, 2, 4]    o           o           o            its observations arrived
+    acted  [0, 2, 4]    a           a           a            it acted, each time on its newest observation
+    own steps           |---- 0 ----|---- 1 ----|-- pending
+
+A step goes from an observation to the next one. Complete steps are in `episode`, the agent's `SingleAgentEpisode`: here
+three observations, two actions and two rewards. The **pending** step, whose next observation has not arrived, lives in
+the timeline: its action in `action`, that action's extra model outputs in `extra`, and its env step as the last of
+`acted`, which then has one entry more than the episode has actions. `reward` is what came since the newest observation.
+`Timeline.complete` moves all four into the episode.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +22,18 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from episodes.errors import ChunkMismatch, InvalidArgument, ShapeMismatch, TrackMismatch
 from episodes.multi_agent import clock
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks import ListTrack
+from episodes.tracks import ListTrack, reading
+from episodes.tracks.infos.kinds import same_info
+from episodes.tracks.nested import equal
 
 RESTS: Final = "rests"  # it has an observation and has not acted on it
 WAITS: Final = "waits"  # it has acted and waits for its next observation
 ENDED: Final = "ended"  # it terminated or was truncated
 
+NOTHING: Final[Mapping[Any, Any]] = {}
 
 Clock = Sequence[int] | np.ndarray
 _CLOCKS = (array, np.ndarray)  # a clock that grows, a finished one
@@ -30,12 +48,18 @@ class Chunk(NamedTuple):
     is_last: bool  # True when the chunk reaches the episode's newest env step
 
 
-class AgentTimeline:
-    """An agent's episode, and the env steps at which its observations arrived and at which it acted.
+class Pending(NamedTuple):
+    """What an agent has beyond its newest observation."""
 
-    While the agent waits, `action` and `extra` hold its pending step, and `acted` one entry more than the episode has
-    actions. `reward` is the sum of the rewards since its last observation, None when there was none.
-    """
+    phase: str
+    action: Any
+    extra: Mapping[str, Any] | None
+    reward: Any
+    acted_at: int | None  # the env step of the action; None while it rests
+
+
+class Timeline:
+    """An agent's own episode, the env steps of its observations and actions, and its pending step."""
 
     __slots__ = ("acted", "action", "ended_at", "episode", "extra", "phase", "reward", "seen")
 
@@ -44,29 +68,131 @@ class AgentTimeline:
         self.seen: Any = seen if type(seen) in _CLOCKS else array("q", seen)  # [L + T + 1] env steps
         self.acted: Any = acted if type(acted) in _CLOCKS else array("q", acted)  # [L + T (+ 1 while it waits)]
         self.phase: str = ENDED if episode.is_terminated or episode.is_truncated else RESTS
-        self.action: Any = None
-        self.extra: Mapping[str, Any] | None = None
-        self.reward: Any = None
+        self.action: Any = None  # of the pending step
+        self.extra: Mapping[str, Any] | None = None  # of the pending step
+        self.reward: Any = None  # the sum since the newest observation; None when there was none
         self.ended_at: Any = None  # the env step at which it ended
+
+    # --- what may happen: nothing is written here --------------------------------------------------------------
+
+    def check_action(self, outputs: Mapping[str, Any] | None, env_t: int) -> None:
+        """Raise unless it may act at an env step, with the extra model outputs that its steps have had so far."""
+        if self.phase != RESTS:
+            raise self._cannot_act(env_t)
+        known = self.episode.extra_model_outputs
+        if outputs or known:
+            outputs = outputs or NOTHING
+            if known.keys() != outputs.keys() and (known or self.episode.rewards.total):
+                raise TrackMismatch(
+                    f"{self._at(env_t, 'acts')} with the extra model outputs {list(outputs)}, its steps so far have "
+                    f"{list(known)}; every step of an agent has the same"
+                )
+
+    def check_step(self, observation: Any, acts: bool, is_rewarded: bool, outputs: Any, env_t: int) -> None:
+        """Raise unless an observation that arrives at an env step completes a step that has a reward.
+
+        Args:
+            acts: it acts in the same env step, with these extra model outputs.
+            is_rewarded: it gets a reward in the same env step.
+        """
+        own = self.episode
+        if acts:
+            if self.phase != RESTS or outputs or own.extra_model_outputs:
+                self.check_action(outputs, env_t - 1)
+        elif self.phase != WAITS:
+            raise self._cannot_observe(env_t)
+        if not is_rewarded and self.reward is None:
+            raise InvalidArgument(
+                f"{self._place(env_t)}: no reward came since it acted, though its next observation is here; "
+                "give a reward (0.0 counts)"
+            )
+        shape = own._item_shape
+        if shape is None:
+            shape = own._item_shape = reading.shape_of(own.observations.get(-1))
+        if getattr(observation, "shape", None) != shape and reading.shape_of(observation) != shape:
+            raise ShapeMismatch(
+                f"{self._place(env_t)}: its observation has shape {reading.shape_of(observation)}, those before "
+                f"it have {shape}; all observations of an agent have one shape"
+            )
+
+    def _place(self, env_t: int) -> str:
+        """Whose timeline it is, for errors."""
+        own = self.episode
+        return place_of(own.multi_agent_episode_id, own.agent_id, env_t)
+
+    def _at(self, env_t: int, does: str) -> str:
+        own = self.episode
+        return f"episode {own.multi_agent_episode_id}: agent {own.agent_id!r} {does} at env step {env_t}"
+
+    def _cannot_act(self, env_t: int) -> InvalidArgument:
+        place = self._at(env_t, "cannot act")
+        if self.phase == ENDED:
+            return InvalidArgument(done_since(place, self.ended_at))
+        return InvalidArgument(f"{place}: it acted at env step {self.acted[-1]} and still waits for an observation")
+
+    def _cannot_observe(self, env_t: int) -> InvalidArgument:
+        if self.phase == ENDED:
+            return InvalidArgument(after_end(self._place(env_t), self.ended_at))
+        return InvalidArgument(
+            f"{self._place(env_t)}: an observation, though it has not acted on that of env step {self.seen[-1]}; "
+            "give its action first, or leave the observation out while it rests"
+        )
+
+    # --- growing -----------------------------------------------------------------------------------------------
 
     def wait_with(self, action: Any, extra: Mapping[str, Any] | None, env_t: int) -> None:
         """Keep the action taken at an env step until the next observation comes."""
         self.action, self.extra, self.phase = action, extra, WAITS
         self.acted.append(env_t)
 
-    def end(self, terminated: bool, truncated: bool, env_t: int) -> None:
-        """The agent is done at an env step."""
-        episode = self.episode
+    def add_reward(self, reward: Any) -> None:
+        """Add to what came since the newest observation."""
+        self.reward = reward if self.reward is None else self.reward + reward
+
+    def complete(
+        self, observation: Any, action: Any, reward: Any, info: dict[str, Any], extra: Any, env_t: int
+    ) -> None:
+        """Add the step that an observation completes: the pending one, else that of an action of the env step before.
+
+        Args:
+            action: taken at the env step before; not looked at while one is pending. Likewise `extra`.
+            reward: of this env step, None for none; what came before is added.
+        """
+        own = self.episode
+        add_observation, add_action, add_reward, add_info, tracks = own._grow or own._growing("add_env_step")
+        if self.phase == WAITS:
+            action, extra = self.action, self.extra
+            self.phase, self.action, self.extra = RESTS, None, None
+        else:
+            self.acted.append(env_t - 1)
+        if self.reward is not None:
+            reward = self.reward if reward is None else self.reward + reward
+            self.reward = None
+        if extra:
+            for key, append in tracks or own._start_extra(extra):
+                append(extra[key])
+        add_observation(observation)
+        add_action(action)
+        add_reward(reward)
+        add_info(info)
+        self.seen.append(env_t)
+
+    def end(self, terminated: bool, truncated: bool, env_t: int) -> Any:
+        """It is done at an env step; gives the reward that came after its newest observation, None for none."""
+        episode, reward = self.episode, self.reward
         episode.is_terminated, episode.is_truncated, episode._grow = terminated, truncated, None
         episode._stop_clock()
-        self.phase, self.ended_at = ENDED, env_t
+        self.phase, self.ended_at, self.reward = ENDED, env_t, None
+        return reward
 
     def to_numpy(self) -> None:
         """Finalize the agent's episode and its clocks."""
         self.episode.to_numpy()
         self.seen, self.acted = _finished(self.seen), _finished(self.acted)
 
-    def chunk(self, chunk: Chunk) -> AgentTimeline | None:
+    # --- windows, and what waits at their borders --------------------------------------------------------------
+
+    def window(self, chunk: Chunk) -> Timeline | None:
         """The agent's part of a range of env steps; None when it has none there. Views where it is finished."""
         first, zero, last = clock.chunk_rows(self.seen, self.acted, (chunk.begin, chunk.end), chunk.lookback)
         if last == clock.MISSING or (self.ended_at is not None and self.is_gone(chunk)):
@@ -87,11 +213,11 @@ class AgentTimeline:
         )
         part._item_shape = episode._item_shape
         waits = chunk.is_last and self.phase == WAITS
-        piece = AgentTimeline(part, self.seen[first : last + 1], self.acted[first : last + waits])
+        piece = Timeline(part, self.seen[first : last + 1], self.acted[first : last + waits])
         if ends:
             piece.ended_at = self.ended_at
         elif chunk.is_last:
-            piece.take_pending(self)
+            piece.phase, piece.action, piece.extra, piece.reward = self.phase, self.action, self.extra, self.reward
         return piece
 
     def is_gone(self, chunk: Chunk) -> bool:
@@ -100,7 +226,7 @@ class AgentTimeline:
             self.ended_at is not None and self.ended_at <= chunk.begin and self.seen[-1] < chunk.begin - chunk.lookback
         )
 
-    def thawed(self) -> AgentTimeline:
+    def as_growing(self) -> Timeline:
         """This timeline where it grows; a copy with lists where it is finished."""
         own = self.episode
         if not own.is_numpy:
@@ -118,47 +244,125 @@ class AgentTimeline:
             truncated=own.is_truncated,
         )
         episode._item_shape = own._item_shape
-        timeline = AgentTimeline(episode, self.seen.tolist(), self.acted.tolist())
-        timeline.ended_at = self.ended_at
-        timeline.take_pending(self)
+        timeline = Timeline(episode, self.seen.tolist(), self.acted.tolist())
+        timeline.phase, timeline.ended_at = self.phase, self.ended_at
+        timeline.action, timeline.extra, timeline.reward = self.action, self.extra, self.reward
         return timeline
 
-    def take_pending(self, other: AgentTimeline) -> None:
-        """Wait with what the other waits with; `acted` is left as it is."""
-        self.phase, self.action, self.extra, self.reward = other.phase, other.action, other.extra, other.reward
-
-    def drop_pending(self) -> None:
-        """Forget what it waits with: it belongs to the next chunk."""
-        if self.phase == WAITS:
+    def give_up(self) -> Pending:
+        """What it has beyond its newest observation, which it forgets: it belongs to the next chunk."""
+        acted_at = int(self.acted[-1]) if self.phase == WAITS else None
+        pending = Pending(self.phase, self.action, self.extra, self.reward, acted_at)
+        if acted_at is not None:
             self.acted = self.acted[:-1]
             self.phase = RESTS
         self.action = self.extra = self.reward = None
+        return pending
 
-    def append(self, later: AgentTimeline) -> None:
-        """Go on with the timeline of the next chunk, whose lookback is dropped."""
+    def take_back(self, pending: Pending) -> None:
+        """Undo `give_up`."""
+        self.phase, self.action, self.extra, self.reward, acted_at = pending
+        if acted_at is not None:
+            self.acted = _joined(self.acted, [acted_at])
+
+    def check_follows(self, later: Timeline | None, env_t: int) -> None:
+        """Raise unless a timeline of the chunk that begins at an env step goes on where this one stops."""
+        own = self.episode
+        if self.phase == ENDED:
+            return
+        if later is None:
+            raise ChunkMismatch(f"{self._at(env_t, 'goes on')}, and the chunk that begins there does not know it")
+        own._check_follows(later.episode)
+        own._joined_extra(later.episode.extra_model_outputs, len(later.episode))
+
+    def append(self, later: Timeline) -> None:
+        """Go on with the timeline of the next chunk, whose lookback is dropped; what waited is the next chunk's."""
+        if self.phase == ENDED:
+            return
         lookback = later.episode.lookback
-        self.drop_pending()
+        self.give_up()
         self.episode.concat_episode(later.episode)
         self.episode._item_shape = self.episode._item_shape or later.episode._item_shape
         self.seen = _joined(self.seen, later.seen[lookback + 1 :])
         self.acted = _joined(self.acted, later.acted[lookback:])
-        self.take_pending(later)
-        self.ended_at = later.ended_at
+        self.phase, self.ended_at = later.phase, later.ended_at
+        self.action, self.extra, self.reward = later.action, later.extra, later.reward
+
+    # --- state -------------------------------------------------------------------------------------------------
+
+    def reach(self, num_steps: int, env_t: int) -> int:
+        """How many env steps before `env_t` its last `num_steps` complete steps and its pending one began."""
+        if not num_steps or self.phase == ENDED or not len(self.acted):
+            return 0
+        return env_t - self.acted[max(self.episode.actions.total - num_steps, 0)]
+
+    def validate(self) -> None:
+        """Raise `TrackMismatch` unless tracks and clocks go together."""
+        own = self.episode
+        own.validate()
+        if len(self.seen) != own.observations.total or len(self.acted) - own.actions.total not in (0, 1):
+            raise TrackMismatch(
+                f"episode {own.multi_agent_episode_id}: agent {own.agent_id!r} has {own.observations.total} "
+                f"observations and {own.actions.total} actions, its clocks {len(self.seen)} and {len(self.acted)} "
+                "env steps"
+            )
+
+    def clocks(self) -> tuple[np.ndarray, np.ndarray]:
+        """Copies of `seen` and `acted`."""
+        return np.array(self.seen, np.int64), np.array(self.acted, np.int64)
+
+    def record(self) -> dict[str, Any]:
+        """All but the agent's own episode, as plain values and arrays; what waits is not copied."""
+        seen, acted = self.clocks()
+        waiting = {"action": self.action, "extra": self.extra, "reward": self.reward}
+        return {"seen": seen, "acted": acted, "phase": self.phase, "ended_at": self.ended_at, **waiting}
+
+    @classmethod
+    def of(cls, episode: SingleAgentEpisode, record: Mapping[str, Any]) -> Timeline:
+        """The timeline of an agent's own episode and a `record`."""
+        seen, acted = np.array(record["seen"], np.int64), np.array(record["acted"], np.int64)
+        done = episode.is_numpy
+        line = cls(episode, _finished(seen) if done else seen.tolist(), _finished(acted) if done else acted.tolist())
+        line.phase, line.ended_at = record["phase"], record["ended_at"]
+        line.action, line.extra, line.reward = record["action"], record["extra"], record["reward"]
+        return line
+
+    def equals(self, other: Timeline) -> bool:
+        """True when both are the same: clocks, phase, ending, episode and pending step."""
+        return (
+            list(self.seen) == list(other.seen)
+            and list(self.acted) == list(other.acted)
+            and (self.phase, self.ended_at) == (other.phase, other.ended_at)
+            and self.episode.equals(other.episode)
+            and equal((self.action, self.reward), (other.action, other.reward))
+            and same_info(self.extra, other.extra)
+        )
+
+
+def place_of(episode_id: Any, agent_id: Any, env_t: int) -> str:
+    """An agent at an env step, for errors."""
+    return f"episode {episode_id}: agent {agent_id!r} at env step {env_t}"
+
+
+def done_since(place: str, env_t: int) -> str:
+    """What is wrong with an action after the end."""
+    return f"{place}: it is done since env step {env_t}; leave its action out"
+
+
+def after_end(place: str, env_t: int) -> str:
+    """What is wrong with an observation after the end."""
+    return f"{place}: an observation after its end (env step {env_t})"
 
 
 def _finished(times: Any) -> np.ndarray:
     """The clock as a read-only array."""
-    if type(times) is np.ndarray:
-        return times
-    finished = np.array(times, np.int64)
+    finished = times if type(times) is np.ndarray else np.array(times, np.int64)
     finished.flags.writeable = False
     return finished
 
 
 def _joined(times: Any, later: Any) -> Any:
     if type(times) is np.ndarray:
-        joined = np.concatenate([times, later])
-        joined.flags.writeable = False
-        return joined
+        return _finished(np.concatenate([times, later]))
     times.extend(array("q", later))
     return times

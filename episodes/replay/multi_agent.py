@@ -237,6 +237,6 @@ class MultiAgentEpisodeReplayBuffer:
 
 def _acting_steps(episode: MultiAgentEpisode, agent_id: Hashable) -> np.ndarray:
     """The env steps [k] at which the agent took the actions of its k completed steps in this chunk."""
-    line = episode._line(agent_id)
+    line = episode.agents.timeline(agent_id)
     lookback = line.episode.lookback
     return np.asarray(line.acted, np.int64)[lookback : lookback + len(line.episode)]

@@ -201,8 +201,42 @@ def test_a_chunk_that_was_cut_grows_no_more():
     chunk.cut()
     with pytest.raises(EpisodeStateError, match="go on with the successor"):
         chunk.add_env_step({"a": 4}, {"b": 13}, {"b": 4.0})
-    with pytest.raises(EpisodeStateError, match="after the cut"):
-        chunk.cut()
+
+
+@pytest.mark.parametrize("finish", [False, True])
+def test_a_chunk_that_is_cut_twice_gives_the_same_successor_twice(finish):
+    chunk = turn_based(3).to_numpy() if finish else turn_based(3)
+    first, second = chunk.cut(2), chunk.cut(2)
+    assert first.equals(second)
+    assert plain(first.get_actions(-1)) == plain(second.get_actions(-1)) == {"a": 12}
+    assert plain(chunk.get_actions(-1)) == {}
+    assert chunk.get_return(include_pending=True) + first.get_return(include_pending=True) == 3.75
+    restored = MultiAgentEpisode.from_state(chunk.get_state())
+    assert restored.cut(2).equals(first)
+    for step in (({"a": 4}, {"b": 13}, {"b": 4.0}), ({"b": 5}, {"a": 14}, {"a": 8.0})):
+        second.add_env_step(*step)
+    chunk.concat_episode(second)
+    assert chunk.to_numpy().equals(turn_based(5).to_numpy())
+
+
+def test_a_pickled_chunk_takes_over_the_mapping_of_the_one_that_is_joined_to_it():
+    chunk = MultiAgentEpisode("e", agent_to_module_mapping_fn=lambda agent, episode: f"module of {agent}")
+    chunk.add_env_reset(observations={"a": 0})
+    successor = chunk.cut()
+    joined = pickle.loads(pickle.dumps(chunk))
+    joined.concat_episode(successor)
+    joined.add_env_step({"a": 1, "b": 1}, {"a": 0}, {"a": 1.0})
+    assert joined.agent_episodes["b"].module_id == joined.module_for("b") == "module of b"
+
+
+def test_an_episode_that_is_cut_before_its_reset_goes_on_with_one_that_is_not_reset():
+    episode = MultiAgentEpisode("e", agent_to_module_mapping_fn=lambda agent, episode: "m", env_t_started=3)
+    successor = episode.cut(2)
+    assert (successor.id_, successor.is_reset, len(successor), successor.env_t) == ("e", False, 0, 3)
+    successor.add_env_reset(observations={"a": 0})
+    successor.add_env_step({"a": 1}, {"a": 1}, {"a": 1.0})
+    assert successor.module_for("a") == "m"
+    assert not episode.is_reset
 
 
 def test_reading_by_env_step_in_a_continued_chunk_drops_nothing():
@@ -245,7 +279,7 @@ def test_every_range_of_a_turn_based_game_can_be_sliced_with_ids_infos_and_pendi
         for stop in range(start, 6):
             episode = turn_based()
             episode.custom_data["k"] = 1
-            episode._loose_infos = {t: {"__common__": {"t": t}} for t in range(6)}
+            episode.agents.loose_infos = {t: {"__common__": {"t": t}} for t in range(6)}
             whole = episode.to_numpy() if finish else episode
             part = whole[start:stop]
             assert (part.id_, part.custom_data, len(part)) == ("game", {"k": 1}, stop - start)
@@ -297,12 +331,12 @@ def test_adding_costs_the_agents_that_do_something_not_the_length_and_not_the_ot
         episode = MultiAgentEpisode()
         agents = [f"agent {i}" for i in range(num_agents)]
         episode.add_env_reset(observations=dict.fromkeys(agents, 0))
-        episode._lines = Counted(episode._lines)
+        episode.agents.timelines = Counted(episode.agents.timelines)
         for t in range(num_steps):
             Counted.reads = 0
             episode.add_env_step({"agent 0": t}, {"agent 0": t}, {"agent 0": 1.0})
         reads.append(Counted.reads)
-        assert len(episode._lines["agent 1"].seen) == 1
+        assert len(episode.agents.timelines["agent 1"].seen) == 1
     assert len(set(reads)) == 1
 
 

@@ -1,0 +1,356 @@
+"""`Agents`: all timelines of a multi-agent chunk, and what belongs to none of them.
+
+An env step touches it in two passes, each O(agents that did something): `check_step` raises before anything is written,
+`keep_infos`, `keep_rewards` and `complete` write, and `Timeline.wait_with`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Final, NamedTuple
+
+from episodes.errors import ChunkMismatch, InvalidArgument, UnknownKey
+from episodes.multi_agent.timeline import (
+    ENDED,
+    NOTHING,
+    WAITS,
+    Chunk,
+    Pending,
+    Timeline,
+    after_end,
+    done_since,
+    place_of,
+)
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.infos.kinds import same_info
+
+COMMON: Final = "__common__"  # the key of infos that belong to no agent
+ALL: Final = "__all__"  # the key of the episode's own ending
+
+ByAgent = Mapping[Any, Any]  # agent -> value
+Flags = Mapping[Any, bool]
+Endings = dict[Any, tuple[bool, bool]]  # agent -> terminated, truncated
+
+
+class Departure(NamedTuple):
+    """The ending of an agent of which nothing else is within reach."""
+
+    is_terminated: bool
+    is_truncated: bool
+    env_t: int
+
+
+class Agents:
+    """The agents of one chunk: a `Timeline` of each that was observed, and what belongs to no timeline."""
+
+    __slots__ = ("departed", "episode_id", "loose_infos", "modules", "passed_on", "rewards_apart", "timelines")
+
+    def __init__(
+        self,
+        episode_id: Any,
+        timelines: dict[Any, Timeline] | None = None,
+        *,
+        modules: ByAgent | None = None,
+        departed: Mapping[Any, Departure] | None = None,
+        loose_infos: Mapping[int, ByAgent] | None = None,
+        rewards_apart: Iterable[tuple[int, Any, Any]] = (),
+        passed_on: Mapping[Any, Pending] | None = None,
+    ) -> None:
+        self.episode_id = episode_id
+        self.timelines = {} if timelines is None else timelines  # of agents that were observed
+        self.modules = dict(modules or NOTHING)  # agent -> module, as far as it was asked for
+        self.departed = dict(departed or NOTHING)  # agents that ended and left no data
+        self.loose_infos = dict(loose_infos or NOTHING)  # env step -> agent -> info that came without an observation
+        self.rewards_apart = list(
+            rewards_apart
+        )  # (env step, agent, reward) before its first observation, after its end
+        self.passed_on = passed_on  # what waited at the cut, and is the successor's; None while nothing was cut
+
+    def timeline(self, agent_id: Any) -> Timeline:
+        """The agent's timeline; `UnknownKey` when it was not observed."""
+        line = self.timelines.get(agent_id)
+        if line is None:
+            raise UnknownKey(f"episode {self.episode_id}: no agent {agent_id!r}; there are {list(self.timelines)}")
+        return line
+
+    def has_ended(self, agent_id: Any) -> bool:
+        """True when the agent terminated or was truncated."""
+        line = self.timelines.get(agent_id)
+        return agent_id in self.departed if line is None else line.phase == ENDED
+
+    # --- what may happen: nothing is written here --------------------------------------------------------------
+
+    def check_step(
+        self, observations: ByAgent, actions: ByAgent, rewards: ByAgent, extra: ByAgent, env_t: int
+    ) -> Sequence[Any]:
+        """The agents that act in an env step and then wait; nothing is written.
+
+        Raises:
+            InvalidArgument: for an agent that may not act, an observation that completes no step, a missing reward.
+            TrackMismatch: for other extra model outputs than before.
+            ShapeMismatch: for an observation of another shape than before.
+        """
+        timelines = self.timelines
+        for agent_id, observation in observations.items():
+            line = timelines.get(agent_id)
+            if line is not None:
+                acts, is_rewarded = agent_id in actions, agent_id in rewards
+                line.check_step(observation, acts, is_rewarded, extra.get(agent_id), env_t)
+            elif agent_id in actions:
+                raise self._cannot_act(agent_id, env_t - 1)
+            elif agent_id in self.departed:
+                raise InvalidArgument(after_end(self._place(agent_id, env_t), self.departed[agent_id].env_t))
+        if extra and not extra.keys() <= actions.keys():
+            raise self._idle(next(agent_id for agent_id in extra if agent_id not in actions), env_t)
+        if actions.keys() <= observations.keys():
+            return ()
+        waiting = []
+        for agent_id in actions:
+            if agent_id not in observations:
+                line = timelines.get(agent_id)
+                if line is None:
+                    raise self._cannot_act(agent_id, env_t - 1)
+                line.check_action(extra.get(agent_id), env_t - 1)
+                waiting.append(agent_id)
+        return waiting
+
+    def endings(self, observations: ByAgent, terminateds: Flags, truncateds: Flags, env_t: int) -> Endings:
+        """The agents that end in an env step: those flagged, and all others too when `"__all__"` is."""
+        over = bool(terminateds.get(ALL)), bool(truncateds.get(ALL))
+        endings: Endings = {}
+        for agent_id in {**terminateds, **truncateds}:
+            ending = bool(terminateds.get(agent_id)), bool(truncateds.get(agent_id))
+            if any(ending) and agent_id != ALL and not self.has_ended(agent_id):
+                endings[agent_id] = ending
+        if any(over):
+            for agent_id in {**self.timelines, **observations}:
+                if agent_id not in endings and not self.has_ended(agent_id):
+                    self._check_agrees(agent_id, terminateds if over[0] else truncateds, env_t)
+                    endings[agent_id] = over
+        return endings
+
+    def repeated(
+        self, observations: ByAgent, actions: ByAgent, endings: Endings, env_t: int, *, may_repeat: bool
+    ) -> ByAgent:
+        """The observations, and the last one again of each agent that ends in the middle of a step without a new one.
+
+        Args:
+            may_repeat: False raises where such an agent is truncated.
+        """
+        repeated = {}
+        for agent_id, (terminated, _) in endings.items():
+            line = self.timelines.get(agent_id)
+            if line is None or agent_id in observations or (line.phase != WAITS and agent_id not in actions):
+                continue
+            if not terminated and not may_repeat:
+                raise InvalidArgument(
+                    f"{self._place(agent_id, env_t)}: it is truncated without a last observation, which its value is "
+                    'bootstrapped from; give it, or make the episode with missing_final_observation="repeat"'
+                )
+            repeated[agent_id] = line.episode.observations.get(-1)
+        return {**observations, **repeated} if repeated else observations
+
+    def _check_agrees(self, agent_id: Any, flags: Flags, env_t: int) -> None:
+        if not flags.get(agent_id, True):
+            raise InvalidArgument(
+                f'{self._place(agent_id, env_t)}: the flags disagree: "__all__" is done and this agent is not; leave '
+                "the agent out, or say how it ended"
+            )
+
+    def _place(self, agent_id: Any, env_t: int) -> str:
+        return place_of(self.episode_id, agent_id, env_t)
+
+    def _idle(self, agent_id: Any, env_t: int) -> InvalidArgument:
+        return InvalidArgument(
+            f"{self._place(agent_id, env_t)}: extra model outputs for an agent that does not act; give them with its "
+            "action"
+        )
+
+    def _cannot_act(self, agent_id: Any, env_t: int) -> InvalidArgument:
+        place = f"episode {self.episode_id}: agent {agent_id!r} cannot act at env step {env_t}"
+        if agent_id in self.departed:
+            return InvalidArgument(done_since(place, self.departed[agent_id].env_t))
+        return InvalidArgument(f"{place}: it has had no observation; there are {list(self.timelines)}")
+
+    # --- growing -----------------------------------------------------------------------------------------------
+
+    def keep_infos(self, observations: ByAgent, infos: ByAgent, env_t: int) -> None:
+        """Keep the infos of an env step that come without an observation of their agent, or of no agent."""
+        loose = {agent_id: info for agent_id, info in infos.items() if info and agent_id not in observations}
+        if loose:
+            self.loose_infos[env_t] = loose
+
+    def keep_rewards(self, observations: ByAgent, rewards: ByAgent, env_t: int) -> None:
+        """Keep the rewards of an env step whose agents get no observation."""
+        if rewards.keys() <= observations.keys():
+            return
+        timelines = self.timelines
+        for agent_id, reward in rewards.items():
+            if agent_id not in observations:
+                line = timelines.get(agent_id)
+                if line is None or line.phase == ENDED:
+                    self.rewards_apart.append((env_t, agent_id, reward))
+                else:
+                    line.add_reward(reward)
+
+    def complete(
+        self, observations: ByAgent, actions: ByAgent, rewards: ByAgent, infos: ByAgent, extra: ByAgent, env_t: int
+    ) -> list[Any]:
+        """Complete the step of every agent observed at an env step; gives the agents that are observed first."""
+        timelines, newcomers = self.timelines, []
+        for agent_id, observation in observations.items():
+            line = timelines.get(agent_id)
+            if line is None:
+                newcomers.append(agent_id)
+                continue
+            action, reward, info = actions.get(agent_id), rewards.get(agent_id), infos.get(agent_id) or {}
+            line.complete(observation, action, reward, info, extra.get(agent_id), env_t)
+        return newcomers
+
+    def enter(self, own: SingleAgentEpisode, env_t: int, reward: Any = None) -> None:
+        """Let in an agent whose own episode has been reset; a reward that came with its first observation is apart."""
+        self.timelines[own.agent_id] = Timeline(own, [env_t])
+        if reward is not None:
+            self.rewards_apart.append((env_t, own.agent_id, reward))
+
+    def end(self, endings: Endings, env_t: int) -> None:
+        """These agents are done at an env step."""
+        for agent_id, ending in endings.items():
+            line = self.timelines.get(agent_id)
+            if line is None:
+                self.departed[agent_id] = Departure(*ending, env_t)
+                continue
+            reward = line.end(*ending, env_t)
+            if reward is not None:
+                self.rewards_apart.append((env_t, agent_id, reward))
+
+    def all_ended(self) -> bool:
+        """True when every agent that was observed is done."""
+        return all(line.phase == ENDED for line in self.timelines.values())
+
+    def all_terminated(self) -> bool:
+        """True when every agent terminated."""
+        return all(self.flags("is_terminated").values())
+
+    def flags(self, name: str) -> dict[Any, bool]:
+        """Of each agent whether it `"is_terminated"`, or `"is_truncated"`."""
+        departed = {agent_id: getattr(departure, name) for agent_id, departure in self.departed.items()}
+        return departed | {agent_id: getattr(line.episode, name) for agent_id, line in self.timelines.items()}
+
+    def to_numpy(self) -> None:
+        """Finalize every timeline."""
+        for line in self.timelines.values():
+            line.to_numpy()
+
+    # --- windows, and what waits at their borders --------------------------------------------------------------
+
+    def window(self, chunk: Chunk) -> Agents:
+        """The agents' parts of a range of env steps. O(agents); views where they are finished."""
+        begin, end, lookback, _ = chunk
+        departed = {a: departure for a, departure in self.departed.items() if departure.env_t <= end}
+        lines = {}
+        for agent_id, line in self.timelines.items():
+            part = line.window(chunk)
+            if part is not None:
+                lines[agent_id] = part
+            elif line.is_gone(chunk):
+                departed[agent_id] = Departure(line.episode.is_terminated, line.episode.is_truncated, line.ended_at)
+        infos = self.loose_infos
+        return Agents(
+            self.episode_id,
+            lines,
+            modules=self.modules,
+            departed=departed,
+            loose_infos={t: infos[t] for t in infos if begin - lookback <= t <= end} if infos else None,
+            rewards_apart=[entry for entry in self.rewards_apart if begin < entry[0] <= end],
+        )
+
+    def cut(self, env_t: int, lookback: int) -> Agents:
+        """The agents of the chunk that goes on after an env step, the newest one, with what waits in this one."""
+        for agent_id, pending in (self.passed_on or NOTHING).items():
+            self.timelines[agent_id].take_back(pending)
+        later = self.window(Chunk(env_t, env_t, lookback, True))
+        later.timelines = {agent_id: line.as_growing() for agent_id, line in later.timelines.items()}
+        self.passed_on = {a: line.give_up() for a, line in self.timelines.items() if line.phase != ENDED}
+        return later
+
+    def check_follows(self, later: Agents, env_t: int) -> None:
+        """Raise unless the agents of the chunk that begins at an env step go on where these stop."""
+        for agent_id, line in self.timelines.items():
+            line.check_follows(later.timelines.get(agent_id), env_t)
+        for agent_id, line in later.timelines.items():
+            if agent_id not in self.timelines and agent_id not in self.departed and line.seen[0] <= env_t:
+                raise ChunkMismatch(
+                    f"episode {self.episode_id}: agent {agent_id!r} of the chunk was there at env step {env_t}, and "
+                    "this chunk does not know it"
+                )
+
+    def append(self, later: Agents, chunk: Chunk, *, is_numpy: bool) -> None:
+        """Go on with the agents of the next chunk, which has the env steps of `chunk`; its lookback is dropped."""
+        for agent_id, theirs in later.timelines.items():
+            line = self.timelines.get(agent_id)
+            if line is not None:
+                line.append(theirs)
+                continue
+            entered = theirs.window(chunk)
+            if entered is not None:
+                self.timelines[agent_id] = entered if is_numpy else entered.as_growing()
+        self.rewards_apart += later.rewards_apart
+        self.loose_infos |= later.loose_infos
+        self.departed |= {a: departure for a, departure in later.departed.items() if a not in self.timelines}
+        self.modules |= later.modules
+        self.passed_on = later.passed_on
+
+    # --- state -------------------------------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        """Raise `TrackMismatch` unless every agent's tracks and clocks go together."""
+        for line in self.timelines.values():
+            line.validate()
+
+    def record(self) -> dict[str, Any]:
+        """What belongs to no timeline, as plain values; not copied."""
+        departed = {agent_id: tuple(departure) for agent_id, departure in self.departed.items()}
+        rest = {"modules": self.modules, "loose_infos": self.loose_infos, "rewards_apart": self.rewards_apart}
+        return {"departed": departed, **rest}
+
+    @classmethod
+    def of(cls, episode_id: Any, timelines: dict[Any, Timeline], record: Mapping[str, Any]) -> Agents:
+        """The agents of timelines and a `record`."""
+        rest = dict(record)
+        departed = {agent_id: Departure(*departure) for agent_id, departure in rest.pop("departed").items()}
+        return cls(episode_id, timelines, departed=departed, **rest)
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything, as plain values and arrays; it shares no memory with the agents."""
+        episodes = {agent_id: line.episode.get_state() for agent_id, line in self.timelines.items()}
+        lines = {a: {"episode": episodes[a], **deepcopy(line.record())} for a, line in self.timelines.items()}
+        passed_on = None if self.passed_on is None else {a: tuple(p) for a, p in self.passed_on.items()}
+        return {"agents": lines, **deepcopy({"passed_on": passed_on, **self.record()})}
+
+    @classmethod
+    def from_state(cls, episode_id: Any, state: Mapping[str, Any]) -> Agents:
+        """The agents of a `get_state`; they share no memory with the state."""
+        lines = {}
+        for agent_id, line in state["agents"].items():
+            record = deepcopy({name: value for name, value in line.items() if name != "episode"})
+            lines[agent_id] = Timeline.of(SingleAgentEpisode.from_state(line["episode"]), record)
+        rest = deepcopy({name: state[name] for name in (*_RECORD, "passed_on")})
+        passed_on = rest.pop("passed_on")
+        agents = cls.of(episode_id, lines, rest)
+        if passed_on is not None:
+            agents.passed_on = {agent_id: Pending(*pending) for agent_id, pending in passed_on.items()}
+        return agents
+
+    def equals(self, other: Agents) -> bool:
+        """True when both are the same: timelines, departed agents, loose infos and rewards apart."""
+        mine, theirs = ((agents.departed, agents.loose_infos, agents.rewards_apart) for agents in (self, other))
+        return (
+            self.timelines.keys() == other.timelines.keys()
+            and same_info(list(mine), list(theirs))
+            and all(line.equals(other.timelines[agent_id]) for agent_id, line in self.timelines.items())
+        )
+
+
+_RECORD = ("departed", "modules", "loose_infos", "rewards_apart")
