@@ -9,6 +9,7 @@ import numpy as np
 from connectors.column_parts import joined, num_rows
 from connectors.connector import Batch, Connector
 from episodes.errors import TrackMismatch
+from episodes.pack import EpisodePack
 
 __all__ = ["BatchItems"]
 
@@ -17,13 +18,13 @@ class BatchItems(Connector):
     """Makes nested arrays [B, ...] of the columns that were added item by item: one concatenate a leaf.
 
     Raises:
-        TrackMismatch: columns differ in length.
+        TrackMismatch: columns differ in length, or, acting, have another number of rows than there are episodes.
     """
 
     reads_tracks = True
     leaves_rows = True
 
-    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: Any = None, **kwargs: Any) -> Batch:
         length = -1
         for name, column in batch.items():
             if type(column) is np.ndarray:
@@ -37,4 +38,9 @@ class BatchItems(Connector):
                     "length; add as many items to each, and name the episode that they belong to"
                 )
             length = rows
+        if length >= 0 and episodes and not isinstance(episodes, EpisodePack) and length != len(episodes):
+            raise TrackMismatch(
+                f"column {next(iter(batch))!r} has {length} rows for {len(episodes)} episodes: add_batch_item adds to what "
+                "a column has; change its rows with foreach_batch_item_change_in_place, or add to a column of another name"
+            )
         return batch

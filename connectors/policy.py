@@ -23,9 +23,10 @@ from typing import Any, Protocol
 import torch
 
 from connectors.distributions import ActionDistribution
+from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 
-__all__ = ["Module", "Policy", "check_asked", "module_of"]
+__all__ = ["Module", "Policy", "check_asked", "module_of", "seen_columns"]
 
 
 class Policy(Protocol):
@@ -117,6 +118,19 @@ class Module:
 def module_of(policy: Any) -> Module:
     """The policy with defaults for what it does not have; for None, defaults only."""
     return Module(policy)
+
+
+def seen_columns(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a train batch that a policy may read: all but what came of the steps and of earlier policies."""
+    return {name: column for name, column in batch.items() if name not in _UNSEEN}
+
+
+_UNSEEN = frozenset(
+    {
+        *(Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.NEXT_OBS, Columns.INFOS),
+        *(Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP, Columns.VF_PREDS, Columns.STATE_OUT),
+    }
+)
 
 
 def check_asked(policy: Any, asked_by: str, names: Sequence[str] = ()) -> None:

@@ -15,11 +15,11 @@ from connectors.connector import Connector
 from connectors.distributions import ActionDistribution
 from connectors.learner import GeneralizedAdvantageEstimation, LearnerPipeline, learner_pipeline
 from connectors.pipeline import ConnectorPipeline
-from connectors.policy import check_asked, module_of
+from connectors.policy import check_asked, module_of, seen_columns
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks.nested import map_leaves
+from episodes.tracks.nested import leaves, map_leaves
 from learners.algorithm import Algorithm, MakeScheduler
 from learners.policy import Policy
 
@@ -184,7 +184,7 @@ def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
 
 
 def _learned_from(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a train batch that PPO reads."""
+    """The columns of a train batch that PPO and its policy read."""
     missing = [name for name in (Columns.OBS, *_STEP_COLUMNS) if name not in batch]
     if missing:
         raise UnknownKey(
@@ -193,8 +193,12 @@ def _learned_from(batch: Mapping[str, Any]) -> dict[str, Any]:
         )
     if len(batch[Columns.ADVANTAGES]) == 0:
         raise InvalidArgument("PPO.learn: the train batch has no steps; sample some first.")
-    names = (Columns.OBS, *_STEP_COLUMNS, Columns.STATE_IN, Columns.LOSS_MASK)
-    return {name: batch[name] for name in names if name in batch}
+    columns = {**seen_columns(batch), Columns.ACTION_LOGP: batch[Columns.ACTION_LOGP]}
+    return {name: column for name, column in columns.items() if _is_tensors(column)}
+
+
+def _is_tensors(column: Any) -> bool:
+    return all(isinstance(leaf, Tensor) for leaf in leaves(column))
 
 
 def _gathered(column: Any, rows: Tensor) -> Any:

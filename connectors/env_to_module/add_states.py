@@ -36,7 +36,7 @@ def _newest_states(episodes: Any, initial: Any) -> Any:
     rows, valid = recent(episodes, Columns.STATE_OUT, 1)
     going_on = valid[0]
     if rows is not None and going_on.all():
-        return nested.take(rows, 0)
+        return nested.map_leaves(lambda leaf: leaf[0].copy(), rows)  # a policy that writes to it changes no record
     initial = nested.map_leaves(np.asarray, initial)
     if rows is None:
         return nested.map_leaves(lambda leaf: np.repeat(leaf[None], len(going_on), axis=0), initial)

@@ -8,7 +8,7 @@ import gymnasium as gym
 
 from connectors.connector import Batch, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
-from connectors.learner.values import real_offsets
+from connectors.learner.step_returns import StepReturns
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 from episodes.returns import check_fraction, discounted_returns
@@ -17,7 +17,7 @@ __all__ = ["ComputeReturnsToGo"]
 
 
 class ComputeReturnsToGo(Connector):
-    """Adds "returns_to_go" [B], the discounted sum of the rewards from each step to the last of its chunk.
+    """Adds "returns_to_go" [B], the discounted sum of the batch's rewards from each step to the last of its chunk.
 
     Args:
         gamma: the discount.
@@ -38,12 +38,9 @@ class ComputeReturnsToGo(Connector):
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def __call__(self, *, batch: Batch, episodes: EpisodePack, **kwargs: Any) -> Batch:
+        steps = StepReturns.of(batch, episodes)
         returns = discounted_returns(
-            episodes.rewards[episodes.step_rows()],
-            episodes.terminated,
-            episodes.truncated,
-            gamma=self.gamma,
-            offsets=real_offsets(episodes),
+            steps.rewards, steps.terminated, steps.truncated, gamma=self.gamma, offsets=steps.offsets
         )
         batch[Columns.RETURNS_TO_GO] = in_batch_form(returns, batch, episodes)
         return batch

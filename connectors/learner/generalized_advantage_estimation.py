@@ -9,7 +9,8 @@ import numpy as np
 
 from connectors.connector import Batch, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
-from connectors.learner.values import ValueFunction, real_offsets
+from connectors.learner.step_returns import StepReturns
+from connectors.learner.values import ValueFunction
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 from episodes.returns import check_fraction, gae
@@ -18,12 +19,12 @@ __all__ = ["GeneralizedAdvantageEstimation"]
 
 
 class GeneralizedAdvantageEstimation(Connector):
-    """Adds "advantages" and "value_targets" [B], from the rewards and from values of all T + 1 observations.
+    """Adds "advantages" and "value_targets" [B], from the batch's rewards and values of all T + 1 observations.
 
     `rl_module.compute_values({"obs": [n, ...]}) -> [n]` runs once over them, in minibatches and without gradients (with
     padded rows in the batch: `{"obs": [r, m + 1, ...], "state_in": [r, ...], "seq_lens": [r]} -> [r, m + 1]`); no step
     is added to any episode. Terminated episodes end with value 0, truncated and cut ones with that of their last
-    observation. https://arxiv.org/abs/1506.02438
+    observation. Where the batch has rewards and endings, they are those of the batch. https://arxiv.org/abs/1506.02438
 
     Args:
         gamma: the discount.
@@ -61,14 +62,15 @@ class GeneralizedAdvantageEstimation(Connector):
         **kwargs: Any,
     ) -> Batch:
         values = self._values.of_batch(rl_module, batch, episodes, shared_data)
+        steps = StepReturns.of(batch, episodes)
         advantages, targets = gae(
-            episodes.rewards[episodes.step_rows()],
-            values,
-            episodes.terminated,
-            episodes.truncated,
+            steps.rewards,
+            values[steps.observations],
+            steps.terminated,
+            steps.truncated,
             gamma=self.gamma,
             lambda_=self.lambda_,
-            offsets=real_offsets(episodes),
+            offsets=steps.offsets,
         )
         advantages = standardized(advantages) if self.normalize else advantages
         batch[Columns.ADVANTAGES] = in_batch_form(advantages, batch, episodes)

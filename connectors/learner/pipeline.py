@@ -21,7 +21,10 @@ from connectors.policy import module_of
 from connectors.rewriting import ObservationRewriter
 from connectors.tensors import NumpyToTensor
 from connectors.trace import Trace
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
+from episodes.tracks import nested
 
 __all__ = ["LearnerPipeline", "learner_pipeline"]
 
@@ -66,8 +69,23 @@ class LearnerPipeline(ConnectorPipeline):
                 episodes = piece.rewritten_pack(episodes)
             given = episodes if piece.reads_tracks else EditableEpisodes(episodes)
             batch = call_piece(piece, name, trace, {"batch": batch, "episodes": given, **context})
-            episodes = given.packed() if isinstance(given, EditableEpisodes) else given
+            if isinstance(given, EditableEpisodes):
+                before, episodes = episodes, given.packed()
+                _check_in_time(name, batch, before, episodes)
         return batch
+
+
+def _check_in_time(name: str, batch: Batch, before: EpisodePack, after: EpisodePack) -> None:
+    """Raise InvalidArgument where a piece wrote to a track of the episodes that the batch has as a column already."""
+    if after is before:
+        return
+    written = {Columns.REWARDS: (before.rewards, after.rewards), Columns.ACTIONS: (before.actions, after.actions)}
+    for track, (old, new) in written.items():
+        if track in batch and not nested.equal(old, new):
+            raise InvalidArgument(
+                f"{name} wrote {track} to the episodes, but the batch has the column {track!r} already: put {name} "
+                "before AddColumns, or let it change the column"
+            )
 
 
 def learner_pipeline(

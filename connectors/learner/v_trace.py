@@ -8,11 +8,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from connectors.column_parts import joined
 from connectors.connector import Batch, Connector
 from connectors.distributions import ActionDistribution, distribution_for
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
-from connectors.learner.values import ValueFunction, on_host, real_offsets
-from connectors.policy import module_of
+from connectors.learner.step_returns import StepReturns, real_steps
+from connectors.learner.values import ValueFunction, on_host
+from connectors.policy import module_of, seen_columns
 from connectors.tensors import NumpyToTensor
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
@@ -67,39 +69,43 @@ class VTrace(Connector):
         shared_data: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Batch:
-        ratios = np.exp(self._log_probs(rl_module, batch, episodes) - batch[Columns.ACTION_LOGP])
+        steps = StepReturns.of(batch, episodes)
+        ratios = np.exp(self._log_probs(rl_module, batch, episodes) - real_steps(batch, Columns.ACTION_LOGP))
         advantages, targets = vtrace(
-            episodes.rewards[episodes.step_rows()],
-            self._values.of_batch(rl_module, batch, episodes, shared_data),
-            episodes.terminated,
-            episodes.truncated,
-            ratios if Columns.LOSS_MASK not in batch else ratios[batch[Columns.LOSS_MASK]],
+            steps.rewards,
+            self._values.of_batch(rl_module, batch, episodes, shared_data)[steps.observations],
+            steps.terminated,
+            steps.truncated,
+            ratios,
             gamma=self.gamma,
             lambda_=self.lambda_,
             clip_rho=self.clip_rho,
             clip_pg_rho=self.clip_pg_rho,
-            offsets=real_offsets(episodes),
+            offsets=steps.offsets,
         )
         batch[Columns.ADVANTAGES] = in_batch_form(advantages, batch, episodes)
         batch[Columns.VALUE_TARGETS] = in_batch_form(targets, batch, episodes)
         return batch
 
     def _log_probs(self, rl_module: Any, batch: Batch, pack: EpisodePack) -> np.ndarray:
-        """What the module now makes of the batch's actions, [B], or [R, max_seq_len] in padded rows."""
+        """What the module now makes of the batch's actions: one number for each real step, [S]."""
         module = module_of(rl_module)
         distribution = module.distribution or self._distribution_over(self.input_action_space or pack.action_space)
-        inputs = (Columns.OBS, Columns.ACTIONS, Columns.STATE_IN, Columns.SEQ_LENS)
-        columns = {name: batch[name] for name in inputs if name in batch}
+        columns = {name: joined(column) for name, column in seen_columns(batch).items()}
         to_device = NumpyToTensor(device=module.device)
-        logp = batch[Columns.ACTION_LOGP]
+        logp = joined(batch[Columns.ACTION_LOGP])
         step = max(self._values.minibatch_size // (logp.shape[1] if logp.ndim > 1 else 1), 1)
         parts = []
         for start in range(0, len(logp), step):
             part = to_device.to_tensors(nested.take(columns, slice(start, start + step)))
             with torch.no_grad():
                 outputs = rl_module(part)
-            parts.append(distribution.log_prob(outputs[Columns.ACTION_DIST_INPUTS], part[Columns.ACTIONS]))
-        return on_host(parts) if parts else np.zeros_like(logp)
+                inputs, actions = outputs[Columns.ACTION_DIST_INPUTS].float(), part[Columns.ACTIONS]
+                if Columns.LOSS_MASK in part:  # padding has no actions that a distribution could know
+                    real = part[Columns.LOSS_MASK]
+                    inputs, actions = inputs[real], nested.map_leaves(lambda leaf, real=real: leaf[real], actions)
+                parts.append(distribution.log_prob(inputs, actions))
+        return on_host(parts)
 
     def _distribution_over(self, action_space: gym.Space | None) -> ActionDistribution:
         if action_space is None:

@@ -85,11 +85,6 @@ class ValueFunction:
         return values
 
 
-def real_offsets(pack: EpisodePack) -> np.ndarray:
-    """Where each episode's steps begin in a column of real steps, [n + 1]."""
-    return np.concatenate([[0], np.cumsum(pack.lengths)])
-
-
 def on_host(parts: list[torch.Tensor]) -> np.ndarray:
     """The values of all minibatches, one after another, as one numpy array."""
     values = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else torch.zeros(0)

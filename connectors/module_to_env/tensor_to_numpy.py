@@ -4,26 +4,66 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from connectors.connector import Batch, Connector
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 
 __all__ = ["TensorToNumpy"]
 
 
 class TensorToNumpy(Connector):
-    """Makes numpy arrays of all tensors: views of those in host memory, copies of those on a device."""
+    """Makes numpy arrays of all tensors: views of those in host memory, copies of those on a device.
 
-    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+    Numbers of bfloat16, which numpy does not know, become float32.
+
+    Raises:
+        InvalidArgument: there is a NaN in "action_dist_inputs" or "actions"; whatever was drawn from it means nothing.
+    """
+
+    def __call__(self, *, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
         for name, column in batch.items():
             try:
-                batch[name] = column.numpy()
+                batch[name] = array = column.numpy()
             except (AttributeError, RuntimeError, TypeError):  # no tensor, one with a gradient, one on a device
-                batch[name] = nested.map_leaves(array_of, column)
+                batch[name] = array = nested.map_leaves(array_of, column)
+            if name in _CHECKED:
+                _check_numbers(name, array, episodes)
         return batch
+
+
+_CHECKED = frozenset((Columns.ACTION_DIST_INPUTS, Columns.ACTIONS))
 
 
 def array_of(leaf: Any) -> Any:
     """A tensor as a numpy array, anything else as it is."""
-    return leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    leaf = leaf.detach().cpu()
+    return (leaf.float() if leaf.dtype is torch.bfloat16 else leaf).numpy()
+
+
+def _check_numbers(name: str, column: Any, episodes: Any) -> None:
+    for leaf in (column,) if type(column) is np.ndarray else nested.iter_leaves(column):
+        if type(leaf) is np.ndarray and leaf.dtype.kind == "f":
+            squares = np.vdot(leaf, leaf)  # the fastest sum that is NaN with a NaN in it, and only then
+            if squares != squares:
+                raise _not_a_number(name, leaf, episodes)
+
+
+def _not_a_number(name: str, leaf: np.ndarray, episodes: Any) -> InvalidArgument:
+    rows = np.flatnonzero(np.isnan(leaf).reshape(len(leaf), -1).any(axis=1)).tolist()
+    return InvalidArgument(
+        f"the policy's output {name!r} has NaN in row {rows[0]}, for {_whose(rows[0], episodes)} ({len(rows)} of "
+        f"{len(leaf)} rows have): {leaf[rows[0]].tolist()}; look for NaN in the policy's weights and in what it saw"
+    )
+
+
+def _whose(row: int, episodes: Any) -> str:
+    own = episodes[row] if isinstance(episodes, list) and row < len(episodes) else None
+    is_agents = isinstance(own, SingleAgentEpisode) and own.agent_id is not None
+    return f"agent {own.agent_id!r}" if is_agents else f"environment {row}"

@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 
 from connectors import (
+    Connector,
     ConnectorPipeline,
     distribution_for,
     env_to_module_pipeline,
@@ -22,7 +23,7 @@ from connectors.learner import GeneralizedAdvantageEstimation, VTrace
 from connectors.module_to_env import GetActions
 from connectors.policy import module_of
 from episodes import SingleAgentEpisode
-from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
+from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
 from learners import PPO, LSTMPolicy, MLPPolicy
 from runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 
@@ -163,3 +164,69 @@ def test_hooks_of_a_policys_layers_are_called_while_sampling() -> None:
         policy.get_submodule(name).register_forward_hook(lambda *_, name=name: seen.append(name))
     SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2).sample(num_timesteps=2)
     assert seen == ["actor.0", "actor"]
+
+
+@pytest.mark.parametrize("seen", ["action_dist_inputs", "actions"])
+def test_an_output_that_is_not_a_number_names_its_column_and_environment(seen: str) -> None:
+    def policy(batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        outputs = torch.zeros(len(batch["obs"]), 2 if seen == "action_dist_inputs" else 1)
+        outputs[2] = torch.nan
+        return {seen: outputs}
+
+    runner = SingleAgentEnvRunner("Pendulum-v1", policy, num_envs=4)
+    with pytest.raises(InvalidArgument, match=f"output '{seen}' has NaN in row 2, for environment 2"):
+        runner.sample(num_timesteps=4)
+
+
+def test_masked_logits_of_minus_infinity_are_numbers() -> None:
+    inputs = torch.tensor([[0.0, -torch.inf], [-torch.inf, 3e38]])
+    out = module_to_env_pipeline(action_space=spaces.Discrete(2))(batch={"action_dist_inputs": inputs})
+    assert out["actions"].tolist() == [0, 1]
+
+
+def test_outputs_of_half_precision_are_sampled_from_and_recorded_as_single() -> None:
+    class Half(MLPPolicy):
+        def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+            outputs = super().forward(batch, explore)
+            return {name: column.bfloat16() for name, column in outputs.items()} | {"seen": batch["obs"].bfloat16()}
+
+    env = gym.make("CartPole-v1")
+    pack = SingleAgentEnvRunner("CartPole-v1", Half(env.observation_space, env.action_space), num_envs=2).sample(
+        num_timesteps=10
+    )
+    assert {array.dtype for array in pack.extra_model_outputs.values()} == {np.dtype(np.float32)}
+    batch = learner_pipeline(returns=VTrace())(rl_module=Half(env.observation_space, env.action_space), episodes=pack)
+    assert batch["advantages"].dtype == torch.float32
+
+
+def test_a_policy_that_writes_into_its_state_changes_no_recorded_one() -> None:
+    class Counting:
+        """Counts steps; what it was given is spoiled."""
+
+        def get_initial_state(self) -> dict[str, Any]:
+            return {"h": np.zeros(1, np.float32)}
+
+        def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
+            state = batch["state_in"]["h"]
+            outputs = {"action_dist_inputs": torch.zeros(len(state), 1, 2), "state_out": {"h": state + 1}}
+            state.fill_(-7)
+            return outputs
+
+    runner = SingleAgentEnvRunner("CartPole-v1", Counting(), num_envs=3, seed=1)
+    for episode in [*runner.sample(num_timesteps=60), *runner.sample(num_timesteps=60)]:
+        states = episode.get_extra_model_outputs("state_out")["h"][:, 0]
+        assert states.tolist() == [episode.t_started + t + 1 for t in range(len(episode))]
+
+
+def test_a_piece_that_adds_rows_to_the_runners_observations_is_told_so() -> None:
+    class Twice(Connector):
+        def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
+            for episode in self.single_agent_episode_iterator(episodes):
+                self.add_batch_item(batch, "obs", episode.get_observations(-1), episode)
+            return batch
+
+    runner = SingleAgentEnvRunner("CartPole-v1", Uniform(), num_envs=2, env_to_module=env_to_module_pipeline())
+
+    runner.env_to_module.insert_after("AddObservations", Twice())  # type: ignore[attr-defined]
+    with pytest.raises(TrackMismatch, match="column 'obs' has 4 rows for 2 episodes: add_batch_item adds to what"):
+        runner.sample(num_timesteps=2)

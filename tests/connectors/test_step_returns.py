@@ -1,0 +1,180 @@
+"""Returns and advantages are those of the batch's rewards and endings, whatever piece has changed them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from reference_connectors import Accumulator, Sum
+
+from connectors import Connector, learner_pipeline
+from connectors.learner import ComputeReturnsToGo, GeneralizedAdvantageEstimation, VTrace
+from episodes import SingleAgentEpisode
+from episodes.errors import InvalidArgument
+from episodes.returns import gae
+
+ACTIONS = spaces.Discrete(2, start=3)
+
+
+class ClipRewards(Connector):
+    """Rewards between -1 and 1."""
+
+    reads = writes = ("rewards",)
+
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        batch["rewards"] = np.clip(batch["rewards"], -1, 1)
+        return batch
+
+
+class LivesLost(Connector):
+    """Steps whose reward is below -2 are terminal."""
+
+    reads = writes = ("terminateds",)
+
+    def __init__(self, column: str = "terminateds") -> None:
+        super().__init__()
+        self.column = column
+
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        batch[self.column] = batch[self.column] | (batch["rewards"] < -2)
+        return batch
+
+
+class DoubledInEpisodes(Connector):
+    def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
+        for episode in self.single_agent_episode_iterator(episodes):
+            episode.set_rewards(new_data=2 * episode.get_rewards())
+        return batch
+
+
+class Leaning(Sum):
+    """Takes the larger action the more often the larger the observation is; no action below its first is known."""
+
+    def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, torch.Tensor]:
+        logit = batch["obs"].sum(-1, keepdim=True)
+        return {"action_dist_inputs": torch.cat([-logit, logit], -1)}
+
+
+class Remembering(Leaning, Accumulator):
+    compute_values = Accumulator.compute_values
+
+
+def collected(length: int, seed: int = 0, rewards: Any = None, **ending: bool) -> SingleAgentEpisode:
+    rng = np.random.default_rng(seed)
+    return SingleAgentEpisode.from_arrays(
+        rng.normal(size=(length + 1, 2)).astype(np.float32) / 4,
+        rng.integers(3, 5, length),
+        3 * rng.normal(size=length) if rewards is None else rewards,
+        extra_model_outputs={"action_logp": np.full(length, np.log(0.5), np.float32)},
+        action_space=ACTIONS,
+        **ending,
+    )
+
+
+def pieces_of_returns() -> list[Connector]:
+    return [GeneralizedAdvantageEstimation(gamma=0.9), VTrace(gamma=0.9), ComputeReturnsToGo(gamma=0.9)]
+
+
+@pytest.mark.parametrize("policy", [Leaning(), Remembering()], ids=["rows", "padded rows"])
+@pytest.mark.parametrize("piece", pieces_of_returns(), ids=str)
+def test_a_piece_that_clips_rewards_before_returns_are_computed_has_its_effect(piece: Connector, policy: Any) -> None:
+    loud = [collected(7, 1, terminated=True), collected(4, 2)]
+    clipped = [
+        collected(7, 1, np.clip(loud[0].get_rewards(), -1, 1), terminated=True),
+        collected(4, 2, np.clip(loud[1].get_rewards(), -1, 1)),
+    ]
+    pipeline = learner_pipeline(action_space=ACTIONS, returns=piece, policy=policy)
+    expected = pipeline(rl_module=policy, episodes=clipped)
+    before = pipeline(rl_module=policy, episodes=loud)
+    pipeline.insert_after("AddColumns", ClipRewards())
+    found = pipeline(rl_module=policy, episodes=loud)
+    for column in piece.writes:
+        torch.testing.assert_close(found[column], expected[column])
+        assert not torch.allclose(before[column], expected[column])
+
+
+@pytest.mark.parametrize("piece", pieces_of_returns(), ids=str)
+def test_an_ending_set_in_the_middle_of_an_episode_ends_its_returns_there(piece: Connector) -> None:
+    policy, rewards = Leaning(), np.array([1.0, -3.0, 2.0, 0.5, -4.0, 1.0])
+    whole = collected(6, 3, rewards, truncated=True)
+    pieces = [collected(0), *(whole[first:last] for first, last in ((0, 2), (2, 5), (5, 6)))]
+    for part in pieces[1:3]:
+        part.is_terminated = True
+    pipeline = learner_pipeline(action_space=ACTIONS, returns=piece)
+    expected = pipeline(rl_module=policy, episodes=pieces)
+    pipeline.insert_after("AddColumns", LivesLost())
+    found = pipeline(rl_module=policy, episodes=[collected(0), whole])
+    for column in piece.writes:
+        torch.testing.assert_close(found[column], expected[column])
+
+
+@given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=5), seed=st.integers(0, 99), terminal=st.booleans())
+def test_advantages_with_endings_anywhere_are_those_of_a_loop(lengths: list[int], seed: int, terminal: bool) -> None:
+    episodes = [collected(length, seed + i, truncated=i % 2 == 0) for i, length in enumerate(lengths)]
+    returns = GeneralizedAdvantageEstimation(gamma=0.9, lambda_=0.8)
+    pipeline = learner_pipeline(action_space=ACTIONS, returns=returns)
+    pipeline.insert_after("AddColumns", LivesLost("terminateds" if terminal else "truncateds"))
+    found = pipeline(rl_module=Leaning(), episodes=episodes)["advantages"]
+    expected: list[float] = []
+    for episode in episodes:
+        values, rewards = episode.get_observations().sum(-1), episode.get_rewards()
+        later, sums = 0.0, []
+        for t in reversed(range(len(episode))):
+            ends = rewards[t] < -2
+            bootstrap = 0.0 if ends and terminal else values[t + 1]
+            later = rewards[t] + 0.9 * bootstrap - values[t] + (0.0 if ends else 0.9 * 0.8 * later)
+            sums.append(later)
+        expected += sums[::-1]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_without_columns_of_its_own_a_batch_has_the_episodes_rewards_and_endings() -> None:
+    episode = collected(5, 4, terminated=True)
+    piece = GeneralizedAdvantageEstimation(gamma=0.9, lambda_=0.8)
+    pipeline = learner_pipeline(action_space=ACTIONS, returns=piece)
+    pipeline.remove("AddColumns")
+    values = episode.get_observations().sum(-1)
+    expected, _ = gae(
+        episode.get_rewards(),
+        values,
+        np.array([True]),
+        np.array([False]),
+        gamma=0.9,
+        lambda_=0.8,
+        offsets=np.array([0, 5]),
+    )
+    found = pipeline(rl_module=Leaning(), episodes=[episode])["advantages"]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
+
+
+def test_rewards_written_to_episodes_after_their_column_was_made_are_refused() -> None:
+    pipeline = learner_pipeline(action_space=ACTIONS, returns=ComputeReturnsToGo())
+    pipeline.insert_after("AddColumns", DoubledInEpisodes())
+    with pytest.raises(
+        InvalidArgument, match=r"DoubledInEpisodes wrote rewards .*put DoubledInEpisodes before AddColumns"
+    ):
+        pipeline(episodes=[collected(3)])
+    early = learner_pipeline(action_space=ACTIONS, returns=ComputeReturnsToGo(), pieces=[DoubledInEpisodes()])
+    plain = learner_pipeline(action_space=ACTIONS, returns=ComputeReturnsToGo())
+    found, before = (pipeline(episodes=[collected(3)])["returns_to_go"] for pipeline in (early, plain))
+    torch.testing.assert_close(found, 2 * before)
+
+
+def test_padding_holds_no_action_that_v_trace_would_have_to_know() -> None:
+    """Actions begin at 3; the zeros of padded rows are none."""
+
+    class OfEachStep(Leaning):
+        def compute_values(self, batch: dict[str, Any]) -> torch.Tensor:
+            return batch["obs"].sum(-1)
+
+    episodes = [collected(3, 5, terminated=True), collected(25, 6)]
+    padded = learner_pipeline(action_space=ACTIONS, returns=VTrace(gamma=0.9), max_seq_len=10)
+    flat = learner_pipeline(action_space=ACTIONS, returns=VTrace(gamma=0.9))
+    found, expected = (pipeline(rl_module=OfEachStep(), episodes=episodes) for pipeline in (padded, flat))
+    for column in ("advantages", "value_targets"):
+        torch.testing.assert_close(found[column][found["loss_mask"]], expected[column])
