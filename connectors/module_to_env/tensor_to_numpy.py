@@ -48,7 +48,7 @@ def array_of(leaf: Any) -> Any:
 
 
 def _check_numbers(name: str, column: Any, episodes: Any) -> None:
-    for leaf in (column,) if type(column) is np.ndarray else nested.iter_leaves(column):
+    for leaf in (column,) if type(column) is np.ndarray else nested.leaves(column):
         if type(leaf) is np.ndarray and leaf.dtype.kind == "f":
             squares = np.vdot(leaf, leaf)  # the fastest sum that is NaN with a NaN in it, and only then
             if squares != squares:

@@ -155,7 +155,7 @@ class Views:
         except Exception as error:
             raise WrongType(f"view {name} fails on samples of the spaces: {type(error).__name__}: {error}") from error
         for column, value in columns.items():
-            sizes = {np.shape(leaf)[:1] for leaf in nested.iter_leaves(value)}
+            sizes = {np.shape(leaf)[:1] for leaf in nested.leaves(value)}
             if sizes != {(len(samples),)}:
                 raise ShapeMismatch(
                     f"view {name}: column {column!r} has {sorted(size[0] if size else 1 for size in sizes)} rows for "
