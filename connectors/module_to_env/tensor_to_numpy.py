@@ -65,5 +65,6 @@ def _not_a_number(name: str, leaf: np.ndarray, episodes: Any) -> InvalidArgument
 
 def _whose(row: int, episodes: Any) -> str:
     own = episodes[row] if isinstance(episodes, list) and row < len(episodes) else None
-    is_agents = isinstance(own, SingleAgentEpisode) and own.agent_id is not None
-    return f"agent {own.agent_id!r}" if is_agents else f"environment {row}"
+    if isinstance(own, SingleAgentEpisode) and own.agent_id is not None:
+        return f"agent {own.agent_id!r}"
+    return f"environment {row}"
