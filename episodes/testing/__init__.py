@@ -7,5 +7,6 @@ expected, what was found, and where.
 from __future__ import annotations
 
 from episodes.errors import ContractViolation
+from episodes.testing.environments import check_vector_env
 
-__all__ = ["ContractViolation"]
+__all__ = ["check_vector_env", "ContractViolation"]

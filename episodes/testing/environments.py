@@ -1,0 +1,353 @@
+"""`check_vector_env`: does a vector environment do what it says, above all around the endings of its episodes?"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from episodes.errors import InvalidArgument
+from episodes.recorder.boundaries import checked_mode
+from episodes.testing.contract import brief, violation
+from episodes.testing.row_format import (
+    check_array,
+    check_infos,
+    check_item,
+    check_observations,
+    check_scalars,
+    item_of,
+)
+from episodes.tracks import nested
+
+Actions = Callable[[Any], Any]  # observations [N, ...] -> actions [N, ...]
+
+
+def check_vector_env(
+    env: VectorEnv,
+    autoreset_mode: AutoresetMode | str | None = None,
+    *,
+    num_steps: int = 500,
+    seed: int = 0,
+    actions: Actions | None = None,
+    reproducible: bool = True,
+    reuses_buffers: bool = False,
+) -> None:
+    """Raise a `ContractViolation` unless the vector environment's rows are what its spaces and autoreset mode say.
+
+    It takes `num_steps` steps three times over: to look at each row, to see that the seed tells all, and, with
+    next-step autoreset, to see that actions of reset rows are ignored. The environment is left open.
+
+    Args:
+        autoreset_mode: for an environment that does not say it in `metadata["autoreset_mode"]`.
+        num_steps: must be enough for some episodes to end.
+        actions: gives actions [N, ...] for observations [N, ...]; samples of the action space by default.
+        reproducible: after `reset(seed=...)` the same actions lead to the same rows.
+        reuses_buffers: the environment may write to arrays that it returned before. This library's recorders copy
+            them; most users' code does not.
+
+    Raises:
+        ContractViolation: what was expected, what was found, in which environment, at which step (the reset is step 0).
+        InvalidArgument: no episode ended, so nothing is known of autoreset.
+
+    >>> import gymnasium
+    >>> check_vector_env(gymnasium.make_vec("CartPole-v1", num_envs=2), num_steps=50)
+    """
+    mode = _mode_of(env, autoreset_mode)
+    watch = _Watch(env, mode, reuses_buffers)
+    env.action_space.seed(seed)
+    first = watch.run(seed, num_steps, actions or (lambda observations: env.action_space.sample()))
+    watch.check_endings(num_steps)
+    if not reproducible:
+        return
+    again = _Watch(env, mode, reuses_buffers).run(seed, num_steps, _replayed(first))
+    watch.check_same(first, again, "the same rows after the same seed and actions", "draw from self.np_random only")
+    if mode is AutoresetMode.NEXT_STEP:
+        other = _Watch(env, mode, reuses_buffers).run(seed, num_steps, _replayed(first, watch.other_on_resets))
+        watch.check_same(first, other, "the action of a reset row to be ignored", "it changes what comes after it")
+
+
+def _mode_of(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
+    """The environment's mode, which it says itself or which is given."""
+    said = (env.metadata or {}).get("autoreset_mode")
+    if said is None and given is None:
+        raise violation(str(env), "metadata['autoreset_mode']", "none", "state it there, or give autoreset_mode=")
+    modes = [checked_mode(mode) for mode in (said, given) if mode is not None]
+    if len(set(modes)) == 2:
+        raise violation(str(env), f"autoreset mode {modes[1]}", f"{modes[0]} in its metadata")
+    return modes[0]
+
+
+_FIRST_OBSERVATIONS = {
+    AutoresetMode.NEXT_STEP: "in the row after an ending (next-step autoreset)",
+    AutoresetMode.SAME_STEP: "in the row of an ending, and the last one in infos['final_obs'] (same-step autoreset)",
+    AutoresetMode.DISABLED: "from reset(options={'reset_mask': mask}) (autoreset disabled)",
+}
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row as it was when it came: a copy."""
+
+    actions: Any  # None for the reset
+    observations: Any
+    rewards: np.ndarray
+    terminateds: np.ndarray
+    truncateds: np.ndarray
+    is_reset: np.ndarray  # [N] bool: no step, but the reset that follows an ending
+
+    @property
+    def dones(self) -> np.ndarray:
+        return self.terminateds | self.truncateds
+
+
+def _replayed(rows: list[_Row], changed: Callable[[_Row], Any] | None = None) -> Actions:
+    """The actions of the rows once more, those of reset rows changed."""
+    remaining = iter(rows[1:])
+
+    def next_actions(observations: Any) -> Any:
+        row = next(remaining)
+        return changed(row) if changed is not None and row.is_reset.any() else copy.deepcopy(row.actions)
+
+    return next_actions
+
+
+class _Watch:
+    """Steps an environment and holds each row against the rules."""
+
+    def __init__(self, env: VectorEnv, mode: AutoresetMode, reuses_buffers: bool) -> None:
+        self.env = env
+        self.mode = mode
+        self.num_envs = env.num_envs
+        self.space = env.single_observation_space
+        self.reuses_buffers = reuses_buffers
+        self.step = 0
+        self.ages = np.zeros(self.num_envs, int)
+        self.given: list[tuple[str, np.ndarray, np.ndarray]] = []  # name, array, copy: of the newest call
+        self.infos: Any = None  # of the newest call
+        self.endings = 0
+        self.resets = 0  # that followed an ending
+        self.resets_like_endings = 0  # those whose observation is the last one of the episode before
+        self.observations_differ = False
+
+    def broken(self, expected: str, found: str, advice: str = "", **where: Any) -> Exception:
+        return violation(str(self.env), expected, found, advice, step=self.step, **where)
+
+    # --- stepping --------------------------------------------------------------------------------------------
+
+    def run(self, seed: int, num_steps: int, actions: Actions) -> list[_Row]:
+        """The rows of a reset and `num_steps` steps."""
+        nothing = np.zeros(self.num_envs)
+        observations = self.reset(seed=seed)
+        done = nothing.astype(bool)
+        rows = [_Row(None, copy.deepcopy(observations), nothing, done, done, done)]
+        for self.step in range(1, num_steps + 1):
+            rows.append(self.next_row(rows[-1], actions(observations)))
+            observations = rows[-1].observations
+        return rows
+
+    def reset(self, **arguments: Any) -> Any:
+        """The observations of a reset, which fit the space."""
+        answer = self.env.reset(**arguments)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise self.broken("reset to return (observations, infos)", brief(answer))
+        observations, infos = answer
+        self.check_buffers(infos)
+        check_observations(self.space, observations, self.num_envs, self.broken)
+        check_infos(infos, self.num_envs, self.broken)
+        self.remember(observations=observations, infos=infos)
+        return observations
+
+    def next_row(self, last: _Row, actions: Any) -> _Row:
+        """The row after one step, and, with autoreset disabled, after the reset of those that ended."""
+        kept = copy.deepcopy(actions)
+        answer = self.env.step(actions)
+        if not nested.equal(actions, kept):
+            raise self.broken("actions to be left as they are", "that step wrote to them", "copy them first")
+        if not isinstance(answer, tuple) or len(answer) != 5:
+            raise self.broken("step to return (observations, rewards, terminateds, truncateds, infos)", brief(answer))
+        observations, rewards, terminateds, truncateds, infos = answer
+        check_observations(self.space, observations, self.num_envs, self.broken)
+        check_scalars(rewards, terminateds, truncateds, self.num_envs, self.broken)
+        check_infos(infos, self.num_envs, self.broken)
+        self.check_buffers(infos)
+        flags = {"terminateds": terminateds, "truncateds": truncateds}
+        self.remember(observations=observations, rewards=rewards, infos=infos, **flags)
+        resets = last.dones if self.mode is AutoresetMode.NEXT_STEP else np.zeros(self.num_envs, bool)
+        row = _Row(kept, *copy.deepcopy((observations, rewards, terminateds, truncateds)), resets)
+        self.check_time_limit(row)
+        self.observations_differ = self.observations_differ or not nested.equal(row.observations, last.observations)
+        return self.after_endings(last, row, infos)
+
+    def after_endings(self, last: _Row, row: _Row, infos: dict[str, Any]) -> _Row:
+        """The row once the mode's rules were held against it."""
+        if self.mode is AutoresetMode.NEXT_STEP:
+            self.check_reset_row(last, row)
+        elif self.mode is AutoresetMode.SAME_STEP:
+            self.check_finals(row, infos)
+        elif "final_obs" in infos:
+            raise self.broken(
+                "no infos['final_obs'] (autoreset disabled)", "one, as of an environment that resets itself"
+            )
+        elif row.dones.any():
+            return _Row(row.actions, self.reset_ended(row), row.rewards, row.terminateds, row.truncateds, row.is_reset)
+        return row
+
+    # --- buffers ---------------------------------------------------------------------------------------------
+
+    def remember(self, **given: Any) -> None:
+        """Keep what the environment returned beside a copy of it."""
+        self.infos = given["infos"]
+        self.given = [
+            (name, array, array.copy())
+            for name, array in nested.flatten(given).items()
+            if isinstance(array, np.ndarray) and array.dtype != object
+        ]
+
+    def check_buffers(self, infos: Any) -> None:
+        """Raise if what the call before returned is not any more what it was."""
+        if self.reuses_buffers:
+            return
+        changed = [name for name, array, kept in self.given if not nested.equal(array, kept)]
+        if infos is self.infos and infos:
+            changed.append("infos")
+        if changed:
+            raise self.broken(
+                f"the {changed[0]} of the call before to stay as they were",
+                "that this call wrote to them",
+                "return copies, or state reuses_buffers=True",
+            )
+
+    # --- endings ---------------------------------------------------------------------------------------------
+
+    def check_time_limit(self, row: _Row) -> None:
+        """An episode that reaches the limit of the environment's spec is truncated, terminated or not."""
+        limit = getattr(self.env.spec, "max_episode_steps", None)
+        self.ages = np.where(row.is_reset, 0, self.ages + 1)
+        for env in np.flatnonzero(self.ages >= (limit or np.inf)).tolist():
+            if not row.truncateds[env]:
+                found = "terminated only" if row.terminateds[env] else "an episode that goes on"
+                raise self.broken(
+                    f"a truncation after max_episode_steps={limit}", found, "a time limit truncates", environment=env
+                )
+        self.endings += int(np.count_nonzero(row.dones))
+        if self.mode is not AutoresetMode.NEXT_STEP:
+            self.ages[row.dones] = 0
+
+    def check_reset_row(self, last: _Row, row: _Row) -> None:
+        """The row after an ending: the reset observation, reward 0, no flags."""
+        for env in np.flatnonzero(row.is_reset).tolist():
+            found = f"reward {row.rewards[env]}, terminated={row.terminateds[env]}, truncated={row.truncateds[env]}"
+            if row.rewards[env] != 0 or row.dones[env]:
+                raise self.broken(
+                    "reward 0 and no flags in the row after an ending (next-step autoreset)",
+                    found,
+                    "that row is a reset, and no step",
+                    environment=env,
+                )
+            self.compare_reset(item_of(self.space, last.observations, env), item_of(self.space, row.observations, env))
+
+    def check_finals(self, row: _Row, infos: dict[str, Any]) -> None:
+        """Same-step autoreset: the true last observations and infos are beside the row, for those that ended."""
+        done = row.dones
+        for key in ("final_obs", "final_info"):
+            mask = infos.get(f"_{key}")
+            if mask is None or (key not in infos and not done.any()):
+                continue
+            check_array(mask, f"infos['_{key}']", (self.num_envs,), bool, self.broken)
+            if (mask != done).any():
+                env = int(np.flatnonzero(mask != done)[0])
+                raise self.broken(f"infos['_{key}'] to be true for those that ended", str(mask[env]), environment=env)
+        for env in np.flatnonzero(done).tolist():
+            final = self.final_observation(infos, env)
+            check_item(self.space, final, "infos['final_obs']", self.broken, environment=env)
+            self.compare_reset(final, item_of(self.space, row.observations, env))
+            if "final_info" not in infos and any(not key.lstrip("_").startswith("final_") for key in infos):
+                raise self.broken(
+                    "infos['final_info'], since an episode ended and there are infos",
+                    f"only {list(infos)}",
+                    "nobody can tell whether they are of the episode that ended or of the next",
+                    environment=env,
+                )
+
+    def final_observation(self, infos: dict[str, Any], env: int) -> Any:
+        """The true last observation of an environment: out of an object array with holes, or of dense arrays."""
+        finals = infos.get("final_obs")
+        if finals is None:
+            raise self.broken(
+                "infos['final_obs'] where an episode ends (same-step autoreset)",
+                f"infos with {list(infos)}",
+                "the last observation is lost",
+                environment=env,
+            )
+        if isinstance(finals, np.ndarray) and finals.dtype == object:
+            if finals[env] is None:
+                raise self.broken("an observation in infos['final_obs']", "None", environment=env)
+            return finals[env]
+        try:
+            return item_of(self.space, finals, env)
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise self.broken(
+                f"infos['final_obs'] to hold an item of {self.space}", brief(finals), environment=env
+            ) from None
+
+    def reset_ended(self, row: _Row) -> Any:
+        """The observations after a reset of the environments that ended, and of those alone."""
+        mask = row.dones
+        observations = copy.deepcopy(self.reset(options={"reset_mask": mask.copy()}))
+        for env in range(self.num_envs):
+            before, after = (item_of(self.space, rows, env) for rows in (row.observations, observations))
+            if mask[env]:
+                self.compare_reset(before, after)
+            elif not nested.equal(before, after):
+                raise self.broken(
+                    "an environment that options['reset_mask'] leaves out to stay as it was",
+                    "another observation",
+                    "reset only those of the mask",
+                    environment=env,
+                )
+        return observations
+
+    def compare_reset(self, last: Any, first: Any) -> None:
+        """Note the last observation of an episode and what is said to be the first one of the next."""
+        self.resets += 1
+        self.resets_like_endings += nested.equal(last, first)
+
+    def check_endings(self, num_steps: int) -> None:
+        """Raise if no ending told anything, or if all of them together tell that nothing was reset."""
+        if not self.endings:
+            raise InvalidArgument(
+                f"{self.env}: no episode ended in {num_steps} steps, so nothing is known of its {self.mode}; "
+                "give a larger num_steps, or actions that end an episode"
+            )
+        if self.observations_differ and self.resets and self.resets == self.resets_like_endings:
+            raise self.broken(
+                f"the observation of a reset {_FIRST_OBSERVATIONS[self.mode]}",
+                f"the last observation of the episode that ended, after each of {self.resets} endings",
+            )
+
+    # --- runs beside each other ------------------------------------------------------------------------------
+
+    def check_same(self, first: list[_Row], other: list[_Row], expected: str, advice: str) -> None:
+        """Raise at the first row that is not the same in both runs."""
+        for self.step, (one, two) in enumerate(zip(first, other, strict=True)):
+            for name in ("observations", "rewards", "terminateds", "truncateds"):
+                mine, theirs = getattr(one, name), getattr(two, name)
+                if nested.equal(mine, theirs):
+                    continue
+                space = self.space if name == "observations" else None
+                pick = lambda rows, env: rows[env] if space is None else item_of(space, rows, env)  # noqa: B023, E731
+                env = next(e for e in range(self.num_envs) if not nested.equal(pick(mine, e), pick(theirs, e)))
+                raise self.broken(expected, f"other {name}", advice, environment=env)
+
+    def other_on_resets(self, row: _Row) -> Any:
+        """The row's actions, other ones for the environments whose row is a reset."""
+        drawn = self.env.action_space.sample()
+        return nested.map_leaves(
+            lambda own, new: np.where(row.is_reset.reshape(-1, *[1] * (own.ndim - 1)), new, own).astype(own.dtype),
+            copy.deepcopy(row.actions),
+            drawn,
+        )

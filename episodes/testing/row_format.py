@@ -1,0 +1,123 @@
+"""What rows of a vector environment look like: shapes, dtypes and bounds of its spaces, flags, rewards and infos."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from episodes.testing.contract import brief
+
+# Makes the violation of the row at hand: broken(expected, found, advice="", **where).
+Broken = Callable[..., Exception]
+
+_ARRAYS = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
+
+
+def check_observations(space: gym.Space, rows: Any, num_envs: int, broken: Broken) -> None:
+    """Raise unless the nested rows [N, ...] are arrays of the space's shapes and dtypes, each row inside the space.
+
+    Args:
+        space: of one environment.
+    """
+    _check_leaves(space, rows, num_envs, "observations", broken)
+    if not _all_inside(space, rows):
+        for env in range(num_envs):
+            check_item(space, item_of(space, rows, env), "observations", broken, environment=env)
+
+
+def _all_inside(space: gym.Space, rows: Any) -> bool:
+    """True when all rows are known to be inside the space; False says nothing."""
+    if isinstance(space, gym.spaces.Dict):
+        return all(_all_inside(part, rows[key]) for key, part in space.spaces.items())
+    if isinstance(space, gym.spaces.Tuple):
+        return all(map(_all_inside, space.spaces, rows))
+    if isinstance(space, gym.spaces.Box):
+        return bool(((rows >= space.low) & (rows <= space.high)).all())
+    if isinstance(space, gym.spaces.Discrete):
+        return bool(((rows >= space.start) & (rows < space.start + space.n)).all())
+    return False
+
+
+def item_of(space: gym.Space, rows: Any, env: int) -> Any:
+    """One environment's item out of the rows."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: item_of(part, rows[key], env) for key, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(item_of(part, row, env) for part, row in zip(space.spaces, rows, strict=True))
+    return rows[env]
+
+
+def check_item(space: gym.Space, item: Any, name: str, broken: Broken, **where: Any) -> None:
+    """Raise unless the item is inside the space, leaf by leaf."""
+    if isinstance(space, gym.spaces.Dict):
+        for key, part in space.spaces.items():
+            check_item(part, item[key], f"{name}[{key!r}]", broken, **where)
+    elif isinstance(space, gym.spaces.Tuple):
+        for i, part in enumerate(space.spaces):
+            check_item(part, item[i], f"{name}[{i}]", broken, **where)
+    elif not space.contains(np.asarray(item) if isinstance(space, _ARRAYS) else item):
+        found = (
+            f"{item!r}" if np.size(item) <= 8 else f"{brief(np.asarray(item))} from {np.min(item)} to {np.max(item)}"
+        )
+        raise broken(f"{name} inside {space}", found, "widen the space, or clip", **where)
+
+
+def _check_leaves(space: gym.Space, rows: Any, num_envs: int, name: str, broken: Broken) -> None:
+    if isinstance(space, gym.spaces.Dict):
+        if not isinstance(rows, dict) or rows.keys() != space.spaces.keys():
+            raise broken(f"{name} to be a dict with the keys {list(space.spaces)}", brief(rows))
+        for key, part in space.spaces.items():
+            _check_leaves(part, rows[key], num_envs, f"{name}[{key!r}]", broken)
+    elif isinstance(space, gym.spaces.Tuple):
+        if not isinstance(rows, tuple) or len(rows) != len(space.spaces):
+            raise broken(f"{name} to be a tuple of {len(space.spaces)}", brief(rows))
+        for i, part in enumerate(space.spaces):
+            _check_leaves(part, rows[i], num_envs, f"{name}[{i}]", broken)
+    elif isinstance(space, _ARRAYS):
+        check_array(rows, name, (num_envs, *space.shape), space.dtype, broken)  # type: ignore[misc]
+    elif not hasattr(rows, "__len__") or len(rows) != num_envs:
+        raise broken(f"{name} to be {num_envs} items of {space}", brief(rows))
+
+
+def check_array(found: Any, name: str, shape: tuple[int, ...], dtype: Any, broken: Broken) -> None:
+    """Raise unless `found` is a numpy array of the shape and the dtype (any floating one when None)."""
+    wanted = "floating" if dtype is None else str(np.dtype(dtype))
+    is_array = isinstance(found, np.ndarray)
+    fits = is_array and (found.dtype.kind == "f" if dtype is None else found.dtype == dtype)
+    if fits and found.shape == shape:
+        return
+    told = brief(found) if is_array else f"a {type(found).__name__}"
+    raise broken(f"{name} to be a numpy array {wanted} {list(shape)}", told)
+
+
+def check_scalars(rewards: Any, terminateds: Any, truncateds: Any, num_envs: int, broken: Broken) -> None:
+    """Raise unless there is a finite floating reward and two flags of their own for each environment."""
+    check_array(rewards, "rewards", (num_envs,), None, broken)
+    check_array(terminateds, "terminateds", (num_envs,), bool, broken)
+    check_array(truncateds, "truncateds", (num_envs,), bool, broken)
+    if np.shares_memory(terminateds, truncateds):
+        raise broken(
+            "terminateds and truncateds to be two arrays", "one", "an episode that a time limit stops did not terminate"
+        )
+    if not np.isfinite(rewards).all():
+        env = int(np.flatnonzero(~np.isfinite(rewards))[0])
+        raise broken("a finite reward", str(rewards[env]), environment=env)
+
+
+def check_infos(infos: Any, num_envs: int, broken: Broken, name: str = "infos") -> None:
+    """Raise unless the infos are a dict of what is said of all environments, and arrays [N, ...] with bool masks."""
+    if not isinstance(infos, dict):
+        raise broken(f"{name} to be a dict of arrays", brief(infos), "a list of dicts is no vector info")
+    for key, value in infos.items():
+        if not isinstance(key, str):
+            raise broken(f"{name} to have strings for keys", repr(key))
+        if isinstance(value, dict):
+            if key not in ("final_obs", "_final_obs"):
+                check_infos(value, num_envs, broken, f"{name}[{key!r}]")
+        elif isinstance(value, np.ndarray) and value.ndim and len(value) != num_envs:
+            raise broken(f"{name}[{key!r}] to have a row for each of {num_envs} environments", brief(value))
+        if key.startswith("_") and key[1:] in infos:
+            check_array(value, f"{name}[{key!r}]", (num_envs,), bool, broken)
