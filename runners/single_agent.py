@@ -20,7 +20,7 @@ from episodes.pack import EpisodePack
 from episodes.recorder import OngoingEpisodes, VectorRecorder
 from episodes.recorder.boundaries import final_observations_of
 from episodes.replay import EpisodeReplayBuffer
-from episodes.single_agent.chunks import checked_lookback
+from episodes.single_agent.episode import checked_lookback
 from episodes.tracks import nested
 from runners.closing import Closing
 from runners.counts import check_counts, quotas

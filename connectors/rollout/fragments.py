@@ -12,9 +12,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from episodes.errors import ChunkMismatch, InvalidArgument, ShapeMismatch
+from episodes.facts.facts import random_ids
 from episodes.pack import EpisodePack
-from episodes.pack.pack import random_ids, ranges
 from episodes.recorder.boundaries import checked_mode
+from episodes.tracks.indexing import ranges
 
 
 class BlockEdge:

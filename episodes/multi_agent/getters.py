@@ -13,6 +13,7 @@ from episodes.multi_agent.agents import ALL, Agents
 from episodes.multi_agent.reading import Column, Request
 from episodes.multi_agent.timeline import RESTS, WAITS, Timeline
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import Indices
 from episodes.tracks.reading import new_track, written
 
@@ -332,20 +333,18 @@ class MultiAgentGetters:
                 )
             if track is not None or at_indices is not None:
                 own = line.episode
-                tracks[agent_id] = written(own._extra(key), name, data, at_indices, neg_index_as_lookback)
+                tracks[agent_id] = written(own._extra(key), data, at_indices, neg_index_as_lookback)
             else:
-                tracks[agent_id] = new_track(name, data, line.episode.rewards)
+                tracks[agent_id] = new_track(extra_field(key), data, line.episode.rewards)
         for agent_id, track in tracks.items():
             own = self.agents.timelines[agent_id].episode
-            own.extra_model_outputs = {**own.extra_model_outputs, key: track}
-            own._grow = None
+            own.tracks = own.tracks.replaced(track)
 
     def _write(self, name: str, new_data: Mapping[Any, Any], at_indices: Indices, neg: bool) -> None:
         owners = {agent_id: self.agents.timeline(agent_id).episode for agent_id in new_data}
-        tracks = {a: written(getattr(own, name), name, new_data[a], at_indices, neg) for a, own in owners.items()}
+        tracks = {a: written(getattr(own, name), new_data[a], at_indices, neg) for a, own in owners.items()}
         for agent_id, own in owners.items():
-            setattr(own, name, tracks[agent_id])
-            own._grow = None
+            own.tracks = own.tracks.replaced(tracks[agent_id])
 
 
 def _as_collection(agent_ids: Any) -> Collection[Any]:

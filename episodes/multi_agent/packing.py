@@ -17,8 +17,6 @@ from episodes.multi_agent.timeline import Timeline
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
-from episodes.tracks.infos import Infos
-from episodes.tracks.infos.kinds import ListInfos
 
 __all__ = ["pack_agents", "unpack_agents"]
 
@@ -91,18 +89,7 @@ def _record(episode: MultiAgentEpisode, line: Timeline, index: int, place: int) 
 
 def _finished(own: SingleAgentEpisode) -> SingleAgentEpisode:
     """A finalized episode of the same data; `own` stays as it is."""
-    observations, actions, rewards, extra = own.arrays()
-    return own._derived(
-        observations=observations,
-        actions=actions,
-        rewards=rewards,
-        infos=own.infos if isinstance(own.infos, Infos) else ListInfos.of(own.infos),
-        extra_model_outputs=dict(extra),
-        lookback=own.lookback,
-        t_started=own.t_started,
-        terminated=own.is_terminated,
-        truncated=own.is_truncated,
-    )
+    return own.of(own.facts, own.finalized_tracks(), dict(own.custom_data))
 
 
 def _schema(own: SingleAgentEpisode) -> Any:
@@ -112,7 +99,7 @@ def _schema(own: SingleAgentEpisode) -> Any:
     leaves = {
         (name, path): (leaf.shape[1:], leaf.dtype)
         for name, track in columns.items()
-        for path, leaf in nested.flatten(track.items_or_arrays()).items()
+        for path, leaf in nested.flatten(track.data).items()
     }
     return leaves, own.observation_space, own.action_space
 

@@ -18,7 +18,8 @@ from episodes.tracks.filling import fill_like
 from episodes.tracks.indexing import Indices
 from episodes.tracks.infos import Infos
 from episodes.tracks.spaces import dtypes_of, one_hot
-from episodes.tracks.track import Track, stack_items
+from episodes.tracks.stacking import stack_items
+from episodes.tracks.track import Track
 
 
 class Column(NamedTuple):

@@ -23,9 +23,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from episodes.errors import ChunkMismatch, InvalidArgument, ShapeMismatch, TrackMismatch
+from episodes.facts import Ending
 from episodes.multi_agent import clock
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks import ListTrack, reading
+from episodes.tracks import reading
 from episodes.tracks.infos.kinds import same_info
 from episodes.tracks.nested import equal
 
@@ -179,9 +180,8 @@ class Timeline:
 
     def end(self, terminated: bool, truncated: bool, env_t: int) -> Any:
         """It is done at an env step; gives the reward that came after its newest observation, None for none."""
-        episode, reward = self.episode, self.reward
-        episode.is_terminated, episode.is_truncated, episode._grow = terminated, truncated, None
-        episode._stop_clock()
+        reward = self.reward
+        self.episode.end(Ending.of(terminated, truncated))
         self.phase, self.ended_at, self.reward = ENDED, env_t, None
         return reward
 
@@ -198,20 +198,8 @@ class Timeline:
         if last == clock.MISSING or (self.ended_at is not None and self.is_gone(chunk)):
             return None
         episode, lookback = self.episode, zero - first
-        infos, outputs = episode.infos, episode.extra_model_outputs
-        ends = self.ended_at is not None and self.ended_at <= chunk.end
-        part = episode._derived(
-            observations=episode.observations.view(first, last + 1, lookback),
-            actions=episode.actions.view(first, last, lookback),
-            rewards=episode.rewards.view(first, last, lookback),
-            infos=infos[first : last + 1] if type(infos) is list else infos.view(first, last + 1),  # type: ignore[union-attr]
-            extra_model_outputs={k: v.view(first, last, lookback) for k, v in outputs.items()} if outputs else {},
-            lookback=lookback,
-            t_started=episode.t_started + zero - episode.lookback,
-            terminated=ends and episode.is_terminated,
-            truncated=ends and episode.is_truncated,
-        )
-        part._item_shape = episode._item_shape
+        own, ends = episode.lookback, self.ended_at is not None and self.ended_at <= chunk.end
+        part = episode.window(zero - own, last - own, lookback, ends)
         waits = chunk.is_last and self.phase == WAITS
         piece = Timeline(part, self.seen[first : last + 1], self.acted[first : last + waits])
         if ends:
@@ -231,20 +219,7 @@ class Timeline:
         own = self.episode
         if not own.is_numpy:
             return self
-        grown = lambda track: ListTrack(track.item_list(0, track.total), track.lookback)  # noqa: E731
-        episode = own._derived(
-            observations=grown(own.observations),
-            actions=grown(own.actions),
-            rewards=grown(own.rewards),
-            infos=list(own.infos),
-            extra_model_outputs={key: grown(track) for key, track in own.extra_model_outputs.items()},
-            lookback=own.lookback,
-            t_started=own.t_started,
-            terminated=own.is_terminated,
-            truncated=own.is_truncated,
-        )
-        episode._item_shape = own._item_shape
-        timeline = Timeline(episode, self.seen.tolist(), self.acted.tolist())
+        timeline = Timeline(own.as_growing(), self.seen.tolist(), self.acted.tolist())
         timeline.phase, timeline.ended_at = self.phase, self.ended_at
         timeline.action, timeline.extra, timeline.reward = self.action, self.extra, self.reward
         return timeline
@@ -272,8 +247,7 @@ class Timeline:
             return
         if later is None:
             raise ChunkMismatch(f"{self._at(env_t, 'goes on')}, and the chunk that begins there does not know it")
-        own._check_follows(later.episode)
-        own._joined_extra(later.episode.extra_model_outputs, len(later.episode))
+        own.check_follows(later.episode)
 
     def append(self, later: Timeline) -> None:
         """Go on with the timeline of the next chunk, whose lookback is dropped; what waited is the next chunk's."""

@@ -8,20 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, overload
 
 import numpy as np
 from gymnasium import spaces
 
 from episodes.errors import InvalidArgument, StepOutOfRange, TrackMismatch, WrongType
-from episodes.pack.from_episodes import pack_arguments, random_ids, sums_of_parts
+from episodes.facts.ending import codes_of
+from episodes.facts.facts import PackFacts, from_band, ids_of, in_band, integers, objects, random_ids
+from episodes.pack.from_episodes import parts_of
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks import ArrayTrack, nested
+from episodes.tracks import ArrayTrack, InfoTrack, Tracks, nested
+from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import ranges
-from episodes.tracks.infos import Infos
 from episodes.tracks.infos.columns import ColumnInfos
-from episodes.tracks.infos.kinds import EmptyInfos, ListInfos
+from episodes.tracks.infos.kinds import EmptyInfos, Infos, ListInfos
 from episodes.tracks.track import frozen
+
+
+def _data(name: str) -> Any:
+    """A property over the nested arrays of a column."""
+    return property(attrgetter(f"columns.{name}.data"))
+
+
+def _fact(name: str) -> Any:
+    """A property over an array of the facts."""
+    return property(attrgetter(f"facts.{name}"))
 
 
 class EpisodePack(Sequence[SingleAgentEpisode]):
@@ -64,49 +77,93 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         observation_space: spaces.Space | None = None,
         action_space: spaces.Space | None = None,
     ) -> None:
-        self.lengths = _per_episode(lengths, np.int64)  # [n]
-        num = len(self.lengths)
-        self.lookbacks = _per_episode(np.zeros(num) if lookbacks is None else lookbacks, np.int64)  # [n]
-        self.offsets = _offsets(self.lengths + self.lookbacks)  # [n + 1]
-        self.observations = frozen(observations)
-        self.actions = frozen(actions)
-        self.rewards: np.ndarray = frozen(rewards)
-        self.extra_model_outputs = {key: frozen(value) for key, value in (extra_model_outputs or {}).items()}
-        rows = int(self.offsets[-1]) + num
-        self.infos = (
-            infos if isinstance(infos, Infos) else ListInfos.of(infos) if infos is not None else EmptyInfos(rows)
+        lengths = integers(lengths)
+        num = len(lengths)
+        lookbacks = integers(np.zeros(num) if lookbacks is None else lookbacks)
+        rows = int(lengths.sum() + lookbacks.sum()) + num
+        if not isinstance(infos, Infos):
+            infos = EmptyInfos(rows) if infos is None else ListInfos.of(infos)
+        flags = (np.zeros(num, bool) if flag is None else flag for flag in (terminated, truncated))
+        facts = PackFacts(
+            ids=ids_of(random_ids(num) if ids is None else ids),
+            t_started=integers(np.zeros(num) if t_started is None else t_started),
+            endings=codes_of(*flags),
+            agent_ids=objects(agent_ids),
+            module_ids=objects(module_ids),
+            multi_agent_episode_ids=objects(multi_agent_episode_ids),
+            observation_space=observation_space,
+            action_space=action_space,
+            custom_data=custom_data if custom_data is not None and any(custom_data) else None,
         )
-        self.ids = _ids(num, ids)  # [n] str
-        self.t_started = _per_episode(np.zeros(num) if t_started is None else t_started, np.int64)  # [n]
-        self.terminated = _per_episode(np.zeros(num) if terminated is None else terminated, bool)  # [n]
-        self.truncated = _per_episode(np.zeros(num) if truncated is None else truncated, bool)  # [n]
-        self.agent_ids = _objects(agent_ids)  # [n] or None
-        self.module_ids = _objects(module_ids)  # [n] or None
-        self.multi_agent_episode_ids = _objects(multi_agent_episode_ids)  # [n] or None
-        self.custom_data = custom_data if custom_data is not None and any(custom_data) else None
-        self.observation_space = observation_space
-        self.action_space = action_space
+        columns = Tracks.finished(observations, infos, actions, rewards, extra_model_outputs or {})
+        self._set(columns, facts, lengths, lookbacks)
         self._check_rows()
+
+    def _set(self, columns: Tracks, facts: PackFacts, lengths: np.ndarray, lookbacks: np.ndarray) -> None:
+        self.columns = columns  # the tracks of all episodes, one after another
+        self.facts = facts
+        self.lengths = frozen(lengths)  # [n]
+        self.lookbacks = frozen(lookbacks)  # [n]
+        self.offsets = _offsets(self.lengths + self.lookbacks)  # [n + 1]
+
+    @classmethod
+    def of(cls, columns: Tracks, facts: PackFacts, lengths: np.ndarray, lookbacks: np.ndarray) -> EpisodePack:
+        """The pack of columns and facts that are known to go together."""
+        pack = cls.__new__(cls)
+        pack._set(columns, facts, lengths, lookbacks)
+        return pack
+
+    observations = _data("observations")
+    actions = _data("actions")
+    rewards = _data("rewards")
+    ids = _fact("ids")  # [n] str
+    t_started = _fact("t_started")  # [n]
+    agent_ids = _fact("agent_ids")  # [n] or None
+    module_ids = _fact("module_ids")  # [n] or None
+    multi_agent_episode_ids = _fact("multi_agent_episode_ids")  # [n] or None
+    observation_space = _fact("observation_space")
+    action_space = _fact("action_space")
+    custom_data = _fact("custom_data")
+
+    @property
+    def infos(self) -> Infos:
+        """A row for each observation."""
+        return self.columns.infos.data
+
+    @property
+    def extra_model_outputs(self) -> dict[str, Any]:
+        """Each extra model output's nested arrays."""
+        return {key: track.data for key, track in self.columns.extra.items()}
+
+    @cached_property
+    def terminated(self) -> np.ndarray:
+        """Flags [n]."""
+        return _frozen(self.facts.endings & 1 != 0)
+
+    @cached_property
+    def truncated(self) -> np.ndarray:
+        """Flags [n]."""
+        return _frozen(self.facts.endings & 2 != 0)
 
     def _check_rows(self) -> None:
         steps, num = int(self.offsets[-1]), len(self)
-        by_step = (self.actions, self.rewards, *self.extra_model_outputs.values())
-        sizes = {len(leaf) for column in by_step for leaf in nested.leaves(column)}
-        observed = {len(leaf) for leaf in nested.leaves(self.observations)}
-        if sizes != {steps} or observed != {steps + num}:
-            raise self._track_of_other_length(steps)
-        if len(self.infos) != steps + len(self):
-            raise TrackMismatch(
-                f"pack: {len(self.infos)} infos for {steps + len(self)} observations; there is one for each"
-            )
-        for name in ("lookbacks", "ids", "t_started", "terminated", "truncated", *_OPTIONAL):
-            column = getattr(self, name)
-            if column is not None and len(column) != num:
-                raise TrackMismatch(f"pack: {len(column)} {name} for {num} episodes; give one for each")
+        for track in self.columns.all():
+            wanted = steps + num * track.field.more
+            leaves = nested.leaves(track.data) if type(track) is ArrayTrack else [track.data]
+            if any(len(leaf) != wanted for leaf in leaves):
+                raise self._track_of_other_length(steps)
+        self.facts.check(num)
+        if len(self.lookbacks) != num:
+            raise TrackMismatch(f"pack: {len(self.lookbacks)} lookbacks for {num} episodes; give one for each")
 
     def _track_of_other_length(self, steps: int) -> TrackMismatch:
         wanted = {path: steps + len(self) * (path.split("/", 1)[0] == "observations") for path in self.tracks}
-        path, array = next((path, array) for path, array in self.tracks.items() if len(array) != wanted[path])
+        wrong = [(path, array) for path, array in self.tracks.items() if len(array) != wanted[path]]
+        if not wrong:
+            return TrackMismatch(
+                f"pack: {len(self.infos)} infos for {steps + len(self)} observations; there is one for each"
+            )
+        path, array = wrong[0]
         return TrackMismatch(
             f"pack: track {path!r} has {len(array)} rows, the episodes' lengths ask for {wanted[path]}"
         )
@@ -120,18 +177,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         """
         if isinstance(episodes, EpisodePack):
             return episodes
-        if isinstance(episodes, SingleAgentEpisode):
-            raise WrongType("a pack is made of a list of episodes; give [episode]")
-        episodes = list(episodes)
-        if not episodes:
-            raise InvalidArgument("a pack needs at least one episode: an empty list says nothing of shapes and spaces")
-        other = next((episode for episode in episodes if not isinstance(episode, SingleAgentEpisode)), None)
-        if other is not None:
-            raise WrongType(
-                f"a pack holds single-agent episodes, not a {type(other).__name__}; pack_agents packs those of "
-                "multi-agent episodes, and unpack_agents makes them whole again"
-            )
-        return cls(**pack_arguments(episodes))
+        return cls.of(*parts_of(episodes))
 
     @classmethod
     def concat(cls, packs: Sequence[EpisodePack]) -> EpisodePack:
@@ -144,20 +190,11 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         first = packs[0]
         for pack in packs[1:]:
             _check_same_tracks(first, pack)
-        join = lambda name: nested.concatenate([getattr(pack, name) for pack in packs])  # noqa: E731
-        extra = [pack.extra_model_outputs for pack in packs]
-        return cls(
-            observations=join("observations"),
-            actions=join("actions"),
-            rewards=join("rewards"),
-            extra_model_outputs={key: nested.concatenate([outputs[key] for outputs in extra]) for key in extra[0]},
-            infos=Infos.concat([pack.infos for pack in packs]),
-            custom_data=[data for pack in packs for data in pack.custom_data or [None] * len(pack)],
-            observation_space=first.observation_space,
-            action_space=first.action_space,
-            **{name: join(name) for name in _PER_EPISODE},
-            **{name: _joined_objects([getattr(pack, name) for pack in packs], packs) for name in _OPTIONAL},
+        whole = lambda name: np.concatenate([getattr(pack, name) for pack in packs])  # noqa: E731
+        columns = Tracks.concatenated(
+            [pack.columns for pack in packs], [pack.ids[0] if len(pack) else "-" for pack in packs]
         )
+        return cls.of(columns, PackFacts.concat([pack.facts for pack in packs]), whole("lengths"), whole("lookbacks"))
 
     # --- sequence --------------------------------------------------------------------------------------------
 
@@ -188,34 +225,13 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return map(self._episode, range(len(self)))
 
     def _episode(self, i: int) -> SingleAgentEpisode:
-        begin, end = self._bounds[i], self._bounds[i + 1]
-        lookback = int(self.lookbacks[i])
-        observed = nested.take(self.observations, slice(begin + i, end + i + 1))
-        track = lambda column: ArrayTrack(nested.take(column, slice(begin, end)), lookback)  # noqa: E731
-        return SingleAgentEpisode._make(
-            id_=self.ids[i] if self.ids.dtype == object else str(self.ids[i]),
-            observations=ArrayTrack(observed, lookback),
-            actions=track(self.actions),
-            rewards=ArrayTrack(self.rewards[begin:end], lookback),
-            infos=self.infos.view(begin + i, end + i + 1),
-            extra_model_outputs={key: track(column) for key, column in self.extra_model_outputs.items()},
-            lookback=lookback,
-            t_started=int(self.t_started[i]),
-            terminated=bool(self.terminated[i]),
-            truncated=bool(self.truncated[i]),
-            observation_space=self.observation_space,
-            action_space=self.action_space,
-            agent_id=None if self.agent_ids is None else self.agent_ids[i],
-            module_id=None if self.module_ids is None else self.module_ids[i],
-            multi_agent_episode_id=None if self.multi_agent_episode_ids is None else self.multi_agent_episode_ids[i],
-            custom_data=dict(self.custom_data[i] or {}) if self.custom_data is not None else {},
-        )
+        bounds, custom = self._bounds, self.facts.custom_data
+        tracks = self.columns.window(bounds[i], bounds[i + 1], self.lookbacks.item(i), i)
+        return SingleAgentEpisode.of(self.facts.at(i), tracks, dict(custom[i] or {}) if custom is not None else {})
 
     def _range(self, start: int, stop: int) -> EpisodePack:
         begin, end = self._bounds[start], self._bounds[stop]
-        steps = slice(begin, end)
-        observed = slice(begin + start, end + stop)
-        return self._picked(slice(start, stop), steps, observed, self.infos.view(observed.start, observed.stop))
+        return self._picked(slice(start, stop), slice(begin, end), slice(begin + start, end + stop))
 
     def select(self, indices: Any) -> EpisodePack:
         """The pack of the episodes that an integer array, a list or a boolean mask picks; one gather per track."""
@@ -226,26 +242,33 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         sizes = np.diff(self.offsets)[picked]
         steps = ranges(self.offsets[:-1][picked], sizes)
         observed = ranges(self.observation_offsets[:-1][picked], sizes + 1)
-        return self._picked(picked, steps, observed, self.infos.take(observed))
+        return self._picked(picked, steps, observed)
 
     def replace(self, **changed: Any) -> EpisodePack:
         """This pack with other columns or metadata, under the names that the constructor takes."""
-        return EpisodePack(**{**{name: getattr(self, name) for name in _ARGUMENTS}, **changed})
+        columns, facts = self.columns, self.facts
+        for name in ("observations", "actions", "rewards"):
+            if name in changed:
+                columns = columns.replaced(ArrayTrack.of(changed.pop(name), 0, getattr(columns, name).field))
+        if "extra_model_outputs" in changed:
+            extra = changed.pop("extra_model_outputs") or {}
+            columns = columns._replace(
+                extra={key: ArrayTrack.of(data, 0, extra_field(key)) for key, data in extra.items()}
+            )
+        if "infos" in changed:
+            infos = changed.pop("infos")
+            columns = columns.replaced(InfoTrack(infos if isinstance(infos, Infos) else ListInfos.of(infos)))
+        lengths, lookbacks = (integers(changed.pop(n, getattr(self, n))) for n in ("lengths", "lookbacks"))
+        if "terminated" in changed or "truncated" in changed:
+            flags = (changed.pop(name, getattr(self, name)) for name in ("terminated", "truncated"))
+            facts = facts._replace(endings=codes_of(*flags))
+        pack = EpisodePack.of(columns, facts.changed(**changed), lengths, lookbacks)
+        pack._check_rows()
+        return pack
 
-    def _picked(self, which: Any, steps: Any, observed: Any, infos: Infos) -> EpisodePack:
-        take = lambda name: None if (column := getattr(self, name)) is None else column[which]  # noqa: E731
-        custom = self.custom_data
-        return EpisodePack(
-            observations=nested.take(self.observations, observed),
-            actions=nested.take(self.actions, steps),
-            rewards=self.rewards[steps],
-            extra_model_outputs={key: nested.take(column, steps) for key, column in self.extra_model_outputs.items()},
-            infos=infos,
-            custom_data=None if custom is None else [custom[i] for i in np.arange(len(self))[which]],
-            observation_space=self.observation_space,
-            action_space=self.action_space,
-            **{name: take(name) for name in (*_PER_EPISODE, *_OPTIONAL)},
-        )
+    def _picked(self, which: Any, steps: Any, observed: Any) -> EpisodePack:
+        columns = self.columns.take(steps, observed)
+        return EpisodePack.of(columns, self.facts.take(which), self.lengths[which], self.lookbacks[which])
 
     # --- columns ---------------------------------------------------------------------------------------------
 
@@ -256,10 +279,10 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     @cached_property
     def tracks(self) -> dict[str, np.ndarray]:
         """Every array by path, such as `observations/camera` or `extra_model_outputs/vf_preds`."""
-        columns = {"observations": self.observations, "actions": self.actions, "rewards": self.rewards}
-        flat = {path: array for name, column in columns.items() for path, array in nested.flatten(column, name).items()}
-        for key, column in self.extra_model_outputs.items():
-            flat |= nested.flatten(column, f"extra_model_outputs/{nested.escape(key)}")
+        flat: dict[str, np.ndarray] = {}
+        for track in self.columns.all():
+            if type(track) is ArrayTrack:
+                flat |= nested.flatten(track.data, track.field.path)
         return flat
 
     @cached_property
@@ -310,10 +333,8 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """One buffer per track, out of band with protocol 5; what is per episode goes in band."""
-        state = {name: getattr(self, name) for name in ("observations", "actions", "rewards", "extra_model_outputs")}
-        inband = {name: _in_band(getattr(self, name)) for name in (*_PER_EPISODE, *_OPTIONAL)}
-        state |= {name: getattr(self, name) for name in ("custom_data", "observation_space", "action_space")}
-        return _unpickled, (state, ColumnInfos.of(self.infos), inband)
+        columns = self.columns.replaced(InfoTrack(ColumnInfos.of(self.infos)))
+        return _unpickled, (columns, self.facts, in_band(self.lengths), in_band(self.lookbacks))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EpisodePack):
@@ -329,14 +350,18 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return f"EpisodePack({what}, {ended}, {self.nbytes} bytes)"
 
 
-_PER_EPISODE = ("lengths", "lookbacks", "ids", "t_started", "terminated", "truncated")
-_OPTIONAL = ("agent_ids", "module_ids", "multi_agent_episode_ids")
-_ARGUMENTS = (
-    *("observations", "actions", "rewards", "extra_model_outputs", "infos", "custom_data"),
-    *("observation_space", "action_space"),
-    *_PER_EPISODE,
-    *_OPTIONAL,
-)
+def sums_of_parts(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """The sums [n] of `values[starts[i]:stops[i]]` in float64; parts in order that do not overlap, and may be empty."""
+    sums = np.zeros(len(starts))
+    there = np.flatnonzero(starts < stops)
+    if len(there):
+        bounds = np.stack([starts[there], stops[there]], axis=1).reshape(-1)[:-1]
+        in_a_row = (bounds[1::2] == bounds[2::2]).all()
+        rows = values[: int(stops[there[-1]])]
+        sums[there] = np.add.reduceat(rows, bounds[::2] if in_a_row else bounds, dtype=np.float64)[
+            :: 1 + (not in_a_row)
+        ]
+    return sums
 
 
 def _offsets(sizes: np.ndarray) -> np.ndarray:
@@ -350,38 +375,6 @@ def _frozen(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _per_episode(values: Any, dtype: Any) -> np.ndarray:
-    if type(values) is list:
-        return _frozen(np.array(values, dtype))
-    array = np.asarray(values) if dtype is None else np.asarray(values).astype(dtype, copy=False)
-    return frozen(array)
-
-
-def _ids(num: int, ids: Any) -> np.ndarray:
-    if ids is None:
-        return _frozen(random_ids(num))
-    if not isinstance(ids, list) or all(type(id_) is str for id_ in ids):
-        return _per_episode(ids, None)
-    array = np.empty(num, object)
-    array[:] = ids
-    return _frozen(array)
-
-
-def _objects(values: Any) -> np.ndarray | None:
-    if values is None or list(values).count(None) == len(values):
-        return None
-    array = np.empty(len(values), object)
-    array[:] = values
-    return _frozen(array)
-
-
-def _joined_objects(columns: list[np.ndarray | None], packs: list[EpisodePack]) -> list[Any] | None:
-    if all(column is None for column in columns):
-        return None
-    whole = [[None] * len(pack) if column is None else column for column, pack in zip(columns, packs, strict=True)]
-    return [value for column in whole for value in column]
-
-
 def _check_same_tracks(first: EpisodePack, other: EpisodePack) -> None:
     mine = {path: array.shape[1:] if len(array) else None for path, array in first.tracks.items()}
     theirs = {path: array.shape[1:] if len(array) else None for path, array in other.tracks.items()}
@@ -390,15 +383,5 @@ def _check_same_tracks(first: EpisodePack, other: EpisodePack) -> None:
         raise TrackMismatch(f"packs with other tracks cannot be joined: {mine} beside {theirs}")
 
 
-def _in_band(array: np.ndarray | None) -> Any:
-    if array is None:
-        return None
-    return array.tolist() if array.dtype == object else (array.dtype.str, array.tobytes())
-
-
-def _from_band(band: Any) -> Any:
-    return np.frombuffer(band[1], band[0]) if isinstance(band, tuple) else band
-
-
-def _unpickled(state: dict[str, Any], infos: Infos, inband: dict[str, Any]) -> EpisodePack:
-    return EpisodePack(infos=infos, **state, **{name: _from_band(band) for name, band in inband.items()})
+def _unpickled(columns: Tracks, facts: PackFacts, lengths: Any, lookbacks: Any) -> EpisodePack:
+    return EpisodePack.of(columns, facts, from_band(lengths), from_band(lookbacks))

@@ -16,8 +16,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.facts.facts import random_ids
 from episodes.pack import EpisodePack
-from episodes.pack.pack import random_ids
 from episodes.recorder.boundaries import Boundaries, Row, final_observations_of
 from episodes.recorder.chunk_layout import Chunks, find_chunks
 from episodes.recorder.ongoing import OngoingEpisodes

@@ -1,25 +1,49 @@
 """`SingleAgentEpisode`: T actions and rewards, T + 1 observations, read through getters.
 
-It grows as lists; `to_numpy` makes each track one read-only array.
+An episode is two things: its `tracks` (what happened, step by step) and its `facts` (whose it is, where it begins, how
+it stops). Neither ever changes: growing appends to the lists of growing tracks, all else puts another in its place.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
 from gymnasium import spaces
 
-from episodes.errors import EpisodeStateError, ShapeMismatch, TrackMismatch
-from episodes.single_agent.chunks import EpisodeChunks, checked_lookback
-from episodes.tracks import ArrayTrack, ListTrack, nested, reading
-from episodes.tracks.infos.kinds import EmptyInfos, ListInfos
+from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
+from episodes.facts.ending import Ending
+from episodes.facts.facts import EpisodeFacts, new_id
+from episodes.single_agent.getters import TrackGetters
+from episodes.single_agent.state import columns_of, parts_of, state_of
+from episodes.tracks import ListTrack, Track, Tracks, indexing, nested, reading
+from episodes.tracks.field import extra_field
+from episodes.tracks.infos.kinds import EmptyInfos, ListInfos, same_info
 
 
-class SingleAgentEpisode(EpisodeChunks):
+def _fact(name: str) -> Any:
+    """A property over a field of the facts; setting it makes other facts."""
+
+    def change(episode: SingleAgentEpisode, value: Any) -> None:
+        episode.facts = episode.facts._replace(**{name: value})
+
+    return property(attrgetter(f"_facts.{name}"), change)
+
+
+def _track(name: str) -> Any:
+    """A property over a track; setting it makes other tracks."""
+
+    def change(episode: SingleAgentEpisode, track: Track) -> None:
+        episode.tracks = episode.tracks._replace(**{name: track})
+
+    return property(attrgetter(f"_tracks.{name}"), change)
+
+
+class SingleAgentEpisode(TrackGetters):
     """One chunk of one agent's episode in one environment.
 
     All given data becomes lookback with `len_lookback_buffer="auto"`, as in RLlib: the episode then starts at the
@@ -31,7 +55,9 @@ class SingleAgentEpisode(EpisodeChunks):
         t_started: the environment step of this chunk's first observation; 0 when nothing is said.
         len_lookback_buffer: L, how many of the given items lie before step 0.
 
-    Errors: `TrackMismatch` when the lengths do not go together, `InvalidArgument` for a lookback that is not there.
+    Raises:
+        TrackMismatch: the lengths do not go together.
+        InvalidArgument: a lookback that is no number, 0 or more.
 
     >>> episode = SingleAgentEpisode()
     >>> episode.add_env_reset(np.zeros(4))
@@ -40,7 +66,20 @@ class SingleAgentEpisode(EpisodeChunks):
     (1, 0.5, [1.0, 1.0, 1.0, 1.0])
     """
 
-    __slots__ = ()
+    __slots__ = ("_began", "_duration", "_facts", "_grow", "_item_shape", "_tracks", "custom_data")
+
+    id_: Any = _fact("id_")
+    t_started: int = _fact("t_started")
+    ending: Ending = _fact("ending")
+    agent_id: Any = _fact("agent_id")
+    module_id: Any = _fact("module_id")
+    multi_agent_episode_id: Any = _fact("multi_agent_episode_id")
+    observation_space: spaces.Space | None = _fact("observation_space")
+    action_space: spaces.Space | None = _fact("action_space")
+    custom_data: dict[str, Any]
+    observations: Track = _track("observations")  # L + T + 1 items
+    actions: Track = _track("actions")  # L + T items
+    rewards: Track = _track("rewards")  # L + T items
 
     def __init__(
         self,
@@ -63,26 +102,21 @@ class SingleAgentEpisode(EpisodeChunks):
     ) -> None:
         num_given = len(rewards) if rewards is not None else 0
         lookback = num_given if len_lookback_buffer == "auto" else min(checked_lookback(len_lookback_buffer), num_given)
-        observed = [] if observations is None else list(observations)
-        self._set(
-            id_=uuid.uuid4().hex if id_ is None else id_,
-            observations=ListTrack(observed, lookback),
-            actions=ListTrack([] if actions is None else list(actions), lookback),
-            rewards=ListTrack([] if rewards is None else list(rewards), lookback),
-            infos=list(infos) if infos is not None else [{} for _ in observed],
-            extra_model_outputs={k: ListTrack(list(v), lookback) for k, v in (extra_model_outputs or {}).items()},
-            lookback=lookback,
-            t_started=t_started or 0,
-            terminated=bool(terminated),
-            truncated=bool(truncated),
-            observation_space=observation_space,
-            action_space=action_space,
-            agent_id=agent_id,
-            module_id=module_id,
-            multi_agent_episode_id=multi_agent_episode_id,
-            custom_data={},
+        observed = () if observations is None else observations
+        told = [{} for _ in observed] if infos is None else infos
+        acted, paid = () if actions is None else actions, () if rewards is None else rewards
+        ending = Ending.of(terminated, truncated)
+        ids = (agent_id, module_id, multi_agent_episode_id)
+        self._facts = EpisodeFacts(
+            new_id() if id_ is None else id_, t_started or 0, ending, *ids, observation_space, action_space
         )
-        if observed or num_given or actions is not None or extra_model_outputs:
+        self._tracks = Tracks.growing(observed, told, acted, paid, extra_model_outputs, lookback)
+        self.custom_data = {}
+        self._grow: Any = None  # the lists' own `append`s while it grows; None after any change of facts or tracks
+        self._item_shape: Any = None  # of the observations added; a stored one may have been rewritten
+        self._began: float | None = None  # when this object began to grow
+        self._duration = 0.0  # seconds that it grew before
+        if len(observed) or num_given or actions is not None or extra_model_outputs:
             self.validate()
 
     @classmethod
@@ -111,45 +145,150 @@ class SingleAgentEpisode(EpisodeChunks):
             observations: nested arrays [T + 1, ...]; likewise T + 1 `infos`.
             actions: nested arrays [T, ...]; likewise `rewards` [T] and each of `extra_model_outputs`.
 
-        Errors: `TrackMismatch` when the lengths do not go together.
+        Raises:
+            TrackMismatch: the lengths do not go together.
 
         >>> SingleAgentEpisode.from_arrays(np.zeros((3, 2)), [0, 1], [1.0, 1.0], terminated=True, id_="a")
         SingleAgentEpisode(a: 2 steps, return 2, terminated)
         """
-        observed = _array_track(observations)
-        episode = cls._make(
-            id_=uuid.uuid4().hex if id_ is None else id_,
-            observations=observed,
-            actions=_array_track(actions),
-            rewards=_array_track(rewards),
-            infos=ListInfos.of(infos) if infos is not None else EmptyInfos(len(observed)),
-            extra_model_outputs={key: _array_track(value) for key, value in (extra_model_outputs or {}).items()},
-            lookback=0,
-            t_started=t_started,
-            terminated=bool(terminated),
-            truncated=bool(truncated),
-            observation_space=observation_space,
-            action_space=action_space,
-            agent_id=agent_id,
-            module_id=module_id,
-            multi_agent_episode_id=multi_agent_episode_id,
-            custom_data=dict(custom_data or {}),
-        )
+        arrays = nested.map_leaves(np.asarray, (observations, actions, rewards, dict(extra_model_outputs or {})))
+        told = EmptyInfos(len(nested.first_leaf(arrays[0]))) if infos is None else ListInfos.of(infos)
+        tracks = Tracks.finished(arrays[0], told, *arrays[1:])
+        ending, ids = Ending.of(terminated, truncated), (agent_id, module_id, multi_agent_episode_id)
+        facts = EpisodeFacts(new_id() if id_ is None else id_, t_started, ending, *ids, observation_space, action_space)
+        episode = cls.of(facts, tracks, dict(custom_data or {}))
         episode.validate()
         return episode
 
-    # --- growing ---------------------------------------------------------------------------------------------
+    @classmethod
+    def of(cls, facts: EpisodeFacts, tracks: Tracks, custom_data: dict[str, Any]) -> Self:
+        """The episode of facts and tracks that are known to go together: nothing is checked or copied."""
+        self = cls.__new__(cls)
+        self._facts = facts
+        self._tracks = tracks
+        self.custom_data = custom_data
+        self._grow = self._item_shape = self._began = None
+        self._duration = 0.0
+        return self
+
+    # --- what it is --------------------------------------------------------------------------------------------
+
+    @property
+    def facts(self) -> EpisodeFacts:
+        """Whose it is, where it begins and how it stops."""
+        return self._facts
+
+    @facts.setter
+    def facts(self, facts: EpisodeFacts) -> None:
+        self._facts, self._grow = facts, None
+
+    @property
+    def tracks(self) -> Tracks:
+        """What happened, step by step."""
+        return self._tracks
+
+    @tracks.setter
+    def tracks(self, tracks: Tracks) -> None:
+        self._tracks, self._grow = tracks, None
+
+    @property
+    def infos(self) -> Any:
+        """L + T + 1 infos: a list while it grows, `Infos` once finalized."""
+        return self._tracks.infos.data
+
+    @property
+    def extra_model_outputs(self) -> Mapping[str, Track]:
+        """L + T items each, by key."""
+        return MappingProxyType(self._tracks.extra)
+
+    @extra_model_outputs.setter
+    def extra_model_outputs(self, tracks: Mapping[str, Track]) -> None:
+        self.tracks = self._tracks._replace(extra=dict(tracks))
+
+    @property
+    def lookback(self) -> int:
+        """L."""
+        return self._tracks.rewards.lookback
+
+    @property
+    def is_terminated(self) -> bool:
+        """True when the episode ended in a terminal state."""
+        return self._facts.ending.is_terminated
+
+    @is_terminated.setter
+    def is_terminated(self, flag: bool) -> None:
+        self.facts = self._facts._replace(ending=Ending.of(flag, self.is_truncated))
+
+    @property
+    def is_truncated(self) -> bool:
+        """True when the episode was ended from outside."""
+        return self._facts.ending.is_truncated
+
+    @is_truncated.setter
+    def is_truncated(self, flag: bool) -> None:
+        self.facts = self._facts._replace(ending=Ending.of(self.is_terminated, flag))
+
+    @property
+    def is_done(self) -> bool:
+        """True when the episode terminated or was truncated; False for an ongoing or cut chunk."""
+        return self._facts.ending.is_done
+
+    def __len__(self) -> int:
+        return len(self._tracks.rewards)
+
+    @property
+    def t(self) -> int:
+        """The environment step at which this chunk stops: `t_started + len(self)`."""
+        return self._facts.t_started + len(self)
+
+    @property
+    def is_reset(self) -> bool:
+        """True once there is a first observation."""
+        return len(self._tracks.observations) > 0
+
+    @property
+    def is_numpy(self) -> bool:
+        """True once finalized by `to_numpy`."""
+        return self._tracks.is_finished
+
+    is_finalized = is_numpy
+
+    def env_steps(self) -> int:
+        """The number of environment steps: `len(self)`."""
+        return len(self)
+
+    def agent_steps(self) -> int:
+        """The number of agent steps: `len(self)`."""
+        return len(self)
+
+    def get_return(self) -> float:
+        """The undiscounted sum of the rewards from step 0 of this chunk on."""
+        rewards = self._tracks.rewards.get()
+        return float(rewards.sum() if isinstance(rewards, np.ndarray) else sum(rewards))
+
+    def get_duration_s(self) -> float:
+        """The seconds that it grew: from the reset to the end, the cut or `to_numpy`; until now while it grows."""
+        return self._duration + (0.0 if self._began is None else perf_counter() - self._began)
+
+    def _stop_clock(self) -> None:
+        self._duration, self._began = self.get_duration_s(), None
+
+    def validate(self) -> None:
+        """Raise `TrackMismatch` unless all tracks have L + T items, observations and infos one more."""
+        self._tracks.check(f"episode {self.id_}")
+
+    # --- growing -----------------------------------------------------------------------------------------------
 
     def add_env_reset(self, observation: Any, infos: dict[str, Any] | None = None) -> None:
         """Begin with the reset observation. `EpisodeStateError` when the episode was reset already."""
-        if self.is_reset or self.is_done:
+        track = self._tracks.observations
+        if not isinstance(track, ListTrack) or len(track) or self.is_done:
             raise EpisodeStateError(
                 f"episode {self.id_}: add_env_reset after a reset; make a new episode for a new reset"
             )
-        items = self.observations.items  # type: ignore[union-attr]
-        items.append(observation)
-        self.observations.uniform = len(items) == 1  # type: ignore[union-attr]
-        self.infos.append({} if infos is None else infos)  # type: ignore[union-attr]
+        track.items.append(observation)
+        track.uniform = len(track.items) == 1
+        self._tracks.infos.data.append({} if infos is None else infos)
         self._item_shape = reading.shape_of(observation)
         self._began = perf_counter()
 
@@ -166,9 +305,10 @@ class SingleAgentEpisode(EpisodeChunks):
     ) -> None:
         """Add one step: the action taken, and the reward and observation that it led to. O(1), nothing is copied.
 
-        Errors, each leaving the episode as it was: `EpisodeStateError` before the reset, after the end, or once
-        finalized; `ShapeMismatch` for an observation of another shape; `TrackMismatch` for an extra model output
-        that starts late or stops early.
+        Raises (each leaves the episode as it was):
+            EpisodeStateError: before the reset, after the end, or once finalized.
+            ShapeMismatch: an observation of another shape.
+            TrackMismatch: an extra model output that starts late or stops early.
         """
         add_observation, add_action, add_reward, add_info, extra = self._grow or self._growing("add_env_step")
         try:
@@ -191,16 +331,18 @@ class SingleAgentEpisode(EpisodeChunks):
         add_reward(reward)
         add_info({} if infos is None else infos)
         if terminated or truncated:
-            self.is_terminated, self.is_truncated, self._grow = bool(terminated), bool(truncated), None
-            self._stop_clock()
+            self.end(Ending.of(terminated, truncated))
+
+    def end(self, ending: Ending) -> None:
+        """End the episode at its newest step; it grows no more."""
+        self.facts = self._facts._replace(ending=ending)
+        self._stop_clock()
 
     def _growing(self, call: str) -> tuple[Any, ...]:
-        """The `append`s of observations, actions, rewards and infos, and the (key, `append`) pairs of extra outputs."""
+        """`Tracks.appends`, kept until facts or tracks change."""
         if self.is_done or self.is_numpy or not self.is_reset:
             raise self._refusal(call)
-        lists = [track.items for track in (self.observations, self.actions, self.rewards)]  # type: ignore[union-attr]
-        pairs = tuple((key, track.items.append) for key, track in self.extra_model_outputs.items())  # type: ignore[union-attr]
-        self._grow = (*(items.append for items in lists), self.infos.append, pairs)  # type: ignore[union-attr]
+        self._grow = self._tracks.appends()
         return self._grow
 
     def _check_observation(self, observation: Any) -> None:
@@ -214,19 +356,19 @@ class SingleAgentEpisode(EpisodeChunks):
             )
 
     def _start_extra(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
-        if self.extra_model_outputs or self.rewards.total:
+        if self._tracks.extra or self._tracks.rewards.total:
             raise self._extra_mismatch(given)
-        self.extra_model_outputs = {key: ListTrack() for key in given}
+        self.tracks = self._tracks.replaced(*(ListTrack([], 0, False, extra_field(key)) for key in given))
         return self._growing("add_env_step")[4]
 
     def _without_half_a_step(self, given: Mapping[str, Any]) -> TrackMismatch:
         """The error for a key that is not given, after what was appended for other keys is taken back."""
-        for track in self.extra_model_outputs.values():
-            del track.items[self.rewards.total :]  # type: ignore[union-attr]
+        for track in self._tracks.extra.values():
+            del track.data[self.rewards.total :]
         return self._extra_mismatch(given)
 
     def _extra_mismatch(self, given: Mapping[str, Any]) -> TrackMismatch:
-        known = self.extra_model_outputs
+        known = self._tracks.extra
         late, missing = [k for k in given if k not in known], [k for k in known if k not in given]
         what = f"{late} would start late" if late else f"{missing} would stop early"
         return TrackMismatch(
@@ -234,6 +376,194 @@ class SingleAgentEpisode(EpisodeChunks):
             f"{list(known)}, and so must this one"
         )
 
+    # --- finalizing, cutting, slicing, joining -----------------------------------------------------------------
 
-def _array_track(data: Any) -> ArrayTrack:
-    return ArrayTrack.of(nested.map_leaves(np.asarray, data))
+    def to_numpy(self) -> Self:
+        """Finalize in place: each track becomes one read-only array (nested where its items are); returns itself.
+
+        A track takes its space's dtype when it has one, else numpy's promotion over all items. Idempotent.
+
+        Raises:
+            ShapeMismatch: names the first item that differs.
+            EpisodeStateError: before the reset.
+        """
+        if not self.is_numpy:
+            self.tracks = self.finalized_tracks()
+            self._stop_clock()
+        return self
+
+    finalize = to_numpy
+
+    def finalized_tracks(self) -> Tracks:
+        """Its tracks as `to_numpy` makes them; the episode stays as it is."""
+        facts, tracks = self._facts, self._tracks
+        if tracks.is_finished:
+            return tracks
+        if not self.is_reset:
+            raise EpisodeStateError(
+                f"episode {self.id_}: it has no observation yet; call add_env_reset(observation) first"
+            )
+        return tracks.finalized(facts.observation_space, facts.action_space, f"episode {facts.id_}")
+
+    def __getitem__(self, slice_: slice) -> Self:
+        """The sub-episode of the steps `[a:b]`; as `slice`."""
+        return self.slice(slice_)
+
+    def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> Self:
+        """The sub-episode of the steps of a slice, clipped as Python clips; views, not copies, once finalized.
+
+        Ids, spaces, `custom_data` and infos stay, and so does the ending when the slice reaches the last step.
+
+        Args:
+            len_lookback_buffer: how many items before the slice to keep, as far as they are there; this episode's
+                own lookback when None.
+        """
+        rewards = self._tracks.rewards
+        num_steps, own = len(rewards), rewards.lookback
+        start, stop = indexing.chunk_bounds(slice_, num_steps)
+        wanted = own if len_lookback_buffer is None else checked_lookback(len_lookback_buffer)
+        return self.window(start, stop, min(wanted, own + start), stop == num_steps)
+
+    def window(self, start: int, stop: int, lookback: int, reaches_end: bool) -> Self:
+        """The part of the steps [start, stop), all of which must be there, with so much lookback; views once finalized.
+
+        Args:
+            reaches_end: True when the part stops where the chunk does, and so has its ending.
+        """
+        facts, tracks = self._facts, self._tracks
+        own = tracks.rewards.lookback
+        part = self.of(
+            facts.window(facts.t_started + start, reaches_end),
+            tracks.window(own + start - lookback, own + stop, lookback),
+            dict(self.custom_data),
+        )
+        part._item_shape = self._item_shape
+        return part
+
+    def cut(self, len_lookback_buffer: int = 0) -> Self:
+        """The successor chunk, which goes on growing where this one stops.
+
+        It has the same ids, `t_started = self.t`, this chunk's last observation as its first, and the last
+        `len_lookback_buffer` steps (as far as they are there) as its lookback.
+
+        Raises:
+            EpisodeStateError: there is nothing to go on with: ended, or not reset.
+        """
+        if self.is_done or not self.is_reset:
+            raise self._refusal("cut")
+        num_steps = len(self)
+        successor = self.window(
+            num_steps, num_steps, min(checked_lookback(len_lookback_buffer), self.lookback + num_steps), False
+        )
+        successor._tracks = successor._tracks.as_growing()
+        self._stop_clock()
+        successor._began = perf_counter()
+        return successor
+
+    def as_growing(self) -> Self:
+        """An episode of the same items that can grow; a finalized one's arrays are viewed item by item."""
+        episode = self.of(self._facts, self._tracks.as_growing(), dict(self.custom_data))
+        episode._item_shape = self._item_shape
+        return episode
+
+    def concat_episode(self, other: SingleAgentEpisode) -> None:
+        """Append the chunk that follows this one, in place: the inverse of `cut`. The other's lookback is dropped.
+
+        Raises (each leaves the episode as it was):
+            ChunkMismatch: `other` has another id, or does not begin where this one stops, with its last observation.
+            EpisodeStateError: this one has ended.
+            TrackMismatch: an extra model output that only one of them has.
+        """
+        self.check_follows(other)
+        theirs = other.finalized_tracks() if self.is_numpy else other._tracks
+        self.tracks = self._tracks.joined(theirs)
+        self.facts = self._facts.followed_by(other._facts)
+        self.custom_data.update(other.custom_data)
+        self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
+
+    def check_follows(self, other: SingleAgentEpisode) -> None:
+        """Raise what `concat_episode` raises unless the other chunk follows this one."""
+        if self.is_done or not self.is_reset:
+            raise self._refusal("concat_episode")
+        if not isinstance(other, SingleAgentEpisode):
+            raise WrongType(f"episode {self.id_}: concat_episode takes an episode, not a {type(other).__name__}")
+        if other.id_ != self.id_:
+            raise ChunkMismatch(
+                f"episode {self.id_}: a chunk of episode {other.id_} does not follow it; join chunks of one id"
+            )
+        if other.t_started != self.t:
+            raise ChunkMismatch(
+                f"episode {self.id_}: a chunk that begins at t={other.t_started} does not follow one that stops at "
+                f"t={self.t}; join chunks in order, none left out"
+            )
+        if not nested.equal(self.get_observations(-1), other.get_observations(0)):
+            raise ChunkMismatch(
+                f"episode {self.id_}: the chunk's first observation is not the one at which this one stops (t={self.t})"
+            )
+        self._tracks.check_follows(other._tracks, f"episode {self.id_}", self.t)
+
+    def _refusal(self, call: str) -> EpisodeStateError:
+        if self.is_done:
+            ending = "terminated" if self.is_terminated else "truncated"
+            return EpisodeStateError(
+                f"episode {self.id_}: {call} after the end ({ending} at t={self.t}); make a new episode"
+            )
+        if self.is_numpy:
+            return EpisodeStateError(
+                f"episode {self.id_}: {call} on a finalized episode; go on with its successor: cut()"
+            )
+        return EpisodeStateError(f"episode {self.id_}: {call} before the reset; call add_env_reset(observation) first")
+
+    # --- state -------------------------------------------------------------------------------------------------
+
+    def __reduce__(self) -> Any:
+        """What pickles and copies need, and nothing of what is cached."""
+        rest = (self.custom_data, self._item_shape, self.get_duration_s())
+        return _restored, (type(self), self._facts, self._tracks, *rest)
+
+    def get_state(self) -> dict[str, Any]:
+        """The whole episode as a dict of plain values and arrays; it shares no memory with the episode."""
+        return state_of(self._facts, self._tracks, self.custom_data) | {"duration_s": self.get_duration_s()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """The episode of a `get_state`; it shares no memory with the state."""
+        episode = cls.of(*parts_of(state))
+        episode._duration = state["duration_s"]
+        return episode
+
+    def get_data_dict(self) -> dict[str, Any]:
+        """The T steps as columns: `obs` (but the last), `actions`, `rewards`, flags, `t`, ids, infos, extra outputs."""
+        return columns_of(self._facts, self._tracks)
+
+    def equals(self, other: object) -> bool:
+        """True when both are the same chunk of the same episode: ids, tracks, lookback, infos, ending, custom data."""
+        return (
+            isinstance(other, SingleAgentEpisode)
+            and self.is_numpy == other.is_numpy
+            and self._facts == other._facts
+            and self._tracks == other._tracks
+            and same_info(self.custom_data, other.custom_data)
+        )
+
+    def __repr__(self) -> str:
+        begin = f" from t={self.t_started}" if self.t_started else ""
+        ending = "terminated" if self.is_terminated else "truncated" if self.is_truncated else "ongoing"
+        agent = "" if self.agent_id is None else f", agent {self.agent_id}"
+        steps = "1 step" if len(self) == 1 else f"{len(self)} steps"
+        return f"SingleAgentEpisode({str(self.id_)[:8]}: {steps}{begin}{agent}, return {self.get_return():g}, {ending})"
+
+
+def _restored(
+    cls: type[SingleAgentEpisode], facts: Any, tracks: Tracks, custom_data: Any, item_shape: Any, duration: float
+) -> SingleAgentEpisode:
+    episode = cls.of(facts, tracks, custom_data)
+    episode._item_shape, episode._duration = item_shape, duration
+    return episode
+
+
+def checked_lookback(length: Any) -> int:
+    """The length of a lookback as an int; `InvalidArgument` unless it is one, 0 or more."""
+    if not isinstance(length, (int, np.integer)) or length < 0:
+        raise InvalidArgument(f"len_lookback_buffer={length!r}: give the number of items, 0 or more")
+    return int(length)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gymnasium import spaces
-
 from episodes.errors import StepOutOfRange, UnknownKey
-from episodes.tracks import reading
+from episodes.facts import EpisodeFacts
+from episodes.tracks import Track, Tracks, reading
+from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import Indices
-from episodes.tracks.infos import Infos
-from episodes.tracks.track import Track
 
 
 class TrackGetters:
@@ -24,29 +22,10 @@ class TrackGetters:
     Setters replace items and never change the length; O(track) for a finalized episode, whose arrays are read-only.
     """
 
-    __slots__ = (
-        "_grow",
-        "action_space",
-        "actions",
-        "extra_model_outputs",
-        "id_",
-        "infos",
-        "lookback",
-        "observation_space",
-        "observations",
-        "rewards",
-    )
+    __slots__ = ()
 
-    id_: str
-    observations: Track  # L + T + 1 items
-    actions: Track  # L + T items
-    rewards: Track  # L + T items
-    infos: list[dict[str, Any]] | Infos  # L + T + 1 items, a list while the episode grows
-    extra_model_outputs: dict[str, Track]  # L + T items each
-    lookback: int  # L
-    _grow: Any  # the lists' own `append`s while the episode grows; None after any change of tracks
-    observation_space: spaces.Space | None
-    action_space: spaces.Space | None
+    _tracks: Tracks
+    _facts: EpisodeFacts
 
     def get_observations(
         self,
@@ -59,11 +38,11 @@ class TrackGetters:
         """One observation, or a batch of them; all T + 1 from step 0 on when nothing is asked."""
         try:
             if one_hot_discrete:
-                space = self.observation_space
-                return reading.read_one_hot(self.observations, indices, neg_index_as_lookback, fill, space)
-            return self.observations.get(indices, neg_index_as_lookback, fill)
+                space = self._facts.observation_space
+                return reading.read_one_hot(self._tracks.observations, indices, neg_index_as_lookback, fill, space)
+            return self._tracks.observations.get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
-            raise self._named(error, "observations") from None
+            raise self._named(error) from None
 
     def get_actions(
         self,
@@ -76,24 +55,26 @@ class TrackGetters:
         """One action, or a batch of them; all T from step 0 on when nothing is asked."""
         try:
             if one_hot_discrete:
-                return reading.read_one_hot(self.actions, indices, neg_index_as_lookback, fill, self.action_space)
-            return self.actions.get(indices, neg_index_as_lookback, fill)
+                return reading.read_one_hot(
+                    self._tracks.actions, indices, neg_index_as_lookback, fill, self._facts.action_space
+                )
+            return self._tracks.actions.get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
-            raise self._named(error, "actions") from None
+            raise self._named(error) from None
 
     def get_rewards(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
         """One reward, or a batch of them; all T from step 0 on when nothing is asked."""
         try:
-            return self.rewards.get(indices, neg_index_as_lookback, fill)
+            return self._tracks.rewards.get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
-            raise self._named(error, "rewards") from None
+            raise self._named(error) from None
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
         """One info dict, or a list of them; all T + 1 from step 0 on when nothing is asked. `fill` is a dict."""
         try:
-            return reading.read_infos(self.infos, self.lookback, indices, neg_index_as_lookback, fill)
+            return self._tracks.infos.get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
-            raise self._named(error, "infos") from None
+            raise self._named(error) from None
 
     def get_extra_model_outputs(
         self, key: str, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
@@ -102,55 +83,50 @@ class TrackGetters:
         try:
             return self._extra(key).get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
-            raise self._named(error, f"extra_model_outputs[{key!r}]") from None
+            raise self._named(error) from None
 
     def _extra(self, key: str) -> Track:
-        track = self.extra_model_outputs.get(key)
+        track = self._tracks.extra.get(key)
         if track is None:
             raise UnknownKey(
-                f"episode {self.id_}: no extra model output {key!r}; there are {list(self.extra_model_outputs)}"
+                f"episode {self._facts.id_}: no extra model output {key!r}; there are {list(self._tracks.extra)}"
             )
         return track
 
-    def _named(self, error: StepOutOfRange, name: str) -> StepOutOfRange:
-        return StepOutOfRange(f"episode {self.id_}: {name}{str(error).removeprefix('track')}")
+    def _named(self, error: StepOutOfRange) -> StepOutOfRange:
+        return StepOutOfRange(f"episode {self._facts.id_}: {error}")
 
     def set_observations(
         self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
         """Replace observations, all from step 0 on or those at the indices; O(track) once finalized."""
-        self._write("observations", new_data, at_indices, neg_index_as_lookback)
+        self._write(self._tracks.observations, new_data, at_indices, neg_index_as_lookback)
 
     def set_actions(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
         """Replace actions, all from step 0 on or those at the indices; O(track) once finalized."""
-        self._write("actions", new_data, at_indices, neg_index_as_lookback)
+        self._write(self._tracks.actions, new_data, at_indices, neg_index_as_lookback)
 
     def set_rewards(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
         """Replace rewards, all from step 0 on or those at the indices; O(track) once finalized."""
-        self._write("rewards", new_data, at_indices, neg_index_as_lookback)
+        self._write(self._tracks.rewards, new_data, at_indices, neg_index_as_lookback)
 
-    def _write(self, name: str, new_data: Any, at_indices: Indices, neg_index_as_lookback: bool) -> None:
+    def _write(self, track: Track, new_data: Any, at_indices: Indices, neg_index_as_lookback: bool) -> None:
         try:
-            track = reading.written(getattr(self, name), name, new_data, at_indices, neg_index_as_lookback)
+            track = reading.written(track, new_data, at_indices, neg_index_as_lookback)
         except StepOutOfRange as error:
-            raise self._named(error, name) from None
-        setattr(self, name, track)
-        self._grow = None
+            raise self._named(error) from None
+        self.tracks = self._tracks.replaced(track)
 
     def set_extra_model_outputs(
         self, *, key: str, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
         """Replace items of an extra model output; a new key is added whole (one item a step, lookback included)."""
-        name = f"extra_model_outputs[{key!r}]"
-        track = self.extra_model_outputs.get(key)
-        if track is not None:
-            try:
-                track = reading.written(track, name, new_data, at_indices, neg_index_as_lookback)
-            except StepOutOfRange as error:
-                raise self._named(error, name) from None
-        elif at_indices is not None:
-            raise UnknownKey(f"episode {self.id_}: no {name} to change; add the new key whole, without at_indices")
-        else:
-            track = reading.new_track(name, new_data, self.rewards)
-        self.extra_model_outputs = {**self.extra_model_outputs, key: track}
-        self._grow = None
+        if key in self._tracks.extra:
+            self._write(self._tracks.extra[key], new_data, at_indices, neg_index_as_lookback)
+            return
+        field = extra_field(key)
+        if at_indices is not None:
+            raise UnknownKey(
+                f"episode {self._facts.id_}: no {field.label} to change; add the new key whole, without at_indices"
+            )
+        self.tracks = self._tracks.replaced(reading.new_track(field, new_data, self._tracks.rewards))

@@ -164,21 +164,17 @@ class StoredBatch:
 
     def episode(self, i: int, steps: slice | None = None) -> SingleAgentEpisode:
         """Episode i, or a slice of its steps: views of the batch, but for compressed tracks."""
-        episode = self._pack._episode(i)
+        episode = self._pack[i]
         if steps is not None:
             episode = episode[steps]
         if self._compressed:
-            for name in ("observations", "actions", "rewards"):
-                setattr(episode, name, self._decoded_track(name, getattr(episode, name)))
-            extra = episode.extra_model_outputs.items()
-            prefix = "extra_model_outputs/"
-            episode.extra_model_outputs = {
-                key: self._decoded_track(prefix + nested.escape(key), track) for key, track in extra
-            }
+            episode.tracks = episode.tracks.each(self._decoded_track)
         return episode
 
-    def _decoded_track(self, name: str, track: Any) -> ArrayTrack:
-        return ArrayTrack.of(self._decoded(name, track.data), track.lookback)
+    def _decoded_track(self, track: Any) -> Any:
+        if type(track) is not ArrayTrack:
+            return track
+        return ArrayTrack.of(self._decoded(track.field.path, track.data), track.lookback, track.field)
 
     def pack(self, which: np.ndarray) -> EpisodePack:
         """The episodes with these numbers [k]: views where they follow each other, but for compressed tracks."""
@@ -191,9 +187,7 @@ class StoredBatch:
             picked = picked[first : last + 1]
         if not self._compressed:
             return picked
-        columns = {name: self._decoded(name, getattr(picked, name)) for name in ("observations", "actions", "rewards")}
-        extra = self._decoded("extra_model_outputs", picked.extra_model_outputs)
-        return picked.replace(**columns, extra_model_outputs=extra)
+        return EpisodePack.of(picked.columns.each(self._decoded_track), picked.facts, picked.lengths, picked.lookbacks)
 
     def _decoded(self, name: str, column: Any) -> Any:
         """A column with its compressed tracks' rows in place of their numbers."""

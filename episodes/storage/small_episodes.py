@@ -9,10 +9,8 @@ import numpy as np
 
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks import ArrayTrack
+from episodes.tracks import ArrayTrack, InfoTrack, Tracks
 from episodes.tracks.infos.kinds import EmptyInfos
-
-_Tracks = tuple[ArrayTrack, ArrayTrack, ArrayTrack, dict[str, ArrayTrack]]
 
 
 class SmallEpisodes:
@@ -36,7 +34,7 @@ class SmallEpisodes:
             tracks = _tracks_of(episode)
             if tracks is None or _kind_of(episode, tracks) != self.kind:
                 return False
-            nbytes += sum(track.data.nbytes for track in (*tracks[:3], *tracks[3].values()))
+            nbytes += sum(array.nbytes for array in _arrays(tracks))
             if nbytes >= limit:
                 return False
             found.append((episode, tracks))
@@ -58,35 +56,33 @@ class SmallEpisodes:
         return pack
 
 
-def _tracks_of(episode: Any) -> _Tracks | None:
+def _tracks_of(episode: Any) -> Tracks | None:
     """The tracks of an episode that is plain enough to wait."""
     if type(episode) is not SingleAgentEpisode or not episode.is_numpy or episode.custom_data:
         return None
-    ids = (episode.agent_id, episode.module_id, episode.multi_agent_episode_id)
-    if type(episode.id_) is not str or any(id_ is not None and type(id_) is not str for id_ in ids):
+    facts, tracks = episode.facts, episode.tracks
+    ids = (facts.agent_id, facts.module_id, facts.multi_agent_episode_id)
+    if type(facts.id_) is not str or any(id_ is not None and type(id_) is not str for id_ in ids):
         return None
-    if not (type(episode.infos) is EmptyInfos or not any(episode.infos)):
+    if not (type(tracks.infos.data) is EmptyInfos or not any(tracks.infos.data)):
         return None
-    tracks = episode.arrays()
-    arrays = (track.data for track in (*tracks[:3], *tracks[3].values()))
-    return tracks if tracks[2].total and all(type(array) is np.ndarray for array in arrays) else None
+    return tracks if tracks.rewards.total and all(type(array) is np.ndarray for array in _arrays(tracks)) else None
 
 
-def _kind_of(episode: SingleAgentEpisode, tracks: _Tracks) -> Any:
-    items = [(track.data.dtype, track.data.shape[1:]) for track in (*tracks[:3], *tracks[3].values())]
-    return episode.observation_space, episode.action_space, list(tracks[3]), items
+def _arrays(tracks: Tracks) -> list[Any]:
+    return [track.data for track in tracks.all() if type(track) is ArrayTrack]
 
 
-def _copied(episode: SingleAgentEpisode, tracks: _Tracks) -> SingleAgentEpisode:
-    copy = lambda track: ArrayTrack.of(track.data.copy(), track.lookback)  # noqa: E731
-    return episode._derived(
-        observations=copy(tracks[0]),
-        actions=copy(tracks[1]),
-        rewards=copy(tracks[2]),
-        infos=EmptyInfos(tracks[0].total),
-        extra_model_outputs={key: copy(track) for key, track in tracks[3].items()},
-        lookback=episode.lookback,
-        t_started=episode.t_started,
-        terminated=episode.is_terminated,
-        truncated=episode.is_truncated,
+def _kind_of(episode: SingleAgentEpisode, tracks: Tracks) -> Any:
+    items = [(array.dtype, array.shape[1:]) for array in _arrays(tracks)]
+    return episode.observation_space, episode.action_space, list(tracks.extra), items
+
+
+def _copied(episode: SingleAgentEpisode, tracks: Tracks) -> SingleAgentEpisode:
+    infos = InfoTrack(EmptyInfos(tracks.infos.total), tracks.lookback)
+    copies = tracks.each(
+        lambda track: (
+            ArrayTrack.of(track.data.copy(), track.lookback, track.field) if type(track) is ArrayTrack else infos
+        )
     )
+    return SingleAgentEpisode.of(episode.facts, copies, {})

@@ -1,7 +1,8 @@
-"""A track: one named time series of an episode, growing or finished."""
+"""Tracks: the named time series of an episode, growing or finished, and all of them as one record."""
 
 from __future__ import annotations
 
-from episodes.tracks.track import ArrayTrack, ListTrack
+from episodes.tracks.track import ArrayTrack, InfoTrack, ListTrack, Track
+from episodes.tracks.tracks import Tracks
 
-__all__ = ["ArrayTrack", "ListTrack"]
+__all__ = ["ArrayTrack", "InfoTrack", "ListTrack", "Track", "Tracks"]

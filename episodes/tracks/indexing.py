@@ -14,6 +14,7 @@ import numpy as np
 
 from episodes.errors import InvalidArgument, StepOutOfRange, WrongType
 
+INTEGERS = (int, np.integer)
 Indices = int | np.integer | slice | Sequence[int] | np.ndarray | None
 
 
@@ -78,6 +79,39 @@ def inside(span: range, total: int) -> tuple[int, int]:
         head, tail = -((start - total + 1) // step), start // -step + 1
     head = 0 if head < 0 else head if head < size else size
     return head, head if tail < head else tail if tail < size else size
+
+
+def positions(indices: Indices, lookback: int, size: int, neg_index_as_lookback: bool) -> int | range | np.ndarray:
+    """The positions that any indices mean, whether or not there are items: one for an int, many for all else."""
+    if isinstance(indices, slice):
+        return span_of(indices, lookback, size, neg_index_as_lookback)
+    if indices is None:
+        return range(lookback, lookback + size)
+    if isinstance(indices, INTEGERS):
+        return position_of(int(indices), lookback, size, neg_index_as_lookback)
+    return positions_of(as_index_array(indices), lookback, size, neg_index_as_lookback)
+
+
+def positions_there(
+    indices: Indices, lookback: int, size: int, neg_index_as_lookback: bool, name: str
+) -> int | range | np.ndarray:
+    """The positions that any indices mean, where all must have items; slices are clipped.
+
+    Raises:
+        StepOutOfRange: names the track and the first index that has no item.
+    """
+    found = positions(indices, lookback, size, neg_index_as_lookback)
+    total = lookback + size
+    if isinstance(found, range):
+        return found if indices is None else range(*clip(found, total).indices(total))
+    if isinstance(found, int):
+        if not 0 <= found < total:
+            raise out_of_range(name, indices, lookback, size)
+        return found
+    outside = (found < 0) | (found >= total)
+    if outside.any():
+        raise out_of_range(name, int(as_index_array(indices)[outside.argmax()]), lookback, size)
+    return found
 
 
 def as_index_array(indices: Any) -> np.ndarray:

@@ -9,10 +9,12 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.errors import ShapeMismatch
-from episodes.tracks import nested
+from episodes.tracks import indexing, nested
+from episodes.tracks.field import Field
 from episodes.tracks.indexing import Indices
 from episodes.tracks.spaces import one_hot
-from episodes.tracks.track import ArrayTrack, ListTrack, Track, stack_items
+from episodes.tracks.stacking import stack_items
+from episodes.tracks.track import ArrayTrack, ListTrack, Track
 
 
 def shape_of(item: Any) -> Any:
@@ -31,38 +33,27 @@ class _LeafShape(list):
 
 def read_one_hot(track: Track, indices: Indices, neg: bool, fill: Any, space: spaces.Space | None) -> Any:
     """What `track.get` gives, with discrete parts as one-hot vectors; an item that is filled in is all `fill`."""
-    positions = track.positions_there(indices, neg) if fill is not None else track.positions(indices, neg)
-    single = isinstance(indices, (int, np.integer))
+    if fill is None:
+        positions = indexing.positions_there(indices, track.lookback, len(track), neg, track.field.label)
+    else:
+        positions = indexing.positions(indices, track.lookback, len(track), neg)
     wanted = np.atleast_1d(np.asarray(positions, np.int64))
-    total = len(track) + track.lookback
-    inside = (wanted >= 0) & (wanted < total)
+    inside = (wanted >= 0) & (wanted < track.total)
     hot = one_hot(_gathered(track, wanted[inside], space), space)
     compact = np.where(inside, np.cumsum(inside) - 1, -1)
     answer = hot if fill is None else ArrayTrack(hot).get_at(compact, fill)
-    if single:
+    if isinstance(positions, int):
         return nested.take(answer, 0)
     return answer if isinstance(track, ArrayTrack) else unstacked(answer, len(wanted))
 
 
 def _gathered(track: Track, positions: np.ndarray, space: spaces.Space | None) -> Any:
-    if isinstance(track, ArrayTrack):
-        return nested.take(track.data, positions)
-    items = [track.items[p] for p in positions.tolist()] or track.items[:1]
+    taken = track.take(positions)
+    if isinstance(taken, ArrayTrack):
+        return taken.data
+    items = taken.data or track.data[:1]
     stacked = stack_items(items, "track", 0, None)
     return stacked if len(positions) else nested.take(stacked, slice(0, 0))
-
-
-def read_infos(infos: Sequence[dict[str, Any]], lookback: int, indices: Indices, neg: bool, fill: Any) -> Any:
-    """One info for an int, else a list of infos, with the indices' meaning of a track."""
-    places = ListTrack(infos, lookback)  # type: ignore[arg-type]
-    if fill is None:
-        if isinstance(indices, (int, np.integer)):
-            return infos[places.positions(indices, neg)[0]]
-        return [infos[p] for p in places.positions(indices, neg)]
-    positions = places.positions_there(indices, neg)
-    if isinstance(positions, int):
-        return infos[positions] if 0 <= positions < len(infos) else fill
-    return [infos[p] if 0 <= p < len(infos) else fill for p in positions]
 
 
 def unstacked(batch: Any, num_items: int) -> list[Any]:
@@ -70,16 +61,20 @@ def unstacked(batch: Any, num_items: int) -> list[Any]:
     return [nested.take(batch, i) for i in range(num_items)]
 
 
-def written(track: Track, name: str, new_data: Any, at_indices: Indices, neg: bool) -> Track:
+def written(track: Track, new_data: Any, at_indices: Indices, neg: bool) -> Track:
     """The track with new items at the indices (from step 0 on when None); never another length.
 
-    Errors: `StepOutOfRange` for an index without an item, `ShapeMismatch` for another number of items than indices.
+    Raises:
+        StepOutOfRange: an index without an item.
+        ShapeMismatch: another number of items than indices.
     """
-    if isinstance(at_indices, (int, np.integer)):
+    name = track.field.label
+    positions = indexing.positions_there(at_indices, track.lookback, len(track), neg, name)
+    if isinstance(positions, int):
+        positions = range(positions, positions + 1)
         new_data = (
             [new_data] if isinstance(track, ListTrack) else nested.map_leaves(lambda x: np.asarray(x)[None], new_data)
         )
-    positions = track.positions(at_indices, neg)
     num_new = len(new_data) if isinstance(new_data, list) else _num_rows(name, new_data)
     if num_new != len(positions):
         raise ShapeMismatch(
@@ -90,7 +85,7 @@ def written(track: Track, name: str, new_data: Any, at_indices: Indices, neg: bo
     if isinstance(new_data, list):
         new_data = stack_items(new_data, name)
     if at_indices is None and not track.lookback:
-        return ArrayTrack.of(nested.map_leaves(np.array, new_data))
+        return ArrayTrack.of(nested.map_leaves(np.array, new_data), 0, track.field)
     return track.replaced(positions, new_data)
 
 
@@ -104,13 +99,13 @@ def _num_rows(name: str, new_data: Any) -> int:
     return len(first)
 
 
-def new_track(name: str, new_data: Any, like: Track) -> Track:
-    """A track, of the same type and length as `like`, of items that cover it whole, lookback included or not."""
-    total = len(like) + like.lookback
+def new_track(field: Field, new_data: Any, like: Track) -> Track:
+    """A track of the field, of the same type and length as `like`, of items that cover it whole, lookback included."""
+    name, total = field.label, like.total
     items: Sequence[Any] = new_data if isinstance(new_data, list) else unstacked(new_data, _num_rows(name, new_data))
     if len(items) != total:
         raise ShapeMismatch(
             f"{name}: {len(items)} items for a new track; give {total}, one for each step, lookback included"
         )
-    track = ListTrack(list(items), like.lookback)
-    return track.finalize(name) if isinstance(like, ArrayTrack) else track
+    track = ListTrack(list(items), like.lookback, False, field)
+    return track.finalize() if isinstance(like, ArrayTrack) else track

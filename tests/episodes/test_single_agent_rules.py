@@ -215,7 +215,7 @@ def test_chunks_with_nested_observations_join_leaf_by_leaf() -> None:
 
 def test_an_extra_output_of_one_chunk_only_is_an_error_that_names_it() -> None:
     head, tail = grown(3)[:2], grown(3)[2:]
-    del tail.extra_model_outputs["logp"]
+    tail.extra_model_outputs = {}
     for finalized in (False, True):
         first = copy.deepcopy(head).to_numpy() if finalized else copy.deepcopy(head)
         before = copy.deepcopy(first)

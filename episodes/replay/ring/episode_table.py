@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from episodes.pack.from_episodes import random_ids
+from episodes.facts.facts import random_ids
 
 NONE = -1
 """Stands where no entry is."""

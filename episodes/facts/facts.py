@@ -1,0 +1,194 @@
+"""What is known of an episode beside its tracks: one record for one episode, arrays of the same fields for many."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from episodes.errors import TrackMismatch
+from episodes.facts.ending import ENDINGS, Ending
+from episodes.tracks.track import frozen
+
+OPEN = Ending.OPEN
+_new: Any = tuple.__new__  # half the price of the class call
+
+
+class EpisodeFacts(NamedTuple):
+    """Whose chunk it is, where it begins and how it stops. Never changed: `_replace` makes another.
+
+    A named tuple, not a frozen dataclass: one is made for every `pack[i]` and every slice, in 0.3 us instead of 1.5.
+    """
+
+    id_: Any
+    t_started: int = 0  # the environment step of the chunk's first observation
+    ending: Ending = OPEN
+    agent_id: Any = None
+    module_id: Any = None
+    multi_agent_episode_id: Any = None
+    observation_space: spaces.Space | None = None
+    action_space: spaces.Space | None = None
+
+    def window(self, t_started: int, reaches_end: bool) -> EpisodeFacts:
+        """The facts of a part of the chunk that begins at `t_started`."""
+        return _new(EpisodeFacts, (self[0], t_started, self[2] if reaches_end else OPEN, *self[3:]))
+
+    def followed_by(self, other: EpisodeFacts) -> EpisodeFacts:
+        """The facts of this chunk joined with the one that follows it."""
+        return self._replace(ending=other.ending)
+
+
+def new_id() -> str:
+    """A random episode id, 32 hexadecimal digits."""
+    return os.urandom(16).hex()  # 0.5 us; uuid4().hex takes 2
+
+
+class PackFacts(NamedTuple):
+    """The facts of n episodes: what `EpisodeFacts` lists, in its order, as columns; and of each its custom data.
+
+    All episodes of a pack share their spaces. A column of values that may be missing is None where all are.
+    """
+
+    ids: Any  # [n] str, or objects where some is no str
+    t_started: Any  # [n] int64
+    endings: Any  # [n] uint8, `Ending.code`
+    agent_ids: Any = None  # [n] objects, or None
+    module_ids: Any = None  # [n] objects, or None
+    multi_agent_episode_ids: Any = None  # [n] objects, or None
+    observation_space: spaces.Space | None = None
+    action_space: spaces.Space | None = None
+    custom_data: Sequence[dict[str, Any] | None] | None = None  # n of them; None where all are empty
+
+    @classmethod
+    def of(cls, facts: Sequence[EpisodeFacts], custom_data: Sequence[dict[str, Any]]) -> PackFacts:
+        """The facts of so many episodes."""
+        own = (make(list(values)) for make, values in zip(_COLUMNS.values(), zip(*facts, strict=True), strict=False))
+        first = facts[0]
+        return cls._make(
+            [*own, first.observation_space, first.action_space, list(custom_data) if any(custom_data) else None]
+        )
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """The columns alone, without spaces and custom data."""
+        return self[: len(_COLUMNS)]
+
+    @property
+    def spaces(self) -> tuple[Any, ...]:
+        """The observation and the action space."""
+        return self[len(_COLUMNS) : -1]
+
+    def at(self, i: int) -> EpisodeFacts:
+        """The facts of episode i."""
+        own: list[Any] = [None if column is None else column.item(i) for column in self.columns]
+        own[2] = ENDINGS[own[2]]
+        return _new(EpisodeFacts, (*own, *self.spaces))
+
+    def take(self, which: Any) -> PackFacts:
+        """The facts of the episodes that a slice or an integer array picks."""
+        own = (None if column is None else column[which] for column in self.columns)
+        custom = self.custom_data
+        if custom is not None:
+            custom = custom[which] if isinstance(which, slice) else [custom[i] for i in which.tolist()]
+        return PackFacts._make([*own, *self.spaces, custom])
+
+    def changed(self, **facts: Any) -> PackFacts:
+        """Other facts under the names of these fields; `TypeError` for a name that there is not."""
+        made = {name: _COLUMNS[name](values) for name, values in facts.items() if name in _COLUMNS}
+        return self._replace(**facts | made)
+
+    def check(self, num: int) -> None:
+        """Raise `TrackMismatch` unless each column is of so many episodes."""
+        for name, column in zip((*_COLUMNS, "custom_data"), (*self.columns, self.custom_data), strict=True):
+            if column is not None and len(column) != num:
+                raise TrackMismatch(f"pack: {len(column)} {name} for {num} episodes; give one for each")
+
+    @staticmethod
+    def concat(parts: Sequence[PackFacts]) -> PackFacts:
+        """The parts one after another, with the spaces of the first."""
+        sizes = [len(part.ids) for part in parts]
+        own = [_joined(columns, sizes) for columns in zip(*(part.columns for part in parts), strict=True)]
+        custom = [data for n, part in zip(sizes, parts, strict=True) for data in part.custom_data or [None] * n]
+        return PackFacts._make([*own, *parts[0].spaces, custom if any(custom) else None])
+
+    def __reduce__(self) -> Any:
+        """Columns as bytes or lists: they are small, and an array of its own costs more than its numbers."""
+        return _unpickled, ([in_band(column) for column in self.columns], *self.spaces, self.custom_data)
+
+
+def _joined(columns: Sequence[np.ndarray | None], sizes: Sequence[int]) -> np.ndarray | None:
+    there = [column for column in columns if column is not None]
+    if len(there) == len(columns):
+        return frozen(np.concatenate(there))
+    whole = [[None] * n if column is None else column for n, column in zip(sizes, columns, strict=True)]
+    return objects([value for column in whole for value in column])
+
+
+def in_band(column: np.ndarray | None) -> Any:
+    """A column as a pickle carries it: bytes, or a list of objects."""
+    if column is None:
+        return None
+    return column.tolist() if column.dtype == object else (column.dtype.str, column.tobytes())
+
+
+def from_band(band: Any) -> Any:
+    """What `in_band` was made of; a list for a column of objects."""
+    return np.frombuffer(band[1], band[0]) if isinstance(band, tuple) else band
+
+
+def _unpickled(bands: Sequence[Any], *rest: Any) -> PackFacts:
+    own = (make(from_band(band)) for make, band in zip(_COLUMNS.values(), bands, strict=True))
+    return PackFacts._make([*own, *rest])
+
+
+# --- columns of values -------------------------------------------------------------------------------------------
+
+
+def ids_of(ids: Any) -> np.ndarray:
+    """A column of ids: strings, or objects where some is none."""
+    if not isinstance(ids, list) or all(type(id_) is str for id_ in ids):
+        return frozen(np.asarray(ids))
+    return _object_array(ids)
+
+
+def integers(values: Any) -> np.ndarray:
+    """A column of integers."""
+    return frozen(np.asarray(values, np.int64))
+
+
+def codes(endings: Any) -> np.ndarray:
+    """A column of `Ending.code`, of endings or of codes."""
+    return frozen(np.array([ending.code for ending in endings] if isinstance(endings, list) else endings, np.uint8))
+
+
+def objects(values: Any) -> np.ndarray | None:
+    """A column of any values; None when all are None."""
+    return None if values is None or list(values).count(None) == len(values) else _object_array(values)
+
+
+_COLUMNS: dict[str, Callable[[Any], Any]] = {
+    "ids": ids_of,
+    "t_started": integers,
+    "endings": codes,
+    "agent_ids": objects,
+    "module_ids": objects,
+    "multi_agent_episode_ids": objects,
+}
+"""The columns of `PackFacts`, in order, and what makes each of the episodes' values."""
+
+
+def _object_array(values: Any) -> np.ndarray:
+    array = np.empty(len(values), object)
+    array[:] = values
+    array.flags.writeable = False
+    return array
+
+
+def random_ids(num: int) -> np.ndarray:
+    """Random episode ids [num], 32 hexadecimal digits each."""
+    digits = os.urandom(16 * num).hex().encode(f"utf-32-{sys.byteorder[0]}e")  # as numpy keeps strings
+    return np.frombuffer(bytearray(digits), "U32") if num else np.zeros(0, "U32")

@@ -1,0 +1,122 @@
+"""From a list of items to one array: how a growing track becomes a finished one."""
+
+from __future__ import annotations
+
+import operator
+import struct
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import ShapeMismatch
+from episodes.tracks import nested
+
+_dtype_of = operator.attrgetter("dtype")
+
+
+def _packing_codes() -> dict[type, str]:
+    """The `struct` codes of Python numbers; no float where this numpy takes an array of shape (1,) for a number."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            float(np.zeros(1))
+    except TypeError:
+        return {float: "d", int: "q"}
+    return {int: "q"}
+
+
+_CODES = _packing_codes()
+
+
+def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: Any = None, uniform: bool = False) -> Any:
+    """The items as nested arrays [len(items), ...].
+
+    Args:
+        name: of the track, for errors.
+        dtypes: a dtype, a nested value of dtypes of the items' structure, or None for numpy's promotion.
+        uniform: True when the items are a list of values that are known to have one shape.
+
+    Raises:
+        ShapeMismatch: names the first item of another shape, or the space's dtype that loses something.
+    """
+    if not items:
+        return nested.map_leaves(lambda dtype: np.zeros(0, dtype), dtypes)
+    if uniform and (joined := _joined_bytes(items)) is not None:
+        return _cast(joined, name, dtypes)
+    columns = nested.transpose(items) if not nested.is_leaf(items[0]) else items
+    if dtypes is None or not nested.same_structure(columns, dtypes):
+        return nested.map_leaves(lambda column: _stack(column, name, lookback, None), columns)
+    return nested.map_leaves(lambda column, dtype: _stack(column, name, lookback, dtype), columns, dtypes)
+
+
+def _stack(column: Sequence[Any], name: str, lookback: int, dtype: np.dtype | None) -> np.ndarray:
+    return _cast(_quick(column, name, lookback), name, dtype)
+
+
+def _joined_bytes(items: Sequence[Any]) -> np.ndarray | None:
+    """Items of one shape, joined as bytes: faster than `np.array`; None unless all are arrays of one dtype."""
+    if list(map(type, items)).count(np.ndarray) != len(items):
+        return None
+    dtype = items[0].dtype
+    if dtype.kind not in "iufb" or list(map(_dtype_of, items)).count(dtype) != len(items):
+        return None
+    try:
+        return np.frombuffer(b"".join(items), dtype).reshape(len(items), *items[0].shape)
+    except (BufferError, TypeError, ValueError):  # items that are not contiguous, such as crops
+        return None
+
+
+def _quick(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
+    """`np.array(column)`, by a faster way for Python numbers and for numpy scalars of one type.
+
+    Packing refuses what has no `__float__` (or `__index__`), so nothing else slips in.
+    """
+    kind = type(column[0])
+    try:
+        if kind in _CODES:
+            return np.frombuffer(struct.pack(f"{len(column)}{_CODES[kind]}", *column), _CODES[kind])
+        if issubclass(kind, np.number) and list(map(type, column)).count(kind) == len(column):
+            return np.frombuffer(b"".join(column), kind)
+    except (struct.error, OverflowError):
+        pass
+    return _stacked(column, name, lookback)
+
+
+def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
+    try:
+        array = np.array(column)
+    except ValueError:
+        raise _first_misfit(column, name, lookback, np.shape) from None
+    if array.dtype.kind == "O":
+        raise _first_misfit(column, name, lookback, lambda item: np.asarray(item).dtype.kind != "O")
+    return array
+
+
+def _cast(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
+    if not isinstance(dtype, np.dtype) or array.dtype == dtype:
+        return array
+    if dtype.kind in "iub" and not np.can_cast(array.dtype, dtype) and not (array.astype(dtype) == array).all():
+        raise ShapeMismatch(
+            f"{name}: items of dtype {array.dtype} do not fit the space's {dtype} without loss; give such items"
+        )
+    return array.astype(dtype)
+
+
+def _first_misfit(column: Sequence[Any], name: str, lookback: int, kind: Callable[[Any], Any]) -> ShapeMismatch:
+    kinds = [kind(item) for item in column]
+    step = next((i for i, k in enumerate(kinds) if k != kinds[0] or k is False), 0)
+    first, other = column[0], column[step]
+    return ShapeMismatch(
+        f"{name}: item {step - lookback} is {_kind_of(other)}, item {-lookback} is {_kind_of(first)}; "
+        "all items of a track have one shape and are numbers, strings or arrays of them"
+    )
+
+
+def _kind_of(item: Any) -> str:
+    try:
+        array = np.asarray(item)
+    except ValueError:
+        return "ragged"
+    return f"a {type(item).__name__}" if array.dtype.kind == "O" else f"of shape {array.shape}"

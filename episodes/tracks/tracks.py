@@ -1,0 +1,290 @@
+"""`Tracks`: all the time series of an episode, or of all episodes of a pack, as one immutable record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from episodes.errors import ShapeMismatch, TrackMismatch
+from episodes.tracks import nested
+from episodes.tracks.field import ACTIONS, EXTRA, INFOS, OBSERVATIONS, REWARDS, extra_field
+from episodes.tracks.infos.kinds import Infos, ListInfos
+from episodes.tracks.track import ArrayTrack, InfoTrack, ListTrack, Track
+
+_new: Any = tuple.__new__  # half the price of the class call
+
+
+class Tracks(NamedTuple):
+    """The tracks of an episode: four that every episode has, and its extra model outputs by key.
+
+    The record never changes; what grows is the lists of growing tracks. Observed tracks have L + T + 1 items, stepped
+    ones L + T; each track knows which it is (`track.field`), and all have the same lookback L:
+
+        position       0 ... L-1 |  L    L+1  ...  L+T-1   L+T
+        observations    lookback | o_0   o_1  ...  o_T-1   o_T     observed; infos likewise
+        rewards         lookback | r_0   r_1  ...  r_T-1           stepped; actions and extra outputs likewise
+
+    In a pack's columns the episodes lie one after another, each with its lookback, and the columns' own lookback is 0.
+    A record of many tracks is read by `all()`: iterating over it gives four tracks and a mapping.
+    """
+
+    observations: Track  # observed
+    infos: Track  # observed
+    actions: Track  # stepped
+    rewards: Track  # stepped; one number each
+    extra: Mapping[str, Track]  # extra model outputs by key: stepped
+
+    @classmethod
+    def growing(
+        cls,
+        observations: Iterable[Any] = (),
+        infos: Iterable[Any] = (),
+        actions: Iterable[Any] = (),
+        rewards: Iterable[Any] = (),
+        extra: Mapping[str, Iterable[Any]] | None = None,
+        lookback: int = 0,
+    ) -> Tracks:
+        """Growing tracks of copies of the lists of items."""
+        return cls(
+            ListTrack(list(observations), lookback, False, OBSERVATIONS),
+            ListTrack(list(infos), lookback, False, INFOS),
+            ListTrack(list(actions), lookback, False, ACTIONS),
+            ListTrack(list(rewards), lookback, False, REWARDS),
+            {key: ListTrack(list(items), lookback, False, extra_field(key)) for key, items in (extra or {}).items()},
+        )
+
+    @classmethod
+    def finished(
+        cls, observations: Any, infos: Infos, actions: Any, rewards: Any, extra: Mapping[str, Any], lookback: int = 0
+    ) -> Tracks:
+        """Finished tracks of nested arrays, which are viewed."""
+        return cls(
+            ArrayTrack.of(observations, lookback, OBSERVATIONS),
+            InfoTrack(infos, lookback),
+            ArrayTrack.of(actions, lookback, ACTIONS),
+            ArrayTrack.of(rewards, lookback, REWARDS),
+            {key: ArrayTrack.of(data, lookback, extra_field(key)) for key, data in extra.items()},
+        )
+
+    # --- what there is -----------------------------------------------------------------------------------------
+
+    @property
+    def lookback(self) -> int:
+        """L, the same for all."""
+        return self.rewards.lookback
+
+    @property
+    def is_finished(self) -> bool:
+        """True when they are arrays, False while they grow."""
+        return type(self.rewards) is not ListTrack
+
+    def all(self) -> list[Track]:
+        """Every track."""
+        return [*self[:4], *self.extra.values()]
+
+    def check(self, whose: str) -> None:
+        """Raise unless stepped tracks have as many items as there are rewards, observed ones one more.
+
+        Args:
+            whose: the first words of the message.
+
+        Raises:
+            TrackMismatch: names the track of another length.
+            ShapeMismatch: finished rewards that are not one number a step.
+        """
+        steps = self.rewards.total
+        if type(self.rewards) is ArrayTrack and self.rewards.data.ndim != 1:
+            raise ShapeMismatch(
+                f"{whose}: rewards have shape {self.rewards.data.shape}; give one number for each step, [T]"
+            )
+        for track in self.all():
+            wanted = steps + track.field.more
+            if track.total != wanted:
+                raise TrackMismatch(
+                    f"{whose}: {track.total} {track.field.label} beside {steps} rewards; there must be {wanted} (one "
+                    "more observation and info than rewards, as many of all else)"
+                )
+
+    def appends(self) -> tuple[Any, ...]:
+        """The `append`s of observations, actions, rewards and infos, and the (key, `append`) pairs of extra outputs."""
+        observations, infos, actions, rewards, extra = self
+        lists = [track.data.append for track in (observations, actions, rewards, infos)]
+        return (*lists, tuple((key, track.data.append) for key, track in extra.items()))
+
+    # --- other tracks made of these ------------------------------------------------------------------------------
+
+    def each(self, change: Callable[[Track], Track]) -> Tracks:
+        """Each track changed."""
+        observations, infos, actions, rewards, extra = self
+        others = {key: change(track) for key, track in extra.items()} if extra else {}
+        return Tracks(change(observations), change(infos), change(actions), change(rewards), others)
+
+    def window(self, first: int, last: int, lookback: int = 0, episode: int = 0) -> Tracks:
+        """The steps at positions [first, last), and one observation more: views where finished.
+
+        Args:
+            lookback: how many of these steps are the lookback of the new tracks.
+            episode: in a pack's columns, the number of the episode: so many observations more than steps lie before.
+        """
+        observations, infos, actions, rewards, extra = self
+        begin, end = first + episode, last + episode + 1
+        others = {}
+        for key, track in extra.items():
+            others[key] = track.view(begin, end, lookback) if track.field.more else track.view(first, last, lookback)
+        tracks = (
+            observations.view(begin, end, lookback),
+            infos.view(begin, end, lookback),
+            actions.view(first, last, lookback),
+            rewards.view(first, last, lookback),
+            others,
+        )
+        return _new(Tracks, tracks)
+
+    def take(self, steps: Any, observed: Any) -> Tracks:
+        """The rows `steps` of stepped and `observed` of observed tracks; slices (views) or integers (copies)."""
+        return self.each(lambda track: track.take(observed if track.field.more else steps))
+
+    def replaced(self, *tracks: Track) -> Tracks:
+        """These tracks with others in the places that their fields name."""
+        named = {track.field.name: track for track in tracks if not track.field.is_extra}
+        extra = {track.field.name: track for track in tracks if track.field.is_extra}
+        return self._replace(**named, extra={**self.extra, **extra} if extra else self.extra)  # type: ignore[arg-type]
+
+    def finalized(self, observation_space: Any, action_space: Any, whose: str) -> Tracks:
+        """Each track finished, with its space's dtypes where it has a space.
+
+        Args:
+            whose: the first words of error messages.
+        """
+        if self.is_finished:
+            return self
+        observations, infos, actions, rewards, extra = self
+        tracks = Tracks(
+            observations.finalize(observation_space),
+            infos.finalize(),
+            actions.finalize(action_space),
+            rewards.finalize(),
+            {key: track.finalize() for key, track in extra.items()},
+        )
+        if tracks.rewards.data.ndim != 1:
+            raise ShapeMismatch(
+                f"{whose}: rewards have shape {tracks.rewards.data.shape[1:]}; a reward is one number, not an array"
+            )
+        return tracks
+
+    def as_growing(self) -> Tracks:
+        """Each track able to grow; those that are, are these very ones."""
+        return self.each(lambda track: track.as_growing()) if self.is_finished else self
+
+    def joined(self, other: Tracks) -> Tracks:
+        """These tracks and what comes after the other's lookback and first observation. Growing ones grow in place.
+
+        The other must have passed `check_follows`.
+        """
+        base = self
+        if not self.rewards.total:  # without a step it had no way to know the extra outputs
+            news = [track.view(0, 0) for key, track in other.extra.items() if key not in self.extra]
+            base = self.replaced(*(track.finalize() if self.is_finished else track.as_growing() for track in news))
+        mine, theirs = base.extra, other.extra
+        return Tracks(
+            base.observations.joined(other.observations, 1),
+            base.infos.joined(other.infos, 1),
+            base.actions.joined(other.actions),
+            base.rewards.joined(other.rewards),
+            {key: t.joined(theirs[key], t.field.more) if key in theirs else t for key, t in mine.items()},
+        )
+
+    def check_follows(self, other: Tracks, whose: str, t: int) -> None:
+        """Raise `TrackMismatch` where both have steps, and not the same extra outputs.
+
+        Args:
+            whose, t: the first words of the message, and where the other begins.
+        """
+        if self.extra.keys() != other.extra.keys() and self.rewards.total and len(other.rewards):
+            raise TrackMismatch(
+                f"{whose}: extra model outputs {list(other.extra)} of the chunk from t={t} beside "
+                f"{list(self.extra)} before it; all chunks of an episode have the same keys"
+            )
+
+    # --- state -------------------------------------------------------------------------------------------------
+
+    def __reduce__(self) -> Any:
+        """The lists or arrays by place: names and kinds of the tracks need not travel, and are half of the bytes."""
+        observations, infos, actions, rewards, extra = self
+        own = {key: track.data for key, track in extra.items()}
+        make = Tracks.finished if self.is_finished else Tracks.growing
+        return make, (observations.data, infos.data, actions.data, rewards.data, own, self.lookback)
+
+    def state(self) -> dict[str, Any]:
+        """Lists of items, or arrays, by name; infos as dicts. They are not copied."""
+        states = {track.field.name: track.state() for track in self[:4]}
+        return states | {EXTRA: {key: track.state() for key, track in self.extra.items()}}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any], lookback: int, is_finished: bool) -> Tracks:
+        """The tracks of a `state`, whose lists are copied and whose arrays are viewed."""
+        infos, actions, rewards, extra = (state[name] for name in ("infos", "actions", "rewards", EXTRA))
+        if is_finished:
+            return cls.finished(state["observations"], ListInfos.of(infos), actions, rewards, extra, lookback)
+        return cls.growing(state["observations"], infos, actions, rewards, extra, lookback)
+
+    # --- columns of many episodes ------------------------------------------------------------------------------
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[Tracks], whose: Sequence[Any]) -> Tracks:
+        """The items of all parts one after another, lookbacks included, one concatenate a track.
+
+        Args:
+            whose: ids [n], for errors.
+
+        Raises:
+            TrackMismatch: names the part whose extra outputs, structure or item shape differ.
+        """
+        observations, infos, actions, rewards, extras = zip(*parts, strict=True)
+        has_steps = [track.total > 0 for track in rewards]
+        keys = _common_keys(extras, has_steps, whose)
+        own = {}
+        for key in keys:
+            owners = [i for i, extra in enumerate(extras) if key in extra]
+            own[key] = _column([extras[i][key] for i in owners], all(has_steps), [whose[i] for i in owners])
+        return cls(
+            _column(observations, True, whose),
+            InfoTrack(Infos.concat([track.data for track in infos])),
+            _column(actions, all(has_steps), whose),
+            _column(rewards, all(has_steps), whose),
+            own,
+        )
+
+
+def _common_keys(extras: Sequence[Mapping[str, Any]], has_steps: list[bool], whose: Sequence[Any]) -> list[str]:
+    """The keys of the extra model outputs, which all parts with a step must have."""
+    keys = next((extra.keys() for extra, there in zip(extras, has_steps, strict=True) if there), extras[0].keys())
+    for id_, extra, there in zip(whose, extras, has_steps, strict=True):
+        if there and extra.keys() != keys:
+            raise TrackMismatch(f"episode {id_} has the extra model outputs {list(extra)}, others have {list(keys)}")
+    return list(keys)
+
+
+def _column(tracks: Sequence[Any], have_items: bool, whose: Sequence[Any]) -> ArrayTrack:
+    """The tracks' items as one track; those without items have no shape, and do not count."""
+    data, field = [track.data for track in tracks], tracks[0].field
+    if have_items:
+        try:
+            return ArrayTrack.of(
+                np.concatenate(data) if type(data[0]) is np.ndarray else nested.concatenate(data), 0, field
+            )
+        except ValueError:
+            pass
+    filled = [(id_, track.data) for id_, track in zip(whose, tracks, strict=True) if track.total]
+    if not filled:
+        return ArrayTrack.of(data[0], 0, field)
+    shapes = [nested.map_leaves(lambda leaf: list(leaf.shape[1:]), data) for _, data in filled]
+    for (id_, _), shape in zip(filled, shapes, strict=True):
+        if shape != shapes[0]:
+            raise TrackMismatch(
+                f"{field.name}: items of episode {id_} have shape {shape}, those of {filled[0][0]} have {shapes[0]}; "
+                "only episodes of one shape go into one pack"
+            )
+    return ArrayTrack.of(nested.concatenate([data for _, data in filled]), 0, field)

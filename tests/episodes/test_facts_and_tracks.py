@@ -1,0 +1,163 @@
+"""Facts, endings and tracks: the records that episodes, packs, buffers and files are made of."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from episodes import EpisodePack, SingleAgentEpisode
+from episodes.errors import EpisodeStateError, StepOutOfRange
+from episodes.facts import Ending, EpisodeFacts, PackFacts
+from episodes.facts.ending import codes_in_windows, codes_of
+from episodes.tracks import ArrayTrack, InfoTrack, ListTrack, Tracks
+from tests.strategies import built, plain
+
+
+def grown(num_steps: int, **arguments: Any) -> SingleAgentEpisode:
+    """An episode of so many steps with an extra model output."""
+    episode = SingleAgentEpisode(**arguments)
+    episode.add_env_reset(np.zeros(2))
+    for t in range(num_steps):
+        episode.add_env_step(np.full(2, t + 1.0), t, float(t), extra_model_outputs={"logp": -float(t)})
+    return episode
+
+
+# --- endings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [(False, False), (True, False), (False, True), (True, True)])
+def test_an_ending_is_its_two_flags_in_scalar_and_in_array_form(flags: tuple[bool, bool]) -> None:
+    ending = Ending.of(*flags)
+    assert (ending.is_terminated, ending.is_truncated) == flags
+    assert ending.is_done == any(flags)
+    assert codes_of([flags[0]], [flags[1]]).tolist() == [ending.code]
+    for reaches_end in (False, True):
+        window = ending.in_window(reaches_end)
+        assert codes_in_windows(np.array([ending.code]), [reaches_end]).tolist() == [window.code]
+
+
+def test_a_part_has_the_ending_only_where_it_reaches_the_last_step() -> None:
+    episode = grown(3)
+    episode.end(Ending.BOTH)
+    for form in (episode, copy.deepcopy(episode).to_numpy()):
+        assert [form[a:b].ending for a, b in [(0, 2), (1, 3), (0, 9), (3, 3)]] == [
+            Ending.OPEN,
+            *(Ending.BOTH for _ in range(3)),
+        ]
+
+
+@pytest.mark.parametrize("name", ["is_terminated", "is_truncated"])
+def test_an_episode_that_is_said_to_have_ended_grows_no_more(name: str) -> None:
+    episode = grown(2)
+    setattr(episode, name, True)
+    with pytest.raises(EpisodeStateError, match=r"add_env_step after the end"):
+        episode.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs={"logp": 0.0})
+    assert len(episode) == 2
+    setattr(episode, name, False)
+    episode.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs={"logp": 0.0})
+    assert len(episode) == 3
+
+
+# --- facts --------------------------------------------------------------------------------------------------------
+
+
+def test_no_fact_of_an_episode_is_forgotten_in_a_pack() -> None:
+    columns = {"id_": "ids", "t_started": "t_started", "observation_space": "observation_space"}
+    columns |= {"action_space": "action_space"}
+    assert [columns.get(name, name + "s") for name in EpisodeFacts._fields] == list(PackFacts._fields[:-1])
+
+
+def test_facts_of_many_episodes_are_those_of_each() -> None:
+    facts = [
+        EpisodeFacts("a", 3, Ending.TRUNCATED, agent_id=("t", 1), module_id="m"),
+        EpisodeFacts("b", 0, Ending.OPEN, multi_agent_episode_id="whole"),
+        EpisodeFacts(7, 5, Ending.BOTH),
+    ]
+    many = PackFacts.of(facts, [{}, {"k": 1}, {}])
+    assert [many.at(i) for i in range(3)] == facts
+    assert [many.take(np.array([2, 0])).at(i) for i in range(2)] == [facts[2], facts[0]]
+    assert [PackFacts.concat([many.take(slice(2, 3)), many]).at(i) for i in range(4)] == [facts[2], *facts]
+    assert [pickle.loads(pickle.dumps(many)).at(i) for i in range(3)] == facts
+
+
+# --- tracks -------------------------------------------------------------------------------------------------------
+
+
+def test_growing_and_finished_tracks_have_the_same_surface() -> None:
+    names = [
+        {name for name in dir(kind) if not name.startswith("_")} - {"items", "uniform", "of", "get_at"}
+        for kind in (ListTrack, ArrayTrack, InfoTrack)
+    ]
+    assert names[0] == names[1] == names[2]
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_tracks_compare_by_their_items(finished: bool) -> None:
+    one, other, longer = grown(3, id_="a"), grown(3, id_="a"), grown(4, id_="a")
+    if finished:
+        one, other, longer = one.to_numpy(), other.to_numpy(), longer.to_numpy()
+    assert one.tracks == other.tracks
+    assert all(a == b for a, b in zip(one.tracks.all(), other.tracks.all(), strict=True))
+    assert all(a != b for a, b in zip(one.tracks.all(), longer.tracks.all(), strict=True))
+    assert one.rewards != one.actions
+    assert len(one.rewards.data) == one.rewards.total == 3
+
+
+def test_a_growing_track_reads_as_an_array_does() -> None:
+    episode = grown(3)
+    assert np.asarray(episode.rewards).tolist() == [0.0, 1.0, 2.0]
+    assert list(episode.rewards) == list(episode.to_numpy().rewards)
+
+
+def test_an_error_names_the_track_that_was_read() -> None:
+    for episode in (grown(2), grown(2).to_numpy()):
+        with pytest.raises(StepOutOfRange, match=r"^rewards\[9\]: there are items 0\.\.1"):
+            episode.rewards[9]
+        with pytest.raises(StepOutOfRange, match=r"extra_model_outputs\['logp'\]\[\[5\]\]|\['logp'\]\[5\]"):
+            episode.get_extra_model_outputs("logp", [5])
+
+
+@pytest.mark.parametrize("with_spaces", [False, True])
+@pytest.mark.parametrize("kind", ["vector", "dict", "tuple"])
+def test_a_chunk_that_follows_a_finalized_one_without_steps_leaves_arrays(kind: str, with_spaces: bool) -> None:
+    whole = built(plain(kind, kind, num_steps=3, extras=("logp",)), kind, kind, with_spaces)
+    first = whole[:0].to_numpy()
+    first.concat_episode(whole[0:])
+    assert all(not isinstance(track, ListTrack) for track in first.tracks.all())
+    assert first.equals(whole.to_numpy())
+    assert EpisodePack.from_episodes([first])[0].equals(first)
+
+
+def test_an_extra_output_of_a_chunk_that_follows_one_without_steps_is_finished() -> None:
+    whole = grown(3)
+    first = SingleAgentEpisode(whole.id_, observations=[np.zeros(2)]).to_numpy()
+    first.concat_episode(whole)
+    assert isinstance(first.extra_model_outputs["logp"], ArrayTrack)
+    assert EpisodePack.from_episodes([first]).extra_model_outputs["logp"].tolist() == [0.0, -1.0, -2.0]
+
+
+def test_tracks_travel_without_their_names_and_come_back_with_them() -> None:
+    for tracks in (grown(3).tracks, grown(3).to_numpy().tracks):
+        back = pickle.loads(pickle.dumps(tracks))
+        assert isinstance(back, Tracks)
+        assert back == tracks
+        assert [track.field for track in back.all()] == [track.field for track in tracks.all()]
+
+
+def test_items_that_are_not_contiguous_are_finalized_like_any_other() -> None:
+    frames = np.arange(2 * 4 * 3 * 2, dtype=np.uint8).reshape(2, 4, 3, 2)
+    views = {
+        "transposed": frames.transpose(0, 3, 1, 2),
+        "cropped": frames[:, 1:3, 1:],
+        "mirrored": frames[..., ::-1],
+    }
+    for items in views.values():
+        episode = SingleAgentEpisode()
+        episode.add_env_reset(items[0])
+        episode.add_env_step(items[1], 0, 0.0)
+        assert np.array_equal(EpisodePack.from_episodes([episode]).observations, items)
+        assert np.array_equal(episode.to_numpy().get_observations(), items)
