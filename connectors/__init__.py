@@ -20,6 +20,7 @@ from connectors.multi_agent import (
     multi_agent_module_to_env,
 )
 from connectors.pipeline import ConnectorPipeline
+from connectors.policy import Policy
 from connectors.rewriting import ObservationRewriter
 from connectors.trace import Trace
 
@@ -41,6 +42,7 @@ __all__ = [
     "MultiAgentLearner",
     "MultiAgentModuleToEnv",
     "ObservationRewriter",
+    "Policy",
     "RolloutBuffer",
     "Trace",
     "add_advantages",

@@ -149,5 +149,5 @@ def check_asked(policy: Any, asked_by: str, names: Sequence[str] = ()) -> None:
     if missing:
         raise InvalidArgument(
             f"{asked_by} asks {', '.join(names)} of its policy; {type(policy).__name__} has no {missing}: "
-            "derive it from learners.Policy, or add what is missing (connectors.policy.Policy says what each is)"
+            "derive it from learners.Policy, or add what is missing (connectors.Policy says what each is)"
         )

@@ -31,7 +31,7 @@ _VALUE_GAIN = 1.0
 class Policy(nn.Module, ABC):
     """A network with an action head and a value head, over the spaces it was made for.
 
-    It has all that `connectors.policy.Policy` says pipelines and runners may ask, and what algorithms ask besides.
+    It has all that `connectors.Policy` says pipelines and runners may ask, and what algorithms ask besides.
     """
 
     def __init__(self, observation_space: gym.Space, action_space: gym.Space) -> None:

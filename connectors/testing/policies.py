@@ -1,0 +1,263 @@
+"""`check_policy`: whether a policy keeps what pipelines, runners and algorithms count on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from connectors.distributions import distribution_for
+from connectors.module_to_env.tensor_to_numpy import array_of
+from connectors.policy import check_asked, module_of
+from connectors.tensors import NumpyToTensor
+from connectors.views.samples import SampleHistory
+from connectors.views.view import View, Views
+from episodes.columns import Columns
+from episodes.errors import EpisodeError
+from episodes.testing.contract import brief, differing_leaf, violation
+from episodes.tracks import nested
+
+__all__ = ["check_policy"]
+
+BATCH_SIZES = (1, 2, 7)
+NUM_STEPS = 4  # of a sequence, where the policy has a memory
+
+Batch = dict[str, Any]
+
+
+def check_policy(
+    policy: Any,
+    observation_space: gym.Space,
+    action_space: gym.Space,
+    *,
+    views: Iterable[View] = (),
+    asked: Sequence[str] = (),
+    tolerance: float = 1e-4,
+) -> None:
+    """Check a policy on samples of what it will see: acting and learning, in batches of several sizes.
+
+    It gives what actions are drawn from, a row for each row it gets; says the same when it learns from a row as when it
+    acted on it, in whatever company, also step by step with its own states; keeps nothing between calls; and writes to
+    nothing that it was given. A module is looked at in eval mode, and left in the mode it was in.
+
+    Args:
+        observation_space, action_space: of what episodes store.
+        views: what the policy sees of it, one behind another.
+        asked: what it must have besides, such as "compute_values"; see `connectors.Policy`.
+        tolerance: how far numbers may differ between two calls, as a part of the largest of them: they are rounded
+            otherwise in batches of other sizes, and most of all in half precision.
+
+    Raises:
+        ContractViolation: it says what was called and which output or column is wrong.
+        EpisodeError: the views cannot be bound, see `Views`.
+    """
+    name = type(policy).__name__
+    try:
+        check_asked(policy, "check_policy", asked)
+    except EpisodeError as error:
+        raise violation(name, "a policy", str(error)) from None
+    trial = _Trial(policy, Views(views, observation_space, action_space), action_space, tolerance)
+    with _in_eval_mode(policy):
+        for batch_size in BATCH_SIZES:
+            trial.acting(batch_size)
+            trial.learning(batch_size)
+        trial.rows_alone(max(BATCH_SIZES))
+        trial.steps_alone(max(BATCH_SIZES))
+
+
+class _Trial:
+    """A policy, and samples of what it sees."""
+
+    def __init__(self, policy: Any, views: Views, action_space: gym.Space, tolerance: float) -> None:
+        self.policy, self.module, self.views = policy, module_of(policy), views
+        self.initial = nested.map_leaves(np.asarray, self.module.initial_state())
+        self.distribution = self.module.distribution or distribution_for(action_space)
+        self.tolerance = tolerance
+
+    # What it is given
+
+    def batch(self, batch_size: int, num_steps: int) -> Batch:
+        """Columns [B, ...] of samples; with a memory [B, num_steps, ...] and "state_in" [B, ...]."""
+        count = batch_size * num_steps if self.initial else batch_size
+        columns = nested.map_leaves(np.array, self.views(SampleHistory(self.views.given, np.arange(count))))
+        if not self.initial:
+            return columns
+        leading = (batch_size, num_steps)
+        columns = nested.map_leaves(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), columns)
+        columns[Columns.STATE_IN] = nested.map_leaves(lambda leaf: np.stack([leaf] * batch_size), self.initial)
+        return columns
+
+    def leading(self, batch_size: int, num_steps: int) -> tuple[int, ...]:
+        """The axes that outputs share with the batch."""
+        return (batch_size, num_steps) if self.initial else (batch_size,)
+
+    # What it gives
+
+    def outputs(self, columns: Batch, explore: bool | None) -> Batch:
+        """The outputs, as arrays, of a call that keeps its hands off what it is given."""
+        options = {} if explore is None else {"explore": explore}
+        call = "policy(batch)" if explore is None else f"policy(batch, explore={explore})"
+        given = NumpyToTensor(device=self.module.device).to_tensors(nested.map_leaves(np.array, columns))
+        with torch.no_grad() if explore is None else torch.inference_mode():
+            outputs = self._tried(call, columns, lambda: self.policy(given, **options))
+        self._check_unwritten(call, columns, given)
+        if not isinstance(outputs, Mapping):
+            raise self._violation("a dict of columns", brief(outputs), call=call)
+        return {name: nested.map_leaves(array_of, column) for name, column in outputs.items()}
+
+    def values(self, columns: Batch) -> np.ndarray:
+        """The values of a batch's observations."""
+        call = "compute_values(batch)"
+        given = NumpyToTensor(device=self.module.device).to_tensors(nested.map_leaves(np.array, columns))
+        with torch.no_grad():
+            values = self._tried(call, columns, lambda: self.module.compute_values(given))
+        self._check_unwritten(call, columns, given)
+        return array_of(values)
+
+    def _tried(self, call: str, columns: Batch, run: Any) -> Any:
+        try:
+            return run()
+        except KeyError as error:
+            advice = "what it reads must be a column that the views make"
+            raise self._violation(f"columns {list(columns)} to do", f"KeyError {error}", advice, call=call) from error
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+            raise self._violation(f"a call with {brief(columns)} to work", found, call=call) from error
+
+    def _check_unwritten(self, call: str, columns: Batch, given: Batch) -> None:
+        path = differing_leaf(columns, nested.map_leaves(array_of, given))
+        if path is not None:
+            column = path or sorted(columns.keys() ^ given.keys())
+            raise self._violation(
+                "a batch that is as it was", "another one", "write to a copy", call=call, column=column
+            )
+
+    # What is checked
+
+    def acting(self, batch_size: int) -> None:
+        """Actions, or what they are drawn from, for each row; twice the same."""
+        columns = self.batch(batch_size, 1)
+        for explore in (True, False):
+            call = f"policy(batch, explore={explore})"
+            outputs = self.outputs(columns, explore)
+            self._check_outputs(call, outputs, batch_size, 1)
+            self._check_equal("the same as in the call before", outputs, self.outputs(columns, explore), call=call)
+
+    def learning(self, batch_size: int) -> None:
+        """The same distributions as while acting, values one for each row."""
+        num_steps = NUM_STEPS if self.initial else 1
+        columns = self.batch(batch_size, num_steps)
+        self._check_outputs("policy(batch)", self.outputs(columns, None), batch_size, num_steps)
+        columns = self.batch(batch_size, 1)
+        acted, learned = self.outputs(columns, True), self.outputs(columns, None)
+        self._check_equal("what it said when it acted", acted, learned, call="policy(batch)")
+        if self.module.has_values:
+            columns = self.batch(batch_size, num_steps)
+            values, expected = self.values(columns), self.leading(batch_size, num_steps)
+            if values.shape != expected:
+                raise self._violation(f"values {list(expected)}", brief(values), call="compute_values(batch)")
+
+    def rows_alone(self, batch_size: int) -> None:
+        """A row's outputs are its own, whoever is beside it."""
+        num_steps = NUM_STEPS if self.initial else 1
+        columns, some = self.batch(batch_size, num_steps), np.array([batch_size - 1, 1])
+        whole, alone = self.outputs(columns, None), self.outputs(nested.take(columns, some), None)
+        expected = {name: nested.take(column, some) for name, column in whole.items()}
+        self._check_equal("what it is in a larger batch", expected, alone, call="policy(batch)")
+        if self.module.has_values:
+            values = {"values": self.values(columns)[some]}, {"values": self.values(nested.take(columns, some))}
+            self._check_equal("what it is in a larger batch", *values, call="compute_values(batch)")
+
+    def steps_alone(self, batch_size: int) -> None:
+        """A sequence's outputs are those of its steps one after another, each from the state before it."""
+        if not self.initial:
+            return
+        columns = self.batch(batch_size, NUM_STEPS)
+        whole, state, steps = self.outputs(columns, None), columns.pop(Columns.STATE_IN), []
+        for t in range(NUM_STEPS):
+            step = nested.map_leaves(lambda leaf, t=t: leaf[:, t : t + 1], columns)
+            steps.append(self.outputs({**step, Columns.STATE_IN: state}, True))
+            state = steps[-1][Columns.STATE_OUT]
+        one_by_one = {Columns.STATE_OUT: state}
+        if Columns.ACTION_DIST_INPUTS in whole:
+            inputs = [step[Columns.ACTION_DIST_INPUTS] for step in steps]
+            one_by_one[Columns.ACTION_DIST_INPUTS] = np.concatenate(inputs, axis=1)
+        self._check_equal("what it is step by step", one_by_one, whole, call="policy(batch)")
+
+    def _check_outputs(self, call: str, outputs: Batch, batch_size: int, num_steps: int) -> None:
+        if Columns.ACTIONS not in outputs and Columns.ACTION_DIST_INPUTS not in outputs:
+            raise self._violation("'actions' or 'action_dist_inputs'", f"{list(outputs)}", call=call)
+        leading = self.leading(batch_size, num_steps)
+        for name, column in outputs.items():
+            self._check_rows(call, name, column, leading[:1] if name == Columns.STATE_OUT else leading)
+        inputs = outputs.get(Columns.ACTION_DIST_INPUTS)
+        wanted = self.distribution.num_inputs
+        if inputs is not None and inputs.shape != (*leading, wanted):
+            expected = f"action_dist_inputs {[*leading, wanted]}, as {type(self.distribution).__name__} takes"
+            raise self._violation(expected, brief(inputs), call=call)
+        if self.initial:
+            self._check_state(call, outputs.get(Columns.STATE_OUT), batch_size)
+
+    def _check_rows(self, call: str, name: str, column: Any, leading: tuple[int, ...]) -> None:
+        for path, leaf in nested.flatten(column, name).items():
+            if np.shape(leaf)[: len(leading)] != leading:
+                raise self._violation(f"{path} [{', '.join(map(str, leading))}, ...]", brief(leaf), call=call)
+            if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f" and np.isnan(leaf).any():
+                raise self._violation("numbers", f"NaN in {path}", call=call)
+
+    def _check_state(self, call: str, state: Any, batch_size: int) -> None:
+        expected = nested.map_leaves(lambda leaf: np.stack([leaf] * batch_size), self.initial)
+        if state is None:
+            advice = "get_initial_state() says that it has a memory"
+            raise self._violation("a state_out", "none", advice, call=call)
+        same = nested.same_structure(expected, state) and all(
+            a.shape == b.shape for a, b in zip(nested.leaves(expected), nested.leaves(state), strict=True)
+        )
+        if not same:
+            advice = "the next step's state_in is this step's state_out"
+            raise self._violation(f"state_out {brief(expected)}", brief(state), advice, call=call)
+
+    def _check_equal(self, what: str, expected: Batch, found: Batch, **place: Any) -> None:
+        """Raise unless what both say of distributions, states and values is equal but for rounding."""
+        for name in (Columns.ACTION_DIST_INPUTS, Columns.STATE_OUT, "values"):
+            if name not in expected or name not in found:
+                continue
+            mine, theirs = nested.flatten(found[name], name), nested.flatten(expected[name], name)
+            for path, column in mine.items():
+                near = _near(column, theirs[path], self.tolerance)
+                if not near.all():
+                    row = int(np.flatnonzero(~near.reshape(len(near), -1).all(axis=1))[0])
+                    told = f"{what}, {_numbers(theirs[path][row])}", _numbers(column[row])
+                    raise self._violation(*told, **place, column=path, row=row)
+
+    def _violation(self, expected: str, found: str, advice: str = "", **place: Any) -> EpisodeError:
+        return violation(type(self.policy).__name__, expected, found, advice, **place)
+
+
+def _near(found: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:
+    """Which numbers are equal, or differ by no more than that part of the largest that is expected."""
+    largest = np.abs(expected[np.isfinite(expected)]).max(initial=0)
+    with np.errstate(invalid="ignore"):  # minus infinity says that an action is not allowed
+        return (found == expected) | (np.abs(found - expected) <= tolerance * largest)
+
+
+def _numbers(row: np.ndarray) -> str:
+    return np.array2string(row, precision=4, threshold=8, edgeitems=2).replace("\n", "")
+
+
+@contextmanager
+def _in_eval_mode(policy: Any) -> Iterator[None]:
+    """A module in eval mode, and torch's random numbers as they were afterwards."""
+    training = [module for module in policy.modules() if module.training] if isinstance(policy, torch.nn.Module) else []
+    with torch.random.fork_rng():
+        try:
+            for module in training:
+                module.training = False
+            yield
+        finally:
+            for module in training:
+                module.training = True
