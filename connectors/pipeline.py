@@ -49,7 +49,8 @@ class ConnectorPipeline(Connector):
         self.trace: Trace | None = None  # of the last call with trace=True
         self._pieces: dict[str, Connector] = {}
         self._order: tuple[Connector, ...] = ()
-        self._active: tuple[Connector, ...] = ()  # those that are called
+        self._called: dict[str, Connector] = {}  # what a call calls
+        self._active: tuple[Connector, ...] = ()  # of those, the ones that change something
         self._row_calls: tuple[Callable[..., Batch], ...] = ()  # those that are called for whole rows
         self._input_observation_space = input_observation_space
         self._input_action_space = input_action_space
@@ -109,7 +110,7 @@ class ConnectorPipeline(Connector):
         return batch
 
     def _run(self, batch: Batch, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> Batch:
-        for name, piece in self._pieces.items():
+        for name, piece in self._called.items():
             batch = call_piece(piece, name, trace, {"batch": batch, "episodes": episodes, **context})
         return batch
 
@@ -171,13 +172,17 @@ class ConnectorPipeline(Connector):
 
     def _rewire(self, pieces: dict[str, Connector]) -> None:
         """Take the pieces if each finds what it reads and can work on the spaces; otherwise nothing changes."""
-        check_wiring(pieces, self.given)
         before = self._pieces
         try:
             self._take(pieces)
+            check_wiring(pieces, self._columns_given())
         except Exception:
             self._take(before)
             raise
+
+    def _columns_given(self) -> tuple[str, ...]:
+        """Columns that are there before the first piece."""
+        return self.given
 
     def _take(self, pieces: dict[str, Connector]) -> None:
         self._pieces = pieces
@@ -208,7 +213,12 @@ class ConnectorPipeline(Connector):
             piece.set_input_spaces(observation_space, action_space)
             observation_space, action_space = piece.observation_space, piece.action_space
         self._observation_space, self._action_space = observation_space, action_space
-        self._active = tuple(piece for piece in self._order if not piece.is_idle)
+        self._call_in_order(self._pieces)
+
+    def _call_in_order(self, pieces: Mapping[str, Connector]) -> None:
+        """Let a call of the pipeline call these."""
+        self._called = dict(pieces)
+        self._active = tuple(piece for piece in pieces.values() if not piece.is_idle)
         # Bound methods: calling those takes half the time of calling the objects.
         self._row_calls = tuple(piece.__call__ for piece in self._called_for_rows(self._active))
 

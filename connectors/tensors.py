@@ -67,7 +67,7 @@ def tensor_of(leaf: Any) -> Any:
     if leaf.dtype == np.float64:
         return torch.from_numpy(leaf.astype(np.float32))
     if not flags.writeable or any(stride < 0 for stride in leaf.strides):
-        leaf = leaf.copy()
+        leaf = leaf.copy("K")  # in the order that it has in memory: a view of swapped axes stays one
     return torch.from_numpy(leaf)
 
 

@@ -16,6 +16,7 @@ from connectors.distributions import ActionDistribution
 from connectors.learner import GeneralizedAdvantageEstimation, LearnerPipeline, learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_asked, module_of, seen_columns
+from connectors.views import View, Views
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.single_agent import SingleAgentEpisode
@@ -134,22 +135,27 @@ def ppo_pipeline(
     policy: Policy,
     config: PPOConfig,
     *,
-    pieces: Iterable[Connector] = (),
+    pieces: Iterable[Connector | View] = (),
+    views: Views | None = None,
     observation_space: gym.Space | None = None,
 ) -> LearnerPipeline:
     """The pipeline from episodes to PPO's train batch on the policy's device.
 
     Args:
-        pieces: your own, which come first, such as the learner's `FrameStacking`.
-        observation_space: of what the episodes hold, where the policy sees something else.
+        pieces: your own, which come first.
+        views: what the policy sees of what the episodes hold: `runner.env_to_module.views`.
+        observation_space: of what the episodes hold, where the policy sees something else and there are no `views`.
     """
     advantages = GeneralizedAdvantageEstimation(
         gamma=config.gamma, lambda_=config.lambda_, normalize=config.standardize_advantages
     )
+    if observation_space is None:
+        observation_space = policy.observation_space if views is None else views.given.observation_space
     return learner_pipeline(
-        policy.observation_space if observation_space is None else observation_space,
+        observation_space,
         policy.action_space,
         pieces=pieces,
+        views=views,
         returns=advantages,
         policy=policy,
         max_seq_len=config.max_seq_len if module_of(policy).has_memory else None,

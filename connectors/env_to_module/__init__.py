@@ -7,13 +7,13 @@ from connectors.batch_items import BatchItems
 from connectors.env_to_module.add_observations import AddObservations
 from connectors.env_to_module.add_states import AddStates
 from connectors.env_to_module.add_time_dimension import AddTimeDimension
-from connectors.env_to_module.frame_stacking import FrameStacking
 from connectors.env_to_module.pipeline import EnvToModulePipeline, env_to_module_pipeline
-from connectors.env_to_module.prev_actions_prev_rewards import PrevActionsPrevRewards
 from connectors.rewriting import MeanStdFilter, ObservationPreprocessor
 from connectors.rewriting.for_each_agent import ForEachAgent
 from connectors.tensors import NumpyToTensor
 from connectors.views.flatten import FlattenObservations
+from connectors.views.frame_stacking import FrameStacking
+from connectors.views.previous_steps import PrevActionsPrevRewards
 
 __all__ = [
     "AddObservations",

@@ -14,29 +14,33 @@ from connectors.editable import EditableEpisodes
 from connectors.env_to_module.add_observations import AddObservations
 from connectors.env_to_module.add_states import AddStates
 from connectors.env_to_module.add_time_dimension import AddTimeDimension
-from connectors.env_to_module.frame_stacking import FrameStacking
-from connectors.pipeline import ConnectorPipeline, call_piece
+from connectors.pipeline import call_piece
 from connectors.policy import module_of
 from connectors.rewriting import ObservationRewriter
+from connectors.sections import SectionedPipeline, as_piece
 from connectors.tensors import NumpyToTensor
 from connectors.trace import Trace
+from connectors.views.piece import ViewPiece, newest_history
+from connectors.views.policies import check_sees
+from connectors.views.view import View
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument, UnwiredPipeline
+from episodes.errors import InvalidArgument
+from episodes.history import HistorySpaces
 from episodes.recorder import OngoingEpisodes
 
 __all__ = ["EnvToModulePipeline", "env_to_module_pipeline"]
 
 
-class EnvToModulePipeline(ConnectorPipeline):
+class EnvToModulePipeline(SectionedPipeline):
     """Makes the policy's input batch out of ongoing episodes, or out of the vector row that the runner has.
 
     `rewrite` sends observations through the pieces that rewrite them, which come first: what it gives is what an
     episode stores. `recorded_observation_space` is the space of that, `observation_space` of what the policy sees, and
-    `lookback` the least `len_lookback_buffer` with which the learner pipeline can see the same.
+    `lookback` the least `len_lookback_buffer` with which the learner pipeline can see the same. `views` are what
+    it needs for that.
     """
 
     given = (Columns.OBS,)
-    _rewriters: tuple[ObservationRewriter, ...] = ()
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
         """The observations, nested arrays [N, ...], after all rewriters; for each new observation called once.
@@ -45,36 +49,24 @@ class EnvToModulePipeline(ConnectorPipeline):
             episodes: the ongoing episodes [N], as they were before these observations.
             update: pieces that learn from observations learn from these.
         """
-        for rewriter in self._rewriters:
+        for rewriter in self._sections.rewriters.values():
             observations = rewriter.rewrite(observations, episodes, update)
         return observations
 
     @property
     def rewrites(self) -> bool:
         """Whether there are rewriters."""
-        return bool(self._rewriters)
+        return bool(self._sections.rewriters)
 
-    @property
-    def recorded_observation_space(self) -> gym.Space | None:
-        """The space of the observations that `rewrite` gives."""
-        return self._rewriters[-1].observation_space if self._rewriters else self.input_observation_space
+    def _make_section(self) -> Connector:
+        return _SeeNewest(self)
 
-    def _rewire(self, pieces: dict[str, Connector]) -> None:
-        viewer = None
-        for name, piece in pieces.items():
-            if viewer is not None and isinstance(piece, (ObservationRewriter, FrameStacking)):
-                raise UnwiredPipeline(
-                    f"{name} works on what episodes store, {viewer} changes what the policy sees of it: "
-                    f"put {name} before {viewer}"
-                )
-            if viewer is None and not isinstance(piece, ObservationRewriter) and Columns.OBS in piece.writes:
-                viewer = name
-        super()._rewire(pieces)
-        self._rewriters = tuple(piece for piece in pieces.values() if isinstance(piece, ObservationRewriter))
+    def _take(self, pieces: dict[str, Connector]) -> None:
+        super()._take(pieces)
         self._straight = all(piece.reads_tracks for piece in pieces.values())
 
     def _run(self, batch: Batch, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> Batch:
-        for name, piece in self._pieces.items():
+        for name, piece in self._called.items():
             kept = (
                 None if piece.reads_tracks or not isinstance(episodes, OngoingEpisodes) else EditableEpisodes(episodes)
             )
@@ -88,11 +80,25 @@ class EnvToModulePipeline(ConnectorPipeline):
         return batch
 
 
+class _SeeNewest(Connector):
+    """The section of views while acting: what the module sees at each episode's newest observation."""
+
+    reads_tracks = True
+
+    def __init__(self, pipeline: EnvToModulePipeline) -> None:
+        super().__init__()
+        self._pipeline = pipeline
+
+    def __call__(self, *, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
+        views = self._pipeline.views_of(lambda: newest_history(episodes, HistorySpaces()))
+        return {**batch, **views(newest_history(episodes, views.given, views.lookback))}
+
+
 def env_to_module_pipeline(
     observation_space: gym.Space | None = None,
     action_space: gym.Space | None = None,
     *,
-    pieces: Iterable[Connector] = (),
+    pieces: Iterable[Connector | View] = (),
     policy: Any = None,
     device: str | torch.device | None = None,
 ) -> EnvToModulePipeline:
@@ -101,12 +107,17 @@ def env_to_module_pipeline(
     Args:
         observation_space: the space of one environment's observations.
         action_space: the space of one environment's actions.
-        pieces: your own, which come first.
-        policy: for one with a memory, the batch gets its states and a time axis.
+        pieces: your own: rewriters, views and others, which come before the default ones.
+        policy: for one with a memory, the batch gets its states and a time axis. It is run once on what views make.
     """
+    pieces = [as_piece(piece) for piece in pieces]
     recurrent = [AddTimeDimension(), AddStates()] if module_of(policy).has_memory else []
-    return EnvToModulePipeline(
+    pipeline = EnvToModulePipeline(
         observation_space,
         action_space,
         connectors=[*pieces, AddObservations(), BatchItems(), *recurrent, NumpyToTensor(device=device)],
     )
+    if pipeline.has_views and pipeline.is_bound:
+        makes_columns = any(not isinstance(piece, (ViewPiece, ObservationRewriter)) for piece in pieces)
+        check_sees(policy, pipeline.views, acts=not makes_columns, values=False)
+    return pipeline

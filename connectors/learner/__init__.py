@@ -13,13 +13,14 @@ from connectors.learner.add_observations import AddObservations
 from connectors.learner.add_states import AddStates
 from connectors.learner.add_time_dimension_and_zero_pad import AddTimeDimensionAndZeroPad
 from connectors.learner.compute_returns_to_go import ComputeReturnsToGo
-from connectors.learner.frame_stacking import FrameStacking
 from connectors.learner.generalized_advantage_estimation import GeneralizedAdvantageEstimation
 from connectors.learner.hindsight_relabel import HindsightRelabel
 from connectors.learner.pipeline import LearnerPipeline, learner_pipeline
-from connectors.learner.prev_actions_prev_rewards import PrevActionsPrevRewards
 from connectors.learner.v_trace import VTrace
 from connectors.tensors import NumpyToTensor
+from connectors.views.flatten import FlattenObservations
+from connectors.views.frame_stacking import FrameStacking
+from connectors.views.previous_steps import PrevActionsPrevRewards
 
 if TYPE_CHECKING:
     from connectors.learner.episodes_to_rollout_buffer import EpisodesToRolloutBuffer
@@ -35,6 +36,7 @@ __all__ = [
     "BatchItems",
     "ComputeReturnsToGo",
     "EpisodesToRolloutBuffer",
+    "FlattenObservations",
     "FrameStacking",
     "GeneralizedAdvantageEstimation",
     "HindsightRelabel",

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from connectors.connector import Batch, Connector
+from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from episodes.columns import Columns
 from episodes.errors import UnknownKey
 from episodes.pack import EpisodePack
@@ -54,13 +55,15 @@ class AddColumns(Connector):
         tracks = {Columns.ACTIONS: episodes.actions, Columns.REWARDS: episodes.rewards, **self._chosen(episodes)}
         for name, track in tracks.items():
             if name not in given:
-                batch[name] = track if isinstance(rows, slice) else nested.take(track, rows)
+                column = track if isinstance(rows, slice) else nested.take(track, rows)
+                batch[name] = in_batch_form(column, batch, episodes)
         if not {Columns.TERMINATEDS, Columns.TRUNCATEDS} <= given:
             lasts, which = last_steps(episodes)
             for name, flags in ((Columns.TERMINATEDS, episodes.terminated), (Columns.TRUNCATEDS, episodes.truncated)):
                 if name not in given:
-                    batch[name] = np.zeros(episodes.num_steps, bool)
-                    batch[name][lasts] = flags[which]
+                    column = np.zeros(episodes.num_steps, bool)
+                    column[lasts] = flags[which]
+                    batch[name] = in_batch_form(column, batch, episodes)
         return batch
 
     def _chosen(self, pack: EpisodePack) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from connectors.connector import Batch, Connector
+from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 
@@ -22,5 +23,6 @@ class AddInfos(Connector):
 
     def __call__(self, *, batch: Batch, episodes: EpisodePack, **kwargs: Any) -> Batch:
         if Columns.INFOS not in batch:
-            batch[Columns.INFOS] = episodes.infos.take(episodes.observation_rows())
+            infos = episodes.infos.take(episodes.observation_rows())
+            batch[Columns.INFOS] = in_batch_form(infos, batch, episodes)
         return batch

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from connectors.connector import Batch, Connector
-from connectors.learner.observation_source import observation_source
+from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
+from connectors.views.seen import Seen
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 
@@ -13,14 +14,17 @@ __all__ = ["AddNextObservations"]
 
 
 class AddNextObservations(Connector):
-    """Adds "new_obs" [B, ...], the observation each action led to: the true last one where the episode ended."""
+    """Adds "new_obs" [B, ...], the observation each action led to: the true last one where the episode ended.
+
+    Of every other column that views make there is a "new_<column>" too. Columns that are there are left.
+    """
 
     writes = (Columns.NEXT_OBS,)
     reads_tracks = True
 
-    def __call__(
-        self, *, batch: Batch, episodes: EpisodePack, shared_data: dict[str, Any] | None = None, **kwargs: Any
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: EpisodePack, seen: Seen | None = None, **kwargs: Any) -> Batch:
         if Columns.NEXT_OBS not in batch:
-            batch[Columns.NEXT_OBS] = observation_source(shared_data)(episodes, episodes.observation_rows(shift=1))
+            columns = (seen or Seen(episodes))(episodes.observation_rows(shift=1))
+            new = {f"new_{name}": in_batch_form(column, batch, episodes) for name, column in columns.items()}
+            batch |= {name: column for name, column in new.items() if name not in batch}
         return batch

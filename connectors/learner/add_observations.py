@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from connectors.connector import Batch, Connector
-from connectors.learner.observation_source import observation_source
+from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
+from connectors.views.seen import Seen
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 
@@ -13,14 +14,13 @@ __all__ = ["AddObservations"]
 
 
 class AddObservations(Connector):
-    """Adds "obs" [B, ...], the observation each action was taken in: one gather a leaf. A column there is left."""
+    """Adds "obs" [B, ...], the observation each action was taken in as the module sees it. A column there is left."""
 
     writes = (Columns.OBS,)
     reads_tracks = True
 
-    def __call__(
-        self, *, batch: Batch, episodes: EpisodePack, shared_data: dict[str, Any] | None = None, **kwargs: Any
-    ) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: EpisodePack, seen: Seen | None = None, **kwargs: Any) -> Batch:
         if Columns.OBS not in batch:
-            batch[Columns.OBS] = observation_source(shared_data)(episodes, episodes.observation_rows())
+            columns = (seen or Seen(episodes))(episodes.observation_rows())
+            batch |= {name: in_batch_form(column, batch, episodes) for name, column in columns.items()}
         return batch

@@ -9,12 +9,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from connectors.connector import Batch, Connector
-from connectors.learner.observation_source import observation_source
 from connectors.learner.values import ValueFunction
 from connectors.policy import module_of
 from connectors.rollout import RolloutBuffer, episodes_to_rollout
 from connectors.rollout.buffer import add_advantages
 from connectors.rollout.episodes import BlockEdge
+from connectors.views.seen import Seen
 from episodes.pack import EpisodePack
 from episodes.returns import check_fraction
 
@@ -63,12 +63,12 @@ class EpisodesToRolloutBuffer(Connector):
         rl_module: Any = None,
         batch: Batch,
         episodes: EpisodePack,
-        shared_data: dict[str, Any] | None = None,
+        seen: Seen | None = None,
         **kwargs: Any,
     ) -> Batch:
         values = None
         if module_of(rl_module).has_values:
-            values = self._values(rl_module, episodes, observation_source(shared_data))
+            values = self._values(rl_module, episodes, seen or Seen(episodes))
         rollout = self.buffer.start_rollout()
         try:
             episodes_to_rollout(episodes, rollout, self._edge, values)

@@ -11,6 +11,7 @@ from connectors.connector import Batch, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from connectors.learner.step_returns import StepReturns
 from connectors.learner.values import ValueFunction
+from connectors.views.seen import Seen
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 from episodes.returns import check_fraction, gae
@@ -58,10 +59,10 @@ class GeneralizedAdvantageEstimation(Connector):
         rl_module: Any = None,
         batch: Batch,
         episodes: EpisodePack,
-        shared_data: dict[str, Any] | None = None,
+        seen: Seen | None = None,
         **kwargs: Any,
     ) -> Batch:
-        values = self._values.of_batch(rl_module, batch, episodes, shared_data)
+        values = self._values.of_batch(rl_module, batch, episodes, seen)
         steps = StepReturns.of(batch, episodes)
         advantages, targets = gae(
             steps.rewards,

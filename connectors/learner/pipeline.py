@@ -16,11 +16,15 @@ from connectors.learner.add_next_observations import AddNextObservations
 from connectors.learner.add_observations import AddObservations
 from connectors.learner.add_states import AddStates
 from connectors.learner.add_time_dimension_and_zero_pad import AddTimeDimensionAndZeroPad
-from connectors.pipeline import ConnectorPipeline, call_piece
+from connectors.pipeline import call_piece
 from connectors.policy import module_of
 from connectors.rewriting import ObservationRewriter
+from connectors.sections import SectionedPipeline
 from connectors.tensors import NumpyToTensor
 from connectors.trace import Trace
+from connectors.views.policies import check_sees
+from connectors.views.seen import Seen
+from connectors.views.view import View, Views
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
@@ -29,13 +33,15 @@ from episodes.tracks import nested
 __all__ = ["LearnerPipeline", "learner_pipeline"]
 
 DEFAULT_MAX_SEQ_LEN = 20
+SEEN = "seen"  # the argument of pieces
 
 
-class LearnerPipeline(ConnectorPipeline):
+class LearnerPipeline(SectionedPipeline):
     """Makes a train batch of exactly the real steps out of episodes, which it sees as one pack.
 
     Pieces that work on whole tracks get the pack. Others get ordinary episodes; what they write to them is seen by the
-    pieces after them, and never by the caller.
+    pieces after them, and never by the caller, nor by the views: what the module saw is what it is shown. Every piece
+    is given `seen`, which says what the module sees at any observation of the pack.
     """
 
     def __call__(
@@ -63,16 +69,34 @@ class LearnerPipeline(ConnectorPipeline):
         self.trace = Trace() if trace else self.trace
         return self._run(batch, EpisodePack.from_episodes(episodes), self.trace if trace else None, context)
 
+    def _make_section(self) -> Connector:
+        return _SeeSteps()
+
     def _run(self, batch: Batch, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> Batch:
-        for name, piece in self._pieces.items():
+        pack: EpisodePack = episodes
+        for name, piece in self._called.items():
             if isinstance(piece, ObservationRewriter):
-                episodes = piece.rewritten_pack(episodes)
-            given = episodes if piece.reads_tracks else EditableEpisodes(episodes)
+                pack = piece.rewritten_pack(pack)
+            elif SEEN not in context:
+                context[SEEN] = self._seen(pack)
+            given = pack if piece.reads_tracks else EditableEpisodes(pack)
             batch = call_piece(piece, name, trace, {"batch": batch, "episodes": given, **context})
             if isinstance(given, EditableEpisodes):
-                before, episodes = episodes, given.packed()
-                _check_in_time(name, batch, before, episodes)
+                before, pack = pack, given.packed()
+                _check_in_time(name, batch, before, pack)
         return batch
+
+    def _seen(self, pack: EpisodePack) -> Seen:
+        return Seen(pack, self.views_of(lambda: Seen(pack).history(slice(None))))
+
+
+class _SeeSteps(Connector):
+    """The section of views while learning: what the module saw at each step. Columns that are there are left."""
+
+    reads_tracks = True
+
+    def __call__(self, *, batch: Batch, episodes: EpisodePack, seen: Seen, **kwargs: Any) -> Batch:  # type: ignore[override]
+        return {**seen(episodes.observation_rows()), **batch}
 
 
 def _check_in_time(name: str, batch: Batch, before: EpisodePack, after: EpisodePack) -> None:
@@ -92,7 +116,8 @@ def learner_pipeline(
     observation_space: gym.Space | None = None,
     action_space: gym.Space | None = None,
     *,
-    pieces: Iterable[Connector] = (),
+    pieces: Iterable[Connector | View] = (),
+    views: Views | None = None,
     returns: Connector | None = None,
     next_observations: bool = False,
     policy: Any = None,
@@ -104,9 +129,10 @@ def learner_pipeline(
     Args:
         observation_space: the space of the observations that the episodes hold.
         action_space: the space of their actions.
-        pieces: your own, which come first.
+        pieces: your own: rewriters, views and others, which come before the default ones.
+        views: what the module sees, bound already: `runner.env_to_module.views`.
         returns: what computes advantages or targets, such as `GeneralizedAdvantageEstimation`; none by default.
-        next_observations: add "new_obs".
+        next_observations: add "new_obs", and "new_<column>" of whatever else the views make.
         policy: one with a memory gets padded rows of `max_seq_len` (20 by default) steps, and its states.
         max_seq_len: the length of the rows; with it any policy gets padded rows.
     """
@@ -122,4 +148,7 @@ def learner_pipeline(
         BatchItems(),
         NumpyToTensor(device=device),
     ]
-    return LearnerPipeline(observation_space, action_space, connectors=connectors)
+    pipeline = LearnerPipeline(observation_space, action_space, connectors=connectors, views=views)
+    if returns is not None and pipeline.has_views and pipeline.is_bound:
+        check_sees(policy, pipeline.views, acts=False)
+    return pipeline

@@ -16,6 +16,7 @@ from connectors.learner.step_returns import StepReturns, real_steps
 from connectors.learner.values import ValueFunction, on_host
 from connectors.policy import module_of, seen_columns
 from connectors.tensors import NumpyToTensor
+from connectors.views.seen import Seen
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
@@ -66,14 +67,14 @@ class VTrace(Connector):
         rl_module: Any = None,
         batch: Batch,
         episodes: EpisodePack,
-        shared_data: dict[str, Any] | None = None,
+        seen: Seen | None = None,
         **kwargs: Any,
     ) -> Batch:
         steps = StepReturns.of(batch, episodes)
         ratios = np.exp(self._log_probs(rl_module, batch, episodes) - real_steps(batch, Columns.ACTION_LOGP))
         advantages, targets = vtrace(
             steps.rewards,
-            self._values.of_batch(rl_module, batch, episodes, shared_data)[steps.observations],
+            self._values.of_batch(rl_module, batch, episodes, seen)[steps.observations],
             steps.terminated,
             steps.truncated,
             ratios,

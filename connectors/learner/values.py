@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from connectors.learner.add_states import states_before
-from connectors.learner.observation_source import Source, observation_source
 from connectors.policy import module_of
 from connectors.sequences import Sequences
 from connectors.tensors import NumpyToTensor
+from connectors.views.seen import Seen
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch
 from episodes.pack import EpisodePack
@@ -29,17 +29,17 @@ class ValueFunction:
         self.minibatch_size = minibatch_size
         self._to_device = NumpyToTensor()
 
-    def __call__(self, rl_module: Any, pack: EpisodePack, source: Source) -> np.ndarray:
+    def __call__(self, rl_module: Any, pack: EpisodePack, seen: Seen) -> np.ndarray:
         """The values [num_steps + n] of the pack's observations, T + 1 for each episode, lookbacks left out."""
         rows, total = pack.all_observation_rows(), pack.num_steps + len(pack)
         parts = []
         for start in range(0, total, self.minibatch_size):
             span = slice(start, min(start + self.minibatch_size, total))
-            observations = source(pack, span if isinstance(rows, slice) else rows[span])
-            parts.append(self.compute(rl_module, {Columns.OBS: observations}, (span.stop - start,)))
+            columns = seen(span if isinstance(rows, slice) else rows[span])
+            parts.append(self.compute(rl_module, columns, (span.stop - start,)))
         return on_host(parts)
 
-    def in_sequences(self, rl_module: Any, pack: EpisodePack, source: Source, max_seq_len: int) -> np.ndarray:
+    def in_sequences(self, rl_module: Any, pack: EpisodePack, seen: Seen, max_seq_len: int) -> np.ndarray:
         """The same values of a module with a memory.
 
         It sees rows of `max_seq_len` steps, each from the state before it; an episode's last row is one longer, for
@@ -55,20 +55,18 @@ class ValueFunction:
         for part in rows.minibatches(self.minibatch_size):
             shape = (part.stop - part.start, max_seq_len + 1)
             observed = firsts[part, None] + np.minimum(places, lengths[part, None] - 1)
-            flat = source(pack, observed.ravel())
-            observations = nested.map_leaves(lambda leaf, shape=shape: leaf.reshape(*shape, *leaf.shape[1:]), flat)
-            batch = {Columns.OBS: observations, Columns.SEQ_LENS: lengths[part], **nested.take(states, part)}
+            flat = seen(observed.ravel())
+            columns = nested.map_leaves(lambda leaf, shape=shape: leaf.reshape(*shape, *leaf.shape[1:]), flat)
+            batch = {**columns, Columns.SEQ_LENS: lengths[part], **nested.take(states, part)}
             parts.append(self.compute(rl_module, batch, shape))
         return on_host(parts)[places < lengths[:, None]] if parts else on_host(parts)
 
     def of_batch(
-        self, rl_module: Any, batch: dict[str, Any], pack: EpisodePack, shared_data: dict[str, Any] | None
+        self, rl_module: Any, batch: dict[str, Any], pack: EpisodePack, seen: Seen | None = None
     ) -> np.ndarray:
-        """The values [num_steps + n], in sequences where the batch has padded rows."""
-        source, mask = observation_source(shared_data), batch.get(Columns.LOSS_MASK)
-        if mask is None:
-            return self(rl_module, pack, source)
-        return self.in_sequences(rl_module, pack, source, mask.shape[1])
+        """The values [num_steps + n] of what the module sees, in sequences where the batch has padded rows."""
+        seen, mask = seen or Seen(pack), batch.get(Columns.LOSS_MASK)
+        return self(rl_module, pack, seen) if mask is None else self.in_sequences(rl_module, pack, seen, mask.shape[1])
 
     def compute(self, rl_module: Any, batch: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
         """The values of one minibatch of numpy columns, of this shape, still on the module's device."""

@@ -56,6 +56,13 @@ class ViewPiece(Connector):
         """The spaces of the columns where the view knows them better than samples do: their bounds."""
         return self._view.spaces(given) if isinstance(self._view, BoundedView) else {}
 
+    def place(self, views: Views | None, place: int) -> None:
+        """Take the spaces of this place among bound views; None where they are not bound yet."""
+        given = HistorySpaces() if views is None else views.given_to(place)
+        self._input_observation_space, self._input_action_space = given.observation_space, given.action_space
+        self._observation_space = None if views is None else views.given_to(place + 1).observation_space
+        self._action_space = given.action_space
+
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:

@@ -1,0 +1,197 @@
+"""Pipelines in sections: what rewrites observations, then what the module sees of them, then all else.
+
+    rewriters    ObservationRewriter   what episodes store of an observation; may have a state
+    views        ViewPiece             what the module sees at it; no state; bound together as one `Views`
+    pieces       Connector             columns and, learning, episodes; padding and tensors come last
+
+A rewriter or a view joins its section wherever it is put; within a section pieces keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+
+from connectors.connector import Connector
+from connectors.pipeline import ConnectorPipeline
+from connectors.rewriting import ObservationRewriter
+from connectors.views.piece import ViewPiece
+from connectors.views.samples import space_of
+from connectors.views.view import Views, name_of
+from episodes.errors import InvalidArgument, UnwiredPipeline
+from episodes.history import History
+
+__all__ = ["SectionedPipeline"]
+
+Pieces = dict[str, Connector]  # by name
+
+
+@dataclass(frozen=True)
+class Sections:
+    """The pieces of a pipeline by name, a section each."""
+
+    rewriters: dict[str, ObservationRewriter] = field(default_factory=dict)
+    views: dict[str, ViewPiece] = field(default_factory=dict)
+    pieces: Pieces = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, pieces: Pieces) -> Sections:
+        """The pieces sorted; `FlattenObservations` rewrites before the first view and is one behind it.
+
+        Raises:
+            UnwiredPipeline: a rewriter that is no view comes after a view.
+        """
+        sections = cls()
+        for name, piece in pieces.items():
+            if isinstance(piece, ViewPiece) and (sections.views or not isinstance(piece, ObservationRewriter)):
+                sections.views[name] = piece
+            elif not isinstance(piece, ObservationRewriter):
+                sections.pieces[name] = piece
+            elif not sections.views:
+                sections.rewriters[name] = piece
+            else:
+                viewer = next(iter(sections.views))
+                raise UnwiredPipeline(
+                    f"{name} works on what episodes store, {viewer} changes what the policy sees of it: "
+                    f"put {name} before {viewer}"
+                )
+        return sections
+
+    def in_order(self) -> Pieces:
+        """All pieces as they run."""
+        return {**self.rewriters, **self.views, **self.pieces}
+
+
+class SectionedPipeline(ConnectorPipeline):
+    """A pipeline whose views are bound together as soon as the spaces are known.
+
+    Args:
+        connectors: the pieces; a plain function of a history is a view.
+        views: bound already, those of the pipeline that acted; then there are no others among the pieces.
+    """
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        connectors: Iterable[Any] = (),
+        given: Iterable[str] = (),
+        views: Views | None = None,
+        name: str | None = None,
+    ) -> None:
+        self._given_views = views
+        self._views: Views | None = None
+        self._sections = Sections()
+        self._see = self._make_section()
+        if views is not None and input_observation_space is None:
+            input_observation_space = views.given.observation_space
+        if views is not None and input_action_space is None:
+            input_action_space = views.given.action_space
+        spaces = (input_observation_space, input_action_space)
+        super().__init__(*spaces, connectors=map(as_piece, connectors), given=given, name=name)
+
+    def _make_section(self) -> Connector:
+        """What runs the section of views."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how its views are run")
+
+    @property
+    def views(self) -> Views:
+        """What the module sees, bound to the spaces of what is stored; hand it on to whatever shows the module data.
+
+        Raises:
+            InvalidArgument: the spaces are not known yet.
+        """
+        if self._views is None:
+            raise InvalidArgument(f"{self.name}: views are bound to spaces; give the pipeline the observation space")
+        return self._views
+
+    def views_of(self, make_history: Callable[[], History]) -> Views:
+        """The views; where the pipeline knows no observation space, bound to what a history's are like."""
+        if self._views is not None:
+            return self._views
+        if not self.has_views:
+            return Views()
+        return Views(self._sections.views.values(), space_of(make_history().newest()), self._input_action_space)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the views are bound to spaces."""
+        return self._views is not None
+
+    @property
+    def has_views(self) -> bool:
+        """Whether the module sees something else than what is stored."""
+        return bool(self._sections.views) or bool(self._given_views)
+
+    @property
+    def recorded_observation_space(self) -> gym.Space | None:
+        """The space of the observations that are stored."""
+        *_, last = (None, *self._sections.rewriters.values())
+        return self.input_observation_space if last is None else last.observation_space
+
+    def _insert(self, position: int, connector: Any) -> None:
+        super()._insert(position, as_piece(connector))
+
+    def _rewire(self, pieces: Pieces) -> None:
+        super()._rewire(Sections.of(pieces).in_order())
+
+    def _columns_given(self) -> tuple[str, ...]:
+        return self.given if self._views is None or not self.has_views else (*self.given, *self._views.columns)
+
+    def _take(self, pieces: Pieces) -> None:
+        self._sections = Sections.of(pieces)
+        if self._given_views is not None and self._sections.views:
+            raise InvalidArgument(
+                f"{self.name}: views= are bound already, and {next(iter(self._sections.views))} is another view; leave "
+                "one of them out"
+            )
+        super()._take(pieces)
+
+    def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
+        """Take new input spaces, bind the views to what is stored, and recompute the spaces of the other pieces."""
+        self._input_observation_space, self._input_action_space = observation_space, action_space
+        sections = self._sections
+        spaces = _through(sections.rewriters.values(), observation_space, action_space)
+        self._views = self._bound(*spaces)
+        if self.has_views:
+            for place, piece in enumerate(sections.views.values()):
+                piece.place(self._views, place)
+            spaces = (None if self._views is None else self._views.observation_space, spaces[1])
+        self._observation_space, self._action_space = _through(sections.pieces.values(), *spaces)
+        self.lookback = max((piece.lookback for piece in sections.pieces.values()), default=0)
+        self.lookback = max(self.lookback, 0 if self._views is None else self._views.lookback)
+        views = self._given_views.views if self._given_views is not None else sections.views.values()
+        see = {" > ".join(map(name_of, views)): self._see} if self.has_views else {}
+        self._call_in_order({**sections.rewriters, **see, **sections.pieces})
+
+    def _bound(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> Views | None:
+        given = self._given_views
+        if given is None:
+            pieces = self._sections.views.values()
+            return None if observation_space is None else Views(pieces, observation_space, action_space)
+        if observation_space != given.given.observation_space:
+            raise InvalidArgument(
+                f"{self.name}: the views are bound to {given.given.observation_space}, episodes here store "
+                f"{observation_space}; give views of the same observations"
+            )
+        return given
+
+
+def _through(pieces: Iterable[Connector], observation_space: Any, action_space: Any) -> tuple[Any, Any]:
+    """The spaces after the pieces, which take theirs one after another."""
+    for piece in pieces:
+        piece.set_input_spaces(observation_space, action_space)
+        observation_space, action_space = piece.observation_space, piece.action_space
+    return observation_space, action_space
+
+
+def as_piece(piece: Any) -> Any:
+    """The piece; of a plain view, its place in a pipeline."""
+    if isinstance(piece, (Connector, type)) or not callable(piece):
+        return piece
+    view: Any = piece
+    return ViewPiece(view=view)

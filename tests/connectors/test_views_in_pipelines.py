@@ -1,0 +1,176 @@
+"""Views in pipelines: where they stand, what they see of what pieces do, and what reaches policies and values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from numbered_envs import Numbered
+
+from connectors import Connector, env_to_module_pipeline, learner_pipeline
+from connectors.learner import (
+    AddColumns,
+    AddInfos,
+    AddNextObservations,
+    AddTimeDimensionAndZeroPad,
+    FlattenObservations,
+    FrameStacking,
+    GeneralizedAdvantageEstimation,
+    PrevActionsPrevRewards,
+    VTrace,
+)
+from connectors.views import TransformerContext, time_steps
+from episodes import EpisodePack, SingleAgentEpisode
+from episodes.errors import InvalidArgument
+from learners import MLPPolicy
+from runners import SingleAgentEnvRunner
+
+BOX, ACTIONS = spaces.Box(-9, 9, (1,), np.float32), spaces.Discrete(2)
+PACK = EpisodePack.from_episodes(
+    [
+        SingleAgentEpisode.from_arrays(np.arange(4, dtype=np.float32)[:, None], [0, 1, 1], [1.0, 2.0, 3.0]),
+        SingleAgentEpisode.from_arrays(np.arange(5, 7, dtype=np.float32)[:, None], [0], [4.0], terminated=True),
+    ]
+)
+
+
+class HundredTimes(Connector):
+    """Rewards a hundred times as large."""
+
+    def __call__(self, *, batch: Any, episodes: Any, **kwargs: Any) -> Any:
+        for episode in self.single_agent_episode_iterator(episodes):
+            episode.set_rewards(new_data=100 * np.asarray(episode.get_rewards()))
+        return batch
+
+
+@pytest.mark.parametrize("first", ["view", "shaping"])
+def test_rewards_that_a_piece_shapes_are_not_the_ones_that_the_module_saw(first: str) -> None:
+    pieces = [PrevActionsPrevRewards(), HundredTimes()]
+    pipeline = learner_pipeline(
+        BOX, ACTIONS, pieces=pieces if first == "view" else pieces[::-1], next_observations=True
+    )
+    batch = pipeline(episodes=PACK)
+    assert batch["rewards"].tolist() == [100, 200, 300, 400]
+    assert batch["obs"]["prev_n_rewards"].tolist() == [[0], [1], [2], [0]]
+    assert batch["new_obs"]["prev_n_rewards"].tolist() == [[1], [2], [3], [4]]
+
+
+def test_a_view_that_is_put_behind_the_observations_still_makes_all_of_them() -> None:
+    pipeline = learner_pipeline(BOX, ACTIONS, next_observations=True)
+    pipeline.insert_after("AddObservations", FrameStacking(num_frames=2))
+    pipeline.append(time_steps)
+    assert pipeline.names[:3] == ("FrameStacking", "time_steps", "AddObservations")
+    batch = pipeline(episodes=PACK)
+    assert batch["obs"].tolist() == [[0, 0], [0, 1], [1, 2], [0, 5]]
+    assert batch["new_obs"].tolist() == [[0, 1], [1, 2], [2, 3], [5, 6]]
+    assert batch["t"].tolist() == [0, 1, 2, 0]
+    assert batch["new_t"].tolist() == [1, 2, 3, 1]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3, 4])
+def test_padding_among_the_pieces_of_a_user_pads_what_comes_after_it_too(place: int) -> None:
+    pieces: list[Any] = [AddNextObservations(), AddColumns(), AddInfos(), TransformerContext(k=2)]
+    pieces.insert(place, AddTimeDimensionAndZeroPad(max_seq_len=2))
+    batch = learner_pipeline(BOX, ACTIONS, pieces=pieces)(episodes=PACK)
+    expected = learner_pipeline(
+        BOX, ACTIONS, pieces=[AddInfos(), TransformerContext(k=2)], next_observations=True, max_seq_len=2
+    )(episodes=PACK)
+    assert batch.keys() == expected.keys()
+    for name, column in expected.items():
+        same = batch[name].tolist() == column.tolist()
+        assert same, name
+
+
+class Attentive(torch.nn.Module):
+    """Reads the mask and the past actions, in its values too."""
+
+    def __init__(self, num_columns: int = 4) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(num_columns, 2)
+
+    def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        inputs = torch.cat([batch["obs"], batch["past_actions"], batch["attention_mask"].float()[..., None]], -1)
+        return {"action_dist_inputs": self.layer(inputs).sum(1)}
+
+    def compute_values(self, batch: Mapping[str, Any]) -> torch.Tensor:
+        return self(batch)["action_dist_inputs"].sum(-1)
+
+
+@pytest.mark.parametrize("returns", [GeneralizedAdvantageEstimation, VTrace])
+@pytest.mark.parametrize("max_seq_len", [None, 2])
+def test_columns_of_views_reach_the_value_function_and_importance_ratios(
+    returns: type, max_seq_len: int | None
+) -> None:
+    module = Attentive()
+    pack = PACK.replace(extra_model_outputs={"action_logp": np.zeros(4, np.float32)})
+    pipeline = learner_pipeline(
+        BOX, ACTIONS, pieces=[TransformerContext(k=2)], returns=returns(), policy=module, max_seq_len=max_seq_len
+    )
+    if max_seq_len is None:
+        batch = pipeline(rl_module=module, episodes=pack)
+        assert torch.isfinite(batch["advantages"]).all()
+        assert batch["attention_mask"].tolist() == [[False, True], [True, True], [True, True], [False, True]]
+    else:
+        padded = learner_pipeline(BOX, ACTIONS, pieces=[TransformerContext(k=2)], max_seq_len=2)(episodes=pack)
+        assert padded["attention_mask"].shape == (3, 2, 2)
+        assert not padded["attention_mask"][1, 1].any()
+
+
+def test_a_policy_that_does_not_fit_the_views_is_told_so_when_the_pipeline_is_built() -> None:
+    gae = GeneralizedAdvantageEstimation()
+    with pytest.raises(InvalidArgument, match=r"Attentive.compute_values reads column 'past_actions', which no view"):
+        learner_pipeline(BOX, ACTIONS, pieces=[time_steps], returns=gae, policy=Attentive())
+    with pytest.raises(InvalidArgument, match=r"Attentive.forward does not fit .* {'obs': \[2, 3, 1\],"):
+        env_to_module_pipeline(BOX, ACTIONS, pieces=[TransformerContext(k=3)], policy=Attentive(num_columns=7))
+
+
+def test_trying_a_policy_draws_no_random_numbers_and_leaves_it_in_training() -> None:
+    class Noisy(Attentive):
+        def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
+            return {"action_dist_inputs": super().forward(batch)["action_dist_inputs"] + torch.rand(1)}
+
+    policy, before = Noisy(), torch.get_rng_state()
+    env_to_module_pipeline(BOX, ACTIONS, pieces=[TransformerContext(k=3)], policy=policy)
+    assert torch.equal(before, torch.get_rng_state())
+    assert policy.training
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_previous_actions_and_rewards_flattened_fit_the_policies_of_the_library(mode: AutoresetMode) -> None:
+    envs = gym.vector.SyncVectorEnv([Numbered] * 3, autoreset_mode=mode)
+    box = envs.single_observation_space
+    pieces = [PrevActionsPrevRewards(n_prev_actions=2), FlattenObservations()]
+    pipeline = env_to_module_pipeline(box, envs.single_action_space, pieces=pieces)
+    assert pipeline.observation_space.shape == (2 + 2 * 3 + 1,)
+    assert pipeline.recorded_observation_space == box
+    policy = MLPPolicy(pipeline.observation_space, envs.single_action_space)
+    runner = SingleAgentEnvRunner(envs, policy, env_to_module=pipeline, seed=0)
+    again = learner_pipeline(views=pipeline.views, returns=GeneralizedAdvantageEstimation(), policy=policy)
+    for _ in range(4):
+        batch = again(rl_module=policy, episodes=runner.sample(num_timesteps=10))
+        logp = policy.distribution.log_prob(policy(batch)["action_dist_inputs"], batch["actions"])
+        torch.testing.assert_close(logp.detach(), batch["action_logp"], rtol=0, atol=1e-6)
+
+
+def test_flattening_before_all_views_is_what_episodes_store() -> None:
+    space = spaces.Dict({"a": spaces.Box(0, 1, (2,), np.float32), "b": spaces.Discrete(3)})
+    pieces = [FlattenObservations(), PrevActionsPrevRewards(), FlattenObservations()]
+    pipeline = env_to_module_pipeline(space, ACTIONS, pieces=pieces)
+    assert pipeline.names[:3] == ("FlattenObservations", "PrevActionsPrevRewards", "FlattenObservations_2")
+    assert pipeline.recorded_observation_space.shape == (5,)
+    assert pipeline.observation_space.shape == (5 + 2 + 1,)
+
+
+def test_views_that_are_bound_belong_to_one_space_and_stand_alone() -> None:
+    views = env_to_module_pipeline(BOX, ACTIONS, pieces=[FrameStacking(num_frames=2)]).views
+    assert learner_pipeline(views=views)(episodes=PACK)["obs"].shape == (4, 2)
+    with pytest.raises(InvalidArgument, match="the views are bound to Box"):
+        learner_pipeline(spaces.Discrete(3), views=views)
+    with pytest.raises(InvalidArgument, match="FrameStacking is another view"):
+        learner_pipeline(views=views, pieces=[FrameStacking(num_frames=2)])
