@@ -25,19 +25,23 @@ Four steps of reward 1 and value 10 with gamma 0.9 and lambda 1:
 >>> value_targets(terminated=True, truncated=True)
 [3.439, 2.71, 1.9, 1.0]
 
+A NaN or an infinity reaches the steps before it in its own episode and nothing else; values that nothing depends on,
+those behind a termination among them, may be anything.
+
 Nothing loops over the steps of an episode: recurrences are solved by doubling, in log2(longest episode) passes. The
 formulas below the numpy functions use operators only, so that `connectors.returns` runs them on tensors of a device.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from episodes.errors import InvalidArgument, ShapeMismatch
+from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
 
 __all__ = ["discounted_returns", "gae", "n_step_returns", "vtrace"]
 
@@ -63,10 +67,9 @@ def gae(
         ShapeMismatch: shapes do not fit together.
         InvalidArgument: `gamma` or `lambda_` outside [0, 1].
     """
-    check_fraction("gamma", gamma)
-    check_fraction("lambda_", lambda_)
+    gamma, lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
     steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
-    return gae_of(steps, gamma, lambda_)
+    return settled(gae_of, steps, gamma, lambda_)
 
 
 def n_step_returns(
@@ -87,10 +90,9 @@ def n_step_returns(
     >>> n_step_returns(np.ones(3), np.full(4, 10.0), [False], [True], gamma=0.5, n_step=2, offsets=[0, 3])
     (array([4., 4., 6.]), array([2, 2, 1]))
     """
-    check_fraction("gamma", gamma)
-    check_steps(n_step)
+    gamma, n_step = check_fraction("gamma", gamma), check_steps(n_step)
     steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
-    targets, counts = n_step_returns_of(steps, gamma, n_step)
+    targets, counts = settled(n_step_returns_of, steps, _remaining(steps), gamma, n_step)
     return targets, counts.astype(np.int64)
 
 
@@ -112,12 +114,13 @@ def discounted_returns(
     >>> discounted_returns([1.0, 1.0, 1.0, 5.0], [True, False], [False, False], gamma=0.5, offsets=[0, 3, 4])
     array([1.75, 1.5 , 1.  , 5.  ])
     """
-    check_fraction("gamma", gamma)
+    gamma = check_fraction("gamma", gamma)
     rewards = np.asarray(rewards)
     if values is None:
         num_episodes = None if offsets is None else np.size(offsets) - 1
         values = np.zeros(shape_of_values(rewards.shape, num_episodes), rewards.dtype)
-    return discounted_returns_of(align(rewards, values, terminateds, truncateds, offsets, final_values), gamma)
+    steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
+    return settled(discounted_returns_of, steps, gamma)[0]
 
 
 def vtrace(
@@ -139,12 +142,11 @@ def vtrace(
     Espeholt et al. 2018, https://arxiv.org/abs/1802.01561. `ratios` are the learned policy's probability of each
     action over the acting policy's. With all ratios 1 the targets are those of `gae`.
     """
-    check_fraction("gamma", gamma)
-    check_fraction("lambda_", lambda_)
+    gamma, lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
     steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
     weights = np.asarray(ratios, steps.rewards.dtype)
     check_like_rewards("ratios", weights.shape, steps.rewards.shape)
-    return vtrace_of(steps, weights, gamma, lambda_, (clip_rho, clip_pg_rho))
+    return settled(vtrace_of, steps, weights, gamma, lambda_, (float(clip_rho), float(clip_pg_rho)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,30 @@ class AlignedSteps:
     goes_on: Any  # 1.0 where the next row is the next step of the same episode, else 0.0
     longest: int  # no episode has more steps than this
     swept: bool = False  # recurrences go row by row, all columns at once, instead of by doubling
+    masked: bool = False  # what lies behind an episode's end is masked out; else it is multiplied by 0
+
+
+def settled(formula: Callable[..., tuple[Any, ...]], steps: AlignedSteps, *arguments: Any) -> tuple[Any, ...]:
+    """The formula's results, where no NaN or infinity of an episode reaches another one.
+
+    Multiplying by 0 at the ends of episodes is the fast way, and right as long as every number is finite. Masks are
+    needed only where one is not.
+    """
+    if steps.masked:
+        return formula(steps, *arguments)
+    with np.errstate(over="ignore", invalid="ignore"):
+        results = formula(steps, *arguments)
+        total = results[0].sum()
+        return results if total - total == 0 else formula(replace(steps, masked=True), *arguments)
+
+
+def zeroed(numbers: Any, mask: Any, steps: AlignedSteps) -> Any:
+    """The numbers with 0 in place of those whose mask is 0, in their own memory."""
+    if steps.masked:
+        numbers[mask == 0] = 0
+    else:
+        numbers *= mask
+    return numbers
 
 
 def gae_of(steps: AlignedSteps, gamma: float, lambda_: float) -> tuple[Any, Any]:
@@ -166,57 +192,71 @@ def gae_of(steps: AlignedSteps, gamma: float, lambda_: float) -> tuple[Any, Any]
     return advantages, advantages + steps.values
 
 
-def discounted_returns_of(steps: AlignedSteps, gamma: float) -> Any:
-    """Rewards to go of aligned steps; the last step of each episode adds the value it led to."""
-    last_values = steps.next_values * (1.0 - steps.goes_on)
-    return solve_recurrence(steps.rewards + gamma * last_values, steps.goes_on * gamma, steps)
+def discounted_returns_of(steps: AlignedSteps, gamma: float) -> tuple[Any]:
+    """(rewards to go,) of aligned steps."""
+    return (solve_recurrence(rewards_and_last_values(steps, gamma), steps.goes_on * gamma, steps),)
 
 
-def n_step_returns_of(steps: AlignedSteps, gamma: float, n_step: int) -> tuple[Any, Any]:
-    """(targets, how many steps each uses) of aligned steps.
+def rewards_and_last_values(steps: AlignedSteps, gamma: float) -> Any:
+    """The rewards; at the last step of each episode with the discounted value that it led to."""
+    inputs = zeroed(gamma * steps.next_values, 1.0 - steps.goes_on, steps)
+    inputs += steps.rewards
+    return inputs
 
-    A target is the value before it plus the discounted temporal-difference errors of its steps: the values between
-    cancel.
+
+def n_step_returns_of(steps: AlignedSteps, remaining: Any, gamma: float, n_step: int) -> tuple[Any, Any]:
+    """(targets, how many steps each uses) of aligned steps, of which so many are `remaining` from each on.
+
+    A window that meets the end of its episode has the last value in its sum; to the others the value after them is
+    added.
     """
-    errors = steps.rewards + gamma * steps.next_values - steps.values
-    remaining = solve_recurrence(steps.goes_on * 0.0 + 1.0, steps.goes_on * 1.0, steps)
-    n_step = max(1, min(n_step, steps.longest))
-    return steps.values + window_sums(errors, remaining, gamma, n_step), remaining.clip(max=n_step)
+    size = max(1, min(n_step, steps.longest))
+    targets = window_sums(rewards_and_last_values(steps, gamma), remaining, gamma, size, steps)
+    inside = slice(0, max(0, len(targets) - size + 1))  # the others go past the last row
+    targets[inside] += zeroed(gamma**size * steps.next_values[size - 1 :], remaining[inside] > size, steps)
+    return targets, remaining.clip(max=size)
 
 
-def vtrace_of(steps: AlignedSteps, ratios: Any, gamma: float, lambda_: float, clips: tuple[float, float]) -> Any:
+def vtrace_of(
+    steps: AlignedSteps, ratios: Any, gamma: float, lambda_: float, clips: tuple[float, float]
+) -> tuple[Any, Any]:
     """(advantages, value_targets) of aligned steps; `clips` bound the ratios of the targets and of the advantages."""
     clip_rho, clip_pg_rho = clips
     errors = ratios.clip(max=clip_rho) * (steps.rewards + gamma * steps.next_values - steps.values)
-    traces = ratios.clip(max=1.0) * (gamma * lambda_)
-    corrections = solve_recurrence(errors, steps.goes_on * traces, steps)
+    traces = zeroed(ratios.clip(max=1.0) * (gamma * lambda_), steps.goes_on, steps)
+    corrections = solve_recurrence(errors, traces, steps)
     later = steps.next_values * 1.0
-    later[:-1] += steps.goes_on[:-1] * corrections[1:]
+    later[:-1] += zeroed(corrections[1:] * 1.0, steps.goes_on[:-1], steps)
     advantages = ratios.clip(max=clip_pg_rho) * (steps.rewards + gamma * later - steps.values)
     return advantages, corrections + steps.values
 
 
-def window_sums(inputs: Any, remaining: Any, gamma: float, length: int) -> Any:
-    """Discounted sums of `length` inputs from each step on, or of the `remaining` ones where they are fewer.
+def window_sums(inputs: Any, remaining: Any, gamma: float, size: int, steps: AlignedSteps) -> Any:
+    """Discounted sums of `size` inputs from each step on, or of the `remaining` ones where they are fewer.
 
-    Windows of 1, 2, 4, ... steps are built from one another; those in `length`'s binary digits are joined.
+    Windows of 1, 2, 4, ... steps are built from one another; those in the size's binary digits are joined.
     """
 
-    def join(window: Any, size: int, later: Any) -> Any:
-        """The window of `size` steps followed by `later`."""
+    def join(window: Any, length: int, later: Any) -> Any:
+        """The window of `length` steps followed by `later`."""
         joined = window * 1.0
-        joined[:-size] += (remaining[:-size] > size) * (gamma**size * later[size:])
+        joined[:-length] += zeroed(gamma**length * later[length:], remaining[:-length] > length, steps)
         return joined
 
-    sums, covered, window, size = None, 0, inputs, 1
+    sums, covered, window, length = None, 0, inputs, 1
     while True:
-        if length & size:
+        if size & length:
             sums = window if sums is None else join(sums, covered, window)
-            covered += size
-        if covered == length:
+            covered += length
+        if covered == size:
             return sums
-        window = join(window, size, window)
-        size *= 2
+        window = join(window, length, window)
+        length *= 2
+
+
+def swept_remaining(steps: AlignedSteps) -> Any:
+    """How many steps the episode has from each one on, itself included."""
+    return solve_recurrence(steps.goes_on * 0.0 + 1.0, steps.goes_on * 1.0, steps)
 
 
 def solve_recurrence(inputs: Any, factors: Any, steps: AlignedSteps) -> Any:
@@ -225,14 +265,19 @@ def solve_recurrence(inputs: Any, factors: Any, steps: AlignedSteps) -> Any:
     `factors` are 0 at the last step of each episode (they are overwritten too). Doubling: after each pass, `y[t]`
     holds the sum over twice as many steps, and `factors[t]` the product over as many.
     """
+    within = steps.goes_on != 0 if steps.masked else None  # True while the sum stays within its episode
     if steps.swept:
         for t in reversed(range(len(inputs) - 1)):
-            inputs[t] += factors[t] * inputs[t + 1]
+            later = factors[t] * inputs[t + 1]
+            inputs[t] += later if within is None else zeroed(later, within[t], steps)
         return inputs
     reach = 1
     while reach < steps.longest:
-        inputs[:-reach] += factors[:-reach] * inputs[reach:]
+        later = factors[:-reach] * inputs[reach:]
+        inputs[:-reach] += later if within is None else zeroed(later, within[:-reach], steps)
         factors[:-reach] = factors[:-reach] * factors[reach:]
+        if within is not None:
+            within[:-reach] = within[:-reach] & within[reach:]
         reach *= 2
     return inputs
 
@@ -246,6 +291,7 @@ def align(
     final_values: ArrayLike | None,
 ) -> AlignedSteps:
     """The checked input of the public functions, in floating point, with next values and boundaries."""
+    check_flags(terminateds, truncateds)
     rewards, values = np.asarray(rewards), np.asarray(values)
     dtype = np.result_type(rewards, values, np.float32)
     rewards, values = rewards.astype(dtype, copy=False), values.astype(dtype, copy=False)
@@ -290,6 +336,16 @@ def _align_columns(
     goes_on[-1:] = 0
     wide = rewards.size >= WIDE * len(rewards)
     return AlignedSteps(rewards, values[:-1], next_values, goes_on, len(rewards), swept=wide)
+
+
+def _remaining(steps: AlignedSteps) -> np.ndarray:
+    """How many steps the episode has from each one on, itself included."""
+    if steps.swept:
+        return swept_remaining(steps)
+    length = len(steps.goes_on)
+    here = np.arange(length, dtype=np.int32).reshape(-1, *[1] * (steps.goes_on.ndim - 1))
+    ends = np.where(steps.goes_on, np.int32(length), here)
+    return np.minimum.accumulate(ends[::-1])[::-1] - here + 1
 
 
 FINAL_VALUES_OF_PACKED = (
@@ -363,13 +419,21 @@ def check_like_rewards(name: str, shape: tuple[int, ...], rewards: tuple[int, ..
 
 
 def check_fraction(name: str, value: float) -> float:
-    """The discount itself; `InvalidArgument` unless it lies in [0, 1]."""
+    """The discount as Python's float, which leaves float32 alone; `InvalidArgument` unless it lies in [0, 1]."""
     if not 0 <= value <= 1:
         raise InvalidArgument(f"{name}={value}: it must lie in [0, 1]")
-    return value
+    return float(value)
 
 
-def check_steps(n_step: int) -> None:
-    """Raise `InvalidArgument` unless there is at least one step to sum over."""
+def check_steps(n_step: int) -> int:
+    """The number of steps itself; `InvalidArgument` unless there is at least one to sum over."""
     if n_step < 1:
         raise InvalidArgument(f"n_step={n_step}: it must be at least 1")
+    return n_step
+
+
+def check_flags(terminateds: Any, truncateds: Any) -> None:
+    """Raise `WrongType` where there are no flags."""
+    for name, flags in (("terminateds", terminateds), ("truncateds", truncateds)):
+        if flags is None:
+            raise WrongType(f"{name} is None: give a flag per step, [T, N], or with offsets one per episode, [n]")
