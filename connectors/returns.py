@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from episodes.errors import InvalidArgument, WrongType
-from episodes.returns import (
+from episodes.returns.checks import (
     FINAL_VALUES_OF_PACKED,
-    WIDE,
-    AlignedSteps,
     check_columns,
     check_flags,
     check_fraction,
@@ -22,11 +20,15 @@ from episodes.returns import (
     check_offsets,
     check_packed,
     check_steps,
+    shape_of_values,
+)
+from episodes.returns.formulas import (
+    WIDE,
+    AlignedSteps,
     discounted_returns_of,
     gae_of,
     n_step_returns_of,
     settled,
-    shape_of_values,
     swept_remaining,
     vtrace_of,
 )
