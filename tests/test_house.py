@@ -34,7 +34,7 @@ LONELY_BASES = {  # bases with a single subclass that no package exports, and wh
     "MultiAgentGetters": "likewise for multi-agent episodes",
 }
 
-MOST_FOREIGN_READS = 20
+MOST_FOREIGN_READS = 12
 
 
 def test_imports_point_down_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

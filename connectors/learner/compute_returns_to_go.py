@@ -11,8 +11,7 @@ from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from connectors.learner.step_returns import StepReturns
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
-from episodes.returns import discounted_returns
-from episodes.returns.checks import check_fraction
+from episodes.returns import check_fraction, discounted_returns
 
 __all__ = ["ComputeReturnsToGo"]
 

@@ -11,6 +11,7 @@ from copy import deepcopy
 from typing import Any, Final, NamedTuple
 
 from episodes.errors import ChunkMismatch, InvalidArgument, UnknownKey
+from episodes.facts.ending import ENDINGS, Ending
 from episodes.multi_agent.timeline import (
     ENDED,
     NOTHING,
@@ -23,6 +24,7 @@ from episodes.multi_agent.timeline import (
     place_of,
 )
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import reading
 from episodes.tracks.infos.kinds import same_info
 
 COMMON: Final = "__common__"  # the key of infos that belong to no agent
@@ -30,14 +32,13 @@ ALL: Final = "__all__"  # the key of the episode's own ending
 
 ByAgent = Mapping[Any, Any]  # agent -> value
 Flags = Mapping[Any, bool]
-Endings = dict[Any, tuple[bool, bool]]  # agent -> terminated, truncated
+Endings = dict[Any, Ending]  # agent -> how it ends
 
 
 class Departure(NamedTuple):
     """The ending of an agent of which nothing else is within reach."""
 
-    is_terminated: bool
-    is_truncated: bool
+    ending: Ending
     env_t: int
 
 
@@ -117,16 +118,16 @@ class Agents:
 
     def endings(self, observations: ByAgent, terminateds: Flags, truncateds: Flags, env_t: int) -> Endings:
         """The agents that end in an env step: those flagged, and all others too when `"__all__"` is."""
-        over = bool(terminateds.get(ALL)), bool(truncateds.get(ALL))
+        over = Ending.of(terminateds.get(ALL), truncateds.get(ALL))
         endings: Endings = {}
         for agent_id in {**terminateds, **truncateds}:
-            ending = bool(terminateds.get(agent_id)), bool(truncateds.get(agent_id))
-            if any(ending) and agent_id != ALL and not self.has_ended(agent_id):
+            ending = Ending.of(terminateds.get(agent_id), truncateds.get(agent_id))
+            if ending.is_done and agent_id != ALL and not self.has_ended(agent_id):
                 endings[agent_id] = ending
-        if any(over):
+        if over.is_done:
             for agent_id in {**self.timelines, **observations}:
                 if agent_id not in endings and not self.has_ended(agent_id):
-                    self._check_agrees(agent_id, terminateds if over[0] else truncateds, env_t)
+                    self._check_agrees(agent_id, terminateds if over.is_terminated else truncateds, env_t)
                     endings[agent_id] = over
         return endings
 
@@ -139,11 +140,11 @@ class Agents:
             may_repeat: False raises where such an agent is truncated.
         """
         repeated = {}
-        for agent_id, (terminated, _) in endings.items():
+        for agent_id, ending in endings.items():
             line = self.timelines.get(agent_id)
             if line is None or agent_id in observations or (line.phase != WAITS and agent_id not in actions):
                 continue
-            if not terminated and not may_repeat:
+            if not ending.is_terminated and not may_repeat:
                 raise InvalidArgument(
                     f"{self._place(agent_id, env_t)}: it is truncated without a last observation, which its value is "
                     'bootstrapped from; give it, or make the episode with missing_final_observation="repeat"'
@@ -210,7 +211,8 @@ class Agents:
 
     def enter(self, own: SingleAgentEpisode, env_t: int, reward: Any = None) -> None:
         """Let in an agent whose own episode has been reset; a reward that came with its first observation is apart."""
-        self.timelines[own.agent_id] = Timeline(own, [env_t])
+        self.timelines[own.agent_id] = line = Timeline(own, [env_t])
+        line.item_shape = reading.shape_of(own.get_observations(0))
         if reward is not None:
             self.rewards_apart.append((env_t, own.agent_id, reward))
 
@@ -219,9 +221,9 @@ class Agents:
         for agent_id, ending in endings.items():
             line = self.timelines.get(agent_id)
             if line is None:
-                self.departed[agent_id] = Departure(*ending, env_t)
+                self.departed[agent_id] = Departure(ending, env_t)
                 continue
-            reward = line.end(*ending, env_t)
+            reward = line.end(ending, env_t)
             if reward is not None:
                 self.rewards_apart.append((env_t, agent_id, reward))
 
@@ -229,14 +231,10 @@ class Agents:
         """True when every agent that was observed is done."""
         return all(line.phase == ENDED for line in self.timelines.values())
 
-    def all_terminated(self) -> bool:
-        """True when every agent terminated."""
-        return all(self.flags("is_terminated").values())
-
-    def flags(self, name: str) -> dict[Any, bool]:
-        """Of each agent whether it `"is_terminated"`, or `"is_truncated"`."""
-        departed = {agent_id: getattr(departure, name) for agent_id, departure in self.departed.items()}
-        return departed | {agent_id: getattr(line.episode, name) for agent_id, line in self.timelines.items()}
+    def endings_so_far(self) -> Endings:
+        """How each agent stops that was ever there."""
+        departed = {agent_id: departure.ending for agent_id, departure in self.departed.items()}
+        return departed | {agent_id: line.episode.ending for agent_id, line in self.timelines.items()}
 
     def to_numpy(self) -> None:
         """Finalize every timeline."""
@@ -255,7 +253,7 @@ class Agents:
             if part is not None:
                 lines[agent_id] = part
             elif line.is_gone(chunk):
-                departed[agent_id] = Departure(line.episode.is_terminated, line.episode.is_truncated, line.ended_at)
+                departed[agent_id] = Departure(line.episode.ending, line.ended_at)
         infos = self.loose_infos
         return Agents(
             self.episode_id,
@@ -311,7 +309,7 @@ class Agents:
 
     def record(self) -> dict[str, Any]:
         """What belongs to no timeline, as plain values; not copied."""
-        departed = {agent_id: tuple(departure) for agent_id, departure in self.departed.items()}
+        departed = {agent_id: (gone.ending.code, gone.env_t) for agent_id, gone in self.departed.items()}
         rest = {"modules": self.modules, "loose_infos": self.loose_infos, "rewards_apart": self.rewards_apart}
         return {"departed": departed, **rest}
 
@@ -319,7 +317,7 @@ class Agents:
     def of(cls, episode_id: Any, timelines: dict[Any, Timeline], record: Mapping[str, Any]) -> Agents:
         """The agents of timelines and a `record`."""
         rest = dict(record)
-        departed = {agent_id: Departure(*departure) for agent_id, departure in rest.pop("departed").items()}
+        departed = {a: Departure(ENDINGS[code], env_t) for a, (code, env_t) in rest.pop("departed").items()}
         return cls(episode_id, timelines, departed=departed, **rest)
 
     def get_state(self) -> dict[str, Any]:

@@ -72,7 +72,8 @@ def chunk_rows(seen: Sequence[int], acted: Sequence[int], bounds: tuple[int, int
     (1, 1, 2)
     """
     begin, end = bounds
-    seen, acted = ints(seen), ints(acted)
+    if type(seen) is np.ndarray:
+        seen, acted = memoryview(seen), memoryview(acted)
     zero = bisect_right(seen, begin) - 1
     if zero < 0:
         zero = 0

@@ -9,9 +9,9 @@ belongs to the chunk in which its next observation arrives, and neither slices n
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from operator import attrgetter
 from time import perf_counter
 from typing import Any, Self
 
@@ -19,6 +19,8 @@ import numpy as np
 
 from episodes.columns import DEFAULT_MODULE_ID
 from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, TrackMismatch, WrongType
+from episodes.facts import Ending, EpisodeFacts
+from episodes.facts.facts import new_id
 from episodes.multi_agent.agents import ALL, COMMON, Agents, ByAgent, Endings
 from episodes.multi_agent.getters import MultiAgentGetters
 from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk
@@ -32,6 +34,15 @@ __all__ = ["ALL", "COMMON", "MultiAgentEpisode"]
 def default_module(agent_id: Any, episode: Any) -> str:
     """The module of every agent when nothing is said."""
     return DEFAULT_MODULE_ID
+
+
+def _fact(name: str) -> Any:
+    """A property over a field of the facts; setting it makes other facts."""
+
+    def change(episode: MultiAgentEpisode, value: Any) -> None:
+        episode.facts = episode.facts._replace(**{name: value})
+
+    return property(attrgetter(f"_facts.{name}"), change)
 
 
 class MultiAgentEpisode(MultiAgentGetters):
@@ -66,12 +77,16 @@ class MultiAgentEpisode(MultiAgentGetters):
     __slots__ = (
         "_began",
         "_duration",
-        "action_space",
         "agent_to_module_mapping_fn",
         "custom_data",
         "missing_final_observation",
-        "observation_space",
     )
+
+    id_: Any = _fact("id_")
+    env_t_started: int = _fact("t_started")  # the env step of this chunk's first observations
+    ending: Ending = _fact("ending")
+    observation_space: Any = _fact("observation_space")  # a space for each agent, or None
+    action_space: Any = _fact("action_space")
 
     def __init__(
         self,
@@ -101,15 +116,13 @@ class MultiAgentEpisode(MultiAgentGetters):
             num_steps if len_lookback_buffer == "auto" else min(_checked_lookback(len_lookback_buffer), num_steps)
         )
         begin = (env_t_started or 0) - lookback
-        id_ = uuid.uuid4().hex if id_ is None else id_
+        spaces: tuple[Any, Any] = (observation_space, action_space)
+        facts = EpisodeFacts(new_id() if id_ is None else id_, begin, Ending.OPEN, None, None, None, *spaces)
         self._set(
-            id_=id_,
-            env_t_started=begin,
+            facts,
+            Agents(facts.id_, modules=agent_module_ids),
             env_t=begin,
             lookback=0,
-            agents=Agents(id_, modules=agent_module_ids),
-            observation_space=observation_space,
-            action_space=action_space,
             agent_to_module_mapping_fn=agent_to_module_mapping_fn or default_module,
             missing_final_observation=missing_final_observation,
             is_reset=False,
@@ -155,41 +168,31 @@ class MultiAgentEpisode(MultiAgentGetters):
 
     def _move_start(self, lookback: int, agent_t_started: ByAgent) -> None:
         """Let step 0 be `lookback` env steps after the first one; what lies before is lookback."""
-        self.env_t_started += lookback
-        self.lookback = lookback
-        self.agents = self.agents.window(Chunk(self.env_t_started, self.env_t, lookback, True))
+        begin = self._facts.t_started + lookback
+        self.agents = self.agents.window(Chunk(begin, self.env_t, lookback, True))
+        self.facts, self.lookback = self._facts._replace(t_started=begin), lookback
         for agent_id, line in self.agents.timelines.items():
             line.episode.t_started = agent_t_started.get(agent_id, 0)
 
     def _set(
         self,
+        facts: EpisodeFacts,
+        agents: Agents,
         *,
-        id_: Any,
-        env_t_started: int,
         env_t: int,
         lookback: int,
-        agents: Agents,
-        observation_space: ByAgent | None = None,
-        action_space: ByAgent | None = None,
         agent_to_module_mapping_fn: Callable[[Any, Any], Any] = default_module,
         missing_final_observation: str = "raise",
-        is_terminated: bool = False,
-        is_truncated: bool = False,
         is_reset: bool = True,
         is_numpy: bool = False,
         custom_data: Mapping[str, Any] | None = None,
     ) -> None:
-        self.id_ = id_
-        self.env_t_started = env_t_started  # the env step of this chunk's first observations
-        self.env_t = env_t  # the env step at which it stops
-        self.lookback = lookback  # how many env steps before `env_t_started` are within reach
+        self._facts = facts
         self.agents = agents
-        self.observation_space = observation_space
-        self.action_space = action_space
+        self.env_t = env_t
+        self.lookback = lookback
         self.agent_to_module_mapping_fn = agent_to_module_mapping_fn
         self.missing_final_observation = missing_final_observation
-        self.is_terminated = is_terminated
-        self.is_truncated = is_truncated
         self.is_reset = is_reset
         self.is_numpy = is_numpy
         self.custom_data = dict(custom_data) if custom_data else {}
@@ -197,11 +200,38 @@ class MultiAgentEpisode(MultiAgentGetters):
         self._duration = 0.0  # seconds that it grew before
 
     @classmethod
-    def of(cls, agents: Agents, **attributes: Any) -> Self:
-        """A chunk of agents and attributes that go together; nothing is checked."""
+    def of(cls, facts: EpisodeFacts, agents: Agents, **attributes: Any) -> Self:
+        """A chunk of facts, agents and attributes that go together; nothing is checked."""
         episode = cls.__new__(cls)
-        episode._set(agents=agents, **attributes)
+        episode._set(facts, agents, **attributes)
         return episode
+
+    @property
+    def facts(self) -> EpisodeFacts:
+        """Whose chunk it is, the env step at which it begins, and how it stops; spaces are by agent."""
+        return self._facts
+
+    @facts.setter
+    def facts(self, facts: EpisodeFacts) -> None:
+        self._facts, self.agents.episode_id = facts, facts.id_
+
+    @property
+    def is_terminated(self) -> bool:
+        """True when the episode ended in a terminal state."""
+        return self._facts.ending.is_terminated
+
+    @is_terminated.setter
+    def is_terminated(self, flag: bool) -> None:
+        self.facts = self._facts._replace(ending=Ending.of(flag, self.is_truncated))
+
+    @property
+    def is_truncated(self) -> bool:
+        """True when the episode was ended from outside."""
+        return self._facts.ending.is_truncated
+
+    @is_truncated.setter
+    def is_truncated(self, flag: bool) -> None:
+        self.facts = self._facts._replace(ending=Ending.of(self.is_terminated, flag))
 
     def module_for(self, agent_id: Any) -> Any:
         """The module that acts for the agent: `agent_to_module_mapping_fn`'s answer, asked for once an episode."""
@@ -259,7 +289,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         that has not acted or is done, a missing reward, a truncation in the middle of a step without a last
         observation, flags that disagree; `ShapeMismatch`, `TrackMismatch` as in `SingleAgentEpisode`.
         """
-        if not self.is_reset or self.is_numpy or self.is_terminated or self.is_truncated:
+        if not self.is_reset or self.is_numpy or self._facts.ending is not Ending.OPEN:
             raise self._refusal("add_env_step")
         agents, now = self.agents, self.env_t + 1
         if agents.passed_on is not None:
@@ -301,12 +331,14 @@ class MultiAgentEpisode(MultiAgentGetters):
         """End agents, and the episode when it is over: by `"__all__"`, or when nothing is said and no agent is left."""
         agents = self.agents
         agents.end(endings, self.env_t)
+        ending = Ending.OPEN
         if ALL in terminateds or ALL in truncateds:
-            self.is_terminated, self.is_truncated = bool(terminateds.get(ALL)), bool(truncateds.get(ALL))
+            ending = Ending.of(terminateds.get(ALL), truncateds.get(ALL))
         elif endings and agents.all_ended():
-            self.is_terminated = agents.all_terminated()
-            self.is_truncated = not self.is_terminated
-        if self.is_done:
+            terminated = all(one.is_terminated for one in agents.endings_so_far().values())
+            ending = Ending.TERMINATED if terminated else Ending.TRUNCATED
+        if ending.is_done:
+            self.facts = self._facts._replace(ending=ending)
             self._stop_clock()
 
     def _refusal(self, call: str) -> EpisodeStateError:
@@ -362,7 +394,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             raise self._refusal("cut")
         now, lookback = self.env_t, min(_checked_lookback(len_lookback_buffer), self.lookback + len(self))
         successor = self._part(self.agents.cut(now, lookback), Chunk(now, now, lookback, True))
-        successor.is_numpy, successor.is_reset = False, self.is_reset
+        successor.is_numpy = False
         self._stop_clock()
         if self.is_reset:
             successor._began = perf_counter()
@@ -370,19 +402,14 @@ class MultiAgentEpisode(MultiAgentGetters):
 
     def _part(self, agents: Agents, chunk: Chunk) -> Self:
         """The chunk of this episode that has these agents."""
-        reaches_end = chunk.end == self.env_t
         return self.of(
+            self._facts.window(chunk.begin, chunk.end == self.env_t),
             agents,
-            id_=self.id_,
-            env_t_started=chunk.begin,
             env_t=chunk.end,
             lookback=chunk.lookback,
-            observation_space=self.observation_space,
-            action_space=self.action_space,
             agent_to_module_mapping_fn=self.agent_to_module_mapping_fn,
             missing_final_observation=self.missing_final_observation,
-            is_terminated=reaches_end and self.is_terminated,
-            is_truncated=reaches_end and self.is_truncated,
+            is_reset=self.is_reset,
             is_numpy=self.is_numpy,
             custom_data=self.custom_data,
         )
@@ -401,7 +428,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             self.agent_to_module_mapping_fn = other.agent_to_module_mapping_fn
         self.custom_data.update(other.custom_data)
         self.env_t = other.env_t
-        self.is_terminated, self.is_truncated = other.is_terminated, other.is_truncated
+        self.facts = self._facts.followed_by(other.facts)
         self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
 
     def _check_follows(self, other: MultiAgentEpisode) -> None:
@@ -444,8 +471,8 @@ class MultiAgentEpisode(MultiAgentGetters):
 
     def get_state(self) -> dict[str, Any]:
         """The whole episode but its mapping function, as plain values and arrays; it shares no memory with it."""
-        state = deepcopy({name: getattr(self, name) for name in _STATE})
-        return {**state, **self.agents.get_state(), "duration_s": self.get_duration_s()}
+        state = self._facts._asdict() | {"ending": self.ending.code} | {name: getattr(self, name) for name in _STATE}
+        return {**deepcopy(state), **self.agents.get_state(), "duration_s": self.get_duration_s()}
 
     @classmethod
     def from_state(
@@ -456,9 +483,11 @@ class MultiAgentEpisode(MultiAgentGetters):
         Args:
             agent_to_module_mapping_fn: asked for agents that come later; those that were there keep their modules.
         """
-        own = deepcopy({name: state[name] for name in _STATE})
-        agents = Agents.from_state(state["id_"], state)
-        episode = cls.of(agents, **own, agent_to_module_mapping_fn=agent_to_module_mapping_fn)
+        facts = EpisodeFacts._make(deepcopy(state[name]) for name in EpisodeFacts._fields)
+        agents = Agents.from_state(facts.id_, state)
+        rest = deepcopy({name: state[name] for name in _STATE})
+        rest["agent_to_module_mapping_fn"] = agent_to_module_mapping_fn
+        episode = cls.of(facts._replace(ending=Ending(facts.ending)), agents, **rest)
         episode._duration = state["duration_s"]
         return episode
 
@@ -466,10 +495,12 @@ class MultiAgentEpisode(MultiAgentGetters):
         """True when both are the same chunk of the same episode: ids, agents, clocks, pending steps, infos, endings."""
         if not isinstance(other, MultiAgentEpisode) or not self.agents.equals(other.agents):
             return False
-        names = [name for name in _STATE if name not in _SPACES]  # each agent's own spaces were compared
-        agents = self.agents.timelines.keys() | self.agents.departed.keys()
-        return same_info([getattr(self, name) for name in names], [getattr(other, name) for name in names]) and all(
-            self.module_for(agent_id) == other.module_for(agent_id) for agent_id in agents
+        facts = other.facts._replace(observation_space=self.observation_space, action_space=self.action_space)
+        rest = ([getattr(episode, name) for name in _STATE] for episode in (self, other))
+        return (
+            self._facts == facts  # but the spaces: those of each agent were compared
+            and same_info(*rest)
+            and all(self.module_for(a) == other.module_for(a) for a in self.agents.endings_so_far())
         )
 
     def __repr__(self) -> str:
@@ -484,20 +515,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return f"MultiAgentEpisode({str(self.id_)[:8]}: {steps}{begin}, {agents}{pending}, {total}, {ending})"
 
 
-_SPACES = ("observation_space", "action_space")
-_STATE = (
-    "id_",
-    "env_t_started",
-    "env_t",
-    "lookback",
-    "missing_final_observation",
-    "is_terminated",
-    "is_truncated",
-    "is_reset",
-    "is_numpy",
-    "custom_data",
-    *_SPACES,
-)
+_STATE = ("env_t", "lookback", "missing_final_observation", "is_reset", "is_numpy", "custom_data")
 
 
 def _flags(flags: ByAgent | bool) -> ByAgent:

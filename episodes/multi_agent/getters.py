@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import EpisodeStateError, StepOutOfRange, UnknownKey
+from episodes.facts import EpisodeFacts
 from episodes.multi_agent import reading
 from episodes.multi_agent.agents import ALL, Agents
 from episodes.multi_agent.reading import Column, Request
@@ -41,36 +42,25 @@ class MultiAgentGetters:
     is a `fill`.
     """
 
-    __slots__ = (
-        "agents",
-        "env_t",
-        "env_t_started",
-        "id_",
-        "is_numpy",
-        "is_reset",
-        "is_terminated",
-        "is_truncated",
-        "lookback",
-    )
+    __slots__ = ("_facts", "agents", "env_t", "is_numpy", "is_reset", "lookback")
 
+    _facts: EpisodeFacts
     agents: Agents
     id_: Any
-    env_t_started: int  # the env step of this chunk's first observations
+    env_t_started: int
     env_t: int  # the env step at which it stops
     lookback: int  # how many env steps before `env_t_started` are within reach
-    is_terminated: bool
-    is_truncated: bool
     is_reset: bool
-    is_numpy: bool
+    is_numpy: bool  # True once finalized by `to_numpy`
 
     # --- what there is -----------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self.env_t - self.env_t_started
+        return self.env_t - self._facts.t_started
 
     def env_steps(self) -> int:
         """The number of env steps: `len(self)`."""
-        return self.env_t - self.env_t_started
+        return self.env_t - self._facts.t_started
 
     def agent_steps(self) -> int:
         """The number of completed steps of all agents together."""
@@ -79,7 +69,7 @@ class MultiAgentGetters:
     @property
     def is_done(self) -> bool:
         """True when the episode terminated or was truncated; False for an ongoing or cut chunk."""
-        return self.is_terminated or self.is_truncated
+        return self._facts.ending.is_done
 
     @property
     def is_finalized(self) -> bool:
@@ -132,11 +122,17 @@ class MultiAgentGetters:
 
     def get_terminateds(self) -> dict[Any, bool]:
         """Which agents terminated; `"__all__"` is the episode itself."""
-        return self.agents.flags("is_terminated") | {ALL: self.is_terminated}
+        endings = self.agents.endings_so_far()
+        return {agent_id: ending.is_terminated for agent_id, ending in endings.items()} | {
+            ALL: self._facts.ending.is_terminated
+        }
 
     def get_truncateds(self) -> dict[Any, bool]:
         """Which agents were truncated; `"__all__"` is the episode itself."""
-        return self.agents.flags("is_truncated") | {ALL: self.is_truncated}
+        endings = self.agents.endings_so_far()
+        return {agent_id: ending.is_truncated for agent_id, ending in endings.items()} | {
+            ALL: self._facts.ending.is_truncated
+        }
 
     def get_returns(self, include_pending: bool = False) -> dict[Any, float]:
         """Each agent's sum of rewards from step 0 of this chunk on.
@@ -172,10 +168,11 @@ class MultiAgentGetters:
     ) -> Any:
         """Observations by agent; of env steps 0 to len(self), both included."""
         if type(indices) is int and agent_ids is None and env_steps:
-            t = self.env_t + 1 + indices if indices < 0 and not neg_index_as_lookback else self.env_t_started + indices
-            plain = fill is None and not one_hot_discrete and not return_list
-            if plain and self.env_t_started - self.lookback <= t <= self.env_t:
-                return reading.newest_or_at(self.agents.timelines.items(), t)
+            now, begin = self.env_t, self._facts.t_started
+            t = now + 1 + indices if indices < 0 and not neg_index_as_lookback else begin + indices
+            if begin - self.lookback <= t <= now and fill is None and not one_hot_discrete and not return_list:
+                lines = self.agents.timelines.items()
+                return reading.newest_observations(lines, t) if t == now else reading.observations_at(lines, t)
         request = Request("observations", indices, env_steps, neg_index_as_lookback, fill, one_hot_discrete)
         return self._read(request, self._columns(reading.observations_of, agent_ids), 1, return_list)
 
@@ -321,30 +318,33 @@ class MultiAgentGetters:
 
         Errors: `EpisodeStateError` for a new key of an agent that waits with an action of the old keys.
         """
-        name = f"extra_model_outputs[{key!r}]"
         tracks = {}
         for agent_id, data in new_data.items():
             line = self.agents.timeline(agent_id)
-            track = line.episode.extra_model_outputs.get(key)
+            own, track = line.episode, line.episode.tracks.extra.get(key)
             if track is None and line.phase == WAITS:
                 raise EpisodeStateError(
-                    f"episode {self.id_}: agent {agent_id!r} waits with an action that has no {name}; add a new key "
-                    "when its step is complete"
+                    f"episode {self.id_}: agent {agent_id!r} waits with an action that has no extra_model_outputs"
+                    f"[{key!r}]; add a new key when its step is complete"
                 )
-            if track is not None or at_indices is not None:
-                own = line.episode
-                tracks[agent_id] = written(own._extra(key), data, at_indices, neg_index_as_lookback)
+            if track is not None:
+                tracks[agent_id] = written(track, data, at_indices, neg_index_as_lookback)
+            elif at_indices is not None:
+                raise UnknownKey(
+                    f"episode {self.id_}: agent {agent_id!r} has no extra_model_outputs[{key!r}] to change"
+                )
             else:
-                tracks[agent_id] = new_track(extra_field(key), data, line.episode.rewards)
-        for agent_id, track in tracks.items():
-            own = self.agents.timelines[agent_id].episode
-            own.tracks = own.tracks.replaced(track)
+                tracks[agent_id] = new_track(extra_field(key), data, own.rewards)
+        self._replace(tracks)
 
     def _write(self, name: str, new_data: Mapping[Any, Any], at_indices: Indices, neg: bool) -> None:
         owners = {agent_id: self.agents.timeline(agent_id).episode for agent_id in new_data}
-        tracks = {a: written(getattr(own, name), new_data[a], at_indices, neg) for a, own in owners.items()}
-        for agent_id, own in owners.items():
-            own.tracks = own.tracks.replaced(tracks[agent_id])
+        self._replace({a: written(getattr(own, name), new_data[a], at_indices, neg) for a, own in owners.items()})
+
+    def _replace(self, tracks: dict[Any, Any]) -> None:
+        for agent_id, track in tracks.items():
+            own = self.agents.timelines[agent_id].episode
+            own.tracks = own.tracks.replaced(track)
 
 
 def _as_collection(agent_ids: Any) -> Collection[Any]:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from episodes.errors import InvalidArgument, TrackMismatch
+from episodes.facts import EpisodeFacts
+from episodes.facts.ending import ENDINGS
 from episodes.multi_agent.agents import Agents
 from episodes.multi_agent.episode import MultiAgentEpisode
 from episodes.multi_agent.timeline import Timeline
@@ -22,16 +24,7 @@ __all__ = ["pack_agents", "unpack_agents"]
 
 KEY = "multi_agent"  # of `custom_data`
 
-_HEADER = (
-    "id_",
-    "env_t_started",
-    "env_t",
-    "lookback",
-    "missing_final_observation",
-    "is_terminated",
-    "is_truncated",
-    "custom_data",
-)
+_HEADER = ("env_t", "lookback", "missing_final_observation", "custom_data")
 
 
 def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
@@ -82,8 +75,10 @@ def _record(episode: MultiAgentEpisode, line: Timeline, index: int, place: int) 
     """What is to be known of an agent beside its own episode; of the episode too, with the first agent."""
     record = {**line.record(), "index": index, "place": place, "env_t_started": episode.env_t_started}
     if place == 0:
-        header = {name: getattr(episode, name) for name in _HEADER}
-        record["episode"] = header | {"num_agents": len(episode.agents.timelines), "agents": episode.agents.record()}
+        facts = {"id_": episode.id_, "ending": episode.ending.code}
+        rest = {name: getattr(episode, name) for name in _HEADER}
+        record["episode"] = facts | rest | {"num_agents": len(episode.agents.timelines)}
+        record["rest"] = episode.agents.record()
     return record
 
 
@@ -113,13 +108,18 @@ def _episode_of(agents: dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]) ->
     for place in sorted(agents):
         own, record = agents[place]
         lines[own.agent_id] = Timeline.of(own, record)
-    rest = header.pop("agents")
-    spaces = {agent_id: line.episode.observation_space for agent_id, line in lines.items()}
-    action_spaces = {agent_id: line.episode.action_space for agent_id, line in lines.items()}
-    return MultiAgentEpisode.of(
-        Agents.of(header["id_"], lines, rest),
-        **header,
-        is_numpy=True,
-        observation_space=spaces if any(space is not None for space in spaces.values()) else None,
-        action_space=action_spaces if any(space is not None for space in action_spaces.values()) else None,
+    first = agents[0][1]
+    facts = EpisodeFacts(
+        header.pop("id_"),
+        first["env_t_started"],
+        ENDINGS[header.pop("ending")],
+        observation_space=_by_agent(lines, "observation_space"),
+        action_space=_by_agent(lines, "action_space"),
     )
+    return MultiAgentEpisode.of(facts, Agents.of(facts.id_, lines, first["rest"]), is_numpy=True, **header)
+
+
+def _by_agent(lines: dict[Any, Timeline], name: str) -> Any:
+    """The agents' spaces of that name; None when no agent has one."""
+    spaces = {agent_id: getattr(line.episode, name) for agent_id, line in lines.items()}
+    return spaces if any(space is not None for space in spaces.values()) else None

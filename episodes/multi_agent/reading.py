@@ -285,16 +285,20 @@ def _stacked(column: Column, items: list[Any]) -> Any:
     return stack_items(items, "track", 0, dtypes_of(column.space))
 
 
-def newest_or_at(lines: Iterable[tuple[Any, Timeline]], t: int) -> dict[Any, Any]:
-    """The observations of one env step: what `per_agent` gives for one index, on the shortest way."""
+def newest_observations(lines: Iterable[tuple[Any, Timeline]], now: int) -> dict[Any, Any]:
+    """The observations that arrived at the newest env step: what `per_agent` gives for it, on the shortest way."""
     answers = {}
     for agent_id, line in lines:
-        times = line.seen
-        row = len(times) - 1 if times[-1] == t else clock.row_at(times, t)
-        if row != MISSING:
+        if line.seen[-1] == now:
             track = line.episode.observations
-            answers[agent_id] = track.items[row] if type(track) is ListTrack else track.get(row - track.lookback, True)
+            answers[agent_id] = track.items[-1] if type(track) is ListTrack else track.get(-1)
     return answers
+
+
+def observations_at(lines: Iterable[tuple[Any, Timeline]], t: int) -> dict[Any, Any]:
+    """The observations that arrived at an env step: what `per_agent` gives for it, on a shorter way."""
+    rows = ((agent_id, line, clock.row_at(line.seen, t)) for agent_id, line in lines)
+    return {a: line.episode.observations.item_list(row, row + 1)[0] for a, line, row in rows if row != MISSING}
 
 
 # --- answers -------------------------------------------------------------------------------------------------

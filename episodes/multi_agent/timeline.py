@@ -62,17 +62,18 @@ class Pending(NamedTuple):
 class Timeline:
     """An agent's own episode, the env steps of its observations and actions, and its pending step."""
 
-    __slots__ = ("acted", "action", "ended_at", "episode", "extra", "phase", "reward", "seen")
+    __slots__ = ("acted", "action", "ended_at", "episode", "extra", "item_shape", "phase", "reward", "seen")
 
-    def __init__(self, episode: SingleAgentEpisode, seen: Clock, acted: Clock = ()) -> None:
+    def __init__(self, episode: SingleAgentEpisode, seen: Clock, acted: Clock = (), phase: str = RESTS) -> None:
         self.episode = episode
         self.seen: Any = seen if type(seen) in _CLOCKS else array("q", seen)  # [L + T + 1] env steps
         self.acted: Any = acted if type(acted) in _CLOCKS else array("q", acted)  # [L + T (+ 1 while it waits)]
-        self.phase: str = ENDED if episode.is_terminated or episode.is_truncated else RESTS
+        self.phase = phase
         self.action: Any = None  # of the pending step
         self.extra: Mapping[str, Any] | None = None  # of the pending step
         self.reward: Any = None  # the sum since the newest observation; None when there was none
         self.ended_at: Any = None  # the env step at which it ended
+        self.item_shape: Any = None  # of the observations added; a stored one may have been rewritten
 
     # --- what may happen: nothing is written here --------------------------------------------------------------
 
@@ -80,14 +81,17 @@ class Timeline:
         """Raise unless it may act at an env step, with the extra model outputs that its steps have had so far."""
         if self.phase != RESTS:
             raise self._cannot_act(env_t)
-        known = self.episode.extra_model_outputs
-        if outputs or known:
-            outputs = outputs or NOTHING
-            if known.keys() != outputs.keys() and (known or self.episode.rewards.total):
-                raise TrackMismatch(
-                    f"{self._at(env_t, 'acts')} with the extra model outputs {list(outputs)}, its steps so far have "
-                    f"{list(known)}; every step of an agent has the same"
-                )
+        growth = self.episode.appends
+        if outputs or not growth or growth[4]:
+            self._check_outputs(outputs or NOTHING, env_t)
+
+    def _check_outputs(self, given: Mapping[str, Any], env_t: int) -> None:
+        own = self.episode.tracks
+        if own.extra.keys() != given.keys() and (own.extra or own.rewards.total):
+            raise TrackMismatch(
+                f"{self._at(env_t, 'acts')} with the extra model outputs {list(given)}, its steps so far have "
+                f"{list(own.extra)}; every step of an agent has the same"
+            )
 
     def check_step(self, observation: Any, acts: bool, is_rewarded: bool, outputs: Any, env_t: int) -> None:
         """Raise unless an observation that arrives at an env step completes a step that has a reward.
@@ -96,9 +100,9 @@ class Timeline:
             acts: it acts in the same env step, with these extra model outputs.
             is_rewarded: it gets a reward in the same env step.
         """
-        own = self.episode
         if acts:
-            if self.phase != RESTS or outputs or own.extra_model_outputs:
+            growth = self.episode.appends
+            if outputs or self.phase != RESTS or not growth or growth[4]:
                 self.check_action(outputs, env_t - 1)
         elif self.phase != WAITS:
             raise self._cannot_observe(env_t)
@@ -107,13 +111,13 @@ class Timeline:
                 f"{self._place(env_t)}: no reward came since it acted, though its next observation is here; "
                 "give a reward (0.0 counts)"
             )
-        shape = own._item_shape
+        shape = self.item_shape
         if shape is None:
-            shape = own._item_shape = reading.shape_of(own.observations.get(-1))
+            shape = self.item_shape = reading.shape_of(self.episode.observations.get(-1))
         if getattr(observation, "shape", None) != shape and reading.shape_of(observation) != shape:
             raise ShapeMismatch(
-                f"{self._place(env_t)}: its observation has shape {reading.shape_of(observation)}, those before "
-                f"it have {shape}; all observations of an agent have one shape"
+                f"{self._place(env_t)}: its observation has shape {reading.shape_of(observation)}, those before it "
+                f"have {shape}; all observations of an agent have one shape"
             )
 
     def _place(self, env_t: int) -> str:
@@ -159,8 +163,6 @@ class Timeline:
             action: taken at the env step before; not looked at while one is pending. Likewise `extra`.
             reward: of this env step, None for none; what came before is added.
         """
-        own = self.episode
-        add_observation, add_action, add_reward, add_info, tracks = own._grow or own._growing("add_env_step")
         if self.phase == WAITS:
             action, extra = self.action, self.extra
             self.phase, self.action, self.extra = RESTS, None, None
@@ -169,8 +171,10 @@ class Timeline:
         if self.reward is not None:
             reward = self.reward if reward is None else self.reward + reward
             self.reward = None
+        own = self.episode
+        add_observation, add_action, add_reward, add_info, pairs = own.appends or own.growing("add_env_step")
         if extra:
-            for key, append in tracks or own._start_extra(extra):
+            for key, append in pairs or own.start_extra(extra):
                 append(extra[key])
         add_observation(observation)
         add_action(action)
@@ -178,11 +182,11 @@ class Timeline:
         add_info(info)
         self.seen.append(env_t)
 
-    def end(self, terminated: bool, truncated: bool, env_t: int) -> Any:
+    def end(self, ending: Ending, env_t: int) -> Any:
         """It is done at an env step; gives the reward that came after its newest observation, None for none."""
-        reward = self.reward
-        self.episode.end(Ending.of(terminated, truncated))
-        self.phase, self.ended_at, self.reward = ENDED, env_t, None
+        self.episode.end(ending)
+        reward, self.reward = self.reward, None
+        self.phase, self.ended_at = ENDED, env_t
         return reward
 
     def to_numpy(self) -> None:
@@ -197,15 +201,19 @@ class Timeline:
         first, zero, last = clock.chunk_rows(self.seen, self.acted, (chunk.begin, chunk.end), chunk.lookback)
         if last == clock.MISSING or (self.ended_at is not None and self.is_gone(chunk)):
             return None
-        episode, lookback = self.episode, zero - first
-        own, ends = episode.lookback, self.ended_at is not None and self.ended_at <= chunk.end
-        part = episode.window(zero - own, last - own, lookback, ends)
+        own, facts, tracks = self.episode, self.episode.facts, self.episode.tracks
+        ends = self.ended_at is not None and self.ended_at <= chunk.end
+        t_started = facts.t_started + zero - tracks.rewards.lookback
+        rows = tracks.window(first, last, zero - first)
+        part = own.of(facts.window(t_started, ends), rows, dict(own.custom_data))
         waits = chunk.is_last and self.phase == WAITS
-        piece = Timeline(part, self.seen[first : last + 1], self.acted[first : last + waits])
+        phase = ENDED if ends else WAITS if waits else RESTS
+        piece = Timeline(part, self.seen[first : last + 1], self.acted[first : last + waits], phase)
+        piece.item_shape = self.item_shape
         if ends:
             piece.ended_at = self.ended_at
         elif chunk.is_last:
-            piece.phase, piece.action, piece.extra, piece.reward = self.phase, self.action, self.extra, self.reward
+            piece.action, piece.extra, piece.reward = self.action, self.extra, self.reward
         return piece
 
     def is_gone(self, chunk: Chunk) -> bool:
@@ -219,8 +227,8 @@ class Timeline:
         own = self.episode
         if not own.is_numpy:
             return self
-        timeline = Timeline(own.as_growing(), self.seen.tolist(), self.acted.tolist())
-        timeline.phase, timeline.ended_at = self.phase, self.ended_at
+        timeline = Timeline(own.as_growing(), self.seen.tolist(), self.acted.tolist(), self.phase)
+        timeline.item_shape, timeline.ended_at = self.item_shape, self.ended_at
         timeline.action, timeline.extra, timeline.reward = self.action, self.extra, self.reward
         return timeline
 
@@ -242,12 +250,11 @@ class Timeline:
 
     def check_follows(self, later: Timeline | None, env_t: int) -> None:
         """Raise unless a timeline of the chunk that begins at an env step goes on where this one stops."""
-        own = self.episode
         if self.phase == ENDED:
             return
         if later is None:
             raise ChunkMismatch(f"{self._at(env_t, 'goes on')}, and the chunk that begins there does not know it")
-        own.check_follows(later.episode)
+        self.episode.check_follows(later.episode)
 
     def append(self, later: Timeline) -> None:
         """Go on with the timeline of the next chunk, whose lookback is dropped; what waited is the next chunk's."""
@@ -256,7 +263,7 @@ class Timeline:
         lookback = later.episode.lookback
         self.give_up()
         self.episode.concat_episode(later.episode)
-        self.episode._item_shape = self.episode._item_shape or later.episode._item_shape
+        self.item_shape = self.item_shape or later.item_shape
         self.seen = _joined(self.seen, later.seen[lookback + 1 :])
         self.acted = _joined(self.acted, later.acted[lookback:])
         self.phase, self.ended_at = later.phase, later.ended_at

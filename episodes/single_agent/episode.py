@@ -66,7 +66,7 @@ class SingleAgentEpisode(TrackGetters):
     (1, 0.5, [1.0, 1.0, 1.0, 1.0])
     """
 
-    __slots__ = ("_began", "_duration", "_facts", "_grow", "_item_shape", "_tracks", "custom_data")
+    __slots__ = ("_began", "_duration", "_facts", "_item_shape", "_tracks", "appends", "custom_data")
 
     id_: Any = _fact("id_")
     t_started: int = _fact("t_started")
@@ -112,7 +112,7 @@ class SingleAgentEpisode(TrackGetters):
         )
         self._tracks = Tracks.growing(observed, told, acted, paid, extra_model_outputs, lookback)
         self.custom_data = {}
-        self._grow: Any = None  # the lists' own `append`s while it grows; None after any change of facts or tracks
+        self.appends: Any = None  # the lists' own `append`s while it grows; None after any change of facts or tracks
         self._item_shape: Any = None  # of the observations added; a stored one may have been rewritten
         self._began: float | None = None  # when this object began to grow
         self._duration = 0.0  # seconds that it grew before
@@ -167,7 +167,7 @@ class SingleAgentEpisode(TrackGetters):
         self._facts = facts
         self._tracks = tracks
         self.custom_data = custom_data
-        self._grow = self._item_shape = self._began = None
+        self.appends = self._item_shape = self._began = None
         self._duration = 0.0
         return self
 
@@ -180,7 +180,7 @@ class SingleAgentEpisode(TrackGetters):
 
     @facts.setter
     def facts(self, facts: EpisodeFacts) -> None:
-        self._facts, self._grow = facts, None
+        self._facts, self.appends = facts, None
 
     @property
     def tracks(self) -> Tracks:
@@ -189,7 +189,7 @@ class SingleAgentEpisode(TrackGetters):
 
     @tracks.setter
     def tracks(self, tracks: Tracks) -> None:
-        self._tracks, self._grow = tracks, None
+        self._tracks, self.appends = tracks, None
 
     @property
     def infos(self) -> Any:
@@ -310,7 +310,7 @@ class SingleAgentEpisode(TrackGetters):
             ShapeMismatch: an observation of another shape.
             TrackMismatch: an extra model output that starts late or stops early.
         """
-        add_observation, add_action, add_reward, add_info, extra = self._grow or self._growing("add_env_step")
+        add_observation, add_action, add_reward, add_info, extra = self.appends or self.growing("add_env_step")
         try:
             if observation.shape != self._item_shape:
                 self._check_observation(observation)
@@ -318,7 +318,7 @@ class SingleAgentEpisode(TrackGetters):
             self._check_observation(observation)
         if extra_model_outputs:
             if len(extra_model_outputs) != len(extra):
-                extra = self._start_extra(extra_model_outputs)
+                extra = self.start_extra(extra_model_outputs)
             try:
                 for key, append in extra:
                     append(extra_model_outputs[key])
@@ -338,12 +338,12 @@ class SingleAgentEpisode(TrackGetters):
         self.facts = self._facts._replace(ending=ending)
         self._stop_clock()
 
-    def _growing(self, call: str) -> tuple[Any, ...]:
-        """`Tracks.appends`, kept until facts or tracks change."""
+    def growing(self, call: str) -> tuple[Any, ...]:
+        """`Tracks.appends`, kept in `appends` until facts or tracks change; `EpisodeStateError` unless it grows."""
         if self.is_done or self.is_numpy or not self.is_reset:
             raise self._refusal(call)
-        self._grow = self._tracks.appends()
-        return self._grow
+        self.appends = self._tracks.appends()
+        return self.appends
 
     def _check_observation(self, observation: Any) -> None:
         if self._item_shape is None:
@@ -355,11 +355,12 @@ class SingleAgentEpisode(TrackGetters):
                 f"{self._item_shape}; all observations of an episode have one shape"
             )
 
-    def _start_extra(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
+    def start_extra(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The (key, `append`) pairs of extra model outputs that come with the first step."""
         if self._tracks.extra or self._tracks.rewards.total:
             raise self._extra_mismatch(given)
         self.tracks = self._tracks.replaced(*(ListTrack([], 0, False, extra_field(key)) for key in given))
-        return self._growing("add_env_step")[4]
+        return self.growing("add_env_step")[4]
 
     def _without_half_a_step(self, given: Mapping[str, Any]) -> TrackMismatch:
         """The error for a key that is not given, after what was appended for other keys is taken back."""
@@ -444,12 +445,13 @@ class SingleAgentEpisode(TrackGetters):
         """The successor chunk, which goes on growing where this one stops.
 
         It has the same ids, `t_started = self.t`, this chunk's last observation as its first, and the last
-        `len_lookback_buffer` steps (as far as they are there) as its lookback.
+        `len_lookback_buffer` steps (as far as they are there) as its lookback. Before the reset, the successor is one
+        that is not reset either.
 
         Raises:
-            EpisodeStateError: there is nothing to go on with: ended, or not reset.
+            EpisodeStateError: there is nothing to go on with: the episode has ended.
         """
-        if self.is_done or not self.is_reset:
+        if self.is_done:
             raise self._refusal("cut")
         num_steps = len(self)
         successor = self.window(
@@ -457,7 +459,7 @@ class SingleAgentEpisode(TrackGetters):
         )
         successor._tracks = successor._tracks.as_growing()
         self._stop_clock()
-        successor._began = perf_counter()
+        successor._began = perf_counter() if self.is_reset else None
         return successor
 
     def as_growing(self) -> Self:
@@ -478,6 +480,7 @@ class SingleAgentEpisode(TrackGetters):
         theirs = other.finalized_tracks() if self.is_numpy else other._tracks
         self.tracks = self._tracks.joined(theirs)
         self.facts = self._facts.followed_by(other._facts)
+        self._item_shape = self._item_shape or other._item_shape
         self.custom_data.update(other.custom_data)
         self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
 

@@ -429,3 +429,15 @@ def test_tracks_whose_lengths_do_not_go_together_are_refused(counts: tuple[int, 
         SingleAgentEpisode(observations=observations, actions=actions, rewards=rewards, len_lookback_buffer=0)
     with pytest.raises(TrackMismatch):
         SingleAgentEpisode.from_arrays(observations, actions, rewards)
+
+
+def test_an_episode_that_is_cut_before_its_reset_goes_on_with_one_that_is_not_reset() -> None:
+    episode = SingleAgentEpisode("e", t_started=3, agent_id="a")
+    episode.custom_data["k"] = 1
+    successor = episode.cut(2)
+    assert (successor.id_, successor.agent_id, successor.t_started) == ("e", "a", 3)
+    assert (successor.is_reset, len(successor), successor.custom_data) == (False, 0, {"k": 1})
+    successor.add_env_reset(0)
+    successor.add_env_step(1, 0, 1.0)
+    assert not episode.is_reset
+    assert (successor.get_observations(), successor.t) == ([0, 1], 4)
