@@ -11,20 +11,25 @@ import torch
 from torch import Tensor
 
 from episodes.errors import InvalidArgument, WrongType
-from episodes.returns import (
+from episodes.returns.checks import (
     FINAL_VALUES_OF_PACKED,
-    WIDE,
-    AlignedSteps,
     check_columns,
+    check_flags,
     check_fraction,
     check_like_rewards,
     check_offsets,
     check_packed,
     check_steps,
+    shape_of_values,
+)
+from episodes.returns.formulas import (
+    WIDE,
+    AlignedSteps,
     discounted_returns_of,
     gae_of,
     n_step_returns_of,
-    shape_of_values,
+    settled,
+    swept_remaining,
     vtrace_of,
 )
 
@@ -51,9 +56,8 @@ def gae(
     >>> gae(torch.ones(4), torch.full((5,), 10.0), **ending, gamma=0.9, lambda_=1.0)[1]
     tensor([3.4390, 2.7100, 1.9000, 1.0000])
     """
-    check_fraction("gamma", gamma)
-    check_fraction("lambda_", lambda_)
-    return gae_of(align(rewards, values, terminateds, truncateds, offsets, final_values), gamma, lambda_)
+    gamma, lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
+    return settled(gae_of, align(rewards, values, terminateds, truncateds, offsets, final_values), gamma, lambda_)
 
 
 @torch.no_grad()
@@ -69,10 +73,9 @@ def n_step_returns(
     final_values: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Targets and how many steps (int64) each one uses: see `episodes.returns.n_step_returns`."""
-    check_fraction("gamma", gamma)
-    check_steps(n_step)
+    gamma, n_step = check_fraction("gamma", gamma), check_steps(n_step)
     steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
-    targets, counts = n_step_returns_of(steps, gamma, n_step)
+    targets, counts = settled(n_step_returns_of, steps, _remaining(steps), gamma, n_step)
     return targets, counts.long()
 
 
@@ -88,11 +91,12 @@ def discounted_returns(
     final_values: Tensor | None = None,
 ) -> Tensor:
     """Discounted rewards to go, like `rewards`: see `episodes.returns.discounted_returns`."""
-    check_fraction("gamma", gamma)
+    gamma = check_fraction("gamma", gamma)
     if values is None:
         num_episodes = None if offsets is None else len(offsets) - 1
         values = rewards.new_zeros(shape_of_values(tuple(rewards.shape), num_episodes))
-    return discounted_returns_of(align(rewards, values, terminateds, truncateds, offsets, final_values), gamma)
+    steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
+    return settled(discounted_returns_of, steps, gamma)[0]
 
 
 @torch.no_grad()
@@ -111,12 +115,12 @@ def vtrace(
     final_values: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Off-policy corrected advantages and value targets, both like `rewards`: see `episodes.returns.vtrace`."""
-    check_fraction("gamma", gamma)
-    check_fraction("lambda_", lambda_)
+    gamma, lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
     steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
     check_same_device(rewards, ratios=ratios)
     check_like_rewards("ratios", tuple(ratios.shape), tuple(rewards.shape))
-    return vtrace_of(steps, ratios.to(steps.rewards.dtype), gamma, lambda_, (clip_rho, clip_pg_rho))
+    clips = (float(clip_rho), float(clip_pg_rho))
+    return settled(vtrace_of, steps, ratios.to(steps.rewards.dtype), gamma, lambda_, clips)
 
 
 def align(
@@ -128,6 +132,7 @@ def align(
     final_values: Tensor | None,
 ) -> AlignedSteps:
     """The checked input of the public functions, in floating point, with next values and boundaries."""
+    check_flags(terminateds, truncateds)
     check_same_device(rewards, values=values, terminateds=terminateds, truncateds=truncateds, final_values=final_values)
     dtype = torch.promote_types(torch.promote_types(rewards.dtype, values.dtype), torch.float32)
     rewards, values = rewards.to(dtype), values.to(dtype)
@@ -155,7 +160,9 @@ def _align_packed(rewards: Tensor, values: Tensor, terminateds: Tensor, offsets:
     next_values[ends] = next_values[ends].masked_fill(terminateds[some], 0)
     goes_on = torch.ones_like(rewards)
     goes_on[ends] = 0
-    return AlignedSteps(rewards, values[before], next_values, goes_on, int(lengths.max(initial=0)))
+    # Whether all is finite would have to be waited for on a device: there, everything is masked.
+    masked = rewards.device.type != "cpu"
+    return AlignedSteps(rewards, values[before], next_values, goes_on, int(lengths.max(initial=0)), masked=masked)
 
 
 def _align_columns(
@@ -165,8 +172,19 @@ def _align_columns(
     next_values = next_values.masked_fill(terminateds, 0)
     goes_on = (~(terminateds | truncateds)).to(rewards.dtype)
     goes_on[-1:] = 0
-    wide = rewards.device.type == "cpu" and rewards.numel() >= WIDE * len(rewards)
-    return AlignedSteps(rewards, values[:-1], next_values, goes_on, len(rewards), swept=wide)
+    on_host = rewards.device.type == "cpu"
+    wide = on_host and rewards.numel() >= WIDE * len(rewards)
+    return AlignedSteps(rewards, values[:-1], next_values, goes_on, len(rewards), swept=wide, masked=not on_host)
+
+
+def _remaining(steps: AlignedSteps) -> Tensor:
+    """How many steps the episode has from each one on, itself included."""
+    if steps.swept:
+        return swept_remaining(steps)
+    length = len(steps.goes_on)
+    here = torch.arange(length, device=steps.goes_on.device).reshape(-1, *[1] * (steps.goes_on.ndim - 1))
+    ends = torch.where(steps.goes_on != 0, length, here)
+    return ends.flip(0).cummin(0).values.flip(0) - here + 1
 
 
 def check_same_device(rewards: Tensor, **others: Tensor | None) -> None:

@@ -84,6 +84,42 @@ def plain_episodes(draw: st.DrawFn, min_length: int = 1, max_length: int = 300) 
     )
 
 
+@dataclass
+class Poison:
+    """A number that is none, put into one step of one episode."""
+
+    track: str  # rewards, values or ratios
+    number: float
+    at: float  # where among all steps, in [0, 1)
+
+    def packed(self, episodes: list[PlainEpisode]) -> None:
+        """Put it into a step of one of the episodes."""
+        episode = max(episodes, key=lambda e: len(e.rewards))
+        getattr(episode, self.track)[int(self.at * len(episode.rewards))] = self.number
+
+    def columns(self, made: Columns) -> None:
+        """Put it into a row of one of the columns, and into the episode that has it."""
+        start, column, piece = made.pieces[int(self.at * len(made.pieces))]
+        t = int(self.at * len(piece.rewards))
+        getattr(piece, self.track)[t] = self.number
+        getattr(made, self.track)[start + t, column] = self.number
+
+
+poisons = st.builds(
+    Poison,
+    st.sampled_from(["rewards", "values", "ratios"]),
+    st.sampled_from([math.nan, math.inf, -math.inf]),
+    st.floats(0, 1, exclude_max=True),
+)
+
+
+def assert_contained(found: np.ndarray, expected: np.ndarray, name: str) -> None:
+    """Finite and equal wherever the reference is finite, and nowhere else."""
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(np.isfinite(found), finite, err_msg=name)
+    np.testing.assert_allclose(found[finite], expected[finite], rtol=1e-6, atol=1e-6, err_msg=name)
+
+
 fractions = st.one_of(st.sampled_from([0.0, 1.0, 0.99, 0.95]), st.floats(0.0, 1.0, allow_nan=False))
 
 

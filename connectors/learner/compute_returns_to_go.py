@@ -11,7 +11,8 @@ from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from connectors.learner.step_returns import StepReturns
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
-from episodes.returns import check_fraction, discounted_returns
+from episodes.returns import discounted_returns
+from episodes.returns.checks import check_fraction
 
 __all__ = ["ComputeReturnsToGo"]
 

@@ -16,7 +16,7 @@ from connectors.rollout.buffer import add_advantages
 from connectors.rollout.episodes import BlockEdge
 from connectors.views.seen import Seen
 from episodes.pack import EpisodePack
-from episodes.returns import check_fraction
+from episodes.returns.checks import check_fraction
 
 __all__ = ["EpisodesToRolloutBuffer"]
 

@@ -14,7 +14,8 @@ from connectors.learner.values import ValueFunction
 from connectors.views.seen import Seen
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
-from episodes.returns import check_fraction, gae
+from episodes.returns import gae
+from episodes.returns.checks import check_fraction
 
 __all__ = ["GeneralizedAdvantageEstimation"]
 

@@ -20,7 +20,8 @@ from connectors.views.seen import Seen
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
-from episodes.returns import check_fraction, vtrace
+from episodes.returns import vtrace
+from episodes.returns.checks import check_fraction
 from episodes.tracks import nested
 
 __all__ = ["VTrace"]

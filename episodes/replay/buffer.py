@@ -27,7 +27,7 @@ from episodes.replay.ring.saving import ring_state, set_ring_state
 from episodes.replay.ring.step_ring import LinkedRing
 from episodes.replay.ring.track_ring import Allocator
 from episodes.replay.walks import Extents, Windows
-from episodes.returns import check_fraction
+from episodes.returns.checks import check_fraction
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeDataset, EpisodeWriter
 

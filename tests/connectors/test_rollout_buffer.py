@@ -228,6 +228,14 @@ def test_with_next_step_autoreset_the_row_after_a_truncation_holds_the_value(buf
     assert rollout["advantage"][0].tolist() == [2, 1, 0, 0]
 
 
+def test_rows_that_are_not_valid_may_hold_anything(buffer):
+    rollout = truncated_at_row_1(buffer)
+    rollout["valid"][0, 2] = False
+    rollout["reward"][0, 2] = rollout["value"][0, 3] = torch.nan
+    add_advantages(rollout, gamma=1.0, lambda_=1.0)
+    assert rollout["return"].tolist() == [[3, 3, 0, 0], [4, 4, 4, 0]]
+
+
 def test_final_observations_are_sparse_and_take_their_values_later(buffer):
     final = buffer.start_rollout()["final"]
     final.append(2, torch.tensor([True, True]), torch.tensor([[1.0] * 3, [2.0] * 3]))

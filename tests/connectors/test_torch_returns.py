@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from connectors import returns as on_tensors
 from episodes import returns as on_arrays
 from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
-from tests.reference_returns import columns, fractions, packed, plain_episodes
+from tests.reference_returns import columns, fractions, packed, plain_episodes, poisons
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 packs_of_episodes = st.lists(plain_episodes(min_length=0), min_size=1, max_size=4)
@@ -60,6 +60,26 @@ def test_cuda_gives_what_numpy_gives(shape):
     episodes = [piece for _, _, piece in made.pieces]
     ratios = np.array([x for e in episodes for x in e.ratios])
     check_all(packed(episodes), ratios, "cuda", 0.99, 0.95, n_step=5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@given(st.lists(plain_episodes(max_length=40), min_size=2, max_size=4), poisons, st.integers(1, 40))
+def test_what_is_not_finite_stays_in_its_packed_episode_on_tensors_too(device, episodes, poison, n_step):
+    poison.packed(episodes)
+    check_all(packed(episodes), np.array([x for e in episodes for x in e.ratios]), device, 0.9, 0.8, n_step)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@given(st.tuples(st.integers(1, 30), st.sampled_from([1, 4, 300])), st.integers(0, 2**32 - 1), poisons)
+def test_what_is_not_finite_stays_in_its_episode_of_a_column_on_tensors_too(device, shape, seed, poison):
+    made = columns(np.random.default_rng(seed), *shape, 0.1)
+    poison.columns(made)
+    check_all(made.arguments(), made.ratios, device, 0.9, 0.8, n_step=5)
+
+
+def test_flags_that_are_none_are_an_error_that_says_what_to_give():
+    with pytest.raises(WrongType, match="terminateds is None: give a flag per step"):
+        on_tensors.gae(torch.ones(2), torch.ones(3), None, None, gamma=0.9, lambda_=0.9, offsets=[0, 2])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from episodes.errors import InvalidArgument, ShapeMismatch
+from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
 from episodes.returns import discounted_returns, gae, n_step_returns, vtrace
 from tests.reference_returns import (
+    assert_contained,
     columns,
     fractions,
     packed,
@@ -18,6 +19,7 @@ from tests.reference_returns import (
     plain_gae,
     plain_n_step_returns,
     plain_vtrace,
+    poisons,
 )
 
 packs_of_episodes = st.lists(plain_episodes(min_length=0), min_size=1, max_size=4)
@@ -64,6 +66,79 @@ def test_packed_vtrace_agrees_with_the_scalar_reference(episodes, gamma, lambda_
     np.testing.assert_allclose(found[1], expected[1], **EXACT)
 
 
+@given(st.lists(plain_episodes(max_length=40), min_size=2, max_size=4), poisons, st.floats(0.5, 1), st.integers(1, 40))
+def test_what_is_not_finite_reaches_the_steps_before_it_in_its_own_packed_episode_alone(episodes, poison, gamma, n):
+    poison.packed(episodes)
+    ratios = np.array([x for e in episodes for x in e.ratios])
+    arguments = packed(episodes)
+    found = {
+        "gae": gae(**arguments, gamma=gamma, lambda_=0.9),
+        "n_step": n_step_returns(**arguments, gamma=gamma, n_step=n)[:1],
+        "vtrace": vtrace(**arguments, ratios=ratios, gamma=gamma, lambda_=0.9),
+        "discounted": (discounted_returns(**arguments, gamma=gamma),),
+    }
+    plain = reference(gamma, 0.9, n)
+    for name, results in found.items():
+        for i, result in enumerate(results):
+            expected = np.array([x for e in episodes for x in plain[name](e)[i]])
+            assert_contained(result, expected, name)
+
+
+@given(
+    st.tuples(st.integers(1, 30), st.sampled_from([1, 4, 300])), st.integers(0, 2**32 - 1), poisons, st.integers(1, 9)
+)
+def test_what_is_not_finite_reaches_the_steps_before_it_in_its_own_episode_of_a_column_alone(shape, seed, poison, n):
+    made = columns(np.random.default_rng(seed), *shape, 0.1)
+    poison.columns(made)
+    arguments = made.arguments()
+    found = {
+        "gae": gae(**arguments, gamma=0.9, lambda_=0.8),
+        "n_step": n_step_returns(**arguments, gamma=0.9, n_step=n)[:1],
+        "vtrace": vtrace(**arguments, ratios=made.ratios, gamma=0.9, lambda_=0.8),
+        "discounted": (discounted_returns(**arguments, gamma=0.9),),
+    }
+    plain = reference(0.9, 0.8, n)
+    for name, results in found.items():
+        for i, result in enumerate(results):
+            expected = lay_out(made, lambda piece, name=name, i=i: plain[name](piece)[i])
+            assert_contained(result, expected, name)
+
+
+def reference(gamma, lambda_, n_step):
+    """The reference's functions of an episode, each with a tuple of results."""
+    return {
+        "gae": lambda e: plain_gae(e, gamma, lambda_),
+        "n_step": lambda e: plain_n_step_returns(e, gamma, n_step),
+        "vtrace": lambda e: plain_vtrace(e, gamma, lambda_, 1.0, 1.0),
+        "discounted": lambda e: (plain_discounted_returns(e, gamma, True),),
+    }
+
+
+def test_a_sum_that_overflows_stays_in_its_episode() -> None:
+    rewards = np.array([1.0, 1.0, 3e38, 3e38], np.float32)
+    returns = discounted_returns(rewards, [True, True], [False, False], gamma=1.0, offsets=[0, 2, 4])
+    np.testing.assert_array_equal(returns, np.array([2.0, 1.0, np.inf, 3e38], np.float32))
+
+
+def test_n_step_targets_do_not_depend_on_the_values_between() -> None:
+    rewards = np.array([0.001, 0.001, 0.001], np.float32)
+    values = np.array([1e5, -1e5, 1e5, 0.0], np.float32)
+    ending = {"terminateds": [True], "truncateds": [False], "offsets": [0, 3]}
+    targets, _ = n_step_returns(rewards, values, **ending, gamma=1.0, n_step=3)
+    np.testing.assert_allclose(targets, [0.003, 0.002, 0.001], rtol=1e-6)
+    targets, _ = n_step_returns(rewards, np.full(4, np.nan), **ending, gamma=1.0, n_step=3)
+    np.testing.assert_allclose(targets, [0.003, 0.002, 0.001], rtol=1e-6)
+
+
+def test_a_value_that_nothing_depends_on_may_be_anything() -> None:
+    ending = {"terminateds": [True], "truncateds": [False], "offsets": [0, 2], "gamma": 0.5}
+    values = [np.nan, np.nan, np.inf]
+    np.testing.assert_array_equal(discounted_returns([1.0, 1.0], values=values, **ending), [1.5, 1.0])
+    advantages, targets = gae([1.0, 1.0], [0.0, 0.0, np.nan], **ending, lambda_=1.0)
+    np.testing.assert_array_equal(advantages, [1.5, 1.0])
+    np.testing.assert_array_equal(targets, [1.5, 1.0])
+
+
 def lay_out(found_columns, per_piece):
     """The reference's answers for each piece, put where the piece lies in [T, N]."""
     laid_out = np.full(found_columns.rewards.shape, np.nan)
@@ -85,12 +160,7 @@ def test_columns_agree_with_the_scalar_reference(shape, ending_rate, seed, gamma
         "vtrace": vtrace(**arguments, ratios=made.ratios, gamma=gamma, lambda_=lambda_),
         "discounted": (discounted_returns(**arguments, gamma=gamma),),
     }
-    plain = {
-        "gae": lambda e: plain_gae(e, gamma, lambda_),
-        "n_step": lambda e: plain_n_step_returns(e, gamma, n_step),
-        "vtrace": lambda e: plain_vtrace(e, gamma, lambda_, 1.0, 1.0),
-        "discounted": lambda e: (plain_discounted_returns(e, gamma, True),),
-    }
+    plain = reference(gamma, lambda_, n_step)
     for name, results in found.items():
         for i, result in enumerate(results):
             expected = lay_out(made, lambda piece, name=name, i=i: plain[name](piece)[i])
@@ -158,6 +228,25 @@ def test_float32_stays_float32_and_integers_become_floats():
     np.testing.assert_allclose(discounted_returns([1, 1], **ending), [1.9, 1.0])
 
 
+def test_a_discount_that_is_numpys_float_keeps_float32():
+    ending = {"terminateds": [True], "truncateds": [False], "offsets": [0, 2], "gamma": np.float64(0.99)}
+    rewards, values = np.ones(2, np.float32), np.ones(3, np.float32)
+    results = [
+        *gae(rewards, values, **ending, lambda_=np.float64(0.9)),
+        n_step_returns(rewards, values, **ending, n_step=2)[0],
+        discounted_returns(rewards, **ending),
+        *vtrace(rewards, values, ratios=rewards, **ending, clip_rho=np.float64(1.0)),
+    ]
+    assert {result.dtype for result in results} == {np.dtype(np.float32)}
+
+
+def test_flags_that_are_none_are_an_error_that_says_what_to_give():
+    with pytest.raises(WrongType, match="terminateds is None: give a flag per step"):
+        gae(np.ones(2), np.ones(3), None, None, gamma=0.9, lambda_=0.9, offsets=[0, 2])
+    with pytest.raises(WrongType, match="truncateds is None"):
+        discounted_returns(np.ones(2), [True], None, gamma=0.9, offsets=[0, 2])
+
+
 def test_the_arguments_are_left_as_they_were():
     made = columns(np.random.default_rng(1), 6, 2, 0.3)
     before = {name: array.copy() for name, array in made.arguments().items()}
@@ -170,8 +259,12 @@ def test_the_arguments_are_left_as_they_were():
 
 
 def test_no_episodes_give_no_returns():
-    advantages, targets = gae([], [], [], [], gamma=0.9, lambda_=0.9, offsets=[0])
+    nothing = {"terminateds": [], "truncateds": [], "offsets": [0]}
+    advantages, targets = gae([], [], **nothing, gamma=0.9, lambda_=0.9)
     assert advantages.shape == targets.shape == (0,)
+    targets, counts = n_step_returns([], [], **nothing, gamma=0.9, n_step=3)
+    assert targets.shape == counts.shape == (0,)
+    assert discounted_returns([], **nothing, gamma=0.9).shape == (0,)
 
 
 GOOD = {"rewards": np.ones(3), "values": np.ones(5), "terminateds": [False] * 2, "truncateds": [False] * 2}

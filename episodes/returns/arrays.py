@@ -1,0 +1,228 @@
+"""Returns and advantages on numpy arrays: free functions over whole episodes, in one of two layouts.
+
+- **Packed**: episodes one after another, step `offsets[i]:offsets[i + 1]` being those of episode `i`. `rewards` are
+  [S], `values` [S + n] (an episode of T steps has T + 1 observations), the endings [n], one per episode.
+- **Columns** (`offsets=None`): `rewards` are [T, N], `values` [T + 1, N], the endings [T, N], one per step. An ending
+  inside a column is a boundary: the next row is another episode's. `values[t + 1]` counts as the value of the
+  observation that step `t` led to. Where an environment was reset in the same step that row belongs to the next
+  episode: give `final_values` [T, N], which are read at truncated steps only.
+
+Endings: a terminated step has no future. A truncated one, and the last of a chunk that was cut, bootstraps from the
+value of the observation it led to, and the recursion stops there. When both flags are set, terminated wins.
+
+Four steps of reward 1 and value 10 with gamma 0.9 and lambda 1:
+
+>>> ones, tens = np.ones(4), np.full(5, 10.0)
+>>> def value_targets(terminated, truncated):
+...     targets = gae(ones, tens, [terminated], [truncated], gamma=0.9, lambda_=1.0, offsets=[0, 4])[1]
+...     return targets.round(3).tolist()
+>>> value_targets(terminated=True, truncated=False)
+[3.439, 2.71, 1.9, 1.0]
+>>> value_targets(terminated=False, truncated=True)
+[10.0, 10.0, 10.0, 10.0]
+>>> value_targets(terminated=False, truncated=False)  # cut: it goes on in a later chunk
+[10.0, 10.0, 10.0, 10.0]
+>>> value_targets(terminated=True, truncated=True)
+[3.439, 2.71, 1.9, 1.0]
+
+A NaN or an infinity reaches the steps before it in its own episode and nothing else; values that nothing depends on,
+those behind a termination among them, may be anything.
+
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from episodes.errors import InvalidArgument
+from episodes.returns.checks import (
+    FINAL_VALUES_OF_PACKED,
+    check_columns,
+    check_flags,
+    check_fraction,
+    check_like_rewards,
+    check_offsets,
+    check_packed,
+    check_steps,
+    shape_of_values,
+)
+from episodes.returns.formulas import (
+    WIDE,
+    AlignedSteps,
+    discounted_returns_of,
+    gae_of,
+    n_step_returns_of,
+    settled,
+    swept_remaining,
+    vtrace_of,
+)
+
+__all__ = ["discounted_returns", "gae", "n_step_returns", "vtrace"]
+
+
+def gae(
+    rewards: ArrayLike,
+    values: ArrayLike,
+    terminateds: ArrayLike,
+    truncateds: ArrayLike,
+    *,
+    gamma: float,
+    lambda_: float,
+    offsets: ArrayLike | None = None,
+    final_values: ArrayLike | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Generalized advantages and value targets, both like `rewards`: (advantages, value_targets).
+
+    Schulman et al. 2016, https://arxiv.org/abs/1506.02438. float32 stays float32; nothing is standardised.
+
+    Raises:
+        ShapeMismatch: shapes do not fit together.
+        InvalidArgument: `gamma` or `lambda_` outside [0, 1].
+    """
+    gamma, lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
+    steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
+    return settled(gae_of, steps, gamma, lambda_)
+
+
+def n_step_returns(
+    rewards: ArrayLike,
+    values: ArrayLike,
+    terminateds: ArrayLike,
+    truncateds: ArrayLike,
+    *,
+    gamma: float,
+    n_step: int,
+    offsets: ArrayLike | None = None,
+    final_values: ArrayLike | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Targets of up to `n_step` rewards plus the discounted value after them, and how many: (targets, n_steps).
+
+    Near an ending a target uses the steps that are left, and bootstraps only if the ending is no termination.
+
+    >>> n_step_returns(np.ones(3), np.full(4, 10.0), [False], [True], gamma=0.5, n_step=2, offsets=[0, 3])
+    (array([4., 4., 6.]), array([2, 2, 1]))
+    """
+    gamma, n_step = check_fraction("gamma", gamma), check_steps(n_step)
+    steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
+    targets, counts = settled(n_step_returns_of, steps, _remaining(steps), gamma, n_step)
+    return targets, counts.astype(np.int64)
+
+
+def discounted_returns(
+    rewards: ArrayLike,
+    terminateds: ArrayLike,
+    truncateds: ArrayLike,
+    *,
+    gamma: float,
+    values: ArrayLike | None = None,
+    offsets: ArrayLike | None = None,
+    final_values: ArrayLike | None = None,
+) -> np.ndarray:
+    """Discounted sums of the rewards from each step to the last of its episode, like `rewards`.
+
+    With `values`, a truncated or cut episode adds the discounted value of its last observation; without, nothing is
+    added.
+
+    >>> discounted_returns([1.0, 1.0, 1.0, 5.0], [True, False], [False, False], gamma=0.5, offsets=[0, 3, 4])
+    array([1.75, 1.5 , 1.  , 5.  ])
+    """
+    gamma = check_fraction("gamma", gamma)
+    rewards = np.asarray(rewards)
+    if values is None:
+        num_episodes = None if offsets is None else np.size(offsets) - 1
+        values = np.zeros(shape_of_values(rewards.shape, num_episodes), rewards.dtype)
+    steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
+    return settled(discounted_returns_of, steps, gamma)[0]
+
+
+def vtrace(
+    rewards: ArrayLike,
+    values: ArrayLike,
+    terminateds: ArrayLike,
+    truncateds: ArrayLike,
+    ratios: ArrayLike,
+    *,
+    gamma: float,
+    lambda_: float = 1.0,
+    clip_rho: float = 1.0,
+    clip_pg_rho: float = 1.0,
+    offsets: ArrayLike | None = None,
+    final_values: ArrayLike | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Off-policy corrected advantages and value targets, both like `rewards`: (advantages, value_targets).
+
+    Espeholt et al. 2018, https://arxiv.org/abs/1802.01561. `ratios` are the learned policy's probability of each
+    action over the acting policy's. With all ratios 1 the targets are those of `gae`.
+    """
+    gamma, lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
+    steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
+    weights = np.asarray(ratios, steps.rewards.dtype)
+    check_like_rewards("ratios", weights.shape, steps.rewards.shape)
+    return settled(vtrace_of, steps, weights, gamma, lambda_, (float(clip_rho), float(clip_pg_rho)))
+
+
+def align(
+    rewards: ArrayLike,
+    values: ArrayLike,
+    terminateds: ArrayLike,
+    truncateds: ArrayLike,
+    offsets: ArrayLike | None,
+    final_values: ArrayLike | None,
+) -> AlignedSteps:
+    """The checked input of the public functions, in floating point, with next values and boundaries."""
+    check_flags(terminateds, truncateds)
+    rewards, values = np.asarray(rewards), np.asarray(values)
+    dtype = np.result_type(rewards, values, np.float32)
+    rewards, values = rewards.astype(dtype, copy=False), values.astype(dtype, copy=False)
+    terminateds, truncateds = np.asarray(terminateds, bool), np.asarray(truncateds, bool)
+    if offsets is None:
+        finals = None if final_values is None else np.asarray(final_values, dtype)
+        check_columns(
+            rewards.shape, values.shape, terminateds.shape, truncateds.shape, None if finals is None else finals.shape
+        )
+        return _align_columns(rewards, values, terminateds, truncateds, finals)
+    offsets = np.asarray(offsets)
+    if final_values is not None:
+        raise InvalidArgument(FINAL_VALUES_OF_PACKED)
+    check_packed(rewards.shape, values.shape, terminateds.shape, truncateds.shape, offsets.shape)
+    return _align_packed(rewards, values, terminateds, offsets)
+
+
+def _align_packed(
+    rewards: np.ndarray, values: np.ndarray, terminateds: np.ndarray, offsets: np.ndarray
+) -> AlignedSteps:
+    lengths = np.diff(offsets)
+    check_offsets(int(offsets[0]), int(offsets[-1]), int(lengths.min(initial=0)), len(rewards))
+    before = np.arange(len(rewards)) + np.repeat(np.arange(len(lengths)), lengths)
+    next_values = values[before + 1]
+    ends = offsets[1:] - 1
+    next_values[ends[terminateds & (lengths > 0)]] = 0
+    goes_on = np.ones_like(rewards)
+    goes_on[ends[lengths > 0]] = 0
+    return AlignedSteps(rewards, values[before], next_values, goes_on, int(lengths.max(initial=0)))
+
+
+def _align_columns(
+    rewards: np.ndarray,
+    values: np.ndarray,
+    terminateds: np.ndarray,
+    truncateds: np.ndarray,
+    final_values: np.ndarray | None,
+) -> AlignedSteps:
+    next_values = values[1:] if final_values is None else np.where(truncateds, final_values, values[1:])
+    next_values = np.where(terminateds, values.dtype.type(0), next_values)
+    goes_on = (~(terminateds | truncateds)).astype(rewards.dtype)
+    goes_on[-1:] = 0
+    wide = rewards.size >= WIDE * len(rewards)
+    return AlignedSteps(rewards, values[:-1], next_values, goes_on, len(rewards), swept=wide)
+
+
+def _remaining(steps: AlignedSteps) -> np.ndarray:
+    """How many steps the episode has from each one on, itself included."""
+    if steps.swept:
+        return swept_remaining(steps)
+    length = len(steps.goes_on)
+    here = np.arange(length, dtype=np.int32).reshape(-1, *[1] * (steps.goes_on.ndim - 1))
+    ends = np.where(steps.goes_on, np.int32(length), here)
+    return np.minimum.accumulate(ends[::-1])[::-1] - here + 1

@@ -1,0 +1,97 @@
+"""Whether shapes, flags and discounts are what the functions of returns take, and errors that say what they want."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
+
+FINAL_VALUES_OF_PACKED = (
+    "final_values with offsets: packed values already hold each episode's last one; give final_values for [T, N] only"
+)
+
+
+def shape_of_values(rewards: tuple[int, ...], num_episodes: int | None) -> tuple[int, ...]:
+    """The shape that `values` must have beside rewards of this shape, packed when a number of episodes is given."""
+    if not rewards:
+        raise ShapeMismatch("rewards are a single number; give one per step, [S] with offsets or [T, N]")
+    return (rewards[0] + (1 if num_episodes is None else num_episodes), *rewards[1:])
+
+
+def check_columns(
+    rewards: tuple[int, ...],
+    values: tuple[int, ...],
+    terminateds: tuple[int, ...],
+    truncateds: tuple[int, ...],
+    final_values: tuple[int, ...] | None,
+) -> None:
+    """Raise `ShapeMismatch` unless the shapes of a [T, N] layout fit together."""
+    wanted = shape_of_values(rewards, None)
+    if values != wanted:
+        raise ShapeMismatch(
+            f"values {list(values)} beside rewards {list(rewards)}: they must be {list(wanted)}, one more row for the "
+            "observation after the last step; pass offsets when the arrays hold packed episodes"
+        )
+    check_like_rewards("terminateds", terminateds, rewards)
+    check_like_rewards("truncateds", truncateds, rewards)
+    if final_values is not None:
+        check_like_rewards("final_values", final_values, rewards)
+
+
+def check_packed(
+    rewards: tuple[int, ...],
+    values: tuple[int, ...],
+    terminateds: tuple[int, ...],
+    truncateds: tuple[int, ...],
+    offsets: tuple[int, ...],
+) -> None:
+    """Raise `ShapeMismatch` unless the shapes of a packed layout fit together."""
+    if len(offsets) != 1 or not offsets[0] or len(rewards) != 1:
+        raise ShapeMismatch(f"rewards {list(rewards)} with offsets {list(offsets)}: packed they are [S] and [n + 1]")
+    num_episodes = offsets[0] - 1
+    wanted = shape_of_values(rewards, num_episodes)
+    if values != wanted:
+        raise ShapeMismatch(
+            f"values {list(values)} of {num_episodes} packed episodes with {rewards[0]} steps: they must be "
+            f"{list(wanted)}, one per observation, T + 1 of each episode"
+        )
+    for name, shape in (("terminateds", terminateds), ("truncateds", truncateds)):
+        if shape != (num_episodes,):
+            raise ShapeMismatch(
+                f"{name} {list(shape)} of {num_episodes} packed episodes: one flag per episode is needed"
+            )
+
+
+def check_offsets(first: int, last: int, shortest: int, num_steps: int) -> None:
+    """Raise `ShapeMismatch` unless offsets go from 0 to the number of steps and never down."""
+    if first != 0 or last != num_steps or shortest < 0:
+        raise ShapeMismatch(
+            f"offsets from {first} to {last} of {num_steps} packed steps: they must rise from 0 to {num_steps}"
+        )
+
+
+def check_like_rewards(name: str, shape: tuple[int, ...], rewards: tuple[int, ...]) -> None:
+    """Raise `ShapeMismatch` unless an array has the rewards' shape."""
+    if tuple(shape) != tuple(rewards):
+        raise ShapeMismatch(f"{name} {list(shape)} beside rewards {list(rewards)}: they must have one entry per step")
+
+
+def check_fraction(name: str, value: float) -> float:
+    """The discount as Python's float, which leaves float32 alone; `InvalidArgument` unless it lies in [0, 1]."""
+    if not 0 <= value <= 1:
+        raise InvalidArgument(f"{name}={value}: it must lie in [0, 1]")
+    return float(value)
+
+
+def check_steps(n_step: int) -> int:
+    """The number of steps itself; `InvalidArgument` unless there is at least one to sum over."""
+    if n_step < 1:
+        raise InvalidArgument(f"n_step={n_step}: it must be at least 1")
+    return n_step
+
+
+def check_flags(terminateds: Any, truncateds: Any) -> None:
+    """Raise `WrongType` where there are no flags."""
+    for name, flags in (("terminateds", terminateds), ("truncateds", truncateds)):
+        if flags is None:
+            raise WrongType(f"{name} is None: give a flag per step, [T, N], or with offsets one per episode, [n]")
