@@ -275,24 +275,13 @@ def _changed_pack(
         key: _put_back(track, chosen, columns[_EXTRAS[key]][steps]) if _has_column(key, track) else track
         for key, track in source.extra_model_outputs.items()
     }
-    return EpisodePack(
+    return source.replace(
         observations=_put_back(source.observations, source.all_observation_rows(), observations),
         actions=_put_back(source.actions, chosen, columns["action"][steps]),
         rewards=_put_back(source.rewards, chosen, columns["reward"][steps]),
         extra_model_outputs=extras,
-        infos=source.infos,
-        lengths=source.lengths,
-        lookbacks=source.lookbacks,
-        ids=source.ids,
-        t_started=source.t_started,
         terminated=_flag(columns["terminated"], fragments, source.terminated),
         truncated=_flag(columns["truncated"], fragments, source.truncated),
-        agent_ids=source.agent_ids,
-        module_ids=source.module_ids,
-        multi_agent_episode_ids=source.multi_agent_episode_ids,
-        custom_data=source.custom_data,
-        observation_space=source.observation_space,
-        action_space=source.action_space,
     )
 
 

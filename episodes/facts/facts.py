@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,29 @@ from episodes.tracks.track import frozen
 
 OPEN = Ending.OPEN
 _new: Any = tuple.__new__  # half the price of the class call
+
+
+class Kind(Enum):
+    """What the values of a fact are, and so how arrays and files hold them."""
+
+    ID = "id"  # a string, or any other value that is hashable
+    OPTIONAL_ID = "optional id"  # likewise, or None
+    INTEGER = "integer"
+    ENDING = "ending"
+
+
+FACTS = {
+    "id_": Kind.ID,
+    "t_started": Kind.INTEGER,
+    "ending": Kind.ENDING,
+    "agent_id": Kind.OPTIONAL_ID,
+    "module_id": Kind.OPTIONAL_ID,
+    "multi_agent_episode_id": Kind.OPTIONAL_ID,
+}
+"""The facts that may differ from episode to episode of a pack, in the order of `EpisodeFacts` and `PackFacts`.
+
+A new one is a line here, in `EpisodeFacts` and in `PackFacts`; packs, replay, files and pickles carry what is here.
+"""
 
 
 class EpisodeFacts(NamedTuple):
@@ -81,6 +105,11 @@ class PackFacts(NamedTuple):
     def spaces(self) -> tuple[Any, ...]:
         """The observation and the action space."""
         return self[len(_COLUMNS) : -1]
+
+    @property
+    def optional(self) -> tuple[Any, ...]:
+        """The columns that are None where no episode has a value."""
+        return self[3 : len(_COLUMNS)]
 
     def at(self, i: int) -> EpisodeFacts:
         """The facts of episode i."""
@@ -170,13 +199,9 @@ def objects(values: Any) -> np.ndarray | None:
     return None if values is None or list(values).count(None) == len(values) else _object_array(values)
 
 
+_MAKE = {Kind.ID: ids_of, Kind.INTEGER: integers, Kind.ENDING: codes, Kind.OPTIONAL_ID: objects}
 _COLUMNS: dict[str, Callable[[Any], Any]] = {
-    "ids": ids_of,
-    "t_started": integers,
-    "endings": codes,
-    "agent_ids": objects,
-    "module_ids": objects,
-    "multi_agent_episode_ids": objects,
+    column: _MAKE[kind] for column, kind in zip(PackFacts._fields, FACTS.values(), strict=False)
 }
 """The columns of `PackFacts`, in order, and what makes each of the episodes' values."""
 

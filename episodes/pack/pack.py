@@ -97,7 +97,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         )
         columns = Tracks.finished(observations, infos, actions, rewards, extra_model_outputs or {})
         self._set(columns, facts, lengths, lookbacks)
-        self._check_rows()
+        self.check()
 
     def _set(self, columns: Tracks, facts: PackFacts, lengths: np.ndarray, lookbacks: np.ndarray) -> None:
         self.columns = columns  # the tracks of all episodes, one after another
@@ -145,7 +145,8 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         """Flags [n]."""
         return _frozen(self.facts.endings & 2 != 0)
 
-    def _check_rows(self) -> None:
+    def check(self) -> None:
+        """Raise `TrackMismatch` unless every column has the rows that `lengths` and `lookbacks` ask for."""
         steps, num = int(self.offsets[-1]), len(self)
         for track in self.columns.all():
             wanted = steps + num * track.field.more
@@ -263,7 +264,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
             flags = (changed.pop(name, getattr(self, name)) for name in ("terminated", "truncated"))
             facts = facts._replace(endings=codes_of(*flags))
         pack = EpisodePack.of(columns, facts.changed(**changed), lengths, lookbacks)
-        pack._check_rows()
+        pack.check()
         return pack
 
     def _picked(self, which: Any, steps: Any, observed: Any) -> EpisodePack:

@@ -10,7 +10,7 @@ import numpy as np
 
 from episodes.errors import ChunkMismatch
 from episodes.pack import EpisodePack
-from episodes.replay.ring.episode_table import NONE, EpisodeFacts
+from episodes.replay.ring.episode_table import NONE
 from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
 from episodes.replay.ring.step_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing, checked_extra
 from episodes.replay.ring.track_ring import positions
@@ -98,24 +98,10 @@ def parts(pack: EpisodePack, ids: list[str], capacity: int) -> Iterator[EpisodeP
 
 def without_beginning(pack: EpisodePack, num_steps: int) -> EpisodePack:
     """A pack of one chunk as one that begins `num_steps` later, of the same arrays."""
-    return EpisodePack(
-        observations=pack.observations,
-        actions=pack.actions,
-        rewards=pack.rewards,
-        infos=pack.infos,
-        extra_model_outputs=pack.extra_model_outputs,
+    return pack.replace(
         lengths=pack.lengths - num_steps,
         lookbacks=pack.lookbacks + num_steps,
-        ids=pack.ids,
         t_started=pack.t_started + num_steps,
-        terminated=pack.terminated,
-        truncated=pack.truncated,
-        agent_ids=pack.agent_ids,
-        module_ids=pack.module_ids,
-        multi_agent_episode_ids=pack.multi_agent_episode_ids,
-        custom_data=pack.custom_data,
-        observation_space=pack.observation_space,
-        action_space=pack.action_space,
     )
 
 
@@ -173,6 +159,7 @@ def _add_part(ring: LinkedRing, pack: EpisodePack) -> None:
     new = np.flatnonzero(~arrivals.survives)
     if len(new):
         entries[new] = _open(ring, pack, chunks[new], (ring.head + arrivals.first[new]) % ring.capacity)
+    _put_facts(ring, pack, arrivals, entries)
     block, head = _block(ring, pack, arrivals, entries), ring.head
     ring.append(block)
     _put_endings(ring, pack, arrivals, head)
@@ -235,9 +222,16 @@ def _last_rows(ring: LinkedRing, entries: np.ndarray) -> np.ndarray:
 
 def _open(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, first: np.ndarray) -> np.ndarray:
     """New entries [n] for the episodes of the chunks, whose first steps will be at the positions `first` [n]."""
-    entries = ring.table.open(pack.ids[chunks].tolist(), first)
-    columns: tuple[Any, ...] = (pack.agent_ids, pack.module_ids, pack.multi_agent_episode_ids, pack.custom_data)
-    if any(column is not None for column in columns):
-        for entry, i in zip(entries.tolist(), chunks.tolist(), strict=True):
-            ring.table.facts[entry] = EpisodeFacts(*(None if column is None else column[i] for column in columns))
-    return entries
+    return ring.table.open(pack.ids[chunks].tolist(), first)
+
+
+def _put_facts(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.ndarray) -> None:
+    """What the table keeps of the episodes: the first chunk's custom data, and the facts of all chunks."""
+    facts, table = pack.facts, ring.table
+    if facts.custom_data is None and all(column is None for column in facts.optional):
+        return
+    for entry, i, goes_on in zip(*(a.tolist() for a in (entries, arrivals.chunks, arrivals.survives)), strict=True):
+        own = facts.at(i)._replace(id_="", observation_space=None, action_space=None)
+        table.facts[entry] = table.facts[entry].followed_by(own) if goes_on else own
+        if not goes_on and facts.custom_data is not None:
+            table.custom_data[entry] = facts.custom_data[i]

@@ -6,36 +6,37 @@ from typing import Any
 
 import numpy as np
 
+from episodes.facts import Ending
 from episodes.replay.ring.step_ring import ACTIONS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.replay.ring.track_ring import TrackRing
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks import nested
+from episodes.tracks import Tracks, nested
+from episodes.tracks.infos.kinds import EmptyInfos
 
 
 def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_space: Any) -> SingleAgentEpisode:
     """What is stored of the episode of a table's entry."""
-    table, facts = ring.table, ring.table.facts[entry]
+    table = ring.table
     slots = step_slots(ring, entry)
     rows = observation_rows(ring, slots)
     last = int(table.last[entry])
     infos = ring.infos.infos(ring.row_numbers(np.r_[rows]).tolist()) if ring.infos.starts else None
-    return SingleAgentEpisode.from_arrays(
-        _read(ring.observations, rows),
+    observations = _read(ring.observations, rows)
+    tracks = Tracks.finished(
+        observations,
+        EmptyInfos(len(nested.first_leaf(observations))) if infos is None else infos,
         _read(ring.tracks[ACTIONS], slots),
         _read(ring.tracks[REWARDS], slots),
-        infos=infos,
-        terminated=bool(ring.track(TERMINATEDS)[last]),
-        truncated=bool(ring.track(TRUNCATEDS)[last]),
-        extra_model_outputs={key: _read(track, slots) for key, track in ring.tracks.items() if key not in STEP_TRACKS},
+        {key: _read(track, slots) for key, track in ring.tracks.items() if key not in STEP_TRACKS},
+    )
+    facts = table.facts[entry]._replace(
         id_=table.id_of(entry),
         t_started=int(ring.links.t[table.first[entry]]),
-        agent_id=facts.agent_id,
-        module_id=facts.module_id,
-        multi_agent_episode_id=facts.multi_agent_episode_id,
+        ending=Ending.of(ring.track(TERMINATEDS)[last], ring.track(TRUNCATEDS)[last]),
         observation_space=observation_space,
         action_space=action_space,
-        custom_data=facts.custom_data,
     )
+    return SingleAgentEpisode.of(facts, tracks, dict(table.custom_data[entry] or {}))
 
 
 def step_slots(ring: LinkedRing, entry: int) -> slice | np.ndarray:

@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from episodes.facts import PackFacts
+from episodes.facts.ending import codes_of
 from episodes.pack import EpisodePack
 from episodes.replay.ring.step_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.replay.ring.track_ring import positions
+from episodes.tracks import Tracks
 from episodes.tracks.infos.kinds import EmptyInfos
 
 
@@ -49,23 +52,21 @@ def _pack(ring: LinkedRing, entries: np.ndarray, slots: np.ndarray, spaces: tupl
     firsts, lasts = table.first[entries], table.last[entries]
     rows = np.insert(ring.links.next_row[slots], np.cumsum(lengths) - lengths, ring.links.row[firsts])
     columns = {name: track.take(slots) for name, track in ring.tracks.items() if name not in (TERMINATEDS, TRUNCATEDS)}
-    facts = [table.facts[entry] for entry in entries.tolist()]
+    known = entries.tolist()
+    facts = PackFacts.of([table.facts[entry] for entry in known], [table.custom_data[entry] or {} for entry in known])
     numbers = ring.row_numbers(rows.astype(np.int64)).tolist() if ring.infos.starts else []
-    return EpisodePack(
-        observations=ring.observations.take(rows),
-        actions=columns.pop(ACTIONS),
-        rewards=columns.pop(REWARDS),
-        extra_model_outputs=columns,
-        infos=ring.infos.infos(numbers) if numbers else EmptyInfos(len(rows)),
-        lengths=lengths,
-        ids=np.array([table.id_of(entry) for entry in entries.tolist()]),
+    tracks = Tracks.finished(
+        ring.observations.take(rows),
+        ring.infos.infos(numbers) if numbers else EmptyInfos(len(rows)),
+        columns.pop(ACTIONS),
+        columns.pop(REWARDS),
+        columns,
+    )
+    facts = facts.changed(
+        ids=[table.id_of(entry) for entry in known],
         t_started=ring.links.t[firsts],
-        terminated=ring.track(TERMINATEDS)[lasts],
-        truncated=ring.track(TRUNCATEDS)[lasts],
-        agent_ids=[fact.agent_id for fact in facts],
-        module_ids=[fact.module_id for fact in facts],
-        multi_agent_episode_ids=[fact.multi_agent_episode_id for fact in facts],
-        custom_data=[fact.custom_data for fact in facts],
+        endings=codes_of(ring.track(TERMINATEDS)[lasts], ring.track(TRUNCATEDS)[lasts]),
         observation_space=spaces[0],
         action_space=spaces[1],
     )
+    return EpisodePack.of(tracks, facts, lengths, np.zeros_like(lengths))

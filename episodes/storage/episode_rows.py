@@ -9,6 +9,8 @@ from typing import Any, overload
 
 import numpy as np
 
+from episodes.facts.ending import codes_of
+from episodes.facts.facts import FACTS, Kind, PackFacts
 from episodes.pack import EpisodePack
 from episodes.storage.arrow import pyarrow
 from episodes.tracks.infos import documents as encoding
@@ -17,26 +19,20 @@ UNKNOWN_SEED = -1
 """Stands in the table where an episode's seed is not known."""
 
 SEED = "seed"  # of `custom_data`
-_IDS = {  # column -> attribute of a pack
-    "id": "ids",
-    "agent_id": "agent_ids",
-    "module_id": "module_ids",
-    "multi_agent_episode_id": "multi_agent_episode_ids",
-}
 _OTHER_IDS = "other_ids"
+_FLAGS = ("terminated", "truncated")  # an ending's
 
 
 @cache
 def row_fields() -> list[Any]:
     """The Arrow fields of the columns, in order."""
     pa = pyarrow()
-    integers = [(name, pa.int64()) for name in ("t_started", "length", "lookback")]
+    types = {Kind.ID: pa.string(), Kind.OPTIONAL_ID: pa.string(), Kind.INTEGER: pa.int64(), Kind.ENDING: pa.bool_()}
     named = [
-        *((name, pa.string()) for name in _IDS),
-        *integers,
+        *((name, types[kind]) for fact, kind in FACTS.items() for name in _names(fact, kind)),
+        ("length", pa.int64()),
+        ("lookback", pa.int64()),
         ("return", pa.float64()),
-        ("terminated", pa.bool_()),
-        ("truncated", pa.bool_()),
         (SEED, pa.int64()),
         (_OTHER_IDS, pa.large_binary()),
         ("custom_data", pa.large_binary()),
@@ -44,17 +40,28 @@ def row_fields() -> list[Any]:
     return [pa.field(name, type_) for name, type_ in named]
 
 
+def _names(fact: str, kind: Kind) -> tuple[str, ...]:
+    """The columns of a fact."""
+    return _FLAGS if kind is Kind.ENDING else (fact.rstrip("_"),)
+
+
 def row_columns(pack: EpisodePack) -> list[Any]:
     """The columns of a pack. `WrongType` names the key of custom data (or the id) that msgpack cannot hold."""
     pa = pyarrow()
     other: dict[int, dict[str, Any]] = {}
-    ids = [_id_column(name, getattr(pack, attribute), len(pack), other) for name, attribute in _IDS.items()]
+    facts = []
+    for (fact, kind), values in zip(FACTS.items(), pack.facts.columns, strict=True):
+        if kind is Kind.ENDING:
+            facts += [pa.array(pack.terminated), pa.array(pack.truncated)]
+        elif kind is Kind.INTEGER:
+            facts.append(pa.array(values))
+        else:
+            facts.append(_id_column(fact.rstrip("_"), values, len(pack), other))
     custom = pack.custom_data
     seeds = _nulls(len(pack), pa.int64()) if custom is None else pa.array([_seed(data) for data in custom], pa.int64())
     return [
-        *ids,
-        *(pa.array(values) for values in (pack.t_started, pack.lengths, pack.lookbacks, pack.returns())),
-        *(pa.array(flags) for flags in (pack.terminated, pack.truncated)),
+        *facts,
+        *(pa.array(values) for values in (pack.lengths, pack.lookbacks, pack.returns())),
         seeds,
         _documents(((i, _encoded(value, "ids")) for i, value in other.items()), len(pack)),
         _documents(((i, _encoded(data, "custom_data")) for i, data in enumerate(custom or ()) if data), len(pack)),
@@ -99,38 +106,24 @@ def _documents(documents: Iterable[tuple[int, bytes]], num: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The columns of so many episodes, as arrays [n]; ids are objects, None where there is none."""
+    """The columns of so many episodes, as arrays [n] by name; ids are objects, None where there is none."""
 
-    id: np.ndarray
-    agent_id: np.ndarray
-    module_id: np.ndarray
-    multi_agent_episode_id: np.ndarray
-    t_started: np.ndarray
-    length: np.ndarray
-    lookback: np.ndarray
-    returned: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    seed: np.ndarray
+    columns: dict[str, np.ndarray]
     custom_data: Sequence[dict[str, Any] | None] | None
 
     @staticmethod
     def of(batch: Any) -> Rows:
         """The rows of a record batch or a table."""
         numpy = lambda name: batch.column(name).to_numpy(zero_copy_only=False)  # noqa: E731
-        ids = {name: numpy(name) for name in _IDS}
+        columns = {name: numpy(name) for fact, kind in FACTS.items() for name in _names(fact, kind)}
         if batch.column(_OTHER_IDS).null_count < batch.num_rows:
-            _put_other(ids, batch.column(_OTHER_IDS).to_pylist())
+            _put_other(columns, batch.column(_OTHER_IDS).to_pylist())
+        columns |= {name: numpy(name) for name in ("length", "lookback", "return")}
         seeds = batch.column(SEED)
         unknown = seeds.null_count == len(seeds)
+        columns[SEED] = np.full(len(seeds), UNKNOWN_SEED) if unknown else seeds.fill_null(UNKNOWN_SEED).to_numpy()
         custom = batch.column("custom_data")
-        return Rows(
-            **ids,
-            **{name: numpy(name) for name in ("t_started", "length", "lookback", "terminated", "truncated")},
-            returned=numpy("return"),
-            seed=np.full(len(seeds), UNKNOWN_SEED) if unknown else seeds.fill_null(UNKNOWN_SEED).to_numpy(),
-            custom_data=None if custom.null_count == len(custom) else CustomData(custom),
-        )
+        return Rows(columns, None if custom.null_count == len(custom) else CustomData(custom))
 
     @staticmethod
     def joined(batches: Sequence[Any]) -> Rows:
@@ -139,19 +132,38 @@ class Rows:
         names = [field.name for field in fields]
         return Rows.of(pa.Table.from_batches([batch.select(names) for batch in batches], pa.schema(fields)))
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """The steps of each episode."""
+        return self.columns["length"]
+
+    @property
+    def lookbacks(self) -> np.ndarray:
+        """The items of each episode before its step 0."""
+        return self.columns["lookback"]
+
+    def facts(self, observation_space: Any, action_space: Any) -> PackFacts:
+        """The facts of all episodes."""
+        flags = (self.columns[name] for name in _FLAGS)
+        named = zip(PackFacts._fields, FACTS.items(), strict=False)
+        values = {column: self.columns[fact.rstrip("_")] for column, (fact, kind) in named if kind is not Kind.ENDING}
+        spaces = {"observation_space": observation_space, "action_space": action_space}
+        custom = self.custom_data if self.custom_data is not None and any(self.custom_data) else None
+        return PackFacts((), (), ()).changed(**values, endings=codes_of(*flags), **spaces, custom_data=custom)
+
     def table(self, which: Any) -> dict[str, np.ndarray]:
         """The table that users see, of the rows that an index picks."""
-        columns = {name: getattr(self, name)[which] for name in (*_IDS, "t_started", "length")}
-        columns |= {"return": self.returned[which]}
-        return columns | {name: getattr(self, name)[which] for name in ("terminated", "truncated", SEED)}
+        return {name: column[which] for name, column in self.columns.items() if name != "lookback"}
 
 
-def _put_other(ids: dict[str, np.ndarray], documents: list[bytes | None]) -> None:
-    for name, column in ids.items():
-        ids[name] = column.copy()
+def _put_other(columns: dict[str, np.ndarray], documents: list[bytes | None]) -> None:
+    """Put the ids that are no strings into copies of their columns."""
+    ids = [fact.rstrip("_") for fact, kind in FACTS.items() if kind in (Kind.ID, Kind.OPTIONAL_ID)]
+    copies = {name: columns[name].copy() for name in ids}
     for i, document in enumerate(documents):
         for name, id_ in encoding.decode(document).items() if document else ():
-            ids[name][i] = id_
+            copies[name][i] = id_
+    columns |= copies
 
 
 class CustomData(Sequence[dict[str, Any] | None]):

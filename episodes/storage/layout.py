@@ -23,7 +23,7 @@ from episodes.storage.compressed_tracks import CompressedTrack, compressed_colum
 from episodes.storage.header import Header
 from episodes.storage.info_schema import InfoField, InfoFields
 from episodes.storage.track_schema import Fields, TrackField, assembled, check_same, is_observed
-from episodes.tracks import ArrayTrack, nested
+from episodes.tracks import ArrayTrack, Tracks, nested
 from episodes.tracks.infos.columns import Column
 
 _KEY = b"rl-episodes"  # of the Arrow schema's metadata
@@ -113,7 +113,7 @@ class StoredBatch:
 
     @cached_property
     def _compressed(self) -> dict[str, CompressedTrack]:
-        sizes = self._rows.length + self._rows.lookback
+        sizes = self._rows.lengths + self._rows.lookbacks
         found = {}
         for path, field in self._layout.tracks.items():
             if field.compression == "zstd":
@@ -143,24 +143,16 @@ class StoredBatch:
         return assembled(structure, tracks)
 
     def _make_pack(self) -> EpisodePack:
-        known = self._rows
-        num_steps = int((known.length + known.lookback).sum())
-        return EpisodePack(
-            **self._columns(num_steps),
-            infos=info_fields.infos_of(self._layout.infos, self.batch, num_steps + len(self)),
-            lengths=known.length,
-            lookbacks=known.lookback,
-            ids=known.id,
-            t_started=known.t_started,
-            terminated=known.terminated,
-            truncated=known.truncated,
-            agent_ids=known.agent_id,
-            module_ids=known.module_id,
-            multi_agent_episode_ids=known.multi_agent_episode_id,
-            custom_data=known.custom_data,
-            observation_space=self._header.observation_space,
-            action_space=self._header.action_space,
-        )
+        known, header = self._rows, self._header
+        num_steps = int((known.lengths + known.lookbacks).sum())
+        infos = info_fields.infos_of(self._layout.infos, self.batch, num_steps + len(self))
+        stored = self._columns(num_steps)
+        steps = stored["actions"], stored["rewards"], stored.get("extra_model_outputs", {})
+        columns = Tracks.finished(stored["observations"], infos, *steps)
+        facts = known.facts(header.observation_space, header.action_space)
+        pack = EpisodePack.of(columns, facts, known.lengths, known.lookbacks)
+        pack.check()
+        return pack
 
     def episode(self, i: int, steps: slice | None = None) -> SingleAgentEpisode:
         """Episode i, or a slice of its steps: views of the batch, but for compressed tracks."""

@@ -5,26 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from episodes.facts.facts import random_ids
+from episodes.facts.facts import EpisodeFacts, random_ids
 
 NONE = -1
 """Stands where no entry is."""
 
 
-class EpisodeFacts(NamedTuple):
-    """What an episode carries along that does not change from step to step, its id aside."""
-
-    agent_id: Any = None
-    module_id: Any = None
-    multi_agent_episode_id: str | None = None
-    custom_data: dict[str, Any] | None = None
-
-
-NO_FACTS = EpisodeFacts()
+NO_FACTS = EpisodeFacts("")
 _FIRST_SIZE = 64
 
 
@@ -33,7 +24,9 @@ class EpisodeTable:
 
     Attributes (over entries):
         first, last: positions of the oldest and the newest step that is there, int64 arrays.
-        facts: what else is known of the episodes, a list; their ids are given by `id_of`.
+        facts: what else is known of the episodes, a list. Where a chunk of the ring begins and how it ends is in the
+            ring, its id is given by `id_of`, and the spaces are the buffer's.
+        custom_data: of the episodes, a list; None where there is none.
         order: the entries in use, in no particular order; uniform draws of episodes draw from it.
         free: the other entries.
     """
@@ -42,6 +35,7 @@ class EpisodeTable:
         self.first, self.last = np.zeros((2, _FIRST_SIZE), np.int64)
         self._ids: list[str | None] = [None] * _FIRST_SIZE  # None for one that nobody asked for yet
         self.facts = [NO_FACTS] * _FIRST_SIZE
+        self.custom_data: list[dict[str, Any] | None] = [None] * _FIRST_SIZE
         self.order: list[int] = []
         self.free = list(range(_FIRST_SIZE - 1, -1, -1))
         self._entries: dict[str, int] = {}
@@ -92,7 +86,7 @@ class EpisodeTable:
             if (id_ := self._ids[entry]) is not None:
                 del self._entries[id_]
                 self._ids[entry] = None
-            self.facts[entry] = NO_FACTS
+            self.facts[entry], self.custom_data[entry] = NO_FACTS, None
             self.free.append(entry)
             moved, place = order.pop(), places[entry]
             if moved != entry:
@@ -103,15 +97,17 @@ class EpisodeTable:
         """All entries, used and free, as a dict that shares no memory."""
         for entry in self.order:
             self.id_of(entry)
-        facts = [tuple(fact) if fact is NO_FACTS else deepcopy(tuple(fact)) for fact in self.facts]
-        lists = {"ids": list(self._ids), "facts": facts, "order": list(self.order), "free": list(self.free)}
+        facts = [None if fact is NO_FACTS else deepcopy(tuple(fact)) for fact in self.facts]
+        facts_too = {"facts": facts, "custom_data": deepcopy(self.custom_data)}
+        lists = facts_too | {"ids": list(self._ids), "order": list(self.order), "free": list(self.free)}
         return {"first": self.first.copy(), "last": self.last.copy(), **lists}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Be what a table was."""
         self.first, self.last = state["first"].copy(), state["last"].copy()
         self._ids, self.order, self.free = list(state["ids"]), list(state["order"]), list(state["free"])
-        self.facts = [EpisodeFacts(*fact) for fact in state["facts"]]
+        self.facts = [NO_FACTS if fact is None else EpisodeFacts._make(fact) for fact in state["facts"]]
+        self.custom_data = list(state["custom_data"])
         self._entries = {self.id_of(entry): entry for entry in self.order}
         self._place = [0] * len(self._ids)
         for place, entry in enumerate(self.order):
@@ -122,5 +118,6 @@ class EpisodeTable:
         self.first, self.last = np.tile(self.first, 2), np.tile(self.last, 2)
         self._ids += [None] * size
         self.facts += [NO_FACTS] * size
+        self.custom_data += [None] * size
         self._place += [0] * size
         self.free += range(2 * size - 1, size - 1, -1)
