@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from connectors.connector import Batch, Connector
@@ -81,16 +80,12 @@ class EpisodesToRolloutBuffer(Connector):
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
         """Which episodes go on in which environment."""
-        edge = self._edge
-        return {"ids": edge.ids.tolist(), "steps": edge.steps.copy(), "resets": edge.resets.copy()}
+        return self._edge.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` gave."""
-        edge = BlockEdge(self.buffer.num_envs, self._edge.autoreset_mode)
-        edge.ids[:] = state["ids"]
-        edge.steps[:] = state["steps"]
-        edge.resets[:] = np.asarray(state["resets"], bool)
-        self._edge = edge
+        self.reset_state()
+        self._edge.set_state(state)
 
     def reset_state(self) -> None:
         """Expect new episodes in all environments."""

@@ -7,6 +7,7 @@ its last row, unless the next fragment begins there: then it is put aside (`roll
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -14,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from episodes.errors import ChunkMismatch, InvalidArgument, ShapeMismatch
 from episodes.facts.facts import random_ids
 from episodes.pack import EpisodePack
-from episodes.recorder.boundaries import checked_mode
+from episodes.recorder.boundaries import Boundaries
 from episodes.tracks.indexing import ranges
 
 
@@ -23,23 +24,33 @@ class BlockEdge:
 
     Attributes:
         ids: of the episodes that go on, object [N]; "" where none does.
-        steps: how many steps those have had, int [N].
-        resets: whether the next block's first row is a reset and no step, bool [N].
+        boundaries: of the rows, as far as they were converted.
 
     >>> BlockEdge(2, "SameStep")
     BlockEdge(2 environments, SameStep, 0 episodes going on)
     """
 
     def __init__(self, num_envs: int, autoreset_mode: AutoresetMode | str) -> None:
+        self.boundaries = Boundaries(num_envs, autoreset_mode)
         self.num_envs = num_envs
-        self.autoreset_mode = checked_mode(autoreset_mode)
+        self.autoreset_mode = self.boundaries.mode
         self.ids = np.full(num_envs, "", object)
-        self.steps = np.zeros(num_envs, np.int64)
-        self.resets = np.zeros(num_envs, bool)
 
     def __repr__(self) -> str:
         going_on = np.count_nonzero(self.ids != "")
         return f"BlockEdge({self.num_envs} environments, {self.autoreset_mode.value}, {going_on} episodes going on)"
+
+    @property
+    def steps(self) -> np.ndarray:
+        """How many steps [N] those have had."""
+        return self.boundaries.ages
+
+    @property
+    def resets(self) -> np.ndarray:
+        """Whether the next block's first row is a reset and no step, bool [N]."""
+        resets = np.zeros(self.num_envs, bool)
+        resets[self.boundaries.waiting] = True
+        return resets
 
     @property
     def resets_next_step(self) -> bool:
@@ -53,12 +64,20 @@ class BlockEdge:
         over, goes_on = newest & ended, newest & ~ended
         self.ids[:] = ""
         self.ids[fragments.envs[goes_on]] = fragments.ids[goes_on]
-        self.steps[:] = 0
-        self.steps[fragments.envs[goes_on]] = (fragments.t_started + fragments.lengths)[goes_on]
-        self.resets[:] = False
-        if self.resets_next_step:
-            at_the_end = fragments.first_rows + fragments.lengths == fragments.num_rows
-            self.resets[fragments.envs[over & at_the_end]] = True
+        steps = np.zeros(self.num_envs, np.int64)
+        steps[fragments.envs[goes_on]] = (fragments.t_started + fragments.lengths)[goes_on]
+        at_the_end = fragments.first_rows + fragments.lengths == fragments.num_rows
+        waiting = fragments.envs[over & at_the_end & self.resets_next_step]
+        self.boundaries.go_on(steps, waiting)
+
+    def get_state(self) -> dict[str, Any]:
+        """Which episodes go on in which environment."""
+        return {"ids": self.ids.tolist(), "steps": self.steps, "resets": self.resets}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Be at the edge whose `get_state` this is."""
+        self.ids[:] = state["ids"]
+        self.boundaries.go_on(state["steps"], np.flatnonzero(state["resets"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +197,7 @@ def find(valid: np.ndarray, done: np.ndarray, edge: BlockEdge) -> Fragments:
 def _check_resets(valid: np.ndarray, done: np.ndarray, edge: BlockEdge) -> None:
     if len(valid) != edge.num_envs:
         raise InvalidArgument(f"a rollout of {len(valid)} environments with a BlockEdge of {edge.num_envs}")
-    if not edge.resets_next_step:
-        return
-    wrong = np.zeros_like(valid)
-    wrong[:, 1:] = valid[:, 1:] & done[:, :-1] & valid[:, :-1]
-    wrong[:, 0] = valid[:, 0] & edge.resets
+    wrong = valid & ~edge.boundaries.look_at((valid & done).T).stepped.T
     if wrong.any():
         env, row = np.argwhere(wrong)[0].tolist()
         raise InvalidArgument(

@@ -34,8 +34,15 @@ class Row(NamedTuple):
     begun: np.ndarray  # the row's observation is the first one of their next episode
 
 
+class Rows(NamedTuple):
+    """What K rows of N environments are."""
+
+    stepped: np.ndarray  # bool [K, N], the row is a step, and no reset
+    ended: np.ndarray  # bool [K, N], an episode ended with it
+
+
 class Boundaries:
-    """Follows N environments, a row at a time (`look`, `commit`) or many rows at once (`rows`): one state, one law.
+    """Follows N environments, a row at a time (`look`, `commit`) or many at once (`look_at`, `commit_all`): one law.
 
     Nothing is done per environment. Who must know each row as it comes (which environments stepped, whose last
     observation lies apart) looks at each, 3 us; who only keeps rows asks about many of them at a time.
@@ -63,6 +70,11 @@ class Boundaries:
     def ages(self) -> np.ndarray:
         """Steps so far [N] of the episodes; one that ended counts until its reset."""
         return self.num_rows - self._first_rows
+
+    def go_on(self, ages: np.ndarray, waiting: np.ndarray = _NONE) -> None:
+        """Follow episodes of these ages [N], those of the environments `waiting` [k] having ended."""
+        self.waiting = waiting
+        self._first_rows = self.num_rows - np.asarray(ages, np.int64)
 
     def reset(self, mask: np.ndarray) -> None:
         """New episodes begin in the environments of the mask, bool [N]."""
@@ -114,27 +126,30 @@ class Boundaries:
 
     # --- many rows at once ---------------------------------------------------------------------------------------
 
-    def rows(self, dones: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which of the rows with these flags, bool [K, N], are steps, and where episodes end, bool [K, N]; remembered.
+    def look_at(self, dones: np.ndarray) -> Rows:
+        """What the rows with these flags, bool [K, N], are. Nothing is remembered until `commit_all`.
 
-        >>> steps, ends = Boundaries(1, "NextStep").rows(np.array([[0], [1], [1], [0]], bool))
-        >>> steps[:, 0].tolist(), ends[:, 0].tolist()
+        >>> rows = Boundaries(1, "NextStep").look_at(np.array([[0], [1], [1], [0]], bool))
+        >>> rows.stepped[:, 0].tolist(), rows.ended[:, 0].tolist()
         ([True, True, False, True], [False, True, False, False])
         """
         if self.mode is AutoresetMode.NEXT_STEP:
-            steps, ends = self._with_reset_rows(dones)
-        else:
-            steps, ends = np.ones_like(dones), dones
-        if len(dones):
-            begins = np.flatnonzero(ends if self.last_lies_apart else ~steps)
-            rows, envs = np.divmod(begins, self.num_envs)
-            self._first_rows[envs] = self.num_rows + 1 + rows  # of several rows where episodes begin the last one stays
-            self.num_rows += len(dones)
-            self.num_steps += int(np.count_nonzero(steps))
-            self.waiting = _NONE if self.last_lies_apart else ends[-1].nonzero()[0]
-        return steps, ends
+            return self._with_reset_rows(dones)
+        return Rows(np.ones_like(dones), dones)
 
-    def _with_reset_rows(self, dones: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def commit_all(self, rows: Rows) -> None:
+        """The rows were recorded."""
+        num_rows = len(rows.ended)
+        if not num_rows:
+            return
+        begins = np.flatnonzero(rows.ended if self.last_lies_apart else ~rows.stepped)
+        at, envs = np.divmod(begins, self.num_envs)
+        self._first_rows[envs] = self.num_rows + 1 + at  # of several rows where episodes begin the last one stays
+        self.num_rows += num_rows
+        self.num_steps += int(np.count_nonzero(rows.stepped))
+        self.waiting = _NONE if self.last_lies_apart else rows.ended[-1].nonzero()[0]
+
+    def _with_reset_rows(self, dones: np.ndarray) -> Rows:
         """Steps and ends of next-step autoreset, where the row after an ending is a reset whatever its flag says."""
         steps, ends = np.empty_like(dones), dones
         steps[:1] = True
@@ -146,7 +161,7 @@ class Boundaries:
             before = number - unflagged - 1 + (~steps[0] & (unflagged < 0))  # flags and resets right before this row
             ends = dones & (before % 2 == 0)
         np.logical_not(ends[:-1], out=steps[1:])
-        return steps, ends
+        return Rows(steps, ends)
 
 
 def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:

@@ -182,7 +182,9 @@ class VectorRecorder:
         rows, first, last = self._rows, self._num_settled, self._rows.num_rows - 1
         if first < last:
             span = slice(first, last)
-            rows.mark_resets(span, ~self._boundaries.rows(rows.done(span))[0])
+            told = self._boundaries.look_at(rows.done(span))
+            self._boundaries.commit_all(told)
+            rows.mark_resets(span, ~told.stepped)
         if first <= last:
             row = self._boundaries.look(rows.terminateds.data[last], rows.truncateds.data[last])
             if len(row.reset):

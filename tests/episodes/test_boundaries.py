@@ -71,12 +71,13 @@ def test_many_rows_at_once_are_told_as_row_by_row(
     one, many = Boundaries(num_envs, mode), Boundaries(num_envs, mode)
     for num_rows, _, seed, often in (before, table):
         dones = np.random.default_rng(seed).random((num_rows, num_envs)) < often
-        steps, ends = many.rows(dones.copy())
+        rows = many.look_at(dones.copy())
+        many.commit_all(rows)
         for number, done in enumerate(dones):
             row = one.look(*flags(done))
             one.commit(row)
-            assert steps[number].nonzero()[0].tolist() == row.stepped.tolist()
-            assert ends[number].nonzero()[0].tolist() == row.ended.tolist()
+            assert rows.stepped[number].nonzero()[0].tolist() == row.stepped.tolist()
+            assert rows.ended[number].nonzero()[0].tolist() == row.ended.tolist()
         assert (many.waiting.tolist(), many.ages.tolist()) == (one.waiting.tolist(), one.ages.tolist())
         assert many.num_steps == one.num_steps
 
