@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from runners.hooks import Hook
 from runners.multi_agent import MultiAgentEnvRunner
 from runners.multi_agent_stats import MultiAgentCollectStats
+from runners.runner import Hook
 from runners.single_agent import SingleAgentEnvRunner
 from runners.stats import CollectStats
 from runners.vector_envs import make_vector_env

@@ -14,16 +14,14 @@ from connectors.module_to_env.pipeline import module_to_env_pipeline
 from connectors.multi_agent import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import check_asked, module_of
 from episodes.columns import DEFAULT_MODULE_ID, Columns
-from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey
+from episodes.errors import InvalidArgument, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.episode import ALL
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
-from runners.closing import Closing
-from runners.counts import check_counts
-from runners.hooks import calls_of
 from runners.multi_agent_envs import EnvStep, as_multi_agent_env, makes_envs, random_action
 from runners.multi_agent_stats import MultiAgentCollectStats, Tally, stats_of
+from runners.runner import EnvRunner, check_counts
 
 __all__ = ["MultiAgentEnvRunner"]
 
@@ -31,7 +29,7 @@ ByAgent = dict[Any, Any]
 Answers = tuple[list[ByAgent], list[ByAgent], list[ByAgent]]  # actions, actions for the environments, other outputs
 
 
-class MultiAgentEnvRunner(Closing):
+class MultiAgentEnvRunner(EnvRunner):
     """Samples episodes of several agents in one or several copies of an environment.
 
     Args:
@@ -50,6 +48,8 @@ class MultiAgentEnvRunner(Closing):
     Only agents that must act are asked. What a policy puts out beside its actions is recorded. No gradients are kept.
     """
 
+    steps_counted = "num_env_steps"
+
     def __init__(
         self,
         env: Any,
@@ -64,6 +64,7 @@ class MultiAgentEnvRunner(Closing):
         len_lookback_buffer: int = 0,
         missing_final_observation: str = "raise",
     ) -> None:
+        super().__init__(hooks, seed)
         if num_envs < 1 or (num_envs > 1 and not makes_envs(env)):
             raise InvalidArgument(f"num_envs={num_envs}: give a callable that makes an environment for several copies")
         self.policies = policies if isinstance(policies, Mapping) or policies is None else {DEFAULT_MODULE_ID: policies}
@@ -72,10 +73,7 @@ class MultiAgentEnvRunner(Closing):
         self.envs = [as_multi_agent_env(env) for _ in range(num_envs)]
         self.env_to_module = env_to_module or MultiAgentEnvToModule({})
         self.module_to_env = module_to_env or MultiAgentModuleToEnv({})
-        self.seed = seed
         self.stats = MultiAgentCollectStats()  # of the last call of sample
-        self.num_env_steps = 0  # of all calls
-        self.num_episodes = 0  # ended in all calls
         self.episodes: list[MultiAgentEpisode] = []  # the ongoing ones
         self._mapping_fn = agent_to_module_mapping_fn
         self._missing = missing_final_observation
@@ -86,11 +84,7 @@ class MultiAgentEnvRunner(Closing):
         self._tallies = [Tally() for _ in self.envs]
         self._taken: list[MultiAgentEpisode] = []  # ended since the last call began
         self._shared_data: dict[str, Any] = {}
-        self._on_step = calls_of(hooks, "on_step")
-        self._on_episode_end = calls_of(hooks, "on_episode_end")
         self._seeds: list[int | None] = [None if seed is None else seed + i for i in range(num_envs)]
-        self._needs_reset = True
-        self._closed = False
 
     # --- sampling ------------------------------------------------------------------------------------------------
 
@@ -119,8 +113,7 @@ class MultiAgentEnvRunner(Closing):
             EpisodeStateError: the runner is closed.
         """
         check_counts(num_timesteps, num_episodes)
-        if self._closed:
-            raise EpisodeStateError("sample after close(); make a new runner")
+        self._check_open()
         if self.policies is None and not random_actions:
             raise InvalidArgument("this runner has no policies; give them, or sample with random_actions=True")
         began = perf_counter()
@@ -134,7 +127,7 @@ class MultiAgentEnvRunner(Closing):
             self._needs_reset = True
             raise
         self.stats = stats_of(chunks, self._tallies, perf_counter() - began)
-        self.num_env_steps += self.stats.num_env_steps
+        self._num_steps += self.stats.num_env_steps
         self.num_episodes += self.stats.num_episodes
         return chunks
 
@@ -327,38 +320,23 @@ class MultiAgentEnvRunner(Closing):
 
     # --- state ---------------------------------------------------------------------------------------------------
 
-    def metrics(self) -> dict[str, float]:
-        """The numbers of the last call of `sample`, and the env steps and episodes of all calls."""
-        total = {"num_env_steps_total": self.num_env_steps, "num_episodes_total": self.num_episodes}
-        return self.stats.as_dict() | total
-
-    def get_state(self) -> dict[str, Any]:
-        """The pipelines' states and the counts; environments cannot be saved."""
-        return {
-            "env_to_module": self.env_to_module.get_state(),
-            "module_to_env": self.module_to_env.get_state(),
-            "num_env_steps": self.num_env_steps,
-            "num_episodes": self.num_episodes,
-        }
+    @property
+    def num_env_steps(self) -> int:
+        """Of all calls of `sample`."""
+        return self._num_steps
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` gave. The next `sample` begins new episodes."""
+        """Restore what `get_state` gave. The next `sample` begins new episodes, seeded by the seed and the steps."""
         if not self.episodes:
             self._reset_all()  # so that the modules' pipelines are there
-        self.env_to_module.set_state(state["env_to_module"])
-        self.module_to_env.set_state(state["module_to_env"])
-        self.num_env_steps, self.num_episodes = state["num_env_steps"], state["num_episodes"]
-        if self.seed is not None:
-            seeds = np.random.SeedSequence((self.seed, self.num_env_steps)).generate_state(len(self.envs)) >> 1
-            self._seeds = [int(seed) for seed in seeds]
-        self._needs_reset = True
+        super().set_state(state)
 
-    def close(self) -> None:
-        """Close the environments; may be called again."""
-        if not self._closed:
-            self._closed = True
-            for env in self.envs:
-                env.close()
+    def _reseed(self, sequence: np.random.SeedSequence) -> None:
+        self._seeds = [int(seed) for seed in sequence.generate_state(len(self.envs)) >> 1]
+
+    def _close(self) -> None:
+        for env in self.envs:
+            env.close()
 
     def __repr__(self) -> str:
         modules = "random actions" if self.policies is None else ", ".join(map(str, self.policies))

@@ -15,24 +15,21 @@ from connectors import env_to_module_pipeline, module_to_env_pipeline
 from connectors.acting import Acted, EnvToModule, ModuleToEnv, check_pipeline
 from connectors.policy import Policy, check_asked, module_of
 from episodes.columns import Columns
-from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.errors import InvalidArgument, WrongType
 from episodes.pack import EpisodePack
 from episodes.recorder import OngoingEpisodes, VectorRecorder
 from episodes.recorder.boundaries import final_observations_of
-from episodes.replay import EpisodeReplayBuffer
+from episodes.replay import EpisodeReplayBuffer, ReplayRecorder
 from episodes.single_agent.episode import checked_lookback
 from episodes.tracks import nested
-from runners.closing import Closing
-from runners.counts import check_counts, quotas
-from runners.hooks import calls_of
-from runners.replay_feed import ReplayFeed
+from runners.runner import EnvRunner, check_counts, quotas
 from runners.stats import CollectStats, RunningReturns
 from runners.vector_envs import EnvLike, autoreset_mode_of, make_vector_env
 
 __all__ = ["SingleAgentEnvRunner"]
 
 
-class SingleAgentEnvRunner(Closing):
+class SingleAgentEnvRunner(EnvRunner):
     """Samples episodes of a policy in a vector environment.
 
     Args:
@@ -68,16 +65,14 @@ class SingleAgentEnvRunner(Closing):
         autoreset_mode: AutoresetMode | str | None = None,
         env_kwargs: dict[str, Any] | None = None,
     ) -> None:
+        super().__init__(hooks, seed)
         options = {"vectorization": vectorization, "env_kwargs": env_kwargs}
         mode = None if isinstance(env, gym.vector.VectorEnv) else autoreset_mode
         self.env = make_vector_env(env, num_envs, autoreset_mode=mode, **options)  # type: ignore[arg-type]
         self.autoreset_mode = autoreset_mode_of(self.env, autoreset_mode)
         self.num_envs = self.env.num_envs
         self.policy = policy
-        self.seed = seed
         self.stats = CollectStats()  # of the last call of sample
-        self.num_steps = 0  # of all calls
-        self.num_episodes = 0  # ended in all calls
         self._make_pipelines(env_to_module, module_to_env)
         self._recorder = VectorRecorder(
             self.num_envs,
@@ -86,21 +81,18 @@ class SingleAgentEnvRunner(Closing):
             autoreset_mode=self.autoreset_mode,
             len_lookback_buffer=max(checked_lookback(len_lookback_buffer), self.env_to_module.lookback),
         )
+        self._sink: VectorRecorder | ReplayRecorder = self._recorder  # where the rows of this call go
+        self._buffer: EpisodeReplayBuffer | None = None  # that the sink writes into
+        self._stores_log_probs = False
         self._running = RunningReturns(self.num_envs)
-        self._feed: ReplayFeed | None = None  # of the last call, when it was `sample_into`
-        self._on_step = calls_of(hooks, "on_step")
-        self._on_episode_end = calls_of(hooks, "on_episode_end")
         self._is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._watches_endings = bool(self._on_episode_end) or self.autoreset_mode is AutoresetMode.DISABLED
         # With one environment, the row after an ending is a reset and nothing else: the policy need not be asked.
         self._skips_ignored = self.autoreset_mode is AutoresetMode.NEXT_STEP and self.num_envs == 1
         self._ignored_actions: tuple[Any, Any, dict[str, Any]] | None = None
         self._shared_data: dict[str, Any] = {}
-        self._ended: tuple[np.ndarray, np.ndarray] = (self.stats.returns, self.stats.lengths)
         self._observations: Any = None  # the newest row, rewritten
         self._reset_seed = seed
-        self._needs_reset = True
-        self._closed = False
         self._turn = 0  # the environment whose turn it is to give an episode more
         self._quotas = np.zeros(self.num_envs, int)  # of the last call for whole episodes
         self.env.action_space.seed(seed)
@@ -128,7 +120,12 @@ class SingleAgentEnvRunner(Closing):
     @property
     def episodes(self) -> OngoingEpisodes:
         """The ongoing episodes, made when someone looks."""
-        return self._recorder.episodes
+        return self._sink.episodes
+
+    @property
+    def num_steps(self) -> int:
+        """Of all calls of `sample` and `sample_into`."""
+        return self._num_steps
 
     # --- sampling ------------------------------------------------------------------------------------------------
 
@@ -157,14 +154,15 @@ class SingleAgentEnvRunner(Closing):
             EpisodeStateError: the runner is closed.
         """
         check_counts(num_timesteps, num_episodes)
-        self._feed = None
+        self._check_open()
         began = perf_counter()
+        self._record_into_packs()
         self._begin(force_reset or num_episodes is not None)
         if num_episodes is not None:
             self._recorder.take()  # what a call that failed has left
         self._run(num_timesteps, num_episodes, explore, random_actions)
         pack = self._take(num_episodes)
-        self._count(CollectStats(pack.num_steps, perf_counter() - began, *self._ended))
+        self._count(pack.num_steps, perf_counter() - began)
         return pack
 
     def sample_into(
@@ -192,25 +190,44 @@ class SingleAgentEnvRunner(Closing):
             EpisodeStateError: the runner is closed.
         """
         check_counts(num_timesteps, None)
+        self._check_open()
         began = perf_counter()
-        feed = self._feed
-        if feed is None or feed.buffer is not buffer or not feed.is_reset:
-            spaces = (self.env_to_module.recorded_observation_space, self._policy_action_space())
-            feed = self._feed = ReplayFeed(buffer, self.num_envs, self.autoreset_mode, *spaces)
-            force_reset = True
-        feed.keys = extra_model_outputs
-        self._begin(force_reset)
-        try:
-            self._run(num_timesteps, None, explore, random_actions)
-        finally:
-            self._recorder.forget()
-        num_steps, *ended = feed.take()
-        self._count(CollectStats(num_steps, perf_counter() - began, *ended))
+        sink, goes_on = self._recorder_into(buffer, extra_model_outputs)
+        self._begin(force_reset or not goes_on)
+        before = sink.num_steps
+        self._run(num_timesteps, None, explore, random_actions)
+        self._count(sink.num_steps - before, perf_counter() - began)
         return self.stats
 
+    def _record_into_packs(self) -> None:
+        """Let the rows become packs; episodes that a replay recorder is in the middle of go on."""
+        if isinstance(self._sink, ReplayRecorder):
+            self._sink.pass_on_to(self._recorder)
+        self._sink, self._buffer = self._recorder, None
+
+    def _recorder_into(self, buffer: EpisodeReplayBuffer, keys: Collection[str]) -> tuple[ReplayRecorder, bool]:
+        """The sink that writes into the buffer, and whether its episodes go on from the last call."""
+        if not isinstance(buffer, EpisodeReplayBuffer):
+            raise WrongType(
+                f"cannot feed a {type(buffer).__name__}: give an EpisodeReplayBuffer, or add what sample() gives"
+            )
+        self._stores_log_probs = Columns.ACTION_LOGP in keys
+        sink = self._sink
+        if isinstance(sink, ReplayRecorder) and self._buffer is buffer and sink.is_reset:
+            sink.keys = keys
+            return sink, True
+        sink = buffer.recorder(
+            self.num_envs,
+            autoreset_mode=self.autoreset_mode,
+            observation_space=self._recorder.observation_space,
+            action_space=self._recorder.action_space,
+            len_lookback_buffer=self._recorder.len_lookback_buffer,
+            keys=keys,
+        )
+        self._sink, self._buffer = sink, buffer
+        return sink, False
+
     def _begin(self, reset: bool) -> None:
-        if self._closed:
-            raise EpisodeStateError("sample after close(); make a new runner")
         if self._needs_reset or reset:
             self._reset()
 
@@ -228,28 +245,28 @@ class SingleAgentEnvRunner(Closing):
             self._needs_reset = True  # the environments may be a step ahead of what is recorded
             raise
 
-    def _count(self, stats: CollectStats) -> None:
-        self.stats = stats
-        self.num_steps += stats.num_steps
-        self.num_episodes += stats.num_episodes
+    def _count(self, num_steps: int, seconds: float) -> None:
+        self.stats = CollectStats(num_steps, seconds, *self._running.take())
+        self._num_steps += num_steps
+        self.num_episodes += self.stats.num_episodes
 
     def _reset(self) -> None:
         """Begin new episodes everywhere; those that were going on are cut."""
         observations, infos = self.env.reset(seed=self._reset_seed)
         self._reset_seed = None
         self._observations = self._rewrite(observations)
-        self._recorder.reset(self._observations, infos)
-        if self._feed is not None:
-            self._feed.reset(self._observations, infos)
+        self._sink.reset(self._observations, infos)
+        if self._buffer is not None:
+            self._running.reset()
         self._needs_reset = False
         self._ignored_actions = None
 
     def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> None:
-        missing = num_timesteps
-        while missing > 0:
+        sink = self._sink
+        stop = sink.num_steps + num_timesteps
+        while (missing := stop - sink.num_steps) > 0:
             for _ in range(-(-missing // self.num_envs)):
                 self._step(*(self._ignored_actions or act(explore)))
-            missing = num_timesteps - self._recorder.num_steps
 
     def _run_episodes(self, quotas: np.ndarray, act: Callable[..., Any], explore: bool) -> None:
         missing = quotas.copy()
@@ -262,7 +279,7 @@ class SingleAgentEnvRunner(Closing):
         policy = self.policy
         if policy is None:
             raise InvalidArgument("this runner has no policy; give it one, or sample with random_actions=True")
-        episodes, shared_data = self._recorder.episodes, self._shared_data
+        episodes, shared_data = self._sink.episodes, self._shared_data
         batch = self.env_to_module.on_rows(policy, {Columns.OBS: self._observations}, episodes, explore, shared_data)
         return self.module_to_env.act(policy, policy(batch, explore=explore), episodes, explore, shared_data)
 
@@ -272,18 +289,16 @@ class SingleAgentEnvRunner(Closing):
 
     def _step(self, actions: Any, actions_for_env: Any, outputs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
         """One vector step, recorded; its terminateds and truncateds, bool [N] each."""
-        recorder = self._recorder
         observations, rewards, terminateds, truncateds, infos = self.env.step(actions_for_env)
         last = self._last_observations(infos, terminateds | truncateds) if self._is_same_step else None
         if self._rewrites:
-            observations = self._rewrite(observations, recorder.episodes)
+            observations = self._rewrite(observations, self._sink.episodes)
         self._observations = observations
-        row = (observations, actions, rewards, terminateds, truncateds, infos)
-        recorder.step(*row, outputs, final_observations=last)
-        if self._feed is not None:
-            if Columns.ACTION_LOGP in self._feed.keys:
-                outputs = self._with_log_probs(outputs, actions)
-            self._feed.step(*row, outputs, final_observations=last)
+        stored = outputs if self._buffer is None else self._with_log_probs(outputs, actions)
+        row = (observations, actions, rewards, terminateds, truncateds, infos, stored)
+        self._sink.step(*row, final_observations=last)
+        if self._buffer is not None:
+            self._running.add_row(rewards, self._sink.newest)
         if self._watches_endings:
             self._after_step(terminateds | truncateds)
         if self._skips_ignored:
@@ -294,6 +309,9 @@ class SingleAgentEnvRunner(Closing):
         return terminateds, truncateds
 
     def _with_log_probs(self, outputs: dict[str, Any], actions: Any) -> dict[str, Any]:
+        """The outputs that are stored in a buffer, log-probabilities among them where they are asked for."""
+        if not self._stores_log_probs:
+            return outputs
         found = self.module_to_env.log_probs(self.policy, outputs, actions)
         return outputs if found is None else {**outputs, Columns.ACTION_LOGP: found}
 
@@ -305,7 +323,7 @@ class SingleAgentEnvRunner(Closing):
     def _after_step(self, done: np.ndarray) -> None:
         if not np.count_nonzero(done):
             return
-        for episode in self._recorder.ended() if self._on_episode_end else ():
+        for episode in self._sink.ended() if self._on_episode_end else ():
             for call in self._on_episode_end:
                 call(self, episode)
         if self.autoreset_mode is AutoresetMode.DISABLED:
@@ -316,53 +334,26 @@ class SingleAgentEnvRunner(Closing):
         envs = np.flatnonzero(done)
         fresh = self._rewrite(nested.take(observations, envs))
         self._observations = nested.with_rows(self._observations, envs, fresh)
-        self._recorder.reset(self._observations, infos, done)
-        if self._feed is not None:
-            self._feed.reset(self._observations, infos, done)
+        self._sink.reset(self._observations, infos, done)
 
     def _take(self, num_episodes: int | None) -> EpisodePack:
         """What was recorded; of whole episodes, each environment's first ones up to its quota."""
         pack, envs = self._recorder.take(), self._recorder.taken_envs
-        if num_episodes is None:
-            self._ended = self._running.finished(pack, envs)
-        else:
+        if num_episodes is not None:
             ranks = np.arange(len(envs)) - np.searchsorted(envs, envs)
             whole = (pack.terminated | pack.truncated) & (ranks < self._quotas[envs])
-            pack = pack.select(whole)
-            self._ended = pack.returns(), pack.lengths
+            pack, envs = pack.select(whole), envs[whole]
+        self._running.add_pack(pack, envs)
         return self.module_to_env.with_log_probs(self.policy, pack)
 
     # --- state -----------------------------------------------------------------------------------------------------
 
-    def metrics(self) -> dict[str, float]:
-        """The numbers of the last call of `sample`, and the steps and episodes of all calls."""
-        total = {"num_steps_total": self.num_steps, "num_episodes_total": self.num_episodes}
-        return self.stats.as_dict() | total
+    def _reseed(self, sequence: np.random.SeedSequence) -> None:
+        self._reset_seed = int(sequence.generate_state(1)[0] >> 1)
+        self.env.action_space.seed(self._reset_seed)
 
-    def get_state(self) -> dict[str, Any]:
-        """The pipelines' states and the counts. Environments cannot be saved: see `set_state`."""
-        return {
-            "env_to_module": self.env_to_module.get_state(),
-            "module_to_env": self.module_to_env.get_state(),
-            "num_steps": self.num_steps,
-            "num_episodes": self.num_episodes,
-        }
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` gave. The next `sample` begins new episodes, seeded by the seed and the steps."""
-        self.env_to_module.set_state(state["env_to_module"])
-        self.module_to_env.set_state(state["module_to_env"])
-        self.num_steps, self.num_episodes = state["num_steps"], state["num_episodes"]
-        if self.seed is not None:
-            self._reset_seed = int(np.random.SeedSequence((self.seed, self.num_steps)).generate_state(1)[0] >> 1)
-            self.env.action_space.seed(self._reset_seed)
-        self._needs_reset = True
-
-    def close(self) -> None:
-        """Close the environments; may be called again."""
-        if not self._closed:
-            self._closed = True
-            self.env.close()
+    def _close(self) -> None:
+        self.env.close()
 
     def __repr__(self) -> str:
         mode = self.autoreset_mode.value

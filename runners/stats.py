@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from episodes.pack import EpisodePack
+from episodes.recorder.boundaries import Row
 
 __all__ = ["CollectStats"]
 
@@ -57,19 +59,47 @@ class CollectStats:
 
 
 class RunningReturns:
-    """The returns so far [N] of the episodes that the last pack left unfinished."""
+    """The returns and lengths so far [N] of ongoing episodes, and those of the whole ones that ended since `take`.
+
+    They are told by rows as they come (`add_row`), or by the chunks that were made of them (`add_pack`).
+    """
 
     def __init__(self, num_envs: int) -> None:
         self._returns = np.zeros(num_envs)
+        self._lengths = np.zeros(num_envs, np.int64)
+        self._ended: list[tuple[np.ndarray, np.ndarray]] = []
 
-    def finished(self, pack: EpisodePack, envs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns [k] and lengths [k] of the whole episodes that end in the pack.
+    def reset(self, envs: Any = slice(None)) -> None:
+        """Episodes that were going on in these environments are given up."""
+        self._returns[envs] = 0.0
+        self._lengths[envs] = 0
+
+    def add_row(self, rewards: np.ndarray, row: Row) -> None:
+        """Count a vector step's rewards [N]."""
+        self._returns += rewards
+        self._lengths += 1
+        if len(row.reset):
+            self.reset(row.reset)
+        if len(row.ended):
+            self._ended.append((self._returns[row.ended], self._lengths[row.ended]))
+            self.reset(row.ended)
+
+    def add_pack(self, pack: EpisodePack, envs: np.ndarray) -> None:
+        """Count chunks.
 
         Args:
-            envs: the environment [n] of each of the pack's chunks, in order of time for each environment.
+            envs: the environment [n] of each of the chunks, in order of time for each environment.
         """
         returns = pack.returns()
         returns += np.where(pack.t_started > 0, self._returns[envs], 0.0)
-        done = pack.terminated | pack.truncated
-        self._returns[envs] = returns
-        return returns[done], (pack.t_started + pack.lengths)[done]
+        lengths, done = pack.t_started + pack.lengths, pack.terminated | pack.truncated
+        self._returns[envs] = returns  # of several chunks the last one stays
+        if done.any():
+            self._ended.append((returns[done], lengths[done]))
+
+    def take(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns [k] and lengths [k] of the whole episodes that ended since the last take."""
+        nothing = (self._returns[:0], self._lengths[:0])
+        returns, lengths = (np.concatenate(parts) for parts in zip(nothing, *self._ended, strict=True))
+        self._ended = []
+        return returns, lengths

@@ -21,8 +21,9 @@ from episodes.pack import EpisodePack
 from episodes.recorder.boundaries import Boundaries, Row, final_observations_of
 from episodes.recorder.chunk_layout import Chunks, find_chunks
 from episodes.recorder.ongoing import OngoingEpisodes
+from episodes.recorder.recent import RecentRows
 from episodes.recorder.row_blocks import gather
-from episodes.recorder.rows import RecordedRows
+from episodes.recorder.rows import RecordedRows, ResetInfo, from_row
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
@@ -39,15 +40,6 @@ class LastObservations:
     envs: np.ndarray  # [k] int, ascending
     observations: Any  # nested arrays [k, ...]
     info: dict[str, Any]  # the vector environment's
-
-
-@dataclass(frozen=True, slots=True)
-class ResetInfo:
-    """The vector info of a reset that replaced observations of a row."""
-
-    row: int
-    envs: np.ndarray  # [k] int
-    info: dict[str, Any]
 
 
 class VectorRecorder:
@@ -206,6 +198,14 @@ class VectorRecorder:
         """See `OngoingEpisodes.depths`."""
         return np.minimum(self.ages, self._rows.lookback_at(self._rows.num_rows - 1))
 
+    @property
+    def newest(self) -> Row:
+        """Which environments stepped, ended and began with the newest row; no step before the first one."""
+        self._settle()
+        if self._newest is None:
+            raise EpisodeStateError("no row yet; call step first")
+        return self._newest
+
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
         """See `OngoingEpisodes.recent`."""
         if num_items < 1:
@@ -223,9 +223,8 @@ class VectorRecorder:
 
     def ended(self) -> EpisodePack:
         """The chunks whose episodes ended with the newest step."""
-        self._settle()
         last = self._rows.num_rows - 1
-        envs = self._newest.ended if self._newest is not None and last > self._base else _NONE
+        envs = self.newest.ended if last > self._base else _NONE
         chunks = self._find_chunks(envs)
         chunks = chunks.select(chunks.last_rows == last)
         return self._pack(replace(chunks, envs=envs[chunks.envs]), name=True)
@@ -253,16 +252,22 @@ class VectorRecorder:
             self._go_on(chunks, pack)
         return pack
 
-    def forget(self) -> None:
-        """Drop what was recorded since the last take, when somebody else keeps it; ongoing episodes go on."""
-        passed = self._rows.num_rows - 1 - self._base
-        if passed > 0:
-            ages = self.ages
-            ids = np.where(ages < passed, "", self._ids)
-            for (row, env), id_ in self._named.items():
-                if row == self._base + passed - ages[env]:
-                    ids[env] = id_
-            self._move_on(ids)
+    def go_on(self, recent: RecentRows, boundaries: Boundaries, ids: np.ndarray) -> None:
+        """Go on with the episodes of another recorder, which stops; what is here and was not taken is dropped.
+
+        Args:
+            recent: the newest rows there, which become lookback.
+            boundaries: of the rows there.
+            ids: [N] of the ongoing episodes; "" for those without a step.
+        """
+        self._rows, self._boundaries = recent.rows(), boundaries
+        self._base = self._rows.num_rows - 1
+        self._num_settled, self._newest = self._base + 1, None
+        self._base_ages, self._ids = boundaries.ages, np.asarray(ids, "U32")
+        self._steps_at_take = boundaries.num_steps
+        self._named.clear()
+        self._last_observations.clear()
+        self._reset_infos = list(recent.resets)
 
     def _find_chunks(self, envs: Any) -> Chunks:
         self._settle()
@@ -368,6 +373,6 @@ class VectorRecorder:
         first = max(last - self._history, 0)
         self._rows.keep(first)
         self._last_observations.clear()
-        self._reset_infos = [replace(one, row=one.row - first) for one in self._reset_infos if one.row >= first]
+        self._reset_infos = from_row(self._reset_infos, first)
         self._base = last - first
         self._num_settled = self._base + 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,20 @@ from episodes.tracks import nested
 from episodes.tracks.spaces import dtypes_of, empty_items
 
 _FIRST_CAPACITY = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ResetInfo:
+    """The vector info of a reset that replaced observations of a row."""
+
+    row: int
+    envs: np.ndarray  # [k] int
+    info: dict[str, Any]
+
+
+def from_row(resets: Iterable[ResetInfo], first: int) -> list[ResetInfo]:
+    """Those that are there when the rows before `first` are forgotten."""
+    return [replace(one, row=one.row - first) for one in resets if one.row >= first]
 
 
 class RecordedRows:

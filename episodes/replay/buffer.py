@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -110,13 +110,18 @@ class EpisodeReplayBuffer:
         autoreset_mode: AutoresetMode | str,
         observation_space: spaces.Space | None = None,
         action_space: spaces.Space | None = None,
+        len_lookback_buffer: int = 0,
+        keys: Collection[str] | None = None,
     ) -> ReplayRecorder:
         """A recorder that writes the rows of a vector environment straight into this buffer.
 
         Args:
             observation_space, action_space: of one environment; observations and actions get their dtypes.
+            len_lookback_buffer: how far back the newest rows are at hand, for who acts on them.
+            keys: the extra model outputs that are stored; all by default.
         """
-        recorder = ReplayRecorder(self.ring, num_envs, autoreset_mode, observation_space, action_space)
+        options: dict[str, Any] = {"len_lookback_buffer": len_lookback_buffer, "keys": keys}
+        recorder = ReplayRecorder(self.ring, num_envs, autoreset_mode, observation_space, action_space, **options)
         self._spaces = (observation_space or self._spaces[0], action_space or self._spaces[1])
         return recorder
 

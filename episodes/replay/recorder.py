@@ -6,19 +6,24 @@ of one step per environment, each continuing its episode. Python work is done pe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey
+from episodes.facts.facts import random_ids
+from episodes.recorder import OngoingEpisodes, VectorRecorder
 from episodes.recorder.boundaries import Boundaries, Row, final_observations_of
+from episodes.recorder.recent import RecentRows
+from episodes.replay.read_episodes import episode_at
 from episodes.replay.ring.episode_table import NONE
 from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
 from episodes.replay.ring.step_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing, checked_extra
 from episodes.replay.ring.track_ring import numbers, positions
+from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.kinds import EmptyInfos, VectorInfos
@@ -33,6 +38,10 @@ class ReplayRecorder:
 
     `reset` and `step` take what those of `VectorRecorder` take. Other episodes may be added to the buffer meanwhile.
     A call that raises leaves the buffer's steps as they were. After `clear` or `set_state` of the buffer, `reset`.
+
+    Attributes:
+        episodes: the ongoing ones, as a `VectorRecorder` shows them; read from the buffer.
+        keys: the extra model outputs that are stored; None for all.
     """
 
     def __init__(
@@ -42,6 +51,9 @@ class ReplayRecorder:
         autoreset_mode: AutoresetMode | str,
         observation_space: spaces.Space | None = None,
         action_space: spaces.Space | None = None,
+        *,
+        len_lookback_buffer: int = 0,
+        keys: Collection[str] | None = None,
     ) -> None:
         if num_envs < 1 or 2 * num_envs > ring.capacity:
             raise InvalidArgument(
@@ -50,6 +62,12 @@ class ReplayRecorder:
         self.num_envs = num_envs
         self._boundaries = Boundaries(num_envs, autoreset_mode)
         self.autoreset_mode = self._boundaries.mode
+        self.episodes = OngoingEpisodes(self)
+        self.keys = keys
+        self._spaces = (observation_space, action_space)
+        self._recent = RecentRows(num_envs, *self._spaces, depth=len_lookback_buffer)
+        self._newest: Row | None = None
+        self._names: dict[int, str] = {}  # of episodes without a step, by environment, that somebody looked at
         self._ring = ring
         self._all = np.arange(num_envs)
         self._links = np.full((NUM_LINKS, num_envs), NONE, np.int64)  # of the steps that come next
@@ -92,12 +110,18 @@ class ReplayRecorder:
         ring.append_rows(observations, None if everyone else envs, len(envs), _infos([infos or {}], envs))
         self._num_fresh = int((self._links[PREVIOUS] == NONE).sum())
         self._boundaries.reset(mask)
+        if everyone:
+            self._recent.begin(observations, infos or {})
+        else:
+            self._recent.replace(observations, infos or {}, envs)
         self._generation, self._kinds = ring.generation, None
         self._seen_steps, self._seen, self._num_rows = ring.head, ring.rows_head, ring.num_rows
         self._widen()
 
     def _begin(self, envs: np.ndarray, row: int) -> None:
         """The environments' next episodes begin at the observation rows from number `row` on."""
+        for env in envs.tolist() if self._names else ():
+            self._names.pop(env, None)
         self._links[ROW, envs] = positions(row, len(envs), self._ring.num_rows)
         self._links[PREVIOUS, envs] = NONE
 
@@ -124,9 +148,12 @@ class ReplayRecorder:
             raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
         self._boundaries.check_step_may_come()
         tracks = {ACTIONS: actions, REWARDS: rewards, TERMINATEDS: terminateds, TRUNCATEDS: truncateds}
-        if extra_model_outputs:
-            tracks |= checked_extra(extra_model_outputs)
+        outputs = extra_model_outputs or _NOTHING
+        stored = outputs if self.keys is None else self._chosen(outputs)
+        if stored:
+            tracks |= checked_extra(stored)
         observations, tracks = self._checked(observations, tracks)
+        self._recent.write([observations, actions, rewards, tracks[TERMINATEDS], tracks[TRUNCATEDS]], outputs)
         row, infos = self._boundaries.look(tracks[TERMINATEDS], tracks[TRUNCATEDS]), infos or _NOTHING
         if not (self._boundaries.last_lies_apart and len(row.ended)):
             row_infos = _infos([infos], self._all) if infos else self._no_infos
@@ -137,6 +164,83 @@ class ReplayRecorder:
             self._step_and_reset(observations, tracks, row, infos, finals)
         self._seen_steps, self._seen = self._ring.head, self._ring.rows_head
         self._boundaries.commit(row)
+        self._recent.commit(observations, infos)
+        self._newest = row
+
+    def _chosen(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
+        missing = [key for key in self.keys or () if key not in outputs]
+        if missing:
+            raise UnknownKey(f"no extra model output {missing[0]!r} to store; there are {list(outputs)}")
+        return {key: outputs[key] for key in self.keys or ()}
+
+    # --- the ongoing episodes ------------------------------------------------------------------------------------
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps of environments were recorded so far."""
+        return self._boundaries.num_steps
+
+    @property
+    def newest(self) -> Row:
+        """Which environments stepped, ended and began with the newest row."""
+        if self._newest is None:
+            raise EpisodeStateError("no row yet; call step first")
+        return self._newest
+
+    @property
+    def ages(self) -> np.ndarray:
+        """See `OngoingEpisodes.ages`."""
+        return self._boundaries.ages
+
+    @property
+    def depths(self) -> np.ndarray:
+        """See `OngoingEpisodes.depths`."""
+        rows = self._recent.looked_at()
+        return np.minimum(self.ages, rows.lookback_at(rows.num_rows - 1))
+
+    def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
+        """See `OngoingEpisodes.recent`; of extra model outputs also those that are not stored."""
+        if num_items < 1:
+            raise InvalidArgument(f"recent({track!r}, {num_items}): give at least 1")
+        return self._recent.recent(track, num_items, self.ages)
+
+    def ongoing(self, env: int) -> SingleAgentEpisode:
+        """What is stored of the ongoing episode of an environment, as it is now."""
+        if not self.is_reset:
+            raise EpisodeStateError("the ongoing episodes are no longer in the buffer; call reset")
+        if self.ages[env]:
+            return self._stored(env)
+        ring, row = self._ring, self._links[ROW, env : env + 1]
+        infos = ring.infos.infos(ring.row_numbers(row).tolist())
+        return SingleAgentEpisode(
+            id_=self._names.setdefault(env, random_ids(1).item()),
+            observations=[nested.take(ring.observations.take(row), 0)],
+            infos=[infos.item(0)],
+            observation_space=self._spaces[0],
+            action_space=self._spaces[1],
+        ).to_numpy()
+
+    def ended(self) -> list[SingleAgentEpisode]:
+        """What is stored of the episodes that ended with the newest step."""
+        return [self._stored(env) for env in self.newest.ended.tolist()]
+
+    def _stored(self, env: int) -> SingleAgentEpisode:
+        return episode_at(self._ring, int(self._links[ENTRY, env]), *self._spaces)
+
+    def pass_on_to(self, recorder: VectorRecorder) -> None:
+        """Let another recorder go on with the ongoing episodes; this one may only be reset then."""
+        if self._newest is None and not self._is_of_now:
+            return  # nothing was recorded
+        ids = np.full(self.num_envs, "", "U32")
+        if self.is_reset:
+            for env in np.flatnonzero(self._links[PREVIOUS] != NONE).tolist():
+                ids[env] = self._ring.table.id_of(int(self._links[ENTRY, env]))
+        recorder.go_on(self._recent, self._boundaries, ids)
+        self._boundaries = Boundaries(self.num_envs, self.autoreset_mode)
+        self._recent = RecentRows(self.num_envs, *self._spaces, depth=self._recent.depth)
+        self._generation, self._newest = -1, None
+
+    # --- rows ----------------------------------------------------------------------------------------------------
 
     def _checked(self, observations: Any, tracks: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The rows as arrays that fit into the ring; nothing but a comparison where they are as they were before."""
@@ -222,7 +326,8 @@ class ReplayRecorder:
         if not len(fresh):
             return
         slots = new[NEXT][fresh]
-        new[ENTRY][fresh] = self._links[ENTRY][live[fresh]] = self._ring.table.open(None, slots)
+        ids = [self._names.pop(env, None) for env in live[fresh].tolist()] if self._names else None
+        new[ENTRY][fresh] = self._links[ENTRY][live[fresh]] = self._ring.table.open(ids, slots)
         new[PREVIOUS][fresh] = slots
 
     def _step_and_reset(

@@ -56,7 +56,7 @@ class EpisodeTable:
             self._name(entry, id_)
         return id_
 
-    def open(self, ids: Sequence[str] | None, first: np.ndarray) -> np.ndarray:
+    def open(self, ids: Sequence[str | None] | None, first: np.ndarray) -> np.ndarray:
         """New entries [n] for episodes with these ids, whose first steps are at the positions `first` [n].
 
         Without ids, an episode has a random one as soon as somebody asks: few of those that come and go are asked for.
@@ -70,7 +70,8 @@ class EpisodeTable:
         self.order += entries
         if ids is not None:
             for entry, id_ in zip(entries, ids, strict=True):
-                self._name(entry, id_)
+                if id_ is not None:
+                    self._name(entry, id_)
         found = np.array(entries, np.int64)
         self.first[found] = first
         return found

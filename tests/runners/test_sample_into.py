@@ -213,55 +213,95 @@ def test_what_cannot_be_is_said() -> None:
         one.sample_into(EpisodeReplayBuffer(100), num_timesteps=8)
 
 
+def all_of(episode: Any) -> tuple[Any, ...]:
+    """Everything of a chunk but its id, lookback included."""
+    back = slice(-episode.lookback, len(episode))
+    tracks = [getter(back, neg_index_as_lookback=True) for getter in (episode.get_actions, episode.get_rewards)]
+    observations = episode.get_observations(slice(-episode.lookback, len(episode) + 1), neg_index_as_lookback=True)
+    infos = [sorted((key, float(value)) for key, value in info.items()) for info in episode.infos]
+    ending = (episode.t_started, episode.lookback, episode.is_terminated, episode.is_truncated)
+    return (*(track.tolist() for track in (observations, *tracks)), infos, *ending)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 5, 8, 13, 21, 34, 55])
+@pytest.mark.parametrize("lookback", [0, 2])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_recorder_that_forgets_goes_on_as_one_that_was_taken_from(mode: AutoresetMode) -> None:
-    envs = SyncVectorEnv([Walk for _ in range(4)], autoreset_mode=mode)
-    taken, forgot = (VectorRecorder(4, autoreset_mode=mode, len_lookback_buffer=2) for _ in range(2))
-    recorders = (taken, forgot)
+def test_a_recorder_goes_on_with_the_episodes_of_a_buffers_as_if_it_had_seen_them(
+    mode: AutoresetMode, lookback: int, num_rows: int
+) -> None:
+    envs, rng = SyncVectorEnv([Walk for _ in range(4)], autoreset_mode=mode), np.random.default_rng(num_rows)
+    saw_all, goes_on = (VectorRecorder(4, autoreset_mode=mode, len_lookback_buffer=lookback) for _ in range(2))
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    straight = buffer.recorder(4, autoreset_mode=mode, len_lookback_buffer=lookback)
+    recorders: list[Any] = [saw_all, straight]
     observations, infos = envs.reset(seed=3)
     for recorder in recorders:
         recorder.reset(observations, infos)
-    rng = np.random.default_rng(0)
-    looked_at: dict[int, str] = {}
-    for number in range(60):
-        actions = rng.integers(0, 4, 4)
+
+    def play(count: int) -> None:
+        for _ in range(count):
+            actions = rng.integers(0, 4, 4)
+            row = envs.step(actions)
+            for recorder in recorders:
+                recorder.step(row[0], actions, *row[1:])
+            done = row[2] | row[3]
+            if mode is AutoresetMode.DISABLED and done.any():
+                observations, infos = envs.reset(options={"reset_mask": done})
+                for recorder in recorders:
+                    recorder.reset(observations, infos, done)
+
+    play(num_rows)
+    assert straight.ages.tolist() == saw_all.ages.tolist()
+    assert straight.num_steps == saw_all.num_steps
+    ids = [episode.id_ for episode in straight.episodes] if num_rows % 2 else []
+    saw_all.take()
+    straight.pass_on_to(goes_on)
+    assert not straight.is_reset
+    recorders[1] = goes_on
+    assert goes_on.ages.tolist() == saw_all.ages.tolist()
+    assert goes_on.num_steps == 0
+    going_on = goes_on.ages > 0
+    play(1)
+    going_on &= goes_on.ages > 1
+    if ids:
+        assert [e.id_ for e, on in zip(goes_on.episodes, going_on, strict=True) if on] == [
+            id_ for id_, on in zip(ids, going_on, strict=True) if on
+        ]
+    play(9)
+    assert goes_on.num_steps == saw_all.num_steps
+    assert [all_of(e) for e in goes_on.take()] == [all_of(e) for e in saw_all.take()]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ongoing_and_ended_episodes_of_a_buffers_recorder_are_those_of_a_pack_recorder(mode: AutoresetMode) -> None:
+    envs, rng = SyncVectorEnv([Walk for _ in range(3)], autoreset_mode=mode), np.random.default_rng(0)
+    buffer = EpisodeReplayBuffer(500, seed=0)
+    packs, straight = VectorRecorder(3, autoreset_mode=mode), buffer.recorder(3, autoreset_mode=mode, keys=())
+    observations, infos = envs.reset(seed=1)
+    seen: dict[tuple[int, int], str] = {}
+    for recorder in (packs, straight):
+        recorder.reset(observations, infos)
+        recorder.episodes.recent("observations", 3)  # what is asked for once is kept
+    for _ in range(60):
+        actions, state = rng.integers(0, 4, 3), {"state": rng.random((3, 2))}
         row = envs.step(actions)
         done = row[2] | row[3]
-        for recorder in recorders:
-            recorder.step(row[0], actions, *row[1:])
+        for recorder in (packs, straight):
+            recorder.step(row[0], actions, *row[1:], state)
+        assert [all_of(e) for e in straight.ended()] == [all_of(e) for e in packs.ended()]
+        for found, expected in zip(straight.newest, packs.newest, strict=True):
+            assert found.tolist() == expected.tolist()
         if mode is AutoresetMode.DISABLED and done.any():
             observations, infos = envs.reset(options={"reset_mask": done})
-            for recorder in recorders:
+            for recorder in (packs, straight):
                 recorder.reset(observations, infos, done)
-        if number % 7 == 3:
-            looked_at = {env: forgot.episodes[env].id_ for env in range(4) if forgot.ages[env]}
-        if number % 5 == 4:
-            taken.take()
-            forgot.forget()
-            ages = taken.ages.tolist()
-            assert forgot.ages.tolist() == ages
-            assert forgot.num_steps == 0
-        if number % 5 == 3:
-            first, second = [list(recorder.episodes) for recorder in recorders]
-            for a, b in zip(first, second, strict=True):
-                assert a.get_observations().tolist() == b.get_observations().tolist()
-                assert a.t_started == b.t_started
-    assert looked_at
-
-
-def test_an_episode_that_was_looked_at_keeps_its_id_when_its_steps_are_forgotten() -> None:
-    envs = SyncVectorEnv([lambda: gym.wrappers.TimeLimit(Walk(), 100)], autoreset_mode=AutoresetMode.SAME_STEP)
-    recorder = VectorRecorder(1, autoreset_mode=AutoresetMode.SAME_STEP)
-    recorder.reset(*envs.reset(seed=0))
-    seen, num_ended = set(), 0
-    for number in range(40):
-        actions = np.zeros(1, np.int64)
-        observations, *rest = envs.step(actions)
-        recorder.step(observations, actions, *rest)
-        num_ended += int(rest[1][0] or rest[2][0])
-        if number % 3:
-            seen.add((num_ended, recorder.episodes[0].id_))
-        if number % 2:
-            recorder.forget()
-            seen.add((num_ended, recorder.episodes[0].id_))
-    assert len(seen) == len({episode for episode, _ in seen}) == len({id_ for _, id_ in seen}) > 3
+        assert [all_of(e) for e in straight.episodes] == [all_of(e) for e in packs.episodes]
+        for track, k in (("observations", 1), ("observations", 3), ("actions", 2), ("state", 1)):
+            found, valid = straight.episodes.recent(track, k)
+            expected, expected_valid = packs.episodes.recent(track, k)
+            if valid.any():
+                assert (found.tolist(), valid.tolist()) == (expected.tolist(), expected_valid.tolist())
+        starts = np.flatnonzero(straight.ages == 0)
+        seen |= {(env, len(seen)): straight.episodes[env].id_ for env in starts.tolist()}
+        assert all(straight.episodes[env].id_ == straight.episodes[env].id_ for env in range(3))
+    assert {e.id_ for e in buffer.iter_episodes()} >= set(list(seen.values())[:-3])
