@@ -75,6 +75,10 @@ class Agents:
             raise UnknownKey(f"episode {self.episode_id}: no agent {agent_id!r}; there are {list(self.timelines)}")
         return line
 
+    def knows(self, agent_id: Any) -> bool:
+        """True when the agent was observed, or infos of it came."""
+        return agent_id in self.timelines or any(agent_id in infos for infos in self.loose_infos.values())
+
     def has_ended(self, agent_id: Any) -> bool:
         """True when the agent terminated or was truncated."""
         line = self.timelines.get(agent_id)
@@ -116,8 +120,8 @@ class Agents:
                 waiting.append(agent_id)
         return waiting
 
-    def endings(self, observations: ByAgent, terminateds: Flags, truncateds: Flags, env_t: int) -> Endings:
-        """The agents that end in an env step: those flagged, and all others too when `"__all__"` is."""
+    def endings(self, observations: ByAgent, terminateds: Flags, truncateds: Flags) -> Endings:
+        """The agents that end in an env step: those flagged, and all others when `"__all__"` is, whatever they say."""
         over = Ending.of(terminateds.get(ALL), truncateds.get(ALL))
         endings: Endings = {}
         for agent_id in {**terminateds, **truncateds}:
@@ -127,7 +131,6 @@ class Agents:
         if over.is_done:
             for agent_id in {**self.timelines, **observations}:
                 if agent_id not in endings and not self.has_ended(agent_id):
-                    self._check_agrees(agent_id, terminateds if over.is_terminated else truncateds, env_t)
                     endings[agent_id] = over
         return endings
 
@@ -151,13 +154,6 @@ class Agents:
                 )
             repeated[agent_id] = line.episode.observations.get(-1)
         return {**observations, **repeated} if repeated else observations
-
-    def _check_agrees(self, agent_id: Any, flags: Flags, env_t: int) -> None:
-        if not flags.get(agent_id, True):
-            raise InvalidArgument(
-                f'{self._place(agent_id, env_t)}: the flags disagree: "__all__" is done and this agent is not; leave '
-                "the agent out, or say how it ended"
-            )
 
     def _place(self, agent_id: Any, env_t: int) -> str:
         return place_of(self.episode_id, agent_id, env_t)

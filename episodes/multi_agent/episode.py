@@ -164,7 +164,11 @@ class MultiAgentEpisode(MultiAgentGetters):
             step = (observations[i + 1], actions[i], rewards[i], told[i + 1])
             self.add_env_step(*step, terminateds=flags[0], truncateds=flags[1], extra_model_outputs=outputs)
         if not num and any(ending):
-            self._end(self.agents.endings(NOTHING, *ending, self.env_t), *ending)
+            self._end(self.agents.endings(NOTHING, *ending), *ending)
+        for agent_id in {**ending[0], **ending[1]}:  # nothing was told of it since its last observation
+            if agent_id != ALL and agent_id in self.agents.timelines and self.agents.has_ended(agent_id):
+                line = self.agents.timelines[agent_id]
+                line.ended_at = int(line.seen[-1])
 
     def _move_start(self, lookback: int, agent_t_started: ByAgent) -> None:
         """Let step 0 be `lookback` env steps after the first one; what lies before is lookback."""
@@ -299,7 +303,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         ends = (terminateds and True in terminateds.values()) or (truncateds and True in truncateds.values())
         if ends:
             terminateds, truncateds = terminateds or NOTHING, truncateds or NOTHING
-            endings = agents.endings(observations, terminateds, truncateds, now)
+            endings = agents.endings(observations, terminateds, truncateds)
             may_repeat = self.missing_final_observation == "repeat"
             observations = agents.repeated(observations, actions, endings, now, may_repeat=may_repeat)
         waiting = agents.check_step(observations, actions, rewards, extra, now)

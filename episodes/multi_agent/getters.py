@@ -29,7 +29,8 @@ class MultiAgentGetters:
     Args:
         indices: an int gives one item for each agent; a slice, list, tuple, range or integer array gives batches.
             Signs mean what they mean in `SingleAgentEpisode`.
-        agent_ids: an agent or a collection of agents to read; all when None. Unknown ones are left out.
+        agent_ids: an agent or a collection of agents to read; all when None. Unknown ones are left out. A tuple that is
+            an agent's id is that agent.
         env_steps: indices are env steps of this chunk, and an item counts where it arrived (observations, infos) or
             where its action was taken (actions, rewards, extra outputs), a pending step's too. False: indices are each
             agent's own steps; None then means its complete steps, and -1 may be its pending one.
@@ -85,6 +86,11 @@ class MultiAgentGetters:
     def agent_episodes(self) -> dict[Any, SingleAgentEpisode]:
         """Each agent's own episode, on its own clock; without a step that waits for its next observation."""
         return {agent_id: line.episode for agent_id, line in self.agents.timelines.items()}
+
+    @property
+    def agent_t_started(self) -> dict[Any, int]:
+        """Each agent's own step at which this chunk begins."""
+        return {agent_id: line.episode.t_started for agent_id, line in self.agents.timelines.items()}
 
     def has_agent(self, agent_id: Any) -> bool:
         """True when the agent was observed in this chunk or its lookback."""
@@ -149,9 +155,13 @@ class MultiAgentGetters:
                 returns[agent_id] = returns.get(agent_id, 0.0) + float(reward)
         return returns
 
-    def get_return(self, include_pending: bool = False) -> float:
-        """The sum of all agents' rewards from step 0 of this chunk on; `include_pending` as in `get_returns`."""
-        return float(sum(self.get_returns(include_pending).values()))
+    def get_return(self, include_pending: bool = False, *, include_hanging_rewards: bool = False) -> float:
+        """The sum of all agents' rewards from step 0 of this chunk on; `include_pending` as in `get_returns`.
+
+        Args:
+            include_hanging_rewards: RLlib's name of `include_pending`.
+        """
+        return float(sum(self.get_returns(include_pending or include_hanging_rewards).values()))
 
     # --- items -------------------------------------------------------------------------------------------------
 
@@ -202,7 +212,7 @@ class MultiAgentGetters:
         for t, infos in self.agents.loose_infos.items():
             for agent_id, info in infos.items():
                 loose.setdefault(agent_id, {})[t] = info
-        wanted = loose.keys() if agent_ids is None else loose.keys() & set(_as_collection(agent_ids))
+        wanted = loose.keys() if agent_ids is None else loose.keys() & set(self._chosen(agent_ids))
         for agent_id in wanted:
             column = columns.get(agent_id)
             told = {} if column is None else dict(zip(column.times, column.track, strict=True))  # type: ignore[arg-type]
@@ -280,7 +290,14 @@ class MultiAgentGetters:
         lines = self.agents.timelines
         if agent_ids is None:
             return ((agent_id, column_of(line)) for agent_id, line in lines.items())
-        return ((a, column_of(lines[a])) for a in _as_collection(agent_ids) if a in lines)
+        return ((a, column_of(lines[a])) for a in self._chosen(agent_ids) if a in lines)
+
+    def _chosen(self, agent_ids: Any) -> Collection[Any]:
+        """The agents that one id or a collection of ids names; a tuple that is an agent's id is that agent."""
+        if isinstance(agent_ids, (tuple, frozenset)):
+            return (agent_ids,) if self.agents.knows(agent_ids) else agent_ids
+        is_collection = isinstance(agent_ids, (list, set, dict)) or type(agent_ids).__name__.startswith("dict_")
+        return agent_ids if is_collection else (agent_ids,)
 
     def _read(self, request: Request, columns: Any, num_last: int, return_list: bool) -> Any:
         read = reading.per_env_step if return_list else reading.per_agent
@@ -345,13 +362,6 @@ class MultiAgentGetters:
         for agent_id, track in tracks.items():
             own = self.agents.timelines[agent_id].episode
             own.tracks = own.tracks.replaced(track)
-
-
-def _as_collection(agent_ids: Any) -> Collection[Any]:
-    """The agents named by one id or by a collection of ids."""
-    if isinstance(agent_ids, (list, set, frozenset, tuple, dict)) or type(agent_ids).__name__.startswith("dict_"):
-        return agent_ids
-    return (agent_ids,)
 
 
 def _by_agent(answers: dict[str, Any], return_list: bool) -> Any:

@@ -131,6 +131,33 @@ def test_an_episode_goes_on_when_all_says_so_though_every_agent_is_done():
     assert episode.get_agents_to_act() == {"c"}
 
 
+@pytest.mark.parametrize("name", ["terminateds", "truncateds"])
+def test_all_ends_every_agent_whatever_its_own_flag_says(name):
+    episode = parallel(**{name: {"a": False, "__all__": True}})
+    flags = episode.get_terminateds() if name == "terminateds" else episode.get_truncateds()
+    assert flags == {"a": True, "b": True, "__all__": True}
+    mixed = parallel(terminateds={"a": False, "__all__": True}, truncateds={"a": True})
+    assert (mixed.get_terminateds()["a"], mixed.get_truncateds()["a"]) == (False, True)
+
+
+def test_an_agent_that_is_given_as_done_ended_at_its_last_observation():
+    data = {
+        "observations": [{"a": 0, "b": 0}, {"a": 1, "b": 1}, {"b": 2}, {"b": 3}],
+        "actions": [{"a": 1, "b": 1}, {"b": 1}, {"b": 1}],
+        "rewards": [{"a": 1.0, "b": 1.0}, {"b": 1.0}, {"b": 1.0}],
+        "len_lookback_buffer": 0,
+    }
+    episode = MultiAgentEpisode(**data, terminateds={"a": True})
+    assert episode[:2].get_terminateds() == {"a": True, "b": False, "__all__": False}
+    assert episode[:2].agent_episodes["a"].is_terminated
+    assert MultiAgentEpisode(**data, truncateds={"a": True})[:1].get_truncateds()["a"]
+    waiting = {**data, "actions": [{"a": 1, "b": 1}, {"a": 1, "b": 1}, {"b": 1}]}
+    waiting["rewards"] = [{"a": 1.0, "b": 1.0}, {"a": 1.0, "b": 1.0}, {"b": 1.0}]
+    in_a_step = MultiAgentEpisode(**waiting, terminateds={"a": True})
+    assert not in_a_step[:2].get_terminateds()["a"]
+    assert in_a_step.get_terminateds()["a"]
+
+
 def test_an_agent_that_terminates_without_a_last_observation_repeats_the_one_before():
     episode = turn_based(1)
     episode.add_env_step({}, {"b": 11}, {"a": -1.0, "b": 1.0}, terminateds={"a": True, "b": True})
@@ -176,6 +203,22 @@ def test_rewards_before_the_first_observation_are_kept_apart_and_counted():
     assert episode.get_returns(include_pending=True)["c"] == 7.5
     successor = episode.cut()
     assert successor.get_return(include_pending=True) == 0
+
+
+def test_a_return_counts_hanging_rewards_by_either_name():
+    episode = turn_based(3)
+    assert episode.get_return() == episode.get_return(include_hanging_rewards=False) == 1.75
+    assert episode.get_return(include_pending=True) == episode.get_return(include_hanging_rewards=True) == 3.75
+    assert episode[1:].agent_t_started == {"a": 0, "b": 0}
+
+
+def test_a_tuple_that_is_an_agents_id_is_that_agent():
+    episode = MultiAgentEpisode()
+    episode.add_env_reset(observations={("t", 1): 5, "t": 6, 1: 7}, infos={("x", 1): {"k": 1}, "x": {"k": 2}})
+    assert episode.get_observations(0, ("t", 1)) == {("t", 1): 5}
+    assert episode.get_observations(0, ("t", 2)) == {"t": 6}
+    assert episode.get_observations(0, [("t", 1), 1]) == {("t", 1): 5, 1: 7}
+    assert episode.get_infos(0, ("x", 1)) == {("x", 1): {"k": 1}}
 
 
 # --- rule 5: cutting -----------------------------------------------------------------------------------------
@@ -616,11 +659,6 @@ REFUSED = {
         {"observations": {"a": np.zeros(3)}, "rewards": {"a": 1.0}},
         ShapeMismatch,
         "agent 'a' at env step 2",
-    ),
-    "agents that disagree with __all__": (
-        {"terminateds": {"b": False, "__all__": True}},
-        InvalidArgument,
-        "agent 'b' at env step 2: the flags disagree",
     ),
     "a truncated agent without a last observation": (
         {"truncateds": {"a": True}},
