@@ -15,7 +15,7 @@ from benchmarks.peers import CPPRB, RLLIB, SB3, TIANSHOU, TORCHRL, replays
 from benchmarks.recording import ROWS, rollout, vector_steps
 from benchmarks.transitions import BATCH, LENGTH, PRIORITY_ALPHA, PRIORITY_BETA, STORED, transitions
 
-FRAME = (84, 84)
+FRAME = (84, 84, 1)
 FRAMES = 20_000
 STACK = 4
 SHAPES = ((8, 32), (16, 64))
@@ -175,29 +175,29 @@ def bare_adding(size: Size) -> Timed:
 
 
 def frame_rows(count: int) -> np.ndarray:
-    """Frames [count, 84, 84]."""
+    """Frames [count, 84, 84, 1]."""
     return np.random.default_rng(0).integers(0, 256, (count, *FRAME), np.uint8)
 
 
 def drawn_stacks(size: Size) -> Timed:
     """32 transitions whose observations are stacks of 4 frames, at both ends."""
+    from connectors.views import FrameStacking, Views
     from episodes import EpisodePack, SingleAgentEpisode
     from episodes.replay import EpisodeReplayBuffer
 
     steps = size(FRAMES)
+    space = gym.spaces.Box(0, 255, FRAME, np.uint8)
+    views = Views([FrameStacking(num_frames=STACK)], space, gym.spaces.Discrete(2))
     episode = SingleAgentEpisode.from_arrays(
-        frame_rows(steps + 1),
-        np.zeros(steps, np.int64),
-        np.zeros(steps, np.float32),
-        observation_space=gym.spaces.Box(0, 255, FRAME, np.uint8),
+        frame_rows(steps + 1), np.zeros(steps, np.int64), np.zeros(steps, np.float32), observation_space=space
     )
     buffer = EpisodeReplayBuffer(steps, seed=0)
     buffer.add(EpisodePack.from_episodes([episode]))
-    return Timed(lambda: buffer.sample(32, stack=STACK))
+    return Timed(lambda: buffer.sample(32, views=views))
 
 
 def gathered_stacks(size: Size) -> Timed:
-    """The same stacks [32, 4, 84, 84] by one gather of rows for each end."""
+    """The same stacks [32, 84, 84, 4] by one gather of rows for each end; the last axis is a view."""
     steps = size(FRAMES)
     rows = frame_rows(steps + 1)
     rng = np.random.default_rng(0)
@@ -205,7 +205,8 @@ def gathered_stacks(size: Size) -> Timed:
 
     def run() -> tuple[np.ndarray, np.ndarray]:
         index = np.maximum(rng.integers(0, steps, 32)[:, None] - before, 0)
-        return rows[index], rows[np.minimum(index + 1, steps)]
+        ends = rows[index], rows[np.minimum(index + 1, steps)]
+        return np.moveaxis(ends[0][..., 0], 1, -1), np.moveaxis(ends[1][..., 0], 1, -1)
 
     return Timed(run)
 

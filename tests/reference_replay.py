@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+
+from episodes.history import History, HistorySpaces
 
 
 @dataclass(eq=False)
@@ -76,9 +79,21 @@ class ReferenceReplay:
         return found
 
     def stack(self, step: Transition, k: int, *, after: bool) -> list[float]:
-        """The k newest observations before the step, or after it; the oldest one that is there is repeated."""
+        """The k newest observations before the step, or after it; zeros where none is there."""
         seen = [s.obs for s in [*self.backward(step, k), step]] + ([step.new_obs] if after else [])
-        return ([seen[0]] * k + seen)[-k:]
+        return ([0.0] * k + seen)[-k:]
+
+
+class LastObservations:
+    """Views that show the last k observations [k, ...] at each."""
+
+    given = HistorySpaces()
+
+    def __init__(self, k: int) -> None:
+        self.k, self.lookback = k, k - 1
+
+    def __call__(self, history: History) -> dict[str, Any]:
+        return {"obs": history.observations(self.k)}
 
 
 def chi_square_deviation(counts: np.ndarray, probabilities: np.ndarray | None = None) -> float:

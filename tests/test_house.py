@@ -27,6 +27,7 @@ NOUNS = {  # files that hold one class which says one thing, whole
     "episodes/single_agent/episode.py",
     "episodes/multi_agent/episode.py",
     "episodes/pack/pack.py",
+    "episodes/replay/buffer.py",
 }
 
 LONELY_BASES = {  # bases with a single subclass that no package exports, and why they are there

@@ -11,13 +11,17 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from connectors.sequences import Sequences
 from connectors.views.view import View, Views
+from episodes.batch import Batch
 from episodes.pack import EpisodePack, PackHistory
 from episodes.recorder import RecorderHistory, VectorRecorder
+from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import EpisodesHistory, SingleAgentEpisode
 from episodes.testing.contract import brief, violation
 from episodes.tracks import nested
 
 __all__ = ["check_view"]
+
+_OBS, _NEXT_OBS = "obs", "new_obs"
 
 Columns = dict[str, Any]
 
@@ -112,8 +116,23 @@ class _Comparison:
         firsts = pack.observation_offsets[sequences.episodes] + pack.lookbacks[sequences.episodes] + sequences.starts
         padded = firsts[:, None] + np.minimum(np.arange(4), sequences.lengths[:, None] - 1)
         self._equal("padded sequences", _rows(self._of(pack, padded.ravel()), sequences.mask.ravel()), learned)
+        self._in_replay(pack)
         for i in range(len(pack)):
             self._equal("growing by hand", self._by_hand(pack, i), self._of(pack, _real_rows(pack, i)))
+
+    def _in_replay(self, pack: EpisodePack) -> None:
+        """Draws of whole episodes; of a chunk that goes on, replay does not keep what came before it."""
+        whole = np.flatnonzero((pack.t_started == 0) & (pack.lengths > 0))
+        if not len(whole):
+            return
+        episodes = pack.select(whole)
+        buffer = EpisodeReplayBuffer(episodes.num_steps, seed=0)
+        buffer.add(episodes)
+        drawn = buffer.at(np.arange(episodes.num_steps), views=self._views, keys=[_OBS, _NEXT_OBS])
+        for what, prefix, shift in (("replay", "", 0), ("replay, next observations", "new_", 1)):
+            found = {name: drawn[f"{prefix}{name}"] for name in self._views.columns}
+            found = nested.map_leaves(np.asarray, {name: _plain(column) for name, column in found.items()})
+            self._equal(what, found, self._of(episodes, episodes.observation_rows(shift)))
 
     def _of(self, pack: EpisodePack, rows: Any) -> Columns:
         return self._views(PackHistory(pack, rows, self._views.given, self._views.lookback))
@@ -156,6 +175,11 @@ class _Comparison:
                 advice = f"{len(rows)} of {len(column)} rows differ: a view is a function of each row's history alone"
                 expected_row, found_row = str(other[row].tolist()), str(column[row].tolist())
                 raise violation(repr(self._views), expected_row, found_row, advice, column=name, row=row, **place)
+
+
+def _plain(column: Any) -> Any:
+    """A column of a `Batch` as nested arrays."""
+    return column.to_dict() if isinstance(column, Batch) else column
 
 
 def _joined(parts: Iterator[Columns]) -> Columns:

@@ -12,6 +12,7 @@ import numpy as np
 from episodes.columns import Columns
 from episodes.errors import UnknownKey, WrongType
 from episodes.replay import walks as draws
+from episodes.replay.history import BoundViews, ReplayHistory
 from episodes.replay.ring.step_ring import REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.tracks import nested
 
@@ -27,6 +28,7 @@ _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS,
 _FACTS = (Columns.AGENT_ID, Columns.MODULE_ID)
 _KNOWN_KEYS = (*TRANSITION_KEYS, Columns.INFOS, Columns.T, Columns.EPS_ID, *_FACTS)
 _ENDINGS = (TERMINATEDS, TRUNCATEDS)
+_OBSERVED = (Columns.OBS, Columns.NEXT_OBS)
 
 
 def checked_keys(ring: LinkedRing, keys: Sequence[str] | None, include_infos: bool) -> Sequence[str]:
@@ -70,33 +72,62 @@ def columns_of(
     keys: Sequence[str],
     slots: np.ndarray,
     last: np.ndarray,
-    stack: int,
     known: Mapping[str, np.ndarray] = MappingProxyType({}),
+    views: BoundViews | None = None,
 ) -> dict[str, Any]:
     """The columns of these names, for draws from the step at a position of `slots` [...] to that at one of `last`.
 
-    Those that are `known` are taken from there.
+    Those that are `known` are taken from there. With views, "obs" and "new_obs" are all columns that they make.
     """
-    return {key: known[key] if key in known else _column(ring, key, slots, last, stack) for key in keys}
+    seen = {} if views is None else _seen(ring, keys, slots, last, views)
+    own = keys if views is None else [key for key in keys if key not in _OBSERVED]
+    columns = {key: known[key] if key in known else _column(ring, key, slots, last) for key in own}
+    return {**columns, **seen}
 
 
-def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray, stack: int) -> Any:
+def _seen(
+    ring: LinkedRing, keys: Sequence[str], slots: np.ndarray, last: np.ndarray, views: BoundViews
+) -> dict[str, Any]:
+    """What the module sees before the steps at `slots` [...] and, as "new_<column>", after those at `last` [...]."""
+    steps, ends = slots.ravel(), last.ravel()
+    before = steps if Columns.OBS in keys else steps[:0]
+    after = ends if Columns.NEXT_OBS in keys else ends[:0]
+    if not len(before) + len(after):
+        return {}
+    columns = views(ReplayHistory.around(ring, before, after, views.given, views.lookback))
+    padding = np.flatnonzero(steps == ring.capacity)
+
+    def shaped(leaf: np.ndarray, start: int, stop: int) -> np.ndarray:
+        own = leaf[start:stop]
+        if len(padding):
+            own = own.copy()
+            own[padding] = np.zeros((), own.dtype)
+        return own.reshape(*slots.shape, *own.shape[1:])
+
+    parts = {"": (0, len(before)), "new_": (len(before), len(before) + len(after))}
+    return {
+        f"{prefix}{name}": nested.map_leaves(lambda leaf, part=part: shaped(leaf, *part), column)
+        for prefix, part in parts.items()
+        if part[0] < part[1]
+        for name, column in columns.items()
+    }
+
+
+def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> Any:
     track = ring.tracks.get(key)
     if track is not None:
         return track.take(last if key in _ENDINGS else slots)
     if key == Columns.OBS:
-        return _observations(ring, slots, stack, after=False)
+        return _observations(ring, slots, after=False)
     if key == Columns.NEXT_OBS:
-        return _observations(ring, last, stack, after=True)
+        return _observations(ring, last, after=True)
     if key == Columns.T:
         return ring.links.t[slots]
     return _infos(ring, last) if key == Columns.INFOS else _facts(ring, key, slots)
 
 
-def _observations(ring: LinkedRing, slots: np.ndarray, stack: int, *, after: bool) -> Any:
-    """The observations (stacks of them if `stack` > 1) before the steps at the positions, or after them."""
-    if stack > 1:
-        return ring.observations.take(draws.stack_rows(ring.links, slots, stack, after=after))
+def _observations(ring: LinkedRing, slots: np.ndarray, *, after: bool) -> Any:
+    """The observations before the steps at the positions, or after them."""
     if ring.beside is not None:
         return ring.beside[after].take(slots)
     return ring.observations.take((ring.links.next_row if after else ring.links.row)[slots])

@@ -19,6 +19,7 @@ from episodes.pack import EpisodePack
 from episodes.replay import walks as draws
 from episodes.replay.adding import add_pack
 from episodes.replay.batch_columns import checked_keys, columns_of, followed, states_before
+from episodes.replay.history import BoundViews
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.read_packs import entries_in_order, packs_of
 from episodes.replay.recorder import ReplayRecorder
@@ -137,7 +138,7 @@ class EpisodeReplayBuffer:
         *,
         n_step: int = 1,
         gamma: float = 0.99,
-        stack: int = 1,
+        views: BoundViews | None = None,
         include_infos: bool = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
@@ -147,18 +148,19 @@ class EpisodeReplayBuffer:
             n_step: rewards are discounted sums of up to n steps of the episode, `new_obs` and the endings are those
                 after the last of them, and the column `n_step` [n] says how many they are. Near an ending they are
                 fewer; bootstrap with gamma ** n_step unless `terminateds`.
-            stack: observations become [n, stack, ...], the newest last; the episode's first one is repeated.
+            views: what the module sees of the observations, such as `runner.env_to_module.views`: instead of `obs` and
+                `new_obs` there are all columns that they make, and a `new_<column>` of each.
             keys: which columns, of `obs`, `new_obs`, `actions`, `rewards`, `terminateds`, `truncateds` (the default),
                 the extra model outputs, `infos`, `t`, `eps_id`, `agent_id` and `module_id`.
 
         `indices` are step numbers: they stay those of these steps. `weights` are 1. Errors: `EpisodeStateError` when
         nothing is stored, `UnknownKey` for a column that there is not.
         """
-        if n < 1 or n_step < 1 or stack < 1:
-            _check_positive(n=n, n_step=n_step, stack=stack)
+        if n < 1 or n_step < 1:
+            _check_positive(n=n, n_step=n_step)
         check_fraction("gamma", gamma)
         slots, weights = self._draw(n)
-        return self._transitions(slots, weights, n_step, gamma, stack, checked_keys(self.ring, keys, include_infos))
+        return self._transitions(slots, weights, n_step, gamma, views, checked_keys(self.ring, keys, include_infos))
 
     def at(
         self,
@@ -166,7 +168,7 @@ class EpisodeReplayBuffer:
         *,
         n_step: int = 1,
         gamma: float = 0.99,
-        stack: int = 1,
+        views: BoundViews | None = None,
         include_infos: bool = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
@@ -174,7 +176,7 @@ class EpisodeReplayBuffer:
 
         Errors: `StepOutOfRange` for a step that is not there.
         """
-        _check_positive(n_step=n_step, stack=stack)
+        _check_positive(n_step=n_step)
         check_fraction("gamma", gamma)
         numbers = np.asarray(indices, np.int64)
         if numbers.ndim != 1:
@@ -185,7 +187,7 @@ class EpisodeReplayBuffer:
             raise StepOutOfRange(f"step {int(numbers[gone][0])}: the steps that are there have numbers {there}")
         slots = np.where(numbers == NONE, self.capacity, numbers % self.capacity)
         weights = np.ones(len(slots), np.float32)
-        batch = self._transitions(slots, weights, n_step, gamma, stack, checked_keys(self.ring, keys, include_infos))
+        batch = self._transitions(slots, weights, n_step, gamma, views, checked_keys(self.ring, keys, include_infos))
         batch[INDICES] = numbers.copy()
         return batch
 
@@ -200,15 +202,21 @@ class EpisodeReplayBuffer:
         return EpisodeStateError("nothing is stored to draw from; add(episodes) first")
 
     def _transitions(
-        self, slots: np.ndarray, weights: np.ndarray, n_step: int, gamma: float, stack: int, keys: Sequence[str]
+        self,
+        slots: np.ndarray,
+        weights: np.ndarray,
+        n_step: int,
+        gamma: float,
+        views: BoundViews | None,
+        keys: Sequence[str],
     ) -> Batch:
         ring = self.ring
         if n_step == 1:
-            columns = columns_of(ring, keys, slots, slots, stack)
+            columns = columns_of(ring, keys, slots, slots, views=views)
             columns[Columns.N_STEP] = _ones(len(slots), np.int32).copy()
         else:
             last, sums = followed(ring, slots, n_step, gamma)
-            columns = columns_of(ring, keys, slots, last, stack, sums)
+            columns = columns_of(ring, keys, slots, last, sums, views)
             columns[Columns.N_STEP] = sums[Columns.N_STEP]
         columns[Columns.WEIGHTS] = weights
         columns[INDICES] = ring.slot_numbers(slots)
@@ -222,7 +230,7 @@ class EpisodeReplayBuffer:
         burn_in: int = 0,
         lookback: int = 0,
         boundary: str = "pad",
-        stack: int = 1,
+        views: BoundViews | None = None,
         keys: Sequence[str] | None = None,
         include_infos: bool = False,
     ) -> Batch:
@@ -237,12 +245,13 @@ class EpisodeReplayBuffer:
             lookback: so many columns more on the left, for context; zeros where the episode begins later.
             boundary: what happens where an episode ends too soon: `"pad"` leaves the sequence shorter, `"stop"` moves
                 it back so that it stops with the episode, and is shorter only where the episode is.
+            views: as `sample` takes them.
 
         `loss_mask` [B, W] is True on the steps to learn from, `seq_lens` [B] counts burn-in and those, `indices`
         [B, W] are step numbers (-1 on padding), `weights` is [B]. If there is a `state_out`, `state_in` [B, ...] is
         that of the step before column `lookback`, zeros at the episode's beginning.
         """
-        _check_positive(batch_size=batch_size, length=length, stack=stack)
+        _check_positive(batch_size=batch_size, length=length)
         if burn_in < 0 or lookback < 0:
             raise InvalidArgument(f"burn_in={burn_in}, lookback={lookback}: give at least 0")
         if boundary not in ("pad", "stop"):
@@ -253,7 +262,7 @@ class EpisodeReplayBuffer:
         if boundary == "stop":
             slots, extents = self._moved_back(slots, extents, length)
         found = draws.windows(self.ring.links, slots, extents, length, burn_in, lookback)
-        columns = self._sequences(found, lookback, stack, keys)
+        columns = self._sequences(found, lookback, views, keys)
         columns[Columns.WEIGHTS] = weights
         columns[INDICES] = self._sequence_indices(self.ring.slot_numbers(drawn), columns[INDICES])
         return Batch._of(columns)
@@ -274,9 +283,11 @@ class EpisodeReplayBuffer:
             slots = np.stack(path)[back, np.arange(len(slots))]
         return slots, Extents(extents.before - back, extents.onward + back)
 
-    def _sequences(self, found: Windows, lookback: int, stack: int, keys: Sequence[str]) -> dict[str, Any]:
+    def _sequences(
+        self, found: Windows, lookback: int, views: BoundViews | None, keys: Sequence[str]
+    ) -> dict[str, Any]:
         ring, slots = self.ring, found.slots
-        columns = columns_of(ring, keys, slots, slots, stack)
+        columns = columns_of(ring, keys, slots, slots, views=views)
         indices = ring.slot_numbers(slots)
         indices[~found.there] = NONE
         columns[Columns.LOSS_MASK] = found.learned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from episodes.pack import EpisodePack
 from episodes.replay.adding import add_pack, check_pack
 from episodes.replay.buffer import EpisodeReplayBuffer
 from episodes.replay.env_steps import EnvSteps
+from episodes.replay.history import BoundViews
 from episodes.replay.ring.episode_table import NONE
 from episodes.single_agent import SingleAgentEpisode
 
@@ -122,19 +123,30 @@ class MultiAgentEpisodeReplayBuffer:
 
     # --- draws -------------------------------------------------------------------------------------------------
 
-    def sample(self, n: int, *, module_ids: Sequence[Hashable] | None = None, **options: Any) -> dict[Hashable, Batch]:
+    def sample(
+        self,
+        n: int,
+        *,
+        module_ids: Sequence[Hashable] | None = None,
+        views: Mapping[Hashable, BoundViews] | None = None,
+        **options: Any,
+    ) -> dict[Hashable, Batch]:
         """`n` transitions of each module, drawn independently: each of its agents' steps is equally likely.
 
         Args:
             module_ids: of these modules; of all that have steps when None.
-            options: as `EpisodeReplayBuffer.sample` takes them: `n_step`, `gamma`, `stack`, `keys`, `include_infos`.
+            views: what each module sees of its observations, by module; without any, what is stored.
+            options: as `EpisodeReplayBuffer.sample` takes them: `n_step`, `gamma`, `keys`, `include_infos`.
         """
+        views = views or {}
         chosen = self._chosen(module_ids)
         if module_ids is None:
             chosen = [module_id for module_id in chosen if len(self.modules[module_id])]
             if not chosen:
                 raise self._empty()
-        return {module_id: self._buffer(module_id).sample(n, **options) for module_id in chosen}
+        return {
+            module_id: self._buffer(module_id).sample(n, views=views.get(module_id), **options) for module_id in chosen
+        }
 
     def sample_synchronized(
         self,
@@ -143,7 +155,7 @@ class MultiAgentEpisodeReplayBuffer:
         module_ids: Sequence[Hashable] | None = None,
         n_step: int = 1,
         gamma: float = 0.99,
-        stack: int = 1,
+        views: Mapping[Hashable, BoundViews] | None = None,
         include_infos: bool = False,
         keys: Sequence[str] | None = None,
     ) -> dict[Hashable, Batch]:
@@ -154,6 +166,7 @@ class MultiAgentEpisodeReplayBuffer:
 
         Args:
             module_ids: only agents of these modules are given; env steps are drawn in the same way.
+            views: what each module sees of its observations, by module; without any, what is stored.
         """
         if n < 1:
             raise InvalidArgument(f"n={n}: give at least 1")
@@ -163,7 +176,7 @@ class MultiAgentEpisodeReplayBuffer:
             if module_id in chosen:
                 numbers = self._env_steps.numbers[agent_id][rows]
                 there = numbers != NONE
-                options = {"n_step": n_step, "gamma": gamma, "stack": stack}
+                options: dict[str, Any] = {"n_step": n_step, "gamma": gamma, "views": (views or {}).get(module_id)}
                 batch = self.modules[module_id].at(numbers, keys=keys, include_infos=include_infos, **options)
                 batch[Columns.LOSS_MASK] = there
                 batches[agent_id] = batch

@@ -72,25 +72,6 @@ def _weights(k: int, num_steps: int, gamma: float, dtype: str) -> np.ndarray:
     return weights
 
 
-def stack_rows(links: StepLinks, slots: np.ndarray, k: int, *, after: bool) -> np.ndarray:
-    """Rows [..., k] of the k newest observations before each step (or after it); the oldest one there is repeated.
-
-    Args:
-        slots: positions of steps [...].
-        after: stacks that end with the observation that the step led to.
-    """
-    rows = np.empty((*slots.shape, k), np.int32)
-    column = k - 1
-    if after:
-        rows[..., column] = links.next_row[slots]
-        column -= 1
-    for c in range(column, -1, -1):
-        rows[..., c] = links.row[slots]
-        if c:
-            slots = links.previous[slots]
-    return rows
-
-
 @dataclass(frozen=True, slots=True)
 class Extents:
     """How many steps of its episode lie before each of the drawn ones, and from it on; [B] each."""

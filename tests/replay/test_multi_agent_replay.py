@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, StepOutOfRange, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.replay import MultiAgentEpisodeReplayBuffer
-from tests.reference_replay import chi_square_deviation
+from tests.reference_replay import LastObservations, chi_square_deviation
 
 AGENTS = ("a0", "a1", "b0")
 
@@ -178,7 +178,9 @@ def test_n_steps_stacks_and_padding_of_agents_that_rest() -> None:
         episode.add_env_step({other: t + 2.0}, {mover: t}, {other: 1.0} if t else {})
     buffer = MultiAgentEpisodeReplayBuffer(100, seed=0)
     buffer.add(episode)
-    batches = buffer.sample_synchronized(200, n_step=2, gamma=1.0, stack=2)
+    batches = buffer.sample_synchronized(
+        200, n_step=2, gamma=1.0, views={"a": LastObservations(2), "b": LastObservations(2)}
+    )
     first, second = batches["a0"], batches["b0"]
     assert np.array_equal(first.loss_mask, ~second.loss_mask)
     assert (first.actions[first.loss_mask] % 2 == 0).all()

@@ -11,7 +11,7 @@ from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, S
 from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
-from tests.reference_replay import chi_square_deviation
+from tests.reference_replay import LastObservations, chi_square_deviation
 
 
 def episode(length: int, id_: str = "a", *, start: float = 0.0, t_started: int = 0, **more: Any) -> SingleAgentEpisode:
@@ -136,12 +136,12 @@ def test_a_cut_chunk_neither_terminates_nor_truncates() -> None:
 # --- frame stacks -----------------------------------------------------------------------------------------------
 
 
-def test_frame_stacks_repeat_the_first_frame_and_never_reach_into_another_episode() -> None:
+def test_windows_hold_zeros_before_the_first_observation_and_never_reach_into_another_episode() -> None:
     buffer = buffer_of(episode(3, terminated=True), episode(3, "b", start=10.0))
-    batch = buffer.sample(100, stack=3)
+    batch = buffer.sample(100, views=LastObservations(3))
     stacks = {tuple(row) for row in batch.obs.tolist()}
-    assert stacks == {(0, 0, 0), (0, 0, 1), (0, 1, 2), (10, 10, 10), (10, 10, 11), (10, 11, 12)}
-    assert {tuple(row) for row in batch.new_obs.tolist()} >= {(0, 0, 1), (1, 2, 3), (10, 10, 11), (11, 12, 13)}
+    assert stacks == {(0, 0, 0), (0, 0, 1), (0, 1, 2), (0, 0, 10), (0, 10, 11), (10, 11, 12)}
+    assert {tuple(row) for row in batch.new_obs.tolist()} >= {(0, 0, 1), (1, 2, 3), (0, 10, 11), (11, 12, 13)}
 
 
 def test_frames_are_stored_once_however_many_stacks_show_them() -> None:
@@ -150,13 +150,13 @@ def test_frames_are_stored_once_however_many_stacks_show_them() -> None:
     for number in range(2 * steps // 100):
         frames = np.zeros((101, *shape), np.uint8)
         buffer.add([SingleAgentEpisode.from_arrays(frames, np.zeros(100, int), np.zeros(100), id_=str(number))])
-    batch = buffer.sample(4, stack=4)
+    batch = buffer.sample(4, views=LastObservations(4))
     assert batch.obs.shape == batch.new_obs.shape == (4, 4, *shape)
     assert buffer.nbytes < 0.15 * steps * 2 * 4 * 84 * 84
 
 
-def test_sequences_can_be_stacked_too() -> None:
-    batch = buffer_of(episode(4, terminated=True)).sample_sequences(20, 3, stack=2)
+def test_sequences_have_windows_too() -> None:
+    batch = buffer_of(episode(4, terminated=True)).sample_sequences(20, 3, views=LastObservations(2))
     assert batch.obs.shape == (20, 3, 2)
     second = batch.seq_lens > 1
     assert np.array_equal(batch.obs[second, 1, 0], batch.obs[second, 0, 1])
@@ -279,7 +279,7 @@ def test_an_episode_that_loses_its_beginning_goes_on_as_a_later_chunk() -> None:
     buffer.add([episode(6, start=6.0, t_started=6)])
     (kept,) = buffer.iter_episodes()
     assert (kept.t_started, len(kept), kept.get_observations(0)) == (2, 10, 2.0)
-    assert set(buffer.sample(100, stack=3).obs[:, 0].tolist()) == {*range(2, 10)}
+    assert set(buffer.sample(100, views=LastObservations(3)).obs[:, 0].tolist()) == {0, *range(2, 10)}
 
 
 def test_a_chunk_whose_predecessor_was_evicted_begins_anew() -> None:
@@ -288,8 +288,8 @@ def test_a_chunk_whose_predecessor_was_evicted_begins_anew() -> None:
     buffer.add([episode(2, start=3.0, t_started=3)])
     chunks = {chunk.id_: chunk for chunk in buffer.iter_episodes()}
     assert (chunks["a"].t_started, chunks["a"].get_observations().tolist()) == (3, [3.0, 4.0, 5.0])
-    batch = buffer.sample(100, n_step=3, stack=2)
-    assert {tuple(row) for row in batch.obs[batch.new_obs[:, 1] == 5].tolist()} >= {(3.0, 3.0)}
+    batch = buffer.sample(100, n_step=3, views=LastObservations(2))
+    assert {tuple(row) for row in batch.obs[batch.new_obs[:, 1] == 5].tolist()} >= {(0.0, 3.0)}
 
 
 @pytest.mark.parametrize("t_started", [0, 2, 4])
@@ -364,7 +364,7 @@ def test_unknown_columns_and_senseless_counts_are_errors() -> None:
     buffer = buffer_of(episode(3, extra_model_outputs={"vf": np.zeros(3)}))
     with pytest.raises(UnknownKey, match=r"no column 'q' to draw.*'vf'"):
         buffer.sample(2, keys=["q"])
-    calls: list[dict[str, Any]] = [{"n": 0}, {"n": 1, "n_step": 0}, {"n": 1, "stack": 0}]
+    calls: list[dict[str, Any]] = [{"n": 0}, {"n": 1, "n_step": 0}]
     for call in calls:
         with pytest.raises(InvalidArgument, match="give at least 1"):
             buffer.sample(**call)

@@ -11,7 +11,7 @@ from episodes.batch import Batch
 from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
-from tests.reference_replay import ReferenceReplay, Transition
+from tests.reference_replay import LastObservations, ReferenceReplay, Transition
 
 GAMMA = 0.9
 KINDS = {
@@ -137,7 +137,13 @@ class ReplayMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.buffer) > 0)
     def sample(self, n_step: int, stack: int) -> None:
         keys = ["obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "vf_preds", "t", "eps_id", "infos"]
-        batch = self.buffer.sample(20, n_step=n_step, gamma=GAMMA, stack=stack, keys=[*keys, "agent_id"])
+        batch = self.buffer.sample(
+            20,
+            n_step=n_step,
+            gamma=GAMMA,
+            views=LastObservations(stack) if stack > 1 else None,
+            keys=[*keys, "agent_id"],
+        )
         batch["obs"], batch["new_obs"] = shown(batch.obs, self.kind), shown(batch.new_obs, self.kind)
         for i, step in enumerate(self.drawn(batch.indices)):
             path = self.reference.forward(step, n_step)

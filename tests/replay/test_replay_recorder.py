@@ -16,6 +16,7 @@ from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, T
 from episodes.recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer, ReplayRecorder
 from episodes.single_agent import SingleAgentEpisode
+from tests.reference_replay import LastObservations
 
 MODES = list(AutoresetMode)
 
@@ -99,7 +100,8 @@ def test_recording_straight_into_a_buffer_equals_adding_packs(
         if number % 5 == 0:
             assert stored(straight) == stored(packed)
             for stack in (1, 2):
-                first, second = straight.sample(8, n_step=3, stack=stack), packed.sample(8, n_step=3, stack=stack)
+                views = LastObservations(stack) if stack > 1 else None
+                first, second = (buffer.sample(8, n_step=3, views=views) for buffer in (straight, packed))
                 assert all(np.array_equal(values, second[key]) for key, values in first.items())
     assert stored(straight) == stored(packed)
 

@@ -1,0 +1,143 @@
+"""The history of observations in a linked ring: what views of drawn steps look at."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from episodes.history import History, HistorySpaces, back
+from episodes.replay.read_episodes import episode_at
+from episodes.replay.ring.step_ring import LinkedRing
+from episodes.single_agent import SingleAgentEpisode
+
+__all__ = ["BoundViews", "ReplayHistory"]
+
+
+class BoundViews(Protocol):
+    """What the module sees of a history: `connectors.views.Views`, say."""
+
+    given: HistorySpaces  # of what is stored
+    lookback: int  # how many steps back it looks
+
+    def __call__(self, history: History) -> dict[str, Any]: ...
+
+
+class ReplayHistory(History):
+    """Observations [B] of steps in a ring.
+
+    A row is the position of an observation and that of the step that led to it. What comes before is found by following
+    the links back. Behind the oldest step that is there lies the row of zeros that every ring has at its end: nothing
+    has to be masked.
+
+        step      ...  p[2]  p[1]  p[0]                 p[0] = last, p[j + 1] = the step before p[j], or `capacity`
+        observation   o      o     o    rows            the observation before step p[j] is that of its `row` link
+
+    Steps that were evicted are not there: an episode that lost its beginning begins later.
+    """
+
+    def __init__(
+        self,
+        ring: LinkedRing,
+        rows: np.ndarray,
+        last: np.ndarray,
+        slots: np.ndarray,
+        spaces: HistorySpaces,
+        lookback: int | None = None,
+    ) -> None:
+        super().__init__(spaces, lookback)
+        self.ring = ring
+        self._rows = rows  # [B] positions of observations
+        self._slots = slots  # [B] steps that begin or end at them
+        self._path = [last]
+
+    @classmethod
+    def around(
+        cls, ring: LinkedRing, slots: np.ndarray, last: np.ndarray, spaces: HistorySpaces, lookback: int | None = None
+    ) -> ReplayHistory:
+        """The observations before the steps at positions `slots` [n], then those after the steps at `last` [m]."""
+        links = ring.links
+        rows = np.concatenate([links.row[slots], links.next_row[last]])
+        return cls(
+            ring, rows, np.concatenate([_before(ring, slots), last]), np.concatenate([slots, last]), spaces, lookback
+        )
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _step(self, j: int) -> np.ndarray:
+        """Positions [B] of the step j + 1 steps before each observation."""
+        while len(self._path) <= j:
+            self._path.append(_before(self.ring, self._path[-1]))
+        return self._path[j]
+
+    @cached_property
+    def depth(self) -> np.ndarray:
+        last, links = self._step(0), self.ring.links
+        first = self.ring.table.first.take(links.entry[last])
+        return np.where(last < self.ring.capacity, links.t[last] + 1 - links.t[first], 0)
+
+    @property
+    def t(self) -> np.ndarray:
+        last, t = self._step(0), self.ring.links.t
+        return np.where(last < self.ring.capacity, t[last] + 1, t[self._slots])
+
+    def newest(self) -> Any:
+        return self.ring.observations.take(self._rows)
+
+    def last_observations(self, k: int) -> Any:
+        rows = np.empty((len(self), k), np.int64)
+        rows[:, -1] = self._rows
+        for j in range(k - 1):
+            rows[:, k - 2 - j] = self.ring.links.row[self._step(j)]
+        return self.ring.observations.take(rows)
+
+    def last_steps(self, track: str, k: int) -> Any:
+        own = self.ring.tracks.get(track)
+        return None if own is None else own.take(np.stack([self._step(j) for j in range(k - 1, -1, -1)], axis=1))
+
+    def window(self, k: int) -> ReplayHistory:
+        path = np.stack([self._slots, *(self._step(j) for j in range(k))], axis=1)  # [B, k + 1]
+        rows = np.stack([self._rows, *(self.ring.links.row[self._step(j)] for j in range(k - 1))], axis=1)
+        backs = np.minimum(back(k), self.depth[:, None])
+        at = np.arange(len(self))[:, None]
+        picked, last, slots = rows[at, backs].ravel(), path[at, backs + 1].ravel(), path[at, backs].ravel()
+        return ReplayHistory(self.ring, picked, last, slots, self.spaces, self._left(k))
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        numbers = self.ring.row_numbers(self._rows).tolist()
+        return [self.ring.infos.item(number) for number in numbers]
+
+    @property
+    def _facts(self) -> list[Any]:
+        return [self.ring.table.facts[entry] for entry in self.ring.links.entry[self._slots].tolist()]
+
+    @property
+    def agent_ids(self) -> np.ndarray:
+        return _objects([facts.agent_id for facts in self._facts])
+
+    @property
+    def module_ids(self) -> np.ndarray:
+        return _objects([facts.module_id for facts in self._facts])
+
+    def episode(self, i: int) -> SingleAgentEpisode:
+        """What is stored of the episode of row i, up to its observation."""
+        entry = int(self.ring.links.entry[self._slots[i]])
+        return episode_at(self.ring, entry, self.spaces.observation_space, self.spaces.action_space)[
+            : int(self.depth[i])
+        ]
+
+
+def _before(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
+    """Positions of the steps before those at `slots`; the position of padding where there is none."""
+    before = ring.links.previous[slots]
+    before[before == slots] = ring.capacity
+    return before
+
+
+def _objects(values: list[Any]) -> np.ndarray:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
