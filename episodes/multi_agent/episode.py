@@ -288,12 +288,14 @@ class MultiAgentEpisode(MultiAgentGetters):
                 `"__all__"`; where neither is given, when every agent is done: terminated if all of them terminated.
             extra_model_outputs: `{agent: {key: value}}` of the agents that acted.
 
-        Errors, each naming agent and env step and leaving the episode as it was: `EpisodeStateError` when it does not
-        grow; `InvalidArgument` for an action of an agent that is not there, waits or is done, an observation of one
-        that has not acted or is done, a missing reward, a truncation in the middle of a step without a last
-        observation, flags that disagree; `ShapeMismatch`, `TrackMismatch` as in `SingleAgentEpisode`.
+        Raises (each names agent and env step and leaves the episode as it was):
+            EpisodeStateError: it does not grow.
+            InvalidArgument: an action of an agent that is not there, waits or is done, an observation of one that has
+                not acted or is done, a missing reward, a truncation in the middle of a step without a last observation.
+            ShapeMismatch: an observation of another shape than the agent's before.
+            TrackMismatch: an extra model output that starts late or stops early.
         """
-        if not self.is_reset or self.is_numpy or self._facts.ending is not Ending.OPEN:
+        if not self.is_reset or self.is_numpy or self._facts.ending is not _OPEN:
             raise self._refusal("add_env_step")
         agents, now = self.agents, self.env_t + 1
         if agents.passed_on is not None:
@@ -392,7 +394,8 @@ class MultiAgentEpisode(MultiAgentGetters):
         Args:
             len_lookback_buffer: how many env steps of this chunk (and its lookback) the successor can still reach.
 
-        Errors: `EpisodeStateError` when the episode has ended.
+        Raises:
+            EpisodeStateError: the episode has ended.
         """
         if self.is_done:
             raise self._refusal("cut")
@@ -421,8 +424,10 @@ class MultiAgentEpisode(MultiAgentGetters):
     def concat_episode(self, other: MultiAgentEpisode) -> None:
         """Append the chunk that follows this one, in place: the inverse of `cut`. The other's lookback is dropped.
 
-        Errors: `ChunkMismatch` unless `other` has the same id and begins where this one stops, with the same agents
-        and observations; `EpisodeStateError` when this one has ended. Each leaves the episode as it was.
+        Raises (each leaves the episode as it was):
+            ChunkMismatch: `other` has another id, or does not begin where this one stops, with its agents and their
+                observations.
+            EpisodeStateError: this one has ended.
         """
         self._check_follows(other)
         self.agents.append(other.agents, Chunk(other.env_t_started, other.env_t, 0, True), is_numpy=self.is_numpy)
@@ -519,6 +524,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return f"MultiAgentEpisode({str(self.id_)[:8]}: {steps}{begin}, {agents}{pending}, {total}, {ending})"
 
 
+_OPEN = Ending.OPEN  # a member looked up in its class costs more than all else that a step asks first
 _STATE = ("env_t", "lookback", "missing_final_observation", "is_reset", "is_numpy", "custom_data")
 
 

@@ -39,8 +39,8 @@ class MultiAgentGetters:
         one_hot_discrete: discrete values as one-hot vectors; the episode needs the agents' spaces.
         return_list: one dict from agent to item for each env step, instead of one batch for each agent.
 
-    Errors: `StepOutOfRange` for an index without an env step (or, by agents' steps, an agent without it), unless there
-    is a `fill`.
+    Raises:
+        StepOutOfRange: an index without an env step (or, by agents' steps, an agent without it), and no `fill`.
     """
 
     __slots__ = ("_facts", "agents", "env_t", "is_numpy", "is_reset", "lookback")
@@ -266,7 +266,8 @@ class MultiAgentGetters:
     ) -> Any:
         """An extra model output by agent, pending ones too; without a key `{agent: {key: items}}` of all keys.
 
-        Errors: `UnknownKey` when no agent has that key.
+        Raises:
+            UnknownKey: no agent has that key.
         """
         keys = self._extra_keys()
         if key is not None and key not in keys:
@@ -333,7 +334,9 @@ class MultiAgentGetters:
     ) -> None:
         """Replace an extra model output of the agents in `new_data`; a new key is added whole, lookback included.
 
-        Errors: `EpisodeStateError` for a new key of an agent that waits with an action of the old keys.
+        Raises:
+            EpisodeStateError: a new key of an agent that waits with an action of the old keys.
+            UnknownKey: an agent that is not there, or a new key with `at_indices`.
         """
         tracks = {}
         for agent_id, data in new_data.items():

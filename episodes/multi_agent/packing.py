@@ -33,7 +33,8 @@ def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
     The episodes stay as they are; in the packs all are finalized. Agents that look alike share a pack, whatever
     episode they come from, so episodes of like agents are one pack.
 
-    Errors: `InvalidArgument` for an episode without agents, of which nothing would be left.
+    Raises:
+        InvalidArgument: an episode without agents, of which nothing would be left.
     """
     groups: list[tuple[Any, list[SingleAgentEpisode]]] = []
     for index, episode in enumerate(episodes):
@@ -55,7 +56,8 @@ def unpack_agents(packs: Sequence[EpisodePack]) -> list[MultiAgentEpisode]:
 
     Modules stay as they are recorded; the mapping function of an episode that goes on is not packed.
 
-    Errors: `TrackMismatch` for an episode of which an agent is missing, or a pack of other episodes.
+    Raises:
+        TrackMismatch: an episode of which an agent is missing, or a pack of other episodes.
     """
     agents: dict[Any, dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]] = {}
     for pack in packs:
