@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any
@@ -11,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from hypothesis import strategies as st
 
-from episodes.tracks import nested
+from episodes.testing.samples import ItemSource, arranged
 
 _FLOATS = ((-1000, 1000), (0, 1), (-np.inf, np.inf))
 _NUMBERS: list[tuple[Any, tuple[tuple[float, float], ...]]] = [  # dtypes of boxes, and bounds for each
@@ -68,54 +67,6 @@ def spaces(*, nested: bool = True, text: bool = False) -> st.SearchStrategy[gym.
     )
 
 
-def _cropped(array: np.ndarray) -> np.ndarray:
-    around = np.zeros([n + 2 for n in array.shape], array.dtype)
-    inside = around[(slice(1, -1),) * array.ndim]
-    inside[...] = array
-    return inside
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    twin = array.copy()
-    twin.setflags(write=False)
-    return twin
-
-
-# An array in another arrangement of memory; each is equal to the array in shape, dtype and values.
-_ARRANGED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "as it is": lambda array: array,
-    "transposed": lambda array: array.T.copy().T,
-    "cropped": _cropped,
-    "reversed": lambda array: np.flip(array).copy()[(slice(None, None, -1),) * array.ndim],
-    "every other": lambda array: np.repeat(array, 2, axis=-1)[..., ::2],
-    "read-only": _read_only,
-}
-
-
-def _as_python(value: Any) -> Any:
-    number = np.asarray(value).item()
-    return number if np.asarray(number).dtype == np.asarray(value).dtype else value
-
-
-_ARRANGED_SCALARS: dict[str, Callable[[Any], Any]] = {
-    "as it is": lambda value: value,
-    "array": np.array,
-    "Python": _as_python,
-}
-
-
-def arranged(item: Any, rng: np.random.Generator) -> Any:
-    """The nested item with each leaf in an arrangement drawn by `rng`: equal in values, different in memory."""
-
-    def of_leaf(leaf: Any) -> Any:
-        if isinstance(leaf, str):
-            return leaf
-        kinds = _ARRANGED if np.ndim(leaf) else _ARRANGED_SCALARS
-        return list(kinds.values())[rng.integers(len(kinds))](leaf)
-
-    return nested.map_leaves(of_leaf, item)
-
-
 @st.composite
 def arrangements(draw: st.DrawFn, item: Any) -> Any:
     """The nested item, equal in values: its arrays transposed, cropped, reversed, strided or read-only.
@@ -133,22 +84,3 @@ def items(draw: st.DrawFn, space: gym.Space, *, arrange: bool = True) -> Any:
         arrange: in every arrangement of memory, see `arrangements`; False for what `space.sample()` gives.
     """
     return ItemSource(space, draw(st.integers(0, 2**16)), arrange).next()
-
-
-class ItemSource:
-    """Items of a space one after another, the same ones for the same seed; the space itself is left as it is."""
-
-    def __init__(self, space: gym.Space, seed: int, arrange: bool = True) -> None:
-        self._space = copy.deepcopy(space)
-        self._space.seed(seed)
-        self._rng = np.random.default_rng(seed)
-        self._arrange = arrange
-
-    def next(self) -> Any:
-        """One more item."""
-        item = self._space.sample()
-        return arranged(item, self._rng) if self._arrange else item
-
-    def take(self, count: int) -> list[Any]:
-        """The next `count` items."""
-        return [self.next() for _ in range(count)]

@@ -1,0 +1,190 @@
+"""The bench on which `check_connector` runs a piece: its pipeline, with a probe before it and one behind it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from connectors.column_parts import joined
+from connectors.connector import Batch, Connector
+from connectors.distributions import distribution_for
+from connectors.env_to_module import EnvToModulePipeline
+from connectors.learner import AddColumns, AddNextObservations, AddObservations, LearnerPipeline
+from connectors.module_to_env import GetActions, ModuleToEnvPipeline, TensorToNumpy
+from episodes.columns import Columns
+from episodes.testing.samples import sample_episodes
+from episodes.tracks import nested
+
+Samples = Sequence[Any]  # episodes, or rows of outputs: what a batch is made of
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a piece got and gave in one run."""
+
+    given: Batch  # the columns that it got, as they were
+    given_after: Batch  # the same objects after it had run
+    out: Batch  # the columns that it gave
+    columns: Batch  # the same as arrays
+
+
+class Bench(Protocol):
+    """One of the three pipelines, with samples to run it on."""
+
+    name: str
+
+    def samples(self) -> Samples:
+        """New samples, the same ones each time; they can be cut in two anywhere."""
+        ...
+
+    def num_rows(self, samples: Samples) -> int:
+        """How many real rows there are in them."""
+        ...
+
+    def run(self, piece: Connector, samples: Any, only: Iterable[str] | None = None) -> Seen:
+        """What the piece got and gave.
+
+        Args:
+            only: columns that are there before the piece; all that its pipeline has when None.
+        """
+        ...
+
+
+class _Probe(Connector):
+    """Looks at the batch that passes; leaves out all columns but some, where it is told which."""
+
+    reads_tracks = True
+
+    def __init__(self, name: str, only: Iterable[str] | None = None) -> None:
+        super().__init__(name=name)
+        self.only = only
+
+    def __call__(self, *, batch: Batch, episodes: Any = None, **kwargs: Any) -> Batch:
+        kept = batch if self.only is None else {key: batch[key] for key in self.only}
+        self.batch = dict(kept)
+        self.copies = {key: as_arrays(column) for key, column in kept.items()}
+        return dict(kept)
+
+
+def as_arrays(column: Any) -> Any:
+    """A copy of a column as nested numpy arrays; what is no array comes as it is."""
+    if isinstance(column, list):
+        return copy.deepcopy(column)
+    return nested.map_leaves(_as_array, joined(column))
+
+
+def _as_array(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        leaf = leaf.detach().cpu()
+        return leaf.float().numpy().copy() if leaf.dtype == torch.bfloat16 else leaf.numpy().copy()
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+def _seen(before: _Probe, after: _Probe) -> Seen:
+    given_after = {key: as_arrays(column) for key, column in before.batch.items()}
+    return Seen(before.copies, given_after, after.batch, after.copies)
+
+
+def _not_of(piece: Connector, before: Iterable[Connector]) -> list[Connector]:
+    """The pieces without those whose work the piece itself does."""
+    doing = set(piece.writes) - set(piece.reads)
+    return [copy.deepcopy(one) for one in before if type(one) is not type(piece) and not doing & set(one.writes)]
+
+
+@dataclass
+class LearnerBench:
+    """Finished and growing episodes, cut and whole, of many steps, of one and of none."""
+
+    observation_space: gym.Space
+    action_space: gym.Space
+    policy: Any
+    before: Sequence[Connector] | None
+    name: str = "learner"
+
+    def samples(self) -> Samples:
+        width = distribution_for(self.action_space).num_inputs
+        outputs = {
+            Columns.ACTION_DIST_INPUTS: gym.spaces.Box(-1, 1, (width,), np.float32),
+            Columns.ACTION_LOGP: gym.spaces.Box(-3, 0, (), np.float32),
+            Columns.VF_PREDS: gym.spaces.Box(-1, 1, (), np.float32),
+        }
+        return sample_episodes(self.observation_space, self.action_space, extra_outputs=outputs, lookback=8)
+
+    def num_rows(self, samples: Samples) -> int:
+        return sum(map(len, samples))
+
+    def run(self, piece: Connector, samples: Any, only: Iterable[str] | None = None) -> Seen:
+        before = self.before if self.before is not None else [AddObservations(), AddNextObservations(), AddColumns()]
+        first, last = _Probe("before", only), _Probe("after")
+        pieces = [*_not_of(piece, before), first, piece, last]
+        pipeline = LearnerPipeline(self.observation_space, self.action_space, connectors=pieces)
+        pipeline(episodes=samples, rl_module=self.policy, explore=False)
+        return _seen(first, last)
+
+
+@dataclass
+class EnvToModuleBench:
+    """Episodes that grow, one an environment, and the row of their newest observations."""
+
+    observation_space: gym.Space
+    action_space: gym.Space
+    policy: Any
+    before: Sequence[Connector] | None
+    name: str = "env_to_module"
+
+    def samples(self) -> Samples:
+        return sample_episodes(self.observation_space, self.action_space, lookback=8)
+
+    def num_rows(self, samples: Samples) -> int:
+        return len(samples)
+
+    def run(self, piece: Connector, samples: Any, only: Iterable[str] | None = None) -> Seen:
+        first, last = _Probe("before", only), _Probe("after")
+        pieces = [*_not_of(piece, self.before or []), first, piece, last]
+        pipeline = EnvToModulePipeline(self.observation_space, self.action_space, connectors=pieces)
+        rows = nested.stack([episode.get_observations(-1) for episode in samples])
+        pipeline(batch={Columns.OBS: rows}, episodes=samples, rl_module=self.policy, explore=False)
+        return _seen(first, last)
+
+
+@dataclass
+class ModuleToEnvBench:
+    """Rows of a policy's outputs."""
+
+    observation_space: gym.Space
+    action_space: gym.Space
+    policy: Any
+    before: Sequence[Connector] | None
+    name: str = "module_to_env"
+
+    def samples(self) -> Samples:
+        width = distribution_for(self.action_space).num_inputs
+        numbers = torch.Generator().manual_seed(0)
+        rows = torch.rand(5, width + 1, generator=numbers)
+        return [{Columns.ACTION_DIST_INPUTS: row[:-1], Columns.VF_PREDS: row[-1]} for row in rows]
+
+    def num_rows(self, samples: Samples) -> int:
+        return len(samples)
+
+    def run(self, piece: Connector, samples: Any, only: Iterable[str] | None = None) -> Seen:
+        before = self.before if self.before is not None else [GetActions(seed=0), TensorToNumpy()]
+        first, last = _Probe("before", only), _Probe("after")
+        pieces = [*_not_of(piece, before), first, piece, last]
+        pipeline = ModuleToEnvPipeline(self.observation_space, self.action_space, connectors=pieces)
+        outputs = {key: torch.stack([row[key] for row in samples]) for key in samples[0]}
+        episodes = sample_episodes(self.observation_space, self.action_space)[: len(samples)]
+        pipeline(batch=outputs, episodes=episodes, rl_module=self.policy, explore=False)
+        return _seen(first, last)
+
+
+BENCHES: dict[str, Any] = {
+    "learner": LearnerBench,
+    "env_to_module": EnvToModuleBench,
+    "module_to_env": ModuleToEnvBench,
+}

@@ -1,0 +1,266 @@
+"""`check_connector`: does a piece do what its pipeline counts on?"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from connectors.connector import Connector
+from connectors.rewriting import ObservationRewriter
+from connectors.testing.bench import BENCHES, Bench, Samples, Seen
+from connectors.testing.rewriters import check_rewriter, same_state
+from episodes.columns import Columns
+from episodes.errors import ContractViolation, InvalidArgument, WrongType
+from episodes.pack import EpisodePack
+from episodes.testing.contract import brief, differing_leaf, violation
+from episodes.tracks import nested
+
+__all__ = ["check_connector"]
+
+_BOX, _CHOICE = gym.spaces.Box(-10, 10, (3,), np.float32), gym.spaces.Discrete(3)
+
+
+def check_connector(
+    piece: Connector,
+    pipeline: str,
+    *,
+    observation_space: gym.Space = _BOX,
+    action_space: gym.Space = _CHOICE,
+    policy: Any = None,
+    before: Sequence[Connector] | None = None,
+    rowwise: bool = True,
+) -> None:
+    """Raise a `ContractViolation` unless the piece does what a pipeline counts on. Only copies of it are run.
+
+    It works with the columns that it `reads`, and writes no others than it `writes`; it changes neither episodes nor
+    arrays that it is given; it gives a row for each real step (acting: each environment), also for chunks of one step
+    and of none; it says the same of a pack, of a list of episodes, and of their halves; its spaces are those of what
+    comes out; its state goes into another copy, and it pickles.
+
+    Args:
+        pipeline: "env_to_module", "module_to_env" or "learner".
+        observation_space, action_space: of the samples that it is run on.
+        policy: the `rl_module`, for a piece that asks one.
+        before: the pieces before it; by default those that add observations, next observations and the columns of
+            steps (learner), or make actions out of a policy's outputs (module to env).
+        rowwise: False for a piece whose rows depend on each other, or on chance: one that normalizes over the batch.
+
+    Raises:
+        ContractViolation: what was expected and what was found.
+
+    >>> from connectors import Connector
+    >>> class ClipRewards(Connector):
+    ...     reads = writes = ("rewards",)
+    ...     def __call__(self, *, batch, episodes, **kwargs):
+    ...         return {**batch, "rewards": batch["rewards"].clip(-1.0, 1.0), "clipped": batch["rewards"]}
+    >>> check_connector(ClipRewards(), "learner")
+    Traceback (most recent call last):
+        ...
+    episodes.errors.ContractViolation: ClipRewards: expected only the columns that it writes ('rewards'), found ...
+    """
+    if not isinstance(piece, Connector):
+        raise WrongType(f"check_connector takes a Connector, not a {type(piece).__name__}; a view: check_view")
+    if pipeline not in BENCHES:
+        raise InvalidArgument(f"pipeline={pipeline!r}; there are {', '.join(map(repr, BENCHES))}")
+    bench = BENCHES[pipeline](observation_space, action_space, policy, before)
+    _check_declarations(piece)
+    if isinstance(piece, ObservationRewriter):
+        check_rewriter(piece, bench, rowwise)
+    _Check(piece, bench, rowwise).run()
+
+
+def _check_declarations(piece: Connector) -> None:
+    for name in ("reads", "writes"):
+        said = getattr(piece, name)
+        if isinstance(said, str) or not all(isinstance(column, str) for column in said):
+            raise violation(piece.name, f"{name} to be a tuple of columns", repr(said), f"write ({said!r},)")
+
+
+class _Check:
+    """Runs copies of one piece, and holds what they give against the rules."""
+
+    def __init__(self, piece: Connector, bench: Bench, rowwise: bool) -> None:
+        self.piece, self.bench, self.rowwise = piece, bench, rowwise
+
+    def run(self) -> None:
+        samples = self.bench.samples()
+        seen = self.seen(samples)
+        self.check_columns(seen)
+        self.check_given(seen, samples)
+        self.check_rows(seen, self.bench.num_rows(samples), "of the samples")
+        self.check_reads()
+        self.check_lone_samples()
+        self.check_other_forms(seen)
+        self.check_state(seen)
+        if self.rowwise:
+            self.check_halves(seen)
+
+    def broken(self, expected: str, found: str, advice: str = "", **where: Any) -> ContractViolation:
+        return violation(self.piece.name, expected, found, advice, **where)
+
+    def seen(
+        self, samples: Any, piece: Connector | None = None, only: Iterable[str] | None = None, of: str = ""
+    ) -> Seen:
+        """What a copy of the piece (or the piece given) got and gave."""
+        try:
+            return self.bench.run(copy.deepcopy(self.piece) if piece is None else piece, samples, only)
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            if "read-only" in str(error):
+                advice = "make a new array: batch['x'] = batch['x'] * 2"
+                raise self.broken("arrays it is given to be left as they are", told, advice) from error
+            raise self.broken(f"a batch {of or 'of the samples'}", told) from error
+
+    # --- columns ---------------------------------------------------------------------------------------------
+
+    def check_columns(self, seen: Seen) -> None:
+        """New and changed columns are those that it says it writes."""
+        writes = ", ".join(map(repr, self.piece.writes)) or "none"
+        new = [name for name in seen.out if name not in seen.given and name not in self.piece.writes]
+        if new:
+            raise self.broken(
+                f"only the columns that it writes ({writes})", f"also {new[0]!r}", f"name {new[0]!r} in its writes"
+            )
+        for name in seen.given.keys() & seen.columns.keys() - set(self.piece.writes):
+            before, after = seen.given[name], seen.columns[name]
+            if _same_shapes(before, after) and not _equal(before, after):
+                raise self.broken(
+                    f"only the columns that it writes ({writes}) to change",
+                    f"that {name!r} changed",
+                    f"name {name!r} in its writes",
+                )
+
+    def check_given(self, seen: Seen, samples: Samples) -> None:
+        """Neither the arrays that it got nor the caller's episodes are other ones afterwards."""
+        for name, column in seen.given.items():
+            if not _equal(column, seen.given_after[name]):
+                raise self.broken(
+                    f"the array of {name!r} that it was given to be left as it is",
+                    "that it was written to",
+                    f"make a new one: batch[{name!r}] = ...",
+                )
+        for sample, untouched in zip(samples, self.bench.samples(), strict=True):
+            if isinstance(self.piece, ObservationRewriter) or not hasattr(sample, "equals"):
+                return
+            if not sample.equals(untouched) or sample.custom_data != untouched.custom_data:
+                raise self.broken(
+                    "the caller's episodes to be left as they are",
+                    f"that {sample.id_} is another one now",
+                    "write to the batch, or shape rewards in the learner pipeline",
+                )
+
+    def check_rows(self, seen: Seen, num_rows: int, of: str) -> None:
+        """The columns that it writes have one length: a row for each real step, or padded rows with a mask."""
+        mask = seen.columns.get(Columns.LOSS_MASK)
+        wanted = num_rows if mask is None else len(mask)
+        if mask is not None and mask.sum() != num_rows:
+            raise self.broken(f"a loss_mask over {num_rows} real steps {of}", f"{int(mask.sum())}")
+        for name in self.piece.writes:
+            for path, leaf in nested.flatten(seen.columns.get(name), name).items():
+                if isinstance(leaf, (np.ndarray, list)) and (not np.ndim(leaf) or len(leaf) != wanted):
+                    raise self.broken(f"{wanted} rows of {path!r} {of}, one a real step", brief(leaf))
+
+    def check_reads(self) -> None:
+        """With no other columns than it reads, it works, and says the same."""
+        reads = tuple(self.piece.reads)
+        seen = self.seen(self.bench.samples(), only=reads, of=f"with no other columns than it reads {reads}")
+        self.check_columns(seen)
+
+    def check_lone_samples(self) -> None:
+        """Each sample alone is no exception: an episode of one step, a chunk without any, one environment."""
+        for i, sample in enumerate(self.bench.samples()):
+            of = f"of one sample ({sample if hasattr(sample, 'id_') else f'row {i}'})"
+            self.check_rows(self.seen([sample], of=of), self.bench.num_rows([sample]), of)
+
+    def check_other_forms(self, seen: Seen) -> None:
+        """A second call, finalized episodes and a pack of them are answered as the first were."""
+        forms = {"of the same samples again": self.bench.samples()}
+        if self.bench.name == "learner":
+            finalized = [episode.to_numpy() for episode in self.bench.samples()]
+            forms |= {"of finalized episodes": finalized, "of a pack of them": EpisodePack.from_episodes(finalized)}
+        for of, samples in forms.items():
+            self.check_same(seen.columns, self.seen(samples, of=of).columns, of)
+
+    def check_halves(self, seen: Seen) -> None:
+        """What it says of the samples is what it says of both halves, one after the other."""
+        samples = self.bench.samples()
+        cut = len(samples) // 2
+        parts = [self.seen(half, of="of half the samples").columns for half in (samples[:cut], samples[cut:])]
+        columns = {name: [part[name] for part in parts] for name in seen.columns if all(name in p for p in parts)}
+        joined = {
+            name: [*halves[0], *halves[1]] if isinstance(halves[0], list) else _joined(halves)
+            for name, halves in columns.items()
+            if all(_is_rows(half) for half in halves)
+        }
+        whole = {name: seen.columns[name] for name in joined}
+        self.check_same(whole, joined, "of both halves joined", "a row's company counts; if it must: rowwise=False")
+
+    def check_same(self, whole: dict[str, Any], other: dict[str, Any], of: str, advice: str = "") -> None:
+        for name, column in whole.items():
+            if name not in other or not _equal(column, other[name]):
+                leaf = differing_leaf(column, other.get(name)) if name in other else None
+                raise self.broken(
+                    f"the same {name!r} {of} as of the list of samples",
+                    "none" if name not in other else f"another one{f' at {leaf}' if leaf else ''}",
+                    advice,
+                )
+
+    # --- state -----------------------------------------------------------------------------------------------
+
+    def check_state(self, seen: Seen) -> None:
+        """It pickles; its state goes into a copy that then answers as it does; merged states are states."""
+        worn = copy.deepcopy(self.piece)
+        self.seen(self.bench.samples(), worn)
+        state = worn.get_state()
+        if not isinstance(state, dict):
+            raise self.broken("get_state() to give a dict", brief(state))
+        for what, value in (("piece", worn), ("state", state)):
+            try:
+                pickle.loads(pickle.dumps(value))
+            except Exception as error:
+                raise self.broken(
+                    f"a {what} that pickles", f"{type(error).__name__}: {error}", "define it at the top of a module"
+                ) from error
+        kept = copy.deepcopy(state)
+        answer = self.seen(self.bench.samples(), pickle.loads(pickle.dumps(worn)))
+        for how, restored in {"get_state()": state, "merge_states([state])": worn.merge_states([state])}.items():
+            twin = copy.deepcopy(self.piece)
+            twin.set_state(copy.deepcopy(restored))
+            self.check_same(answer.columns, self.seen(self.bench.samples(), twin).columns, f"after set_state of {how}")
+        copy.deepcopy(self.piece).set_state(worn.merge_states([state, copy.deepcopy(state)]))
+        self.seen(self.bench.samples(), worn)
+        if not same_state(kept, state):
+            raise self.broken("a state that shares no memory with the piece", "that a later call changed it", "copy it")
+
+
+def _is_rows(column: Any) -> bool:
+    return all(isinstance(leaf, (np.ndarray, list)) and np.ndim(leaf) for leaf in nested.leaves(column))
+
+
+def _joined(halves: list[Any]) -> Any:
+    return nested.map_leaves(lambda *leaves: np.concatenate(leaves), *halves)
+
+
+def _same_shapes(a: Any, b: Any) -> bool:
+    shapes = [{path: np.shape(leaf) for path, leaf in nested.flatten(column).items()} for column in (a, b)]
+    return shapes[0] == shapes[1]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Equal up to what float32 makes of another order of sums; what is no array compares as it does itself."""
+    if not nested.same_structure(a, b):
+        return False
+    return all(map(_equal_leaves, nested.leaves(a), nested.leaves(b)))
+
+
+def _equal_leaves(a: Any, b: Any) -> bool:
+    a, b = (leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf for leaf in (a, b))
+    if not isinstance(a, np.ndarray) or a.dtype.kind not in "fc":
+        return nested.equal(a, b) if isinstance(a, np.ndarray) else bool(a == b) or type(a).__eq__ is object.__eq__
+    return a.shape == np.shape(b) and np.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)

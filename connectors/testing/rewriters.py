@@ -1,0 +1,115 @@
+"""What `check_connector` asks of pieces that rewrite observations, beside what it asks of all."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from connectors.rewriting import ObservationRewriter
+from connectors.testing.bench import Bench, as_arrays
+from episodes.pack import EpisodePack
+from episodes.testing.contract import brief, violation
+from episodes.testing.row_format import check_item, item_of
+from episodes.tracks import nested
+
+
+def check_rewriter(piece: ObservationRewriter, bench: Bench, rowwise: bool) -> None:
+    """Raise a `ContractViolation` unless the piece rewrites rows [N, ...] into rows of its own space.
+
+    It leaves the rows that it gets as they are, learns only when it is told to, gives its state to a copy that then
+    rewrites as it does, and makes of a pack what it makes of rows.
+    """
+    episodes = list(bench.samples())
+    first = episodes[0]
+    piece = copy.deepcopy(piece)
+    piece.set_input_spaces(first.observation_space, first.action_space)
+    rows = nested.stack([episode.get_observations(-1) for episode in episodes])
+    check = _RewriterCheck(piece, episodes, rows)
+    check.check_rows()
+    check.check_state()
+    check.check_pack()
+    if rowwise:
+        check.check_halves()
+
+
+class _RewriterCheck:
+    """A rewriter, and rows of episodes that it is run on."""
+
+    def __init__(self, piece: ObservationRewriter, episodes: list[Any], rows: Any) -> None:
+        self.piece, self.episodes, self.rows = piece, episodes, rows
+
+    def broken(self, expected: str, found: str, advice: str = "", **where: Any) -> Exception:
+        return violation(self.piece.name, expected, found, advice, **where)
+
+    def rewritten(self, update: bool, first: int = 0, stop: int | None = None) -> Any:
+        """The rewritten rows, as copies."""
+        part = slice(first, stop)
+        return as_arrays(self.piece.rewrite(nested.take(self.rows, part), self.episodes[part], update))
+
+    def check_rows(self) -> None:
+        """N rows inside the observation space that it says, and those given as they were."""
+        kept = as_arrays(self.rows)
+        rows = self.rewritten(update=True)
+        if not nested.equal(kept, self.rows):
+            raise self.broken(
+                "the rows that it gets to be left as they are", "that it wrote to them", "give new arrays"
+            )
+        space = self.piece.observation_space
+        lengths = {len(leaf) if np.ndim(leaf) else None for leaf in nested.leaves(rows)}
+        if lengths != {len(self.episodes)}:
+            raise self.broken(f"{len(self.episodes)} rewritten rows", brief(rows))
+        dtypes = {path: leaf.dtype for path, leaf in nested.flatten(rows, "observations").items()}
+        for row in range(len(self.episodes)):
+            item = nested.take(rows, row)
+            try:
+                check_item(space, item_of(space, rows, row), "rewritten observations", self.broken, row=row)  # type: ignore[arg-type]
+            except (KeyError, IndexError, TypeError, ValueError):
+                raise self.broken(
+                    f"rewritten observations of {space}",
+                    brief(item),
+                    f"override recompute_output_observation_space ({dtypes})",
+                    row=row,
+                ) from None
+
+    def check_state(self) -> None:
+        """With update=False it learns nothing; a copy with its state rewrites as it does."""
+        before = copy.deepcopy(self.piece.get_state())
+        rows = self.rewritten(update=False)
+        if not same_state(before, self.piece.get_state()):
+            raise self.broken("to learn nothing from rows with update=False", "another state")
+        twin = copy.deepcopy(self.piece)
+        twin.reset_state()
+        twin.set_state(before)
+        if not nested.equal(as_arrays(twin.rewrite(self.rows, self.episodes, False)), rows):
+            raise self.broken("the same rows from a copy with its state", "other ones", "keep all that counts in it")
+
+    def check_pack(self) -> None:
+        """What it makes of a pack's observations is what it makes of them as rows; the pack stays as it was."""
+        pack = EpisodePack.from_episodes(self.episodes)
+        kept = as_arrays(pack.observations)
+        rewritten = self.piece.rewritten_pack(pack)
+        if not nested.equal(kept, pack.observations):
+            raise self.broken("the pack to be left as it is", "that its observations were written to")
+        ends = pack.observation_offsets[1:] - 1
+        if not nested.equal(nested.take(rewritten.observations, ends), self.rewritten(update=False)):
+            raise self.broken("the same observations in a pack as in rows", "other ones")
+
+    def check_halves(self) -> None:
+        """Rows do not depend on their company."""
+        whole, cut = self.rewritten(update=False), len(self.episodes) // 2
+        halves = [self.rewritten(False, 0, cut), self.rewritten(False, cut)]
+        if not nested.equal(whole, nested.concatenate(halves)):
+            raise self.broken(
+                "the same rows of both halves as of the whole", "other ones", "if it must be: rowwise=False"
+            )
+
+
+def same_state(a: Any, b: Any) -> bool:
+    """True when two states are equal, all the way down."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same_state(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same_state, a, b))
+    return nested.equal(a, b)

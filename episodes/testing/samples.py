@@ -1,0 +1,125 @@
+"""Sample items and episodes of given spaces, the same ones for the same seed: what checks run a part on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
+
+
+def _cropped(array: np.ndarray) -> np.ndarray:
+    around = np.zeros([n + 2 for n in array.shape], array.dtype)
+    inside = around[(slice(1, -1),) * array.ndim]
+    inside[...] = array
+    return inside
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    twin = array.copy()
+    twin.setflags(write=False)
+    return twin
+
+
+# An array in another arrangement of memory; each is equal to the array in shape, dtype and values.
+_ARRANGED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "as it is": lambda array: array,
+    "transposed": lambda array: array.T.copy().T,
+    "cropped": _cropped,
+    "reversed": lambda array: np.flip(array).copy()[(slice(None, None, -1),) * array.ndim],
+    "every other": lambda array: np.repeat(array, 2, axis=-1)[..., ::2],
+    "read-only": _read_only,
+}
+
+
+def _as_python(value: Any) -> Any:
+    number = np.asarray(value).item()
+    return number if np.asarray(number).dtype == np.asarray(value).dtype else value
+
+
+_ARRANGED_SCALARS: dict[str, Callable[[Any], Any]] = {
+    "as it is": lambda value: value,
+    "array": np.array,
+    "Python": _as_python,
+}
+
+
+def arranged(item: Any, rng: np.random.Generator) -> Any:
+    """The nested item with each leaf in an arrangement drawn by `rng`: equal in values, different in memory."""
+
+    def of_leaf(leaf: Any) -> Any:
+        if isinstance(leaf, str):
+            return leaf
+        kinds = _ARRANGED if np.ndim(leaf) else _ARRANGED_SCALARS
+        return list(kinds.values())[rng.integers(len(kinds))](leaf)
+
+    return nested.map_leaves(of_leaf, item)
+
+
+class ItemSource:
+    """Items of a space one after another, the same ones for the same seed; the space itself is left as it is."""
+
+    def __init__(self, space: gym.Space, seed: int, arrange: bool = True) -> None:
+        self._space = copy.deepcopy(space)
+        self._space.seed(seed)
+        self._rng = np.random.default_rng(seed)
+        self._arrange = arrange
+
+    def next(self) -> Any:
+        """One more item."""
+        item = self._space.sample()
+        return arranged(item, self._rng) if self._arrange else item
+
+    def take(self, count: int) -> list[Any]:
+        """The next `count` items."""
+        return [self.next() for _ in range(count)]
+
+
+# (steps, steps of lookback, terminated, truncated) of episodes that have shown most mistakes.
+_SAMPLES = ((5, 0, True, False), (1, 0, False, True), (0, 0, False, False), (4, 3, False, False), (3, 2, True, True))
+
+
+def sample_episodes(
+    observation_space: gym.Space,
+    action_space: gym.Space,
+    *,
+    extra_outputs: Mapping[str, gym.Space] | None = None,
+    lookback: int = 0,
+    seed: int = 0,
+) -> list[SingleAgentEpisode]:
+    """Growing episodes of the spaces: of several steps, of one, without any; cut, terminated, truncated and both.
+
+    Args:
+        extra_outputs: the extra model outputs of each step, a space for each.
+        lookback: chunks that continue an episode bring at least so many steps from before.
+    """
+    observations, actions = ItemSource(observation_space, seed), ItemSource(action_space, seed + 1)
+    outputs = {key: ItemSource(space, seed + 2, arrange=False) for key, space in (extra_outputs or {}).items()}
+    rng, episodes = np.random.default_rng(seed), []
+    for number, (steps, before, terminated, truncated) in enumerate(_SAMPLES):
+        before = max(before, lookback) if before else 0
+        total = steps + before
+        episodes.append(
+            SingleAgentEpisode(
+                f"sample{number}",
+                observations=observations.take(total + 1),
+                actions=actions.take(total),
+                rewards=[float(reward) / 4 for reward in rng.integers(-8, 9, total)],
+                infos=[{"number": i} if i % 2 else {} for i in range(total + 1)],
+                extra_model_outputs={key: source.take(total) for key, source in outputs.items()},
+                observation_space=observation_space,
+                action_space=action_space,
+                t_started=before,
+                len_lookback_buffer=before,
+                terminated=terminated,
+                truncated=truncated,
+                agent_id=f"agent{number % 2}",
+                module_id="default_policy",
+            )
+        )
+    return episodes
