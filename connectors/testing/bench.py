@@ -17,6 +17,7 @@ from connectors.distributions import distribution_for
 from connectors.env_to_module import EnvToModulePipeline
 from connectors.learner import AddColumns, AddNextObservations, AddObservations, LearnerPipeline
 from connectors.module_to_env import GetActions, ModuleToEnvPipeline, TensorToNumpy
+from connectors.policy import module_of
 from episodes.columns import Columns
 from episodes.testing.samples import sample_episodes
 from episodes.tracks import nested
@@ -38,6 +39,9 @@ class Bench(Protocol):
     """One of the three pipelines, with samples to run it on."""
 
     name: str
+    given: tuple[str, ...]  # columns that are there before all pieces
+    observation_space: gym.Space
+    action_space: gym.Space
 
     def samples(self) -> Samples:
         """New samples, the same ones each time; they can be cut in two anywhere."""
@@ -97,6 +101,20 @@ def _not_of(piece: Connector, before: Iterable[Connector]) -> list[Connector]:
     return [copy.deepcopy(one) for one in before if type(one) is not type(piece) and not doing & set(one.writes)]
 
 
+def _states_of(policy: Any) -> dict[str, gym.Space]:
+    """The space of the states that the policy's episodes have recorded; none without a memory."""
+    module = module_of(policy)
+    return {Columns.STATE_OUT: _space_like(module.initial_state())} if module.has_memory else {}
+
+
+def _space_like(state: Any) -> gym.Space:
+    if isinstance(state, dict):
+        return gym.spaces.Dict({key: _space_like(part) for key, part in state.items()})
+    if isinstance(state, tuple):
+        return gym.spaces.Tuple([_space_like(part) for part in state])
+    return gym.spaces.Box(-1, 1, np.shape(state), np.asarray(state).dtype.type)  # type: ignore[arg-type]
+
+
 @dataclass
 class LearnerBench:
     """Finished and growing episodes, cut and whole, of many steps, of one and of none."""
@@ -106,14 +124,16 @@ class LearnerBench:
     policy: Any
     before: Sequence[Connector] | None
     name: str = "learner"
+    given: tuple[str, ...] = ()
 
     def samples(self) -> Samples:
         width = distribution_for(self.action_space).num_inputs
-        outputs = {
+        outputs: dict[str, gym.Space] = {
             Columns.ACTION_DIST_INPUTS: gym.spaces.Box(-1, 1, (width,), np.float32),
             Columns.ACTION_LOGP: gym.spaces.Box(-3, 0, (), np.float32),
             Columns.VF_PREDS: gym.spaces.Box(-1, 1, (), np.float32),
         }
+        outputs |= _states_of(self.policy)
         return sample_episodes(self.observation_space, self.action_space, extra_outputs=outputs, lookback=8)
 
     def num_rows(self, samples: Samples) -> int:
@@ -137,9 +157,11 @@ class EnvToModuleBench:
     policy: Any
     before: Sequence[Connector] | None
     name: str = "env_to_module"
+    given: tuple[str, ...] = (Columns.OBS,)
 
     def samples(self) -> Samples:
-        return sample_episodes(self.observation_space, self.action_space, lookback=8)
+        outputs = _states_of(self.policy)
+        return sample_episodes(self.observation_space, self.action_space, extra_outputs=outputs, lookback=8)
 
     def num_rows(self, samples: Samples) -> int:
         return len(samples)
@@ -149,6 +171,7 @@ class EnvToModuleBench:
         pieces = [*_not_of(piece, self.before or []), first, piece, last]
         pipeline = EnvToModulePipeline(self.observation_space, self.action_space, connectors=pieces)
         rows = nested.stack([episode.get_observations(-1) for episode in samples])
+        rows = pipeline.rewrite(rows, samples)  # as a runner does, before it records them
         pipeline(batch={Columns.OBS: rows}, episodes=samples, rl_module=self.policy, explore=False)
         return _seen(first, last)
 
@@ -162,6 +185,7 @@ class ModuleToEnvBench:
     policy: Any
     before: Sequence[Connector] | None
     name: str = "module_to_env"
+    given: tuple[str, ...] = (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)
 
     def samples(self) -> Samples:
         width = distribution_for(self.action_space).num_inputs

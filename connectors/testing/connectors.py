@@ -19,6 +19,7 @@ from episodes.columns import Columns
 from episodes.errors import ContractViolation, InvalidArgument, WrongType
 from episodes.pack import EpisodePack
 from episodes.testing.contract import brief, differing_leaf, violation
+from episodes.testing.row_format import check_item, item_of
 from episodes.tracks import nested
 
 __all__ = ["check_connector"]
@@ -91,9 +92,10 @@ class _Check:
     def run(self) -> None:
         samples = self.bench.samples()
         seen = self.seen(samples)
-        self.check_columns(seen)
         self.check_given(seen, samples)
+        self.check_columns(seen)
         self.check_rows(seen, self.bench.num_rows(samples), "of the samples")
+        self.check_spaces(seen)
         self.check_reads()
         self.check_lone_samples()
         self.check_other_forms(seen)
@@ -166,9 +168,26 @@ class _Check:
                 if isinstance(leaf, (np.ndarray, list)) and (not np.ndim(leaf) or len(leaf) != wanted):
                     raise self.broken(f"{wanted} rows of {path!r} {of}, one a real step", brief(leaf))
 
+    def check_spaces(self, seen: Seen) -> None:
+        """Observations and actions that it writes are inside the spaces that it says go out."""
+        piece = copy.deepcopy(self.piece)
+        piece.set_input_spaces(self.bench.observation_space, self.bench.action_space)
+        spaces = {
+            Columns.OBS: piece.observation_space,
+            Columns.ACTIONS: piece.action_space,
+            Columns.ACTIONS_FOR_ENV: self.bench.action_space,
+        }
+        for name, space in spaces.items():
+            column = seen.columns.get(name) if name in self.piece.writes else None
+            if column is None or space is None or Columns.LOSS_MASK in seen.columns:
+                continue
+            for row in range(len(column) if isinstance(column, list) else len(nested.first_leaf(column))):
+                item = column[row] if isinstance(column, list) else item_of(space, column, row)
+                check_item(space, item, f"{name} that go out", self.broken, row=row)
+
     def check_reads(self) -> None:
-        """With no other columns than it reads, it works, and says the same."""
-        reads = tuple(self.piece.reads)
+        """With no other columns than it reads, and those that its pipeline is given, it works."""
+        reads = tuple(dict.fromkeys((*self.piece.reads, *self.bench.given)))
         seen = self.seen(self.bench.samples(), only=reads, of=f"with no other columns than it reads {reads}")
         self.check_columns(seen)
 
@@ -229,14 +248,23 @@ class _Check:
                 ) from error
         kept = copy.deepcopy(state)
         answer = self.seen(self.bench.samples(), pickle.loads(pickle.dumps(worn)))
-        for how, restored in {"get_state()": state, "merge_states([state])": worn.merge_states([state])}.items():
-            twin = copy.deepcopy(self.piece)
-            twin.set_state(copy.deepcopy(restored))
+        merged = worn.merge_states([copy.deepcopy(state)])
+        for how, given in {"get_state()": state, "merge_states([state])": merged}.items():
+            twin = self.restored(given, how)
             self.check_same(answer.columns, self.seen(self.bench.samples(), twin).columns, f"after set_state of {how}")
-        copy.deepcopy(self.piece).set_state(worn.merge_states([state, copy.deepcopy(state)]))
+        self.restored(worn.merge_states([copy.deepcopy(state) for _ in range(2)]), "merge_states of two")
         self.seen(self.bench.samples(), worn)
         if not same_state(kept, state):
             raise self.broken("a state that shares no memory with the piece", "that a later call changed it", "copy it")
+
+    def restored(self, state: dict[str, Any], how: str) -> Connector:
+        """A copy of the piece with the state."""
+        twin = copy.deepcopy(self.piece)
+        try:
+            twin.set_state(copy.deepcopy(state))
+        except Exception as error:
+            raise self.broken(f"set_state to take what {how} gave", f"{type(error).__name__}: {error}") from error
+        return twin
 
 
 def _is_rows(column: Any) -> bool:
