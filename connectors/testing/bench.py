@@ -171,7 +171,7 @@ class EnvToModuleBench:
         pieces = [*_not_of(piece, self.before or []), first, piece, last]
         pipeline = EnvToModulePipeline(self.observation_space, self.action_space, connectors=pieces)
         rows = nested.stack([episode.get_observations(-1) for episode in samples])
-        rows = pipeline.rewrite(rows, samples)  # as a runner does, before it records them
+        rows = pipeline.rewrite(rows, samples, False)  # as a runner does, before it records them
         pipeline(batch={Columns.OBS: rows}, episodes=samples, rl_module=self.policy, explore=False)
         return _seen(first, last)
 
