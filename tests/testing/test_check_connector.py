@@ -168,7 +168,7 @@ BROKEN = {
     Counts: r"the same 'rewards' after set_state of get_state\(\) as",
     SharesItsState: r"a state that shares no memory with the piece",
     CannotMerge: r"the same 'rewards' after set_state of merge_states\(\[state\]\)",
-    CannotPickle: r"a piece that pickles, found .*top of a module",
+    CannotPickle: r"a piece that pickles, found .*leave it out in __getstate__",
     ReturnsNone: r"found WrongType: ReturnsNone returned None",
     Chance: r"the same 'scaled' of the same samples again",
     Colon: r"reads to be a tuple of columns, found 'rewards'; write \('rewards',\)",
