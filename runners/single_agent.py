@@ -17,8 +17,8 @@ from connectors.policy import Policy, check_asked, module_of
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 from episodes.pack import EpisodePack
-from episodes.recorder import OngoingEpisodes, VectorRecorder
-from episodes.recorder.boundaries import final_observations_of
+from episodes.recorder import IncomingEpisodes, OngoingEpisodes, VectorRecorder
+from episodes.recorder.boundaries import Boundaries, final_observations_of
 from episodes.replay import EpisodeReplayBuffer, ReplayRecorder
 from episodes.single_agent.episode import checked_lookback
 from episodes.tracks import nested
@@ -85,6 +85,8 @@ class SingleAgentEnvRunner(EnvRunner):
         self._buffer: EpisodeReplayBuffer | None = None  # that the sink writes into
         self._stores_log_probs = False
         self._running = RunningReturns(self.num_envs)
+        self._all = np.arange(self.num_envs)
+        self._boundaries = Boundaries(self.num_envs, self.autoreset_mode)  # of rows before they are recorded
         self._is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._watches_endings = bool(self._on_episode_end) or self.autoreset_mode is AutoresetMode.DISABLED
         # With one environment, the row after an ending is a reset and nothing else: the policy need not be asked.
@@ -254,7 +256,8 @@ class SingleAgentEnvRunner(EnvRunner):
         """Begin new episodes everywhere; those that were going on are cut."""
         observations, infos = self.env.reset(seed=self._reset_seed)
         self._reset_seed = None
-        self._observations = self._rewrite(observations)
+        self._observations = self._rewritten(observations, self._all, self._all)
+        self._boundaries.reset(np.ones(self.num_envs, bool))
         self._sink.reset(self._observations, infos)
         if self._buffer is not None:
             self._running.reset()
@@ -292,7 +295,11 @@ class SingleAgentEnvRunner(EnvRunner):
         observations, rewards, terminateds, truncateds, infos = self.env.step(actions_for_env)
         last = self._last_observations(infos, terminateds | truncateds) if self._is_same_step else None
         if self._rewrites:
-            observations = self._rewrite(observations, self._sink.episodes)
+            row = self._boundaries.look(terminateds, truncateds)
+            self._boundaries.commit(row)
+            if last is not None:
+                last = self._rewritten(last, row.ended, row.ended[:0], actions, rewards)
+            observations = self._rewritten(observations, self._all, row.begun, actions, rewards)
         self._observations = observations
         stored = outputs if self._buffer is None else self._with_log_probs(outputs, actions)
         row = (observations, actions, rewards, terminateds, truncateds, infos, stored)
@@ -318,7 +325,19 @@ class SingleAgentEnvRunner(EnvRunner):
     def _last_observations(self, infos: dict[str, Any], done: np.ndarray) -> Any:
         if not np.count_nonzero(done):
             return None
-        return self._rewrite(final_observations_of(infos, np.flatnonzero(done)))
+        return final_observations_of(infos, np.flatnonzero(done))
+
+    def _rewritten(
+        self, observations: Any, envs: np.ndarray, begun: np.ndarray, actions: Any = None, rewards: Any = None
+    ) -> Any:
+        """Observations [n, ...] of the environments [n] as the pipeline rewrites them; it may look at their episodes.
+
+        Args:
+            begun: environments [k] of these whose observation is the first one of an episode.
+            actions, rewards: [N, ...] that led to the others.
+        """
+        episodes = IncomingEpisodes(self._sink.episodes, observations, envs, begun, actions, rewards)
+        return self._rewrite(observations, episodes)
 
     def _after_step(self, done: np.ndarray) -> None:
         if not np.count_nonzero(done):
@@ -332,7 +351,8 @@ class SingleAgentEnvRunner(EnvRunner):
     def _reset_where(self, done: np.ndarray) -> None:
         observations, infos = self.env.reset(options={"reset_mask": done.copy()})
         envs = np.flatnonzero(done)
-        fresh = self._rewrite(nested.take(observations, envs))
+        fresh = self._rewritten(nested.take(observations, envs), envs, envs)
+        self._boundaries.reset(done)
         self._observations = nested.with_rows(self._observations, envs, fresh)
         self._sink.reset(self._observations, infos, done)
 

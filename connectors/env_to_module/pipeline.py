@@ -46,7 +46,7 @@ class EnvToModulePipeline(SectionedPipeline):
         """The observations, nested arrays [N, ...], after all rewriters; for each new observation called once.
 
         Args:
-            episodes: the ongoing episodes [N], as they were before these observations.
+            episodes: those that the observations belong to [N], each with its observation as the last one.
             update: pieces that learn from observations learn from these.
         """
         for rewriter in self._sections.rewriters.values():

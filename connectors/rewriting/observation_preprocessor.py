@@ -28,7 +28,8 @@ class ObservationPreprocessor(ObservationRewriter):
         """What an observation becomes.
 
         Args:
-            episode: the ongoing episode before this observation, if there is one; None in a learner pipeline.
+            episode: the one that the observation belongs to: it is the last one there, and the last action led to it. A
+                fresh one for a reset observation; None in a learner pipeline.
         """
         raise NotImplementedError(f"{type(self).__name__} has neither preprocess nor preprocess_rows")
 

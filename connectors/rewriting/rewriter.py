@@ -30,7 +30,8 @@ class ObservationRewriter(Connector):
         """The rewritten observations, nested arrays [N, ...] of nested arrays [N, ...].
 
         Args:
-            episodes: the ongoing episodes [N], as they were before these observations, when there are any.
+            episodes: those that the observations belong to [N], each with its observation as the last one, made when
+                they are read; None where there are none.
             update: learn from these observations, where the piece learns.
         """
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from episodes.recorder.history import RecorderHistory
+from episodes.recorder.incoming import IncomingEpisodes
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.recorder import VectorRecorder
 
-__all__ = ["VectorRecorder", "OngoingEpisodes", "RecorderHistory"]
+__all__ = ["VectorRecorder", "OngoingEpisodes", "RecorderHistory", "IncomingEpisodes"]

@@ -13,7 +13,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from connectors import ObservationRewriter, env_to_module_pipeline, module_to_env_pipeline
-from connectors.env_to_module import FrameStacking, MeanStdFilter
+from connectors.env_to_module import FrameStacking, MeanStdFilter, ObservationPreprocessor
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
@@ -269,6 +269,33 @@ def test_each_observation_is_rewritten_once_and_stored_so(mode):
     whole = {episode.id_: episode.t for pack in packs for episode in pack}
     waiting = np.flatnonzero(runner.episodes.ages == 0)  # those that were just reset are in no pack
     assert doubled.rows == sum(steps + 1 for steps in whole.values()) + len(waiting)
+
+
+class Asking(ObservationPreprocessor):
+    """Notes the time of each observation, how long its episode is, and the last action there (-1 without any)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[float, int, float]] = []
+
+    def preprocess(self, observation, episode):
+        assert np.array_equal(episode.get_observations(-1), observation)
+        last = float(episode.get_actions(-1)[0]) if len(episode) else -1.0
+        self.told.append((float(observation[1]), len(episode), last))
+        return observation
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_preprocessor_sees_the_episode_of_its_observation_with_the_action_that_led_to_it(mode):
+    env, asking = counters(2, 3, mode=mode), Asking()
+    pipeline = env_to_module_pipeline(env.single_observation_space, env.single_action_space, pieces=[asking])
+    runner = SingleAgentEnvRunner(env, Halves(), env_to_module=pipeline)
+    expected = []
+    for episode in runner.sample(num_timesteps=24):
+        actions = [-1.0, *(float(action[0]) for action in episode.get_actions())]
+        expected += [(float(t), t, action) for t, action in enumerate(actions)]
+    just_reset = [(0.0, 0, -1.0)] * np.count_nonzero(runner.episodes.ages == 0)
+    assert sorted(asking.told) == sorted([*expected, *just_reset])
 
 
 def test_frame_stacks_reach_over_the_end_of_a_sample():
