@@ -26,6 +26,7 @@ class Kind(Enum):
     OPTIONAL_ID = "optional id"  # likewise, or None
     INTEGER = "integer"
     ENDING = "ending"
+    VERSIONS = "versions"  # the lowest and the highest of some versions, or None
 
 
 FACTS = {
@@ -35,6 +36,7 @@ FACTS = {
     "agent_id": Kind.OPTIONAL_ID,
     "module_id": Kind.OPTIONAL_ID,
     "multi_agent_episode_id": Kind.OPTIONAL_ID,
+    "policy_versions": Kind.VERSIONS,
 }
 """The facts that may differ from episode to episode of a pack, in the order of `EpisodeFacts` and `PackFacts`.
 
@@ -54,16 +56,28 @@ class EpisodeFacts(NamedTuple):
     agent_id: Any = None
     module_id: Any = None
     multi_agent_episode_id: Any = None
+    policy_versions: tuple[int, int] | None = None  # the lowest and the highest that its steps were told to be of
     observation_space: spaces.Space | None = None
     action_space: spaces.Space | None = None
 
-    def window(self, t_started: int, reaches_end: bool) -> EpisodeFacts:
-        """The facts of a part of the chunk that begins at `t_started`."""
-        return _new(EpisodeFacts, (self[0], t_started, self[2] if reaches_end else OPEN, *self[3:]))
+    def window(self, t_started: int, num_steps: int, reaches_end: bool) -> EpisodeFacts:
+        """The facts of a part of the chunk that has so many steps from `t_started` on."""
+        versions = self[6] if num_steps else None  # some steps may have narrower ones, which nobody kept
+        ending = self[2] if reaches_end else OPEN
+        return _new(EpisodeFacts, (self[0], t_started, ending, *self[3:6], versions, *self[7:]))
+
+    def with_version(self, version: int) -> EpisodeFacts:
+        """These facts once a step of this policy version came."""
+        return self._replace(policy_versions=_joined_versions(self.policy_versions, (version, version)))
 
     def followed_by(self, other: EpisodeFacts) -> EpisodeFacts:
         """The facts of this chunk joined with the one that follows it."""
-        return self._replace(ending=other.ending)
+        versions = _joined_versions(self.policy_versions, other.policy_versions)
+        return self._replace(ending=other.ending, policy_versions=versions)
+
+
+def _joined_versions(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, int] | None:
+    return (min(a[0], b[0]), max(a[1], b[1])) if a and b else a or b
 
 
 def new_id() -> str:
@@ -83,6 +97,7 @@ class PackFacts(NamedTuple):
     agent_ids: Any = None  # [n] objects, or None
     module_ids: Any = None  # [n] objects, or None
     multi_agent_episode_ids: Any = None  # [n] objects, or None
+    policy_versions: Any = None  # [n] objects, (lowest, highest) or None; or None
     observation_space: spaces.Space | None = None
     action_space: spaces.Space | None = None
     custom_data: Sequence[dict[str, Any] | None] | None = None  # n of them; None where all are empty
@@ -200,6 +215,7 @@ def objects(values: Any) -> np.ndarray | None:
 
 
 _MAKE = {Kind.ID: ids_of, Kind.INTEGER: integers, Kind.ENDING: codes, Kind.OPTIONAL_ID: objects}
+_MAKE[Kind.VERSIONS] = objects
 _COLUMNS: dict[str, Callable[[Any], Any]] = {
     column: _MAKE[kind] for column, kind in zip(PackFacts._fields, FACTS.values(), strict=False)
 }

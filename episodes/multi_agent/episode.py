@@ -117,7 +117,9 @@ class MultiAgentEpisode(MultiAgentGetters):
         )
         begin = (env_t_started or 0) - lookback
         spaces: tuple[Any, Any] = (observation_space, action_space)
-        facts = EpisodeFacts(new_id() if id_ is None else id_, begin, Ending.OPEN, None, None, None, *spaces)
+        facts = EpisodeFacts(
+            new_id() if id_ is None else id_, begin, Ending.OPEN, observation_space=spaces[0], action_space=spaces[1]
+        )
         self._set(
             facts,
             Agents(facts.id_, modules=agent_module_ids),
@@ -410,7 +412,7 @@ class MultiAgentEpisode(MultiAgentGetters):
     def _part(self, agents: Agents, chunk: Chunk) -> Self:
         """The chunk of this episode that has these agents."""
         return self.of(
-            self._facts.window(chunk.begin, chunk.end == self.env_t),
+            self._facts.window(chunk.begin, chunk.end - chunk.begin, chunk.end == self.env_t),
             agents,
             env_t=chunk.end,
             lookback=chunk.lookback,

@@ -205,7 +205,7 @@ class Timeline:
         ends = self.ended_at is not None and self.ended_at <= chunk.end
         t_started = facts.t_started + zero - tracks.rewards.lookback
         rows = tracks.window(first, last, zero - first)
-        part = own.of(facts.window(t_started, ends), rows, dict(own.custom_data))
+        part = own.of(facts.window(t_started, last - zero, ends), rows, dict(own.custom_data))
         waits = chunk.is_last and self.phase == WAITS
         phase = ENDED if ends else WAITS if waits else RESTS
         piece = Timeline(part, self.seen[first : last + 1], self.acted[first : last + waits], phase)

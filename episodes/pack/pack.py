@@ -121,6 +121,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     agent_ids = _fact("agent_ids")  # [n] or None
     module_ids = _fact("module_ids")  # [n] or None
     multi_agent_episode_ids = _fact("multi_agent_episode_ids")  # [n] or None
+    policy_versions = _fact("policy_versions")  # [n], (lowest, highest) or None; or None
     observation_space = _fact("observation_space")
     action_space = _fact("action_space")
     custom_data = _fact("custom_data")

@@ -74,6 +74,7 @@ class SingleAgentEpisode(TrackGetters):
     agent_id: Any = _fact("agent_id")
     module_id: Any = _fact("module_id")
     multi_agent_episode_id: Any = _fact("multi_agent_episode_id")
+    policy_versions: tuple[int, int] | None = _fact("policy_versions")  # the lowest and the highest, if any was told
     observation_space: spaces.Space | None = _fact("observation_space")
     action_space: spaces.Space | None = _fact("action_space")
     custom_data: dict[str, Any]
@@ -108,7 +109,12 @@ class SingleAgentEpisode(TrackGetters):
         ending = Ending.of(terminated, truncated)
         ids = (agent_id, module_id, multi_agent_episode_id)
         self._facts = EpisodeFacts(
-            new_id() if id_ is None else id_, t_started or 0, ending, *ids, observation_space, action_space
+            new_id() if id_ is None else id_,
+            t_started or 0,
+            ending,
+            *ids,
+            observation_space=observation_space,
+            action_space=action_space,
         )
         self._tracks = Tracks.growing(observed, told, acted, paid, extra_model_outputs, lookback)
         self.custom_data = {}
@@ -155,7 +161,14 @@ class SingleAgentEpisode(TrackGetters):
         told = EmptyInfos(len(nested.first_leaf(arrays[0]))) if infos is None else ListInfos.of(infos)
         tracks = Tracks.finished(arrays[0], told, *arrays[1:])
         ending, ids = Ending.of(terminated, truncated), (agent_id, module_id, multi_agent_episode_id)
-        facts = EpisodeFacts(new_id() if id_ is None else id_, t_started, ending, *ids, observation_space, action_space)
+        facts = EpisodeFacts(
+            new_id() if id_ is None else id_,
+            t_started,
+            ending,
+            *ids,
+            observation_space=observation_space,
+            action_space=action_space,
+        )
         episode = cls.of(facts, tracks, dict(custom_data or {}))
         episode.validate()
         return episode
@@ -302,13 +315,18 @@ class SingleAgentEpisode(TrackGetters):
         terminated: bool = False,
         truncated: bool = False,
         extra_model_outputs: Mapping[str, Any] | None = None,
+        policy_version: int | None = None,
     ) -> None:
         """Add one step: the action taken, and the reward and observation that it led to. O(1), nothing is copied.
+
+        Args:
+            policy_version: of the policy that acted, 0 or more; `policy_versions` keeps the lowest and the highest.
 
         Raises (each leaves the episode as it was):
             EpisodeStateError: before the reset, after the end, or once finalized.
             ShapeMismatch: an observation of another shape.
             TrackMismatch: an extra model output that starts late or stops early.
+            InvalidArgument: a policy version that is no number, 0 or more.
         """
         add_observation, add_action, add_reward, add_info, extra = self.appends or self.growing("add_env_step")
         try:
@@ -326,12 +344,22 @@ class SingleAgentEpisode(TrackGetters):
                 raise self._without_half_a_step(extra_model_outputs) from None
         elif extra:
             raise self._extra_mismatch({})
+        facts = None if policy_version is None else self._facts_with(policy_version)
         add_observation(observation)
         add_action(action)
         add_reward(reward)
         add_info({} if infos is None else infos)
+        if facts is not None:
+            self._facts = facts
         if terminated or truncated:
             self.end(Ending.of(terminated, truncated))
+
+    def _facts_with(self, version: int) -> EpisodeFacts:
+        """The facts with a step of this policy version."""
+        if not isinstance(version, (int, np.integer)) or version < 0:
+            raise InvalidArgument(f"episode {self.id_}: policy_version={version!r}; give the number of it, 0 or more")
+        known = self._facts.policy_versions
+        return self._facts if known and known[0] <= version <= known[1] else self._facts.with_version(int(version))
 
     def end(self, ending: Ending) -> None:
         """End the episode at its newest step; it grows no more."""
@@ -434,7 +462,7 @@ class SingleAgentEpisode(TrackGetters):
         facts, tracks = self._facts, self._tracks
         own = tracks.rewards.lookback
         part = self.of(
-            facts.window(facts.t_started + start, reaches_end),
+            facts.window(facts.t_started + start, stop - start, reaches_end),
             tracks.window(own + start - lookback, own + stop, lookback),
             dict(self.custom_data),
         )

@@ -195,7 +195,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         """One row for each episode, as columns [n] by name.
 
         `id`, `agent_id`, `module_id`, `multi_agent_episode_id` (objects), `t_started`, `length` (steps), `return`,
-        `terminated`, `truncated` (neither: cut), `seed` (`custom_data["seed"]`; -1 where there is none).
+        `terminated`, `truncated` (neither: cut), `policy_version_min`, `policy_version_max` (-1 where
+        nothing was told), `seed` (`custom_data["seed"]`; -1 where there is none).
         """
         return self._all_rows.table(slice(None) if self._numbers is None else self._numbers)
 

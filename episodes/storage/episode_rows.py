@@ -15,12 +15,12 @@ from episodes.pack import EpisodePack
 from episodes.storage.arrow import pyarrow
 from episodes.tracks.infos import documents as encoding
 
-UNKNOWN_SEED = -1
-"""Stands in the table where an episode's seed is not known."""
+UNKNOWN = -1
+"""Stands in the table where an episode's seed, or what policy acted in it, is not known."""
 
 SEED = "seed"  # of `custom_data`
 _OTHER_IDS = "other_ids"
-_FLAGS = ("terminated", "truncated")  # an ending's
+_NAMES = {Kind.ENDING: ("terminated", "truncated"), Kind.VERSIONS: ("policy_version_min", "policy_version_max")}
 
 
 @cache
@@ -28,6 +28,7 @@ def row_fields() -> list[Any]:
     """The Arrow fields of the columns, in order."""
     pa = pyarrow()
     types = {Kind.ID: pa.string(), Kind.OPTIONAL_ID: pa.string(), Kind.INTEGER: pa.int64(), Kind.ENDING: pa.bool_()}
+    types[Kind.VERSIONS] = pa.int64()
     named = [
         *((name, types[kind]) for fact, kind in FACTS.items() for name in _names(fact, kind)),
         ("length", pa.int64()),
@@ -42,7 +43,7 @@ def row_fields() -> list[Any]:
 
 def _names(fact: str, kind: Kind) -> tuple[str, ...]:
     """The columns of a fact."""
-    return _FLAGS if kind is Kind.ENDING else (fact.rstrip("_"),)
+    return _NAMES.get(kind, (fact.rstrip("_"),))
 
 
 def row_columns(pack: EpisodePack) -> list[Any]:
@@ -53,6 +54,8 @@ def row_columns(pack: EpisodePack) -> list[Any]:
     for (fact, kind), values in zip(FACTS.items(), pack.facts.columns, strict=True):
         if kind is Kind.ENDING:
             facts += [pa.array(pack.terminated), pa.array(pack.truncated)]
+        elif kind is Kind.VERSIONS:
+            facts += _version_columns(values, len(pack))
         elif kind is Kind.INTEGER:
             facts.append(pa.array(values))
         else:
@@ -79,6 +82,13 @@ def _id_column(name: str, ids: Any, num: int, other: dict[int, dict[str, Any]]) 
             other.setdefault(i, {})[name] = id_
         ids = [None if i in strange else id_ for i, id_ in enumerate(ids.tolist())]
     return pa.array(ids, pa.string())
+
+
+def _version_columns(versions: Any, num: int) -> list[Any]:
+    pa = pyarrow()
+    if versions is None:
+        return [_nulls(num, pa.int64())] * 2
+    return [pa.array([pair and pair[i] for pair in versions], pa.int64()) for i in (0, 1)]
 
 
 @lru_cache(maxsize=16)
@@ -116,12 +126,14 @@ class Rows:
         """The rows of a record batch or a table."""
         numpy = lambda name: batch.column(name).to_numpy(zero_copy_only=False)  # noqa: E731
         columns = {name: numpy(name) for fact, kind in FACTS.items() for name in _names(fact, kind)}
+        for name in _NAMES[Kind.VERSIONS]:
+            columns[name] = batch.column(name).fill_null(UNKNOWN).to_numpy()
         if batch.column(_OTHER_IDS).null_count < batch.num_rows:
             _put_other(columns, batch.column(_OTHER_IDS).to_pylist())
         columns |= {name: numpy(name) for name in ("length", "lookback", "return")}
         seeds = batch.column(SEED)
         unknown = seeds.null_count == len(seeds)
-        columns[SEED] = np.full(len(seeds), UNKNOWN_SEED) if unknown else seeds.fill_null(UNKNOWN_SEED).to_numpy()
+        columns[SEED] = np.full(len(seeds), UNKNOWN) if unknown else seeds.fill_null(UNKNOWN).to_numpy()
         custom = batch.column("custom_data")
         return Rows(columns, None if custom.null_count == len(custom) else CustomData(custom))
 
@@ -144,16 +156,25 @@ class Rows:
 
     def facts(self, observation_space: Any, action_space: Any) -> PackFacts:
         """The facts of all episodes."""
-        flags = (self.columns[name] for name in _FLAGS)
-        named = zip(PackFacts._fields, FACTS.items(), strict=False)
-        values = {column: self.columns[fact.rstrip("_")] for column, (fact, kind) in named if kind is not Kind.ENDING}
+        values = {}
+        for column, (fact, kind) in zip(PackFacts._fields, FACTS.items(), strict=False):
+            first, *others = (self.columns[name] for name in _names(fact, kind))
+            values[column] = _READ[kind](first, *others) if kind in _READ else first
         spaces = {"observation_space": observation_space, "action_space": action_space}
         custom = self.custom_data if self.custom_data is not None and any(self.custom_data) else None
-        return PackFacts((), (), ()).changed(**values, endings=codes_of(*flags), **spaces, custom_data=custom)
+        return PackFacts((), (), ()).changed(**values, **spaces, custom_data=custom)
 
     def table(self, which: Any) -> dict[str, np.ndarray]:
         """The table that users see, of the rows that an index picks."""
         return {name: column[which] for name, column in self.columns.items() if name != "lookback"}
+
+
+def _versions(lowest: np.ndarray, highest: np.ndarray) -> list[tuple[int, int] | None]:
+    return [None if a < 0 else (a, b) for a, b in zip(lowest.tolist(), highest.tolist(), strict=True)]
+
+
+_READ = {Kind.ENDING: codes_of, Kind.VERSIONS: _versions}
+"""From the columns of a fact to what `PackFacts` takes, where it is not the column itself."""
 
 
 def _put_other(columns: dict[str, np.ndarray], documents: list[bytes | None]) -> None:

@@ -13,6 +13,7 @@ from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import EpisodeStateError, StepOutOfRange
 from episodes.facts import Ending, EpisodeFacts, PackFacts
 from episodes.facts.ending import codes_in_windows, codes_of
+from episodes.facts.facts import FACTS
 from episodes.tracks import ArrayTrack, InfoTrack, ListTrack, Tracks
 from tests.strategies import built, plain
 
@@ -67,8 +68,9 @@ def test_an_episode_that_is_said_to_have_ended_grows_no_more(name: str) -> None:
 
 def test_no_fact_of_an_episode_is_forgotten_in_a_pack() -> None:
     columns = {"id_": "ids", "t_started": "t_started", "observation_space": "observation_space"}
-    columns |= {"action_space": "action_space"}
+    columns |= {"action_space": "action_space", "policy_versions": "policy_versions"}
     assert [columns.get(name, name + "s") for name in EpisodeFacts._fields] == list(PackFacts._fields[:-1])
+    assert list(FACTS) == [name for name in EpisodeFacts._fields if not name.endswith("space")]
 
 
 def test_facts_of_many_episodes_are_those_of_each() -> None:
