@@ -26,7 +26,7 @@ from connectors.distributions import ActionDistribution
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 
-__all__ = ["Module", "Policy", "check_asked", "module_of", "seen_columns"]
+__all__ = ["Module", "Policy", "check_asked", "distribution_of", "module_of", "seen_columns"]
 
 
 class Policy(Protocol):
@@ -112,7 +112,12 @@ class Module:
     @property
     def distribution(self) -> ActionDistribution | None:
         """The policy's own distribution over actions; None where it is the action space's."""
-        return getattr(self.policy, "distribution", None)
+        return distribution_of(self.policy)
+
+
+def distribution_of(policy: Any) -> ActionDistribution | None:
+    """`module_of(policy).distribution`, for where it is read at every step."""
+    return getattr(policy, "distribution", None)
 
 
 def module_of(policy: Any) -> Module:

@@ -16,7 +16,6 @@ import numpy as np
 
 from connectors.column_parts import joined
 from connectors.connector import Batch
-from connectors.learner.add_columns import last_steps
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
@@ -36,17 +35,19 @@ class StepReturns:
     def of(cls, batch: Batch, pack: EpisodePack) -> StepReturns:
         """Those of a batch of the pack's steps; what the batch does not have is the pack's."""
         rewards = real_steps(batch, Columns.REWARDS)
-        rewards = pack.rewards[pack.step_rows()] if rewards is None else rewards
-        offsets = np.concatenate([[0], np.cumsum(pack.lengths)])
-        if Columns.TERMINATEDS not in batch or Columns.TRUNCATEDS not in batch:
+        rows = pack.step_rows()
+        rewards = pack.rewards[rows] if rewards is None else rewards
+        offsets = pack.offsets if isinstance(rows, slice) else np.concatenate([[0], np.cumsum(pack.lengths)])
+        if not len(rewards) or Columns.TERMINATEDS not in batch or Columns.TRUNCATEDS not in batch:
             return cls(rewards, pack.terminated, pack.truncated, offsets, slice(None))
         terminateds = np.asarray(real_steps(batch, Columns.TERMINATEDS), bool)
         truncateds = np.asarray(real_steps(batch, Columns.TRUNCATEDS), bool)
-        ends, (lasts, which) = terminateds | truncateds, last_steps(pack)
-        if np.count_nonzero(ends) > np.count_nonzero(ends[lasts]):
+        lasts = offsets[1:] - 1
+        terminated, truncated = terminateds[lasts], truncateds[lasts]
+        if pack.lengths.min() == 0:  # those have no last step
+            terminated, truncated = terminated & (pack.lengths > 0), truncated & (pack.lengths > 0)
+        if np.count_nonzero(terminateds | truncateds) > np.count_nonzero(terminated | truncated):
             return cls._split(rewards, terminateds, truncateds, offsets)
-        terminated, truncated = np.zeros((2, len(pack)), bool)
-        terminated[which], truncated[which] = terminateds[lasts], truncateds[lasts]
         return cls(rewards, terminated, truncated, offsets, slice(None))
 
     @classmethod

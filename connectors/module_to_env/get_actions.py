@@ -11,7 +11,7 @@ import torch
 
 from connectors.connector import Batch, Connector
 from connectors.distributions import ActionDistribution, distribution_for
-from connectors.policy import module_of
+from connectors.policy import distribution_of
 from connectors.tensors import tensor_of
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch, UnknownKey
@@ -139,7 +139,7 @@ class GetActions(Connector):
 
     def distribution_of(self, policy: Any) -> ActionDistribution:
         """The policy's own distribution, or the one for the action space; UnknownKey where there is neither."""
-        own = module_of(policy).distribution
+        own = distribution_of(policy)
         if own is not None:
             return own
         if self._distribution is None:

@@ -22,21 +22,21 @@ class TensorToNumpy(Connector):
     Numbers of bfloat16, which numpy does not know, become float32.
 
     Raises:
-        InvalidArgument: there is a NaN in "action_dist_inputs" or "actions"; whatever was drawn from it means nothing.
+        InvalidArgument: there is a NaN in "action_dist_inputs", or in "actions" where the policy gives them itself.
     """
 
     def __call__(self, *, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
+        checked = Columns.ACTION_DIST_INPUTS if Columns.ACTION_DIST_INPUTS in batch else Columns.ACTIONS
         for name, column in batch.items():
             try:
                 batch[name] = array = column.numpy()
             except (AttributeError, RuntimeError, TypeError):  # no tensor, one with a gradient, one on a device
                 batch[name] = array = nested.map_leaves(array_of, column)
-            if name in _CHECKED:
-                _check_numbers(name, array, episodes)
+            if name == checked:
+                for leaf in (array,) if type(array) is np.ndarray else nested.leaves(array):
+                    if _has_nan(leaf):
+                        raise _not_a_number(name, leaf, episodes)
         return batch
-
-
-_CHECKED = frozenset((Columns.ACTION_DIST_INPUTS, Columns.ACTIONS))
 
 
 def array_of(leaf: Any) -> Any:
@@ -47,12 +47,11 @@ def array_of(leaf: Any) -> Any:
     return (leaf.float() if leaf.dtype is torch.bfloat16 else leaf).numpy()
 
 
-def _check_numbers(name: str, column: Any, episodes: Any) -> None:
-    for leaf in (column,) if type(column) is np.ndarray else nested.leaves(column):
-        if type(leaf) is np.ndarray and leaf.dtype.kind == "f":
-            squares = np.vdot(leaf, leaf)  # the fastest sum that is NaN with a NaN in it, and only then
-            if squares != squares:
-                raise _not_a_number(name, leaf, episodes)
+def _has_nan(leaf: Any) -> bool:
+    if type(leaf) is not np.ndarray or leaf.dtype.kind != "f":
+        return False
+    squares = np.vdot(leaf, leaf)  # 1 us: the fastest sum that is NaN with a NaN in it, and only then
+    return bool(squares != squares)
 
 
 def _not_a_number(name: str, leaf: np.ndarray, episodes: Any) -> InvalidArgument:
