@@ -1,0 +1,100 @@
+"""Every way to an environment that we ship gives rows, or env steps, that are what they say."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pettingzoo
+import pytest
+from gymnasium.vector import AutoresetMode
+from mpe2 import simple_spread_v3
+
+from episodes import MultiAgentEpisode
+from episodes.testing import check_vector_env
+from runners import make_vector_env
+from runners.multi_agent_envs import as_multi_agent_env, random_action
+
+MODES = list(AutoresetMode)
+ENVS = {
+    "CartPole": "CartPole-v1",
+    "FrozenLake": "FrozenLake-v1",  # Discrete observations
+    "Blackjack": "Blackjack-v1",  # a Tuple of them
+    "MountainCar": lambda: gym.make("MountainCarContinuous-v0", max_episode_steps=30),  # truncated only
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("env", ENVS)
+def test_a_vector_environment_made_here_keeps_its_word(env: str, mode: AutoresetMode) -> None:
+    made = make_vector_env(ENVS[env], 2, autoreset_mode=mode)
+    check_vector_env(made, num_steps=70)
+    made.close()
+
+
+def test_environments_made_in_other_processes_keep_their_word() -> None:
+    made = make_vector_env("CartPole-v1", 2, vectorization="async", autoreset_mode="SameStep")
+    check_vector_env(made, num_steps=50)
+    made.close()
+
+
+def test_an_environments_own_vector_environment_keeps_its_word() -> None:
+    check_vector_env(make_vector_env("CartPole-v1", 3, vectorization="vector_entry_point"), num_steps=50)
+
+
+AGENTS = {
+    "simple_spread": simple_spread_v3.parallel_env,
+    "knights_archers_zombies": partial(pettingzoo.make, "parallel", "butterfly/knights_archers_zombies_v11"),
+    "tic_tac_toe": partial(pettingzoo.make, "aec", "classic/tictactoe_v3"),
+    "connect_four": partial(pettingzoo.make, "aec", "classic/connect_four_v3"),
+    "leduc_holdem": partial(pettingzoo.make, "aec", "classic/leduc_holdem_v4"),
+}
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_env_steps_of_several_agents_grow_an_episode_that_may_be_cut_anywhere(name: str) -> None:
+    whole, chunks, env = played(AGENTS[name], num_steps=40, cut_every=7)
+    assert len(whole) > 1
+    for agent_id, own in whole.agent_episodes.items():
+        space = env.space("observation_space", agent_id)
+        assert all(space.contains(observation) for observation in own.get_observations())
+        assert len(own.get_rewards()) == len(own) == len(own.get_observations()) - 1
+    for later in chunks[1:]:
+        chunks[0].concat_episode(later)
+    assert chunks[0].equals(whole)
+    whole.to_numpy().validate()
+
+
+def played(make: Callable[[], Any], num_steps: int, cut_every: int) -> tuple[MultiAgentEpisode, list[Any], Any]:
+    """Random legal actions in an environment, told to one episode and to one that is cut every few env steps."""
+    env = as_multi_agent_env(make())
+    observations, infos = env.reset(seed=0)
+    whole = MultiAgentEpisode("game")
+    chunks = [MultiAgentEpisode("game")]
+    for episode in (whole, chunks[0]):
+        episode.add_env_reset(observations=copy.deepcopy(observations), infos=copy.deepcopy(infos))
+    spaces: dict[Any, Any] = {}
+    for t in range(num_steps):
+        actions = {}
+        for agent_id in whole.get_agents_to_act():
+            if agent_id not in spaces:
+                spaces[agent_id] = copy.deepcopy(env.space("action_space", agent_id))
+                spaces[agent_id].seed(len(spaces))
+            observed = {agent_id: observations.get(agent_id), "info": infos.get(agent_id)}
+            actions[agent_id] = random_action(spaces[agent_id], observed[agent_id], observed["info"])
+        step = env.step(actions)
+        if t % cut_every == cut_every - 1:
+            chunks.append(chunks[-1].cut(2))
+        for episode in (whole, chunks[-1]):
+            copies = copy.deepcopy((step.observations, actions, step.rewards, step.infos))
+            episode.add_env_step(*copies, terminateds=step.terminateds, truncateds=step.truncateds)
+        observations, infos = step.observations, step.infos
+        if step.is_over or whole.is_done:
+            break
+    env.close()
+    assert np.isfinite(whole.get_return())
+    return whole, chunks, env
