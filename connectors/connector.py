@@ -24,6 +24,7 @@ import gymnasium as gym
 
 from connectors.column_parts import ColumnParts, Owner, as_rows, as_single_row, changed_items, joined, rows_of
 from episodes.errors import UnknownKey
+from episodes.multi_agent import MultiAgentEpisode
 
 __all__ = ["Connector"]
 
@@ -221,13 +222,12 @@ class Connector:
 
 def _single_agent_episodes(episodes: Sequence[Any], stepped_only: bool) -> Iterator[Any]:
     for episode in episodes:
-        agents = getattr(episode, "agent_episodes", None)
-        if agents is None:
+        if not isinstance(episode, MultiAgentEpisode):
             yield episode
         elif stepped_only:
-            yield from (agents[agent_id] for agent_id in episode.get_agents_that_stepped())
+            yield from (episode.agent_episodes[agent_id] for agent_id in episode.get_agents_that_stepped())
         else:
-            yield from agents.values()
+            yield from episode.agent_episodes.values()
 
 
 def _parts(batch: Batch, column: str) -> ColumnParts:

@@ -9,11 +9,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from connectors import Connector
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from learners import PPO, LSTMPolicy, MLPPolicy, PPOConfig, linear_decay
-from learners.ppo import clipped_surrogate, ppo_loss
+from learners.ppo import clipped_surrogate, ppo_loss, ppo_pipeline
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (2,))
 TWO_ACTIONS = spaces.Discrete(2)
@@ -246,3 +247,26 @@ def test_values_that_are_no_numbers_are_an_error_and_no_step_is_taken():
     with pytest.raises(InvalidArgument, match="the gradient is not finite, and no step was taken"):
         learner.update(episodes)
     assert all(torch.equal(value, before[name]) for name, value in learner.policy.state_dict().items())
+
+
+def test_a_column_that_a_piece_adds_reaches_the_policy_while_it_learns():
+    class Halves(Connector):
+        writes = ("half",)
+
+        def __call__(self, *, batch, episodes, **kwargs):
+            batch["half"] = np.full(episodes.num_steps, 0.5, np.float32)
+            batch["note"] = ["said"] * episodes.num_steps
+            return batch
+
+        reads_tracks = True
+
+    class Reading(MLPPolicy):
+        def forward(self, batch, explore=None):
+            assert set(batch) >= {"half", "obs"}
+            assert not set(batch) & {"rewards", "terminateds", "vf_preds"}
+            return super().forward({**batch, "obs": batch["obs"] * batch["half"][:, None]}, explore)
+
+    learner = Reading(OBSERVATIONS, TWO_ACTIONS, hidden_sizes=(4,))
+    config = PPOConfig(num_epochs=1)
+    algorithm = PPO(learner, config, pipeline=ppo_pipeline(learner, config, pieces=[Halves()]))
+    assert algorithm.update(bandit_episodes())["entropy"] > 0
