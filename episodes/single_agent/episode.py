@@ -124,6 +124,7 @@ class SingleAgentEpisode(TrackGetters):
         self._duration = 0.0  # seconds that it grew before
         if len(observed) or num_given or actions is not None or extra_model_outputs:
             self.validate()
+            self._item_shape = reading.shape_of(self._tracks.observations.data[-1])
 
     @classmethod
     def from_arrays(

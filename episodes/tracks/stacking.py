@@ -43,9 +43,10 @@ def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: Any 
     """
     if not items:
         return nested.map_leaves(lambda dtype: np.zeros(0, dtype), dtypes)
-    if uniform and (joined := _joined_bytes(items)) is not None:
-        return _cast(joined, name, dtypes)
-    columns = nested.transpose(items) if not nested.is_leaf(items[0]) else items
+    if nested.is_leaf(items[0]):
+        joined = _joined_bytes(items) if uniform else None
+        return _cast(_quick(items, name, lookback) if joined is None else joined, name, dtypes)
+    columns = nested.transpose(items)
     if dtypes is None or not nested.same_structure(columns, dtypes):
         return nested.map_leaves(lambda column: _stack(column, name, lookback, None), columns)
     return nested.map_leaves(lambda column, dtype: _stack(column, name, lookback, dtype), columns, dtypes)

@@ -359,7 +359,7 @@ def _dtypes(data: Any) -> list[np.dtype]:
 def frozen(data: Any) -> Any:
     """Read-only views of the arrays of a nested value."""
     if type(data) is np.ndarray:
-        return _frozen_array(data)
+        return _frozen_array(data) if data.flags.writeable else data
     return nested.map_leaves(_frozen_array, data)
 
 

@@ -150,6 +150,17 @@ def test_tracks_travel_without_their_names_and_come_back_with_them() -> None:
         assert [track.field for track in back.all()] == [track.field for track in tracks.all()]
 
 
+def test_an_observation_that_is_rewritten_to_another_shape_lets_an_episode_that_was_given_one_go_on() -> None:
+    for begin in ("given", "reset"):
+        episode = SingleAgentEpisode(observations=[np.zeros((2, 2))] if begin == "given" else None)
+        if begin == "reset":
+            episode.add_env_reset(np.zeros((2, 2)))
+        episode.set_observations(new_data=np.zeros(4), at_indices=-1)
+        episode.add_env_step(np.ones((2, 2)), 0, 0.0)
+        episode.set_observations(new_data=np.ones(4), at_indices=-1)
+        assert episode.to_numpy().get_observations().shape == (2, 4)
+
+
 def test_items_that_are_not_contiguous_are_finalized_like_any_other() -> None:
     frames = np.arange(2 * 4 * 3 * 2, dtype=np.uint8).reshape(2, 4, 3, 2)
     views = {
