@@ -40,7 +40,7 @@ class MultiAgentEnvRunner(EnvRunner):
         num_envs: how many copies. Agents of one module are batched together over all of them.
         agent_to_module_mapping_fn: `(agent_id, episode) -> module_id`, asked once an agent and episode.
         env_to_module, module_to_env: pipelines; those of modules they do not have are made with the defaults.
-        hooks: objects with `on_step` or `on_episode_end`, see `Hook`.
+        hooks: objects with methods of `Hook`.
         seed: of the environments (copy i gets `seed + i`), of random actions, and of sampling actions by default.
         len_lookback_buffer: how many env steps from before its first one a continued chunk brings along, at least.
         missing_final_observation: see `MultiAgentEpisode`.
@@ -129,6 +129,7 @@ class MultiAgentEnvRunner(EnvRunner):
         self.stats = stats_of(chunks, self._tallies, perf_counter() - began)
         self._num_steps += self.stats.num_env_steps
         self.num_episodes += self.stats.num_episodes
+        self._tell_end_of_sample(chunks)
         return chunks
 
     def _sampled(
@@ -166,6 +167,8 @@ class MultiAgentEnvRunner(EnvRunner):
         self._tallies = [Tally() for _ in self.envs]
         self.episodes = [self._fresh(i) for i in range(len(self.envs))]
         self._needs_reset = False
+        for i in range(len(self.envs)):
+            self._tell_start(i)
 
     def _fresh(self, i: int) -> MultiAgentEpisode:
         """A new episode of copy i, reset."""
@@ -235,16 +238,17 @@ class MultiAgentEnvRunner(EnvRunner):
         self._welcome(rows)
         self._rewrite(rows)
         for i, step in steps:
-            episode = self.episodes[i]
-            self._record(episode, step, actions[i], outputs[i])
-            if episode.is_done:
-                self._end(i, episode)
+            self._record(self.episodes[i], step, actions[i], outputs[i])
+        for call in self._on_step:
+            call(self)
+        for i in going:
+            if self.episodes[i].is_done:
+                self._end(i, self.episodes[i])
                 if missing is not None:
                     missing[i] -= 1
                 if missing is None or missing[i] > 0:
                     self.episodes[i] = self._fresh(i)
-        for call in self._on_step:
-            call(self)
+                    self._tell_start(i)
 
     def _record(self, episode: MultiAgentEpisode, step: EnvStep, actions: ByAgent, outputs: ByAgent) -> None:
         terminateds, truncateds = step.terminateds, step.truncateds
@@ -264,7 +268,11 @@ class MultiAgentEnvRunner(EnvRunner):
         self._tallies[i].add(episode)
         self._taken.append(episode)
         for call in self._on_episode_end:
-            call(self, episode)
+            call(self, i, episode)
+
+    def _tell_start(self, i: int) -> None:
+        for call in self._on_episode_start:
+            call(self, i, self.episodes[i])
 
     def _welcome(self, rows: list[tuple[int, MultiAgentEpisode, ByAgent]]) -> None:
         """Know the spaces of agents that come for the first time, and the pipelines of their modules."""

@@ -2,25 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from connectors.editable import EditableEpisodes
 from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.recorder import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["Hook"]
 
 
 class Hook:
-    """Called by a runner while it samples. Override what you need; the rest costs nothing."""
+    """Called by a runner while it samples, in this order. Override what you need; the rest costs nothing.
+
+    What a hook writes to an episode's `custom_data` stays with the episode and arrives in what is sampled. Other writes
+    have nowhere to go, and raise: an `ObservationPreprocessor` changes what is recorded, learner pieces shape rewards.
+    """
+
+    def on_episode_start(self, runner: Any, env: int, episode: Any) -> None:
+        """After the reset of an environment: its new episode, without a step."""
 
     def on_step(self, runner: Any) -> None:
-        """After each recorded vector step. The ongoing episodes are `runner.episodes`."""
+        """After each vector step. `runner.episodes` are those that the step belongs to, also where it was their last.
 
-    def on_episode_end(self, runner: Any, episode: SingleAgentEpisode) -> None:
-        """After the step that ended an episode: its chunk since the last `sample`, its true last observation in it."""
+        Those of environments that were reset with it (next-step autoreset) have no step yet.
+        """
+
+    def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
+        """After the step that ended an environment's episode: what there is of it, with its true last observation.
+
+        Of an episode that goes into a pack, that is its chunk since the last `sample`.
+        """
+
+    def on_sample_end(self, runner: Any, sampled: Any) -> None:
+        """After a call of `sample`, with what it returns; or of `sample_into`, with its statistics."""
+
+
+class ShownEpisodes(Sequence[Any]):
+    """The episodes that hooks see at a vector step: ongoing ones, and those that ended with it."""
+
+    def __init__(self, ongoing: OngoingEpisodes, ended: Callable[[], Mapping[int, SingleAgentEpisode]]) -> None:
+        self.ongoing = ongoing
+        self.kept = EditableEpisodes(_AsStepped(ongoing, ended))
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def __getitem__(self, env: Any) -> Any:
+        return self.kept[env]
+
+    @property
+    def ages(self) -> np.ndarray:
+        """See `OngoingEpisodes.ages`."""
+        return self.ongoing.ages
+
+    def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
+        """See `OngoingEpisodes.recent`."""
+        return self.ongoing.recent(track, num_items)
+
+
+class _AsStepped(Sequence[Any]):
+    """An episode for each environment, where some have ended and the next has begun already."""
+
+    def __init__(self, ongoing: OngoingEpisodes, ended: Callable[[], Mapping[int, SingleAgentEpisode]]) -> None:
+        self._ongoing = ongoing
+        self._find_ended = ended
+
+    @cached_property
+    def _ended(self) -> Mapping[int, SingleAgentEpisode]:
+        return self._find_ended()
+
+    def __len__(self) -> int:
+        return len(self._ongoing)
+
+    def __getitem__(self, env: Any) -> Any:
+        return self._ended[env] if env in self._ended else self._ongoing[env]
 
 
 def calls_of(hooks: Any, name: str) -> tuple[Any, ...]:
@@ -47,10 +107,28 @@ class EnvRunner:
         self.seed = seed
         self.num_episodes = 0
         self._num_steps = 0
+        self._on_episode_start = calls_of(hooks, "on_episode_start")
         self._on_step = calls_of(hooks, "on_step")
         self._on_episode_end = calls_of(hooks, "on_episode_end")
+        self._on_sample_end = calls_of(hooks, "on_sample_end")
+        self._has_hooks = bool(self._on_episode_start or self._on_step or self._on_episode_end)
+        self._shown: ShownEpisodes | None = None  # while hooks look
         self._needs_reset = True
         self._closed = False
+
+    def _show(self, shown: ShownEpisodes) -> None:
+        """Let hooks see the step of these episodes."""
+        self._shown = shown
+        try:
+            for call in self._on_step:
+                call(self)
+        finally:
+            self._shown = None
+        check_unwritten(shown.kept)
+
+    def _tell_end_of_sample(self, sampled: Any) -> None:
+        for call in self._on_sample_end:
+            call(self, sampled)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -101,6 +179,24 @@ class EnvRunner:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def check_unwritten(episodes: EditableEpisodes) -> None:
+    """Raise `InvalidArgument` where somebody wrote to the episodes what does not arrive anywhere."""
+    if episodes.changed:
+        raise InvalidArgument(
+            "a hook wrote to an episode that is being recorded, where it would be lost: only custom_data arrives; to "
+            "change what is stored, use an ObservationPreprocessor; to shape rewards, a piece of the learner pipeline"
+        )
+
+
+def tell(calls: Sequence[Any], runner: Any, envs: np.ndarray, episodes: Sequence[SingleAgentEpisode]) -> None:
+    """Call hooks with each of the environments [k] and its episode."""
+    shown = EditableEpisodes(episodes)
+    for env, episode in zip(envs.tolist(), shown, strict=True):
+        for call in calls:
+            call(runner, env, episode)
+    check_unwritten(shown)
 
 
 def quotas(num_episodes: int, num_envs: int, turn: int) -> tuple[np.ndarray, int]:

@@ -20,9 +20,10 @@ from episodes.pack import EpisodePack
 from episodes.recorder import IncomingEpisodes, OngoingEpisodes, VectorRecorder
 from episodes.recorder.boundaries import Boundaries, final_observations_of
 from episodes.replay import EpisodeReplayBuffer, ReplayRecorder
+from episodes.single_agent import SingleAgentEpisode
 from episodes.single_agent.episode import checked_lookback
 from episodes.tracks import nested
-from runners.runner import EnvRunner, check_counts, quotas
+from runners.runner import EnvRunner, ShownEpisodes, check_counts, quotas, tell
 from runners.stats import CollectStats, RunningReturns
 from runners.vector_envs import EnvLike, autoreset_mode_of, make_vector_env
 
@@ -39,7 +40,7 @@ class SingleAgentEnvRunner(EnvRunner):
         num_envs: how many environments to make; a vector environment has its own number.
         env_to_module: the pipeline to the policy's batch; `env_to_module_pipeline(...)` by default.
         module_to_env: the pipeline to actions; `module_to_env_pipeline(...)` by default.
-        hooks: objects with `on_step` or `on_episode_end`, see `Hook`.
+        hooks: objects with methods of `Hook`.
         seed: of the environments, of the random actions, and of sampling actions in the default pipeline.
         len_lookback_buffer: how many items from before its first step a continued chunk brings along, at least; more
             where the env-to-module pipeline needs them (recurrent states, frame stacks).
@@ -88,7 +89,6 @@ class SingleAgentEnvRunner(EnvRunner):
         self._all = np.arange(self.num_envs)
         self._boundaries = Boundaries(self.num_envs, self.autoreset_mode)  # of rows before they are recorded
         self._is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        self._watches_endings = bool(self._on_episode_end) or self.autoreset_mode is AutoresetMode.DISABLED
         # With one environment, the row after an ending is a reset and nothing else: the policy need not be asked.
         self._skips_ignored = self.autoreset_mode is AutoresetMode.NEXT_STEP and self.num_envs == 1
         self._ignored_actions: tuple[Any, Any, dict[str, Any]] | None = None
@@ -120,9 +120,9 @@ class SingleAgentEnvRunner(EnvRunner):
         return self.module_to_env.policy_action_space(self.env.single_action_space)
 
     @property
-    def episodes(self) -> OngoingEpisodes:
-        """The ongoing episodes, made when someone looks."""
-        return self._sink.episodes
+    def episodes(self) -> OngoingEpisodes | ShownEpisodes:
+        """The ongoing episodes, made when someone looks; in `on_step` the ones that the step belongs to."""
+        return self._sink.episodes if self._shown is None else self._shown
 
     @property
     def num_steps(self) -> int:
@@ -165,6 +165,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._run(num_timesteps, num_episodes, explore, random_actions)
         pack = self._take(num_episodes)
         self._count(pack.num_steps, perf_counter() - began)
+        self._tell_end_of_sample(pack)
         return pack
 
     def sample_into(
@@ -199,6 +200,7 @@ class SingleAgentEnvRunner(EnvRunner):
         before = sink.num_steps
         self._run(num_timesteps, None, explore, random_actions)
         self._count(sink.num_steps - before, perf_counter() - began)
+        self._tell_end_of_sample(self.stats)
         return self.stats
 
     def _record_into_packs(self) -> None:
@@ -263,6 +265,7 @@ class SingleAgentEnvRunner(EnvRunner):
             self._running.reset()
         self._needs_reset = False
         self._ignored_actions = None
+        self._tell_starts(np.arange(self.num_envs))
 
     def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> None:
         sink = self._sink
@@ -274,8 +277,8 @@ class SingleAgentEnvRunner(EnvRunner):
     def _run_episodes(self, quotas: np.ndarray, act: Callable[..., Any], explore: bool) -> None:
         missing = quotas.copy()
         while np.any(missing > 0):
-            terminateds, truncateds = self._step(*(self._ignored_actions or act(explore)))
-            missing -= np.logical_or(terminateds, truncateds)
+            self._step(*(self._ignored_actions or act(explore)))
+            missing[self._sink.newest.ended] -= 1
         self._needs_reset = True
 
     def _policy_actions(self, explore: bool) -> Acted:
@@ -290,8 +293,8 @@ class SingleAgentEnvRunner(EnvRunner):
         actions = self.env.action_space.sample()
         return self.module_to_env.from_env(actions), actions, {}
 
-    def _step(self, actions: Any, actions_for_env: Any, outputs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """One vector step, recorded; its terminateds and truncateds, bool [N] each."""
+    def _step(self, actions: Any, actions_for_env: Any, outputs: dict[str, Any]) -> None:
+        """One vector step, recorded."""
         observations, rewards, terminateds, truncateds, infos = self.env.step(actions_for_env)
         last = self._last_observations(infos, terminateds | truncateds) if self._is_same_step else None
         if self._rewrites:
@@ -306,14 +309,37 @@ class SingleAgentEnvRunner(EnvRunner):
         self._sink.step(*row, final_observations=last)
         if self._buffer is not None:
             self._running.add_row(rewards, self._sink.newest)
-        if self._watches_endings:
-            self._after_step(terminateds | truncateds)
-        if self._skips_ignored:
-            done = terminateds[0] or truncateds[0]
+        if self._skips_ignored:  # the row whose action is ignored is a reset, whatever its flags say
+            done = self._ignored_actions is None and (terminateds[0] or truncateds[0])
             self._ignored_actions = (actions, actions_for_env, outputs) if done else None
-        for call in self._on_step:
-            call(self)
-        return terminateds, truncateds
+        if self._has_hooks:
+            self._tell_step()
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            self._reset_where(terminateds | truncateds)
+
+    # --- hooks -----------------------------------------------------------------------------------------------------
+
+    def _tell_step(self) -> None:
+        """Let hooks see the newest row: what began with it, the step, and what ended."""
+        row, sink = self._sink.newest, self._sink
+        if not self._is_same_step:
+            self._tell_starts(row.begun)
+        if self._on_step:
+            at_once = self._is_same_step and len(row.ended)
+            self._show(ShownEpisodes(sink.episodes, self._ended_episodes if at_once else dict))
+        if self._on_episode_end and len(row.ended):
+            tell(self._on_episode_end, self, row.ended, sink.ended_episodes())
+        if self._is_same_step:
+            self._tell_starts(row.begun)
+
+    def _ended_episodes(self) -> dict[int, SingleAgentEpisode]:
+        return dict(zip(self._sink.newest.ended.tolist(), self._sink.ended_episodes(), strict=True))
+
+    def _tell_starts(self, envs: np.ndarray) -> None:
+        if self._on_episode_start and len(envs):
+            tell(self._on_episode_start, self, envs, [self._sink.episodes[env] for env in envs.tolist()])
+
+    # --- recording -------------------------------------------------------------------------------------------------
 
     def _with_log_probs(self, outputs: dict[str, Any], actions: Any) -> dict[str, Any]:
         """The outputs that are stored in a buffer, log-probabilities among them where they are asked for."""
@@ -339,22 +365,16 @@ class SingleAgentEnvRunner(EnvRunner):
         episodes = IncomingEpisodes(self._sink.episodes, observations, envs, begun, actions, rewards)
         return self._rewrite(observations, episodes)
 
-    def _after_step(self, done: np.ndarray) -> None:
+    def _reset_where(self, done: np.ndarray) -> None:
         if not np.count_nonzero(done):
             return
-        for episode in self._sink.ended() if self._on_episode_end else ():
-            for call in self._on_episode_end:
-                call(self, episode)
-        if self.autoreset_mode is AutoresetMode.DISABLED:
-            self._reset_where(done)
-
-    def _reset_where(self, done: np.ndarray) -> None:
         observations, infos = self.env.reset(options={"reset_mask": done.copy()})
         envs = np.flatnonzero(done)
         fresh = self._rewritten(nested.take(observations, envs), envs, envs)
         self._boundaries.reset(done)
         self._observations = nested.with_rows(self._observations, envs, fresh)
         self._sink.reset(self._observations, infos, done)
+        self._tell_starts(envs)
 
     def _take(self, num_episodes: int | None) -> EpisodePack:
         """What was recorded; of whole episodes, each environment's first ones up to its quota."""

@@ -27,6 +27,10 @@ class Chunks:
         """The row [n] of each chunk's first observation, its lookback not counted."""
         return self.last_rows - self.lengths
 
+    def places(self) -> list[tuple[int, int]]:
+        """(first row, environment) of each, which tells chunks apart between two takes."""
+        return list(zip(self.start_rows.tolist(), self.envs.tolist(), strict=True))
+
     def select(self, chosen: np.ndarray) -> Chunks:
         """The chosen chunks (a bool mask or indices)."""
         return Chunks(self.envs[chosen], self.last_rows[chosen], self.lengths[chosen], self.lookbacks[chosen])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,23 +23,13 @@ from episodes.recorder.chunk_layout import Chunks, find_chunks
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.recent import RecentRows
 from episodes.recorder.row_blocks import gather
-from episodes.recorder.rows import RecordedRows, ResetInfo, from_row
+from episodes.recorder.rows import LastObservations, RecordedRows, ResetInfo, from_row
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.kinds import EmptyInfos, VectorInfos
 
 _NONE = np.zeros(0, np.intp)
-
-
-@dataclass(frozen=True, slots=True)
-class LastObservations:
-    """True last observations of episodes whose row already holds the next episode's first."""
-
-    row: int
-    envs: np.ndarray  # [k] int, ascending
-    observations: Any  # nested arrays [k, ...]
-    info: dict[str, Any]  # the vector environment's
 
 
 class VectorRecorder:
@@ -82,6 +72,7 @@ class VectorRecorder:
         self._base_ages = np.zeros(num_envs, np.int64)
         self._ids = np.full(num_envs, "", "U32")  # of the episodes that go on at the base row
         self._named: dict[tuple[int, int], str] = {}  # (first row, env) -> an id handed out before its chunk is taken
+        self._custom: dict[tuple[int, int], dict[str, Any]] = {}  # (first row, env) -> of a chunk that was looked at
         self._last_observations: list[LastObservations] = []
         self._reset_infos: list[ResetInfo] = []
         self._steps_at_take = 0
@@ -125,6 +116,7 @@ class VectorRecorder:
             self._ids[envs] = ""
         for env in envs.tolist() if self._named else ():
             self._named.pop((at, env), None)
+            self._custom.pop((at, env), None)
 
     def step(
         self,
@@ -214,20 +206,38 @@ class VectorRecorder:
         return self._rows.recent(track, num_items, self.ages)
 
     def ongoing(self, env: int) -> SingleAgentEpisode:
-        """The ongoing chunk of an environment as it is now, with all the lookback there is."""
+        """The ongoing chunk of an environment as it is now, with all the lookback there is.
+
+        What is written to its `custom_data` arrives in the pack that is taken, and goes on with the episode.
+        """
         last, age = self._rows.num_rows - 1, int(self.ages[env])
         length = min(age, last - self._base)
         lookback = min(age - length, self._rows.lookback_at(self._base))
         one = (np.array([number]) for number in (env, last, length, lookback))
-        return self._pack(Chunks(*one), name=True)[0]
+        return self._looked_at(Chunks(*one))[0]
 
     def ended(self) -> EpisodePack:
         """The chunks whose episodes ended with the newest step."""
+        return self._pack(self._newest_chunks(), name=True)
+
+    def ended_episodes(self) -> list[SingleAgentEpisode]:
+        """The same as episodes; what is written to their `custom_data` arrives in the pack that is taken."""
+        return self._looked_at(self._newest_chunks())
+
+    def _newest_chunks(self) -> Chunks:
+        """The chunks that ended with the newest step."""
         last = self._rows.num_rows - 1
         envs = self.newest.ended if last > self._base else _NONE
         chunks = self._find_chunks(envs)
         chunks = chunks.select(chunks.last_rows == last)
-        return self._pack(replace(chunks, envs=envs[chunks.envs]), name=True)
+        return replace(chunks, envs=envs[chunks.envs])
+
+    def _looked_at(self, chunks: Chunks) -> list[SingleAgentEpisode]:
+        """The chunks as episodes, whose ids and custom data are kept."""
+        episodes = list(self._pack(chunks, name=True))
+        for episode, key in zip(episodes, chunks.places(), strict=True):
+            episode.custom_data = self._custom.setdefault(key, {})
+        return episodes
 
     @property
     def num_steps(self) -> int:
@@ -252,13 +262,16 @@ class VectorRecorder:
             self._go_on(chunks, pack)
         return pack
 
-    def go_on(self, recent: RecentRows, boundaries: Boundaries, ids: np.ndarray) -> None:
+    def go_on(
+        self, recent: RecentRows, boundaries: Boundaries, ids: np.ndarray, custom_data: Mapping[int, dict[str, Any]]
+    ) -> None:
         """Go on with the episodes of another recorder, which stops; what is here and was not taken is dropped.
 
         Args:
             recent: the newest rows there, which become lookback.
             boundaries: of the rows there.
             ids: [N] of the ongoing episodes; "" for those without a step.
+            custom_data: of the ongoing episodes, by environment.
         """
         self._rows, self._boundaries = recent.rows(), boundaries
         self._base = self._rows.num_rows - 1
@@ -266,6 +279,7 @@ class VectorRecorder:
         self._base_ages, self._ids = boundaries.ages, np.asarray(ids, "U32")
         self._steps_at_take = boundaries.num_steps
         self._named.clear()
+        self._custom = {(self._base, env): dict(data) for env, data in custom_data.items()}
         self._last_observations.clear()
         self._reset_infos = list(recent.resets)
 
@@ -307,6 +321,7 @@ class VectorRecorder:
             t_started=np.where(from_base, self._base_ages[chunks.envs], 0),
             terminated=rows.terminateds.gather(last) & stepped,
             truncated=rows.truncateds.gather(last) & stepped,
+            custom_data=[dict(self._custom.get(key, ())) for key in chunks.places()] if self._custom else None,
             observation_space=self.observation_space,
             action_space=self.action_space,
         )
@@ -348,7 +363,7 @@ class VectorRecorder:
         return ids
 
     def _use_names(self, chunks: Chunks, ids: np.ndarray, known: set[int], name: bool) -> None:
-        for i, key in enumerate(zip(chunks.start_rows.tolist(), chunks.envs.tolist(), strict=True)):
+        for i, key in enumerate(chunks.places()):
             if name and i not in known:
                 self._named.setdefault(key, uuid.uuid4().hex)
             ids[i] = self._named.get(key, ids[i])
@@ -365,6 +380,7 @@ class VectorRecorder:
         """Move the newest row, and those that lookbacks reach, to the front; `ids` [N] of the episodes that go on."""
         last = self._rows.num_rows - 1
         self._base_ages, self._ids = self.ages, ids
+        began = last - np.minimum(self._base_ages, last - self._base)
         self._steps_at_take = self._boundaries.num_steps
         for (row, env), id_ in self._named.items():
             if row == last:
@@ -375,4 +391,6 @@ class VectorRecorder:
         self._last_observations.clear()
         self._reset_infos = from_row(self._reset_infos, first)
         self._base = last - first
+        going_on = {env: data for (row, env), data in self._custom.items() if row == began[env]}
+        self._custom = {(self._base, env): dict(data) for env, data in going_on.items()}
         self._num_settled = self._base + 1

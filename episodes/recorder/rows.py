@@ -18,6 +18,16 @@ _FIRST_CAPACITY = 32
 
 
 @dataclass(frozen=True, slots=True)
+class LastObservations:
+    """True last observations of episodes whose row already holds the next episode's first."""
+
+    row: int
+    envs: np.ndarray  # [k] int, ascending
+    observations: Any  # nested arrays [k, ...]
+    info: dict[str, Any]  # the vector environment's
+
+
+@dataclass(frozen=True, slots=True)
 class ResetInfo:
     """The vector info of a reset that replaced observations of a row."""
 

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, UnknownKey
 from episodes.facts.facts import random_ids
 from episodes.recorder import OngoingEpisodes, VectorRecorder
 from episodes.recorder.boundaries import Boundaries, Row, final_observations_of
@@ -23,6 +23,7 @@ from episodes.replay.ring.episode_table import NONE
 from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
 from episodes.replay.ring.step_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing, checked_extra
 from episodes.replay.ring.track_ring import numbers, positions
+from episodes.replay.row_kinds import are_of, cast, kinds_of
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
@@ -67,7 +68,8 @@ class ReplayRecorder:
         self._spaces = (observation_space, action_space)
         self._recent = RecentRows(num_envs, *self._spaces, depth=len_lookback_buffer)
         self._newest: Row | None = None
-        self._names: dict[int, str] = {}  # of episodes without a step, by environment, that somebody looked at
+        # Id and custom data of episodes without a step, by environment, that somebody looked at.
+        self._fresh: dict[int, tuple[str, dict[str, Any]]] = {}
         self._ring = ring
         self._all = np.arange(num_envs)
         self._links = np.full((NUM_LINKS, num_envs), NONE, np.int64)  # of the steps that come next
@@ -120,8 +122,8 @@ class ReplayRecorder:
 
     def _begin(self, envs: np.ndarray, row: int) -> None:
         """The environments' next episodes begin at the observation rows from number `row` on."""
-        for env in envs.tolist() if self._names else ():
-            self._names.pop(env, None)
+        for env in envs.tolist() if self._fresh else ():
+            self._fresh.pop(env, None)
         self._links[ROW, envs] = positions(row, len(envs), self._ring.num_rows)
         self._links[PREVIOUS, envs] = NONE
 
@@ -205,37 +207,48 @@ class ReplayRecorder:
         return self._recent.recent(track, num_items, self.ages)
 
     def ongoing(self, env: int) -> SingleAgentEpisode:
-        """What is stored of the ongoing episode of an environment, as it is now."""
+        """What is stored of the ongoing episode of an environment, as it is now.
+
+        What is written to its `custom_data` arrives in the buffer.
+        """
         if not self.is_reset:
             raise EpisodeStateError("the ongoing episodes are no longer in the buffer; call reset")
         if self.ages[env]:
             return self._stored(env)
         ring, row = self._ring, self._links[ROW, env : env + 1]
         infos = ring.infos.infos(ring.row_numbers(row).tolist())
-        return SingleAgentEpisode(
-            id_=self._names.setdefault(env, random_ids(1).item()),
+        id_, custom_data = self._fresh.setdefault(env, (random_ids(1).item(), {}))
+        episode = SingleAgentEpisode(
+            id_=id_,
             observations=[nested.take(ring.observations.take(row), 0)],
             infos=[infos.item(0)],
             observation_space=self._spaces[0],
             action_space=self._spaces[1],
         ).to_numpy()
+        episode.custom_data = custom_data
+        return episode
 
-    def ended(self) -> list[SingleAgentEpisode]:
-        """What is stored of the episodes that ended with the newest step."""
+    def ended_episodes(self) -> list[SingleAgentEpisode]:
+        """What is stored of the episodes that ended with the newest step; what `custom_data` gets arrives there."""
         return [self._stored(env) for env in self.newest.ended.tolist()]
 
     def _stored(self, env: int) -> SingleAgentEpisode:
-        return episode_at(self._ring, int(self._links[ENTRY, env]), *self._spaces)
+        entry, table = int(self._links[ENTRY, env]), self._ring.table
+        episode = episode_at(self._ring, entry, *self._spaces)
+        episode.custom_data = table.custom_data[entry] = table.custom_data[entry] or {}
+        return episode
 
     def pass_on_to(self, recorder: VectorRecorder) -> None:
         """Let another recorder go on with the ongoing episodes; this one may only be reset then."""
         if self._newest is None and not self._is_of_now:
             return  # nothing was recorded
-        ids = np.full(self.num_envs, "", "U32")
+        ids, table = np.full(self.num_envs, "", "U32"), self._ring.table
+        custom_data = {env: data for env, (_, data) in self._fresh.items()}
         if self.is_reset:
             for env in np.flatnonzero(self._links[PREVIOUS] != NONE).tolist():
-                ids[env] = self._ring.table.id_of(int(self._links[ENTRY, env]))
-        recorder.go_on(self._recent, self._boundaries, ids)
+                entry = int(self._links[ENTRY, env])
+                ids[env], custom_data[env] = table.id_of(entry), table.custom_data[entry] or {}
+        recorder.go_on(self._recent, self._boundaries, ids, custom_data)
         self._boundaries = Boundaries(self.num_envs, self.autoreset_mode)
         self._recent = RecentRows(self.num_envs, *self._spaces, depth=self._recent.depth)
         self._generation, self._newest = -1, None
@@ -244,11 +257,11 @@ class ReplayRecorder:
 
     def _checked(self, observations: Any, tracks: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The rows as arrays that fit into the ring; nothing but a comparison where they are as they were before."""
-        if not _are_of(self._kinds, observations, tracks):
+        if not are_of(self._kinds, observations, tracks):
             observations = self._arrays(OBSERVATIONS, observations)
             tracks = {name: self._arrays(name, items) for name, items in tracks.items()}
             self._ring.prepare(observations, tracks)
-            self._kinds = _kinds(observations, tracks)
+            self._kinds = kinds_of(observations, tracks)
         return observations, tracks
 
     def _arrays(self, name: str, items: Any) -> Any:
@@ -258,7 +271,7 @@ class ReplayRecorder:
             arrays = arrays.astype(bool)
         dtypes = self._dtypes.get(name)
         if dtypes is not None and nested.same_structure(arrays, dtypes):
-            arrays = nested.map_leaves(lambda leaf, dtype: _cast(name, leaf, dtype), arrays, dtypes)
+            arrays = nested.map_leaves(lambda leaf, dtype: cast(name, leaf, dtype), arrays, dtypes)
         for leaf in nested.leaves(arrays):
             if leaf.shape[:1] != (self.num_envs,):
                 raise ShapeMismatch(
@@ -326,8 +339,11 @@ class ReplayRecorder:
         if not len(fresh):
             return
         slots = new[NEXT][fresh]
-        ids = [self._names.pop(env, None) for env in live[fresh].tolist()] if self._names else None
-        new[ENTRY][fresh] = self._links[ENTRY][live[fresh]] = self._ring.table.open(ids, slots)
+        seen = [self._fresh.pop(env, (None, None)) for env in live[fresh].tolist()] if self._fresh else []
+        entries = self._ring.table.open([id_ for id_, _ in seen] if seen else None, slots)
+        new[ENTRY][fresh] = self._links[ENTRY][live[fresh]] = entries
+        for entry, (_, custom_data) in zip(entries.tolist(), seen, strict=False):
+            self._ring.table.custom_data[entry] = custom_data
         new[PREVIOUS][fresh] = slots
 
     def _step_and_reset(
@@ -348,38 +364,6 @@ class ReplayRecorder:
         self._begin(ended, ring.rows_head)
         ring.append_rows(observations, ended, len(ended), _infos([infos], ended))
         self._num_fresh = len(ended)
-
-
-def _are_of(kinds: Any, observations: Any, tracks: dict[str, Any]) -> bool:
-    """True when `_kinds` of these rows is `kinds`, and not None."""
-    if kinds is None or len(tracks) != len(kinds[0]):
-        return False
-    of_tracks, dtype, shape = kinds
-    for name, items in tracks.items():
-        kind = of_tracks.get(name)
-        if kind is None or type(items) is not np.ndarray or items.dtype is not kind[0] or items.shape != kind[1]:
-            return False
-    return type(observations) is np.ndarray and observations.dtype is dtype and observations.shape == shape
-
-
-def _kinds(observations: Any, tracks: dict[str, Any]) -> Any:
-    """Names, dtypes and shapes of the rows; None when some are nested or no arrays."""
-    kinds: dict[str, Any] = {}
-    for name, items in tracks.items():
-        if type(items) is not np.ndarray:
-            return None
-        kinds[name] = items.dtype, items.shape
-    if type(observations) is not np.ndarray:
-        return None
-    return kinds, observations.dtype, observations.shape
-
-
-def _cast(name: str, leaf: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    if leaf.dtype == dtype:
-        return leaf
-    if not np.can_cast(leaf.dtype, dtype, "same_kind"):
-        raise TrackMismatch(f"{name}: rows of {leaf.dtype} in a space of {dtype}; convert them first")
-    return leaf.astype(dtype)
 
 
 def _infos(vector_infos: list[dict[str, Any]], envs: np.ndarray, which: np.ndarray | None = None) -> Infos:

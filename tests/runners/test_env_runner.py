@@ -16,6 +16,7 @@ from connectors import ObservationRewriter, env_to_module_pipeline, module_to_en
 from connectors.env_to_module import FrameStacking, MeanStdFilter, ObservationPreprocessor
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
+from episodes.replay import EpisodeReplayBuffer
 from episodes.tracks import nested
 from learners import LSTMPolicy, MLPPolicy
 from runners import Hook, SingleAgentEnvRunner
@@ -231,7 +232,7 @@ def test_hooks_see_each_step_and_the_whole_end_of_each_episode():
             self.steps += 1
             assert len(runner.episodes) == 2
 
-        def on_episode_end(self, runner: Any, episode: Any) -> None:
+        def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
             self.ends.append((episode.id_, len(episode), episode.is_terminated, float(episode.get_observations(-1)[1])))
 
     for mode in MODES:
@@ -242,6 +243,95 @@ def test_hooks_see_each_step_and_the_whole_end_of_each_episode():
         expected = {(e.id_, len(e), True, float(len(e))) for e in pack if e.is_done}
         assert set(watch.ends) == expected
         assert len(watch.ends) == len(expected)
+
+
+class Diary(Hook):
+    """Writes down what it is told, and the age of each episode into its custom data."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def on_episode_start(self, runner: Any, env: int, episode: Any) -> None:
+        self.told.append(("start", env, episode.id_, len(episode)))
+        episode.custom_data["started"] = episode.id_
+
+    def on_step(self, runner: Any) -> None:
+        for env, episode in enumerate(runner.episodes):
+            t = episode.t_started + len(episode)
+            if t:  # no reset row
+                self.told.append(("step", env, episode.id_, t, episode.is_done))
+                assert episode.get_observations(-1)[1] == t
+                episode.custom_data["age"] = t
+
+    def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
+        self.told.append(("end", env, episode.id_, episode.t_started + len(episode)))
+        episode.custom_data["over"] = True
+
+    def on_sample_end(self, runner: Any, sampled: Any) -> None:
+        self.told.append(("sampled", sampled.num_steps))
+
+
+def told_of(env: int, lengths: tuple[int, ...], diary: Diary) -> None:
+    """Check that an environment's episodes were told in order: start, all steps, end."""
+    told = [one for one in diary.told if one[0] != "sampled" and one[1] == env]
+    while told:
+        kind, _, id_, _ = told.pop(0)
+        assert kind == "start"
+        for t in range(1, lengths[env] + 1):
+            if not told:
+                return
+            assert told.pop(0) == ("step", env, id_, t, t == lengths[env])
+        if told:
+            assert told.pop(0) == ("end", env, id_, lengths[env])
+
+
+@pytest.mark.parametrize("into_buffer", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_hooks_are_told_of_starts_all_steps_and_ends_in_this_order_and_what_they_write_arrives(mode, into_buffer):
+    diary, lengths = Diary(), (3, 4)
+    runner = SingleAgentEnvRunner(counters(*lengths, mode=mode), Halves(), hooks=[diary])
+    buffer, chunks = EpisodeReplayBuffer(1000), []
+    for num_timesteps in (2, 10, 12, 2):
+        if into_buffer:
+            runner.sample_into(buffer, num_timesteps=num_timesteps)
+        else:
+            chunks += runner.sample(num_timesteps=num_timesteps)
+        assert diary.told.pop() == ("sampled", runner.stats.num_steps)
+    for env in range(2):
+        told_of(env, lengths, diary)
+    for chunk in buffer.iter_episodes() if into_buffer else chunks:
+        expected = {"started": chunk.id_, "age": chunk.t_started + len(chunk)}
+        assert chunk.custom_data == expected | ({"over": True} if chunk.is_done else {})
+
+
+def test_what_a_hook_wrote_goes_on_from_a_buffer_into_packs():
+    diary = Diary()
+    runner, buffer = SingleAgentEnvRunner(counters(50), Halves(), hooks=[diary]), EpisodeReplayBuffer(100)
+    runner.sample_into(buffer, num_timesteps=5)
+    chunk = runner.sample(num_timesteps=5)[0]
+    stored = next(buffer.iter_episodes())
+    assert (stored.id_, stored.custom_data) == (chunk.id_, {"started": chunk.id_, "age": 5})
+    assert (chunk.t_started, chunk.custom_data) == (5, {"started": chunk.id_, "age": 10})
+
+
+@pytest.mark.parametrize("when", ["on_episode_start", "on_step", "on_episode_end"])
+def test_what_a_hook_writes_and_nobody_would_see_is_an_error(when):
+    class Writes(Hook):
+        def on_episode_start(self, runner: Any, env: int, episode: Any) -> None:
+            if when == "on_episode_start":
+                episode.set_observations(new_data=np.zeros((1, 2), np.float32))
+
+        def on_step(self, runner: Any) -> None:
+            if when == "on_step":
+                runner.episodes[0].set_rewards(new_data=7.0, at_indices=-1)
+
+        def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
+            if when == "on_episode_end":
+                episode.is_terminated = False
+
+    runner = SingleAgentEnvRunner(counters(3), Halves(), hooks=[Writes()])
+    with pytest.raises(InvalidArgument, match="only custom_data arrives"):
+        runner.sample(num_timesteps=10)
 
 
 class Doubled(ObservationRewriter):

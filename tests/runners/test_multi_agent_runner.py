@@ -285,13 +285,37 @@ def test_hooks_see_steps_and_whole_episodes():
         def on_step(self, runner):
             self.steps += 1
 
-        def on_episode_end(self, runner, episode):
+        def on_episode_end(self, runner, env, episode):
             assert episode.is_done
             self.ended += 1
 
     watcher = Watcher()
     MultiAgentEnvRunner(Countdown, Uniform(), hooks=[watcher], seed=0).sample(num_timesteps=10)
     assert (watcher.steps, watcher.ended) == (10, 2)
+
+
+def test_hooks_are_told_of_a_start_then_of_steps_then_of_the_end():
+    told = []
+
+    class Watcher(Hook):
+        def on_episode_start(self, runner, env, episode):
+            told.append("start")
+            episode.custom_data["seen"] = env
+
+        def on_step(self, runner):
+            told.append("step")
+
+        def on_episode_end(self, runner, env, episode):
+            told.append("end")
+            assert runner.episodes[env] is episode
+
+        def on_sample_end(self, runner, sampled):
+            assert all(chunk.custom_data == {"seen": 0} for chunk in sampled)
+            told.append("sampled")
+
+    MultiAgentEnvRunner(Countdown, Uniform(), hooks=[Watcher()], seed=0).sample(num_episodes=2)
+    once = ["start", *["step"] * (told.index("end") - 1), "end"]
+    assert told == [*once, *once, "sampled"]
 
 
 def test_the_same_seed_gives_the_same_episodes():

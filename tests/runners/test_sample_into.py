@@ -288,7 +288,7 @@ def test_ongoing_and_ended_episodes_of_a_buffers_recorder_are_those_of_a_pack_re
         done = row[2] | row[3]
         for recorder in (packs, straight):
             recorder.step(row[0], actions, *row[1:], state)
-        assert [all_of(e) for e in straight.ended()] == [all_of(e) for e in packs.ended()]
+        assert [all_of(e) for e in straight.ended_episodes()] == [all_of(e) for e in packs.ended()]
         for found, expected in zip(straight.newest, packs.newest, strict=True):
             assert found.tolist() == expected.tolist()
         if mode is AutoresetMode.DISABLED and done.any():
