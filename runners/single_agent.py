@@ -21,8 +21,8 @@ from episodes.recorder import IncomingEpisodes, OngoingEpisodes, VectorRecorder
 from episodes.recorder.boundaries import Boundaries, final_observations_of
 from episodes.replay import EpisodeReplayBuffer, ReplayRecorder
 from episodes.single_agent import SingleAgentEpisode
-from episodes.single_agent.episode import checked_lookback
 from episodes.tracks import nested
+from episodes.tracks.indexing import checked_lookback
 from runners.runner import EnvRunner, ShownEpisodes, check_counts, quotas, tell
 from runners.stats import CollectStats, RunningReturns
 from runners.vector_envs import EnvLike, autoreset_mode_of, make_vector_env

@@ -22,6 +22,7 @@ from episodes.single_agent.getters import TrackGetters
 from episodes.single_agent.state import columns_of, parts_of, state_of
 from episodes.tracks import ListTrack, Track, Tracks, indexing, nested, reading
 from episodes.tracks.field import extra_field
+from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.kinds import EmptyInfos, ListInfos, same_info
 
 
@@ -592,10 +593,3 @@ def _restored(
     episode = cls.of(facts, tracks, custom_data)
     episode._item_shape, episode._duration = item_shape, duration
     return episode
-
-
-def checked_lookback(length: Any) -> int:
-    """The length of a lookback as an int; `InvalidArgument` unless it is one, 0 or more."""
-    if not isinstance(length, (int, np.integer)) or length < 0:
-        raise InvalidArgument(f"len_lookback_buffer={length!r}: give the number of items, 0 or more")
-    return int(length)

@@ -156,6 +156,13 @@ def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
     return start, max(start, stop)
 
 
+def checked_lookback(length: Any) -> int:
+    """The length of a lookback as an int; `InvalidArgument` unless it is one, 0 or more."""
+    if not isinstance(length, (int, np.integer)) or length < 0:
+        raise InvalidArgument(f"len_lookback_buffer={length!r}: give the number of items, 0 or more")
+    return int(length)
+
+
 def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """`[start, start + size)` of each pair, one after another: int64 [sum(sizes)].
 
