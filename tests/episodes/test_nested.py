@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tree
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +30,19 @@ def test_flattening_gives_each_leaf_a_path_of_its_own_and_back(value: Any) -> No
     assert list(flat.values()) == nested.leaves(value)
     assert nested.unflatten_like(value, list(flat.values())) == value
     assert nested.map_leaves(lambda leaf: leaf, value) == value
+
+
+@given(value=values)
+def test_walking_agrees_with_dm_tree_but_for_the_order_of_keys(value: Any) -> None:
+    assert nested.map_leaves(lambda leaf: leaf + 1, value) == tree.map_structure(lambda leaf: leaf + 1, value)
+    assert sorted(nested.leaves(value)) == sorted(tree.flatten(value))
+    paths = {"/".join(nested.escape(str(part)) for part in path): leaf for path, leaf in tree.flatten_with_path(value)}
+    assert nested.flatten(value) == paths
+
+
+def test_what_differs_is_named_by_its_path() -> None:
+    with pytest.raises(errors.TrackMismatch, match="only one of them has 'left'"):
+        nested.map_leaves(lambda x, y: x, {"camera": {"left": 1}}, {"camera": {}})
 
 
 @given(key=st.text(max_size=5))
