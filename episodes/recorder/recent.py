@@ -34,6 +34,11 @@ class RecentRows:
         self._observations: Any = None  # the newest
         self._info: dict[str, Any] = {}
 
+    @property
+    def is_looked_at(self) -> bool:
+        """Whether rows must be written: somebody looks further back than the newest one."""
+        return self._kept is not None
+
     def begin(self, observations: Any, info: dict[str, Any]) -> None:
         """Begin with observations [N, ...] that no step led to."""
         self._observations, self._info, self._kept = observations, info, None
@@ -52,9 +57,8 @@ class RecentRows:
 
     def write(self, rows: list[Any], extras: Mapping[str, Any]) -> None:
         """Write observations, actions, rewards and flags [N, ...], and extra outputs, without counting them yet."""
-        if self._kept is not None:
-            at = self._kept.num_rows
-            self._kept.write(at, rows, extras, at - 1)
+        kept = self.looked_at()
+        kept.write(kept.num_rows, rows, extras, kept.num_rows - 1)
 
     def commit(self, observations: Any, info: dict[str, Any]) -> None:
         """Count the row that was written."""

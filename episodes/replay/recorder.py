@@ -155,7 +155,8 @@ class ReplayRecorder:
         if stored:
             tracks |= checked_extra(stored)
         observations, tracks = self._checked(observations, tracks)
-        self._recent.write([observations, actions, rewards, tracks[TERMINATEDS], tracks[TRUNCATEDS]], outputs)
+        if self._recent.is_looked_at:
+            self._recent.write([observations, actions, rewards, tracks[TERMINATEDS], tracks[TRUNCATEDS]], outputs)
         row, infos = self._boundaries.look(tracks[TERMINATEDS], tracks[TRUNCATEDS]), infos or _NOTHING
         if not (self._boundaries.last_lies_apart and len(row.ended)):
             row_infos = _infos([infos], self._all) if infos else self._no_infos
@@ -339,11 +340,12 @@ class ReplayRecorder:
         if not len(fresh):
             return
         slots = new[NEXT][fresh]
-        seen = [self._fresh.pop(env, (None, None)) for env in live[fresh].tolist()] if self._fresh else []
-        entries = self._ring.table.open([id_ for id_, _ in seen] if seen else None, slots)
+        ids = None if not self._fresh else [self._fresh.get(env, (None,))[0] for env in live[fresh].tolist()]
+        entries = self._ring.table.open(ids, slots)
         new[ENTRY][fresh] = self._links[ENTRY][live[fresh]] = entries
-        for entry, (_, custom_data) in zip(entries.tolist(), seen, strict=False):
-            self._ring.table.custom_data[entry] = custom_data
+        if self._fresh:
+            for entry, env in zip(entries.tolist(), live[fresh].tolist(), strict=True):
+                self._ring.table.custom_data[entry] = self._fresh.pop(env, (None, None))[1]
         new[PREVIOUS][fresh] = slots
 
     def _step_and_reset(
