@@ -53,7 +53,8 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         agent_ids, module_ids, multi_agent_episode_ids: values [n], or None where no episode has one.
         custom_data: a dict (or None) for each episode, or None.
 
-    Errors: `TrackMismatch` names the track whose number of rows does not go with `lengths`.
+    Raises:
+        TrackMismatch: names the track whose number of rows does not go with `lengths`.
     """
 
     def __init__(
@@ -174,8 +175,9 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     def from_episodes(cls, episodes: Sequence[SingleAgentEpisode]) -> EpisodePack:
         """The episodes as a pack (itself when it is one): one concatenate per track; the episodes stay as they are.
 
-        Errors: `TrackMismatch` for episodes whose tracks differ in keys, structure or item shape; `WrongType` for
-        what is no single-agent episode.
+        Raises:
+            TrackMismatch: the tracks of episodes differ in keys, structure or item shape.
+            WrongType: what is no single-agent episode.
         """
         if isinstance(episodes, EpisodePack):
             return episodes

@@ -95,8 +95,9 @@ class EpisodeReplayBuffer:
         Of an episode longer than the capacity, the last steps are kept. Chunks of an episode come in order; one whose
         predecessor is no longer there begins anew at its `t_started`.
 
-        Errors, each leaving the buffer as it was: `ChunkMismatch` for a chunk that does not begin where its episode
-        stops; `TrackMismatch` and `ShapeMismatch` for items of another kind than those stored.
+        Raises:
+            ChunkMismatch: a chunk does not begin where its episode stops.
+            TrackMismatch, ShapeMismatch: items are of another kind than those stored. The buffer stays as it was.
         """
         if not len(episodes):
             return
@@ -174,7 +175,8 @@ class EpisodeReplayBuffer:
     ) -> Batch:
         """The transitions of the steps with these numbers [n], as `sample` gives them; zeros in tracks where it is -1.
 
-        Errors: `StepOutOfRange` for a step that is not there.
+        Raises:
+            StepOutOfRange: a step is not there.
         """
         _check_positive(n_step=n_step)
         check_fraction("gamma", gamma)
@@ -369,7 +371,9 @@ class EpisodeReplayBuffer:
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on, bit for bit, where `get_state` was called.
 
-        Errors: `InvalidArgument` for another capacity, `StateMismatch` for the state of a buffer with priorities.
+        Raises:
+            InvalidArgument: another capacity.
+            StateMismatch: the state of a buffer with priorities.
         """
         if "priorities" in state:
             raise StateMismatch("a state with priorities; restore it into a PrioritizedEpisodeReplayBuffer")

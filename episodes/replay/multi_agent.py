@@ -74,8 +74,10 @@ class MultiAgentEpisodeReplayBuffer:
     def add(self, episodes: MultiAgentEpisode | Sequence[MultiAgentEpisode]) -> None:
         """Add whole episodes or chunks; an episode's chunks come in order.
 
-        Errors, each leaving the episodes before it added and itself not: as those of `EpisodeReplayBuffer.add`;
-        `InvalidArgument` for an agent that was of another module before.
+        Raises:
+            InvalidArgument: an agent was of another module before.
+            ChunkMismatch, TrackMismatch, ShapeMismatch: as `EpisodeReplayBuffer.add`. The episodes before are added, this
+                one is not.
         """
         for episode in [episodes] if isinstance(episodes, MultiAgentEpisode) else episodes:
             if len(episode) <= self._piece:

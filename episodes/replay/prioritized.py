@@ -101,8 +101,11 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         """Set the priorities of the steps with these numbers (`batch.indices`), arrays of one shape.
 
         Steps that are no longer there are counted in `num_stale` and otherwise ignored; -1, padding, is ignored.
-        Errors, before anything changes: `ShapeMismatch`, `InvalidArgument` for a priority that is negative or not
-        finite, `StepOutOfRange` for a step that was never added.
+
+        Raises:
+            ShapeMismatch: another number of priorities than of indices.
+            InvalidArgument: a priority is negative or not finite.
+            StepOutOfRange: a step was never added. Nothing is changed, as with the others.
         """
         numbers, given = np.asarray(indices), np.asarray(priorities, np.float64)
         if numbers.shape != given.shape:
@@ -145,7 +148,9 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on, bit for bit, where `get_state` was called.
 
-        Errors: `InvalidArgument` for another capacity, `StateMismatch` for the state of a buffer without priorities.
+        Raises:
+            InvalidArgument: another capacity.
+            StateMismatch: the state of a buffer without priorities.
         """
         if "priorities" not in state:
             raise StateMismatch("a state without priorities; restore it into an EpisodeReplayBuffer")

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,14 @@ from episodes.tracks.infos.kinds import same_info
 
 NAME = "episodes.json"
 FORMAT, VERSION = "rl-episodes", 1
+
+
+class Known(IntEnum):
+    """How much a header knows of the episodes' tracks; it only ever learns."""
+
+    NOTHING = 0  # there are no episodes
+    OBSERVATIONS = 1  # no episode has a step
+    ALL = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +74,14 @@ class Header:
             check_same(there, given, "data set")
 
     @property
-    def knows(self) -> int:
-        """How much is known: 0 when there are no episodes, 1 when none has a step, 2 when all is."""
-        return bool(self.tracks) + self.knows_steps
+    def known(self) -> Known:
+        """How much is known of the episodes."""
+        return Known.ALL if self.knows_steps else Known.OBSERVATIONS if self.tracks else Known.NOTHING
 
     def learning(self, other: Header) -> Header:
         """This header, with what the other one knows and this one does not."""
         learned = replace(self, tracks=other.tracks, structure=other.structure)
-        if self.knows:
+        if self.known > Known.NOTHING:
             return learned
         return replace(
             learned,
@@ -115,13 +124,17 @@ def settled_header(directory: Path, header: Header) -> Header:
     """Put the header there, whole or not at all, and return the one that is there then.
 
     The one that another writer has put there stays, but for what it did not know: what steps are like, and before there
-    are any episodes the spaces. Errors: those of `check_given` and `check_tracks` where it is not like this one.
+    are any episodes the spaces.
+
+    Raises:
+        InvalidArgument, TrackMismatch: it is not like this one, see `check_given` and `check_tracks`.
+        UnreadableData: it was removed meanwhile.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if _put(directory, header, _link):
         return header
     there = read_header(directory)
-    if there is not None and header.knows > there.knows:
+    if there is not None and header.known > there.known:
         _put(directory, there.learning(header), os.replace)
         there = read_header(directory)
     if there is None:

@@ -56,8 +56,10 @@ class EpisodeWriter:
             tracks; `"none"`.
         shard_bytes: a new file is begun when one has this size.
 
-    Errors: `MissingExtra` without pyarrow; `InvalidArgument` where the data set that is there has other spaces, another
-    env_spec or other metadata; `UnreadableData` where it has a newer version.
+    Raises:
+        MissingExtra: without pyarrow.
+        InvalidArgument: the data set that is there has other spaces, another env_spec or other metadata.
+        UnreadableData: the data set that is there has a newer version.
 
     >>> import tempfile, numpy as np
     >>> from episodes.storage import EpisodeDataset
@@ -109,10 +111,13 @@ class EpisodeWriter:
         agents of multi-agent episodes are added one by one, with their clocks in `custom_data`:
         `unpack_agents(list(dataset.packs()))` makes them whole again.
 
-        Errors, each leaving the data set as it was: `TrackMismatch` names the first track that is not as those in the
-        data set (keys, shape or dtype); `InvalidArgument` for other spaces; `WrongType` for items of a dtype that a
-        file cannot hold, and names the key of custom data or infos that msgpack cannot hold. After an `OSError` (a full
-        disk) what was small goes on waiting for the next flush; what was too large to wait is not in the data set.
+        Raises:
+            TrackMismatch: names the first track that is not as those in the data set (keys, shape or dtype).
+            InvalidArgument: other spaces.
+            WrongType: items of a dtype that a file cannot hold; names the key of custom data or infos that msgpack
+                cannot hold. Like the two above it leaves the data set as it was.
+            OSError: a full disk, say. What was small goes on waiting for the next flush; what was too large to wait is
+                not in the data set.
         """
         self._check_usable()
         if isinstance(episodes, (SingleAgentEpisode, MultiAgentEpisode)):
