@@ -84,7 +84,7 @@ class SectionedPipeline(ConnectorPipeline):
         name: str | None = None,
     ) -> None:
         self._given_views = views
-        self._views: Views | None = None
+        self.bound_views: Views | None = None  # `views`; None before the spaces are known
         self._sections = Sections()
         self._see = self._make_section()
         if views is not None and input_observation_space is None:
@@ -105,14 +105,14 @@ class SectionedPipeline(ConnectorPipeline):
         Raises:
             InvalidArgument: the spaces are not known yet.
         """
-        if self._views is None:
+        if self.bound_views is None:
             raise InvalidArgument(f"{self.name}: views are bound to spaces; give the pipeline the observation space")
-        return self._views
+        return self.bound_views
 
     def views_of(self, make_history: Callable[[], History]) -> Views:
         """The views; where the pipeline knows no observation space, bound to what a history's are like."""
-        if self._views is not None:
-            return self._views
+        if self.bound_views is not None:
+            return self.bound_views
         if not self.has_views:
             return Views()
         return Views(self._sections.views.values(), space_of(make_history().newest()), self._input_action_space)
@@ -120,7 +120,7 @@ class SectionedPipeline(ConnectorPipeline):
     @property
     def is_bound(self) -> bool:
         """Whether the views are bound to spaces."""
-        return self._views is not None
+        return self.bound_views is not None
 
     @property
     def has_views(self) -> bool:
@@ -140,7 +140,9 @@ class SectionedPipeline(ConnectorPipeline):
         super()._rewire(Sections.of(pieces).in_order())
 
     def _columns_given(self) -> tuple[str, ...]:
-        return self.given if self._views is None or not self.has_views else (*self.given, *self._views.columns)
+        return (
+            self.given if self.bound_views is None or not self.has_views else (*self.given, *self.bound_views.columns)
+        )
 
     def _take(self, pieces: Pieces) -> None:
         self._sections = Sections.of(pieces)
@@ -156,14 +158,14 @@ class SectionedPipeline(ConnectorPipeline):
         self._input_observation_space, self._input_action_space = observation_space, action_space
         sections = self._sections
         spaces = _through(sections.rewriters.values(), observation_space, action_space)
-        self._views = self._bound(*spaces)
+        self.bound_views = self._bound(*spaces)
         if self.has_views:
             for place, piece in enumerate(sections.views.values()):
-                piece.place(self._views, place)
-            spaces = (None if self._views is None else self._views.observation_space, spaces[1])
+                piece.place(self.bound_views, place)
+            spaces = (None if self.bound_views is None else self.bound_views.observation_space, spaces[1])
         self._observation_space, self._action_space = _through(sections.pieces.values(), *spaces)
         self.lookback = max((piece.lookback for piece in sections.pieces.values()), default=0)
-        self.lookback = max(self.lookback, 0 if self._views is None else self._views.lookback)
+        self.lookback = max(self.lookback, 0 if self.bound_views is None else self.bound_views.lookback)
         views = self._given_views.views if self._given_views is not None else sections.views.values()
         see = {" > ".join(map(name_of, views)): self._see} if self.has_views else {}
         self._call_in_order({**sections.rewriters, **see, **sections.pieces})

@@ -143,18 +143,18 @@ class History(ABC):
         """The observations, nested arrays [B, ...], or with k the last k up to each, [B, k, ...]."""
         if k is None:
             return self.newest()
-        self._check(f"observations({k})", k - 1)
+        self._check("observations", k, k - 1)
         return self.last_observations(k)
 
     def actions(self, k: int) -> Any:
         """The last k actions as they were recorded, nested arrays [B, k, ...]; the last one led to the observation."""
-        self._check(f"actions({k})", k)
+        self._check("actions", k, k)
         items = self.last_steps("actions", k)
         return self._none_yet(empty_items(self.spaces.known_action_space, 1), k) if items is None else items
 
     def rewards(self, k: int) -> np.ndarray:
         """The last k rewards, float32 [B, k]; the last one came with the observation."""
-        self._check(f"rewards({k})", k)
+        self._check("rewards", k, k)
         items = self.last_steps("rewards", k)
         return np.zeros((len(self), k), np.float32) if items is None else items.astype(np.float32)
 
@@ -164,7 +164,7 @@ class History(ABC):
         Args:
             like: what one item looks like, for when none was recorded yet.
         """
-        self._check(f"extra({key!r}, {k})", k)
+        self._check("extra", k, k)
         items = self.last_steps(key, k)
         return (
             self._none_yet(nested.map_leaves(lambda leaf: np.asarray(leaf)[None], like), k) if items is None else items
@@ -172,7 +172,7 @@ class History(ABC):
 
     def flat_actions(self, k: int) -> np.ndarray:
         """The last k actions as vectors, float32 [B, k, D]; discrete ones are one-hot, zeros where there is none."""
-        self._check(f"flat_actions({k})", k)
+        self._check("flat_actions", k, k)
         flatten, num_rows = self.spaces.flat_actions, len(self)
         items = self.last_steps("actions", k)
         if items is None:
@@ -201,11 +201,11 @@ class History(ABC):
     def _none_yet(self, one: Any, k: int) -> Any:
         return nested.map_leaves(lambda leaf: np.zeros((len(self), k, *leaf.shape[1:]), leaf.dtype), one)
 
-    def _check(self, call: str, num_steps: int) -> None:
+    def _check(self, call: str, k: int, num_steps: int) -> None:
         if self.lookback is not None and num_steps > self.lookback:
             raise InvalidArgument(
-                f"history.{call} goes {num_steps} steps back; on samples of the spaces no more than {self.lookback} "
-                "were asked for: how far a view looks must not depend on the data"
+                f"history.{call}({k}) goes {num_steps} steps back; on samples of the spaces no more than "
+                f"{self.lookback} were asked for: how far a view looks must not depend on the data"
             )
 
     def _left(self, k: int) -> int | None:

@@ -90,8 +90,10 @@ class _SeeNewest(Connector):
         self._pipeline = pipeline
 
     def __call__(self, *, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
-        views = self._pipeline.views_of(lambda: newest_history(episodes, HistorySpaces()))
-        return {**batch, **views(newest_history(episodes, views.given, views.lookback))}
+        pipeline = self._pipeline
+        views = pipeline.bound_views or pipeline.views_of(lambda: newest_history(episodes, HistorySpaces()))
+        batch.update(views(newest_history(episodes, views.given, views.lookback)))
+        return batch
 
 
 def env_to_module_pipeline(

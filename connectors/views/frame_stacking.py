@@ -53,7 +53,7 @@ class FrameStacking(ViewPiece):
     def _joined(self, frames: np.ndarray) -> np.ndarray:
         """Frames [B, k, ...] one after another along the items' axis."""
         place = 1 + self.axis % (frames.ndim - 2)  # where the axis is once k is away; k goes before it
-        moved = np.moveaxis(frames, 1, place)
+        moved = frames if place == 1 else frames.transpose(0, *range(2, place + 1), 1, *range(place + 1, frames.ndim))
         shape = moved.shape
         return moved.reshape(*shape[:place], shape[place] * shape[place + 1], *shape[place + 2 :])
 

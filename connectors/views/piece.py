@@ -71,10 +71,10 @@ class ViewPiece(Connector):
 
     def __call__(  # type: ignore[override]
         self, history: History | None = None, *, batch: Batch | None = None, episodes: Any = (), **kwargs: Any
-    ) -> dict[str, Any]:
+    ) -> Any:
         """What the view makes of a history; by RLlib's call, a batch with what it makes of the episodes."""
         if history is not None:
-            return dict(self.see(history))
+            return self.see(history)
         spaces = HistorySpaces(self.input_observation_space, self.input_action_space)
         return {**(batch or {}), **self.see(newest_history(episodes, spaces))}
 

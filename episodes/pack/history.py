@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.history import History, HistorySpaces, back, zeroed
+from episodes.history import History, HistorySpaces, back
 from episodes.pack.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
@@ -56,39 +56,28 @@ class PackHistory(History):
     def newest(self) -> Any:
         return nested.take(self.pack.observations, self._rows)
 
-    def _window_rows(self, k: int) -> np.ndarray:
-        """The rows [B, k] of the last k observations; the oldest is repeated."""
-        backs = back(k) if self._reaches(k - 1) else np.minimum(back(k), self.depth[:, None])
-        return self.rows[:, None] - backs
-
     def last_observations(self, k: int) -> Any:
-        items = nested.take(self.pack.observations, self._window_rows(k))
-        return items if self._reaches(k - 1) else zeroed(items, ~self.observed(k))
-
-    def _step_rows(self, k: int) -> np.ndarray:
-        """The rows [B, k] of the last k steps; row 0 where there is none."""
-        rows = (self.rows - self.owners - 1)[:, None] - back(k)
-        return rows if self._reaches(k) else np.where(self.stepped(k), rows, 0)
+        return _windows(self.pack.observations, self.rows, self.depth + 1, k)
 
     def last_steps(self, track: str, k: int) -> Any:
         pack = self.pack
         column = {"actions": pack.actions, "rewards": pack.rewards}.get(track, pack.extra_model_outputs.get(track))
-        if column is None or not len(pack.rewards):
-            return None
-        items = nested.take(column, self._step_rows(k))
-        return items if self._reaches(k) else zeroed(items, ~self.stepped(k))
+        return None if column is None or not len(pack.rewards) else self._steps(column, k)
+
+    def _steps(self, column: Any, k: int) -> Any:
+        return _windows(column, self.rows - self.owners - 1, self.depth, k)
 
     def flat_actions(self, k: int) -> np.ndarray:
         """As `History.flat_actions`; where windows overlap, each action of the pack is flattened once."""
         pack = self.pack
         if len(self) * k <= len(pack.rewards) or not len(pack.rewards):
             return super().flat_actions(k)
-        self._check(f"flat_actions({k})", k)
-        flat = self.spaces.flat_actions(pack.actions).take(self._step_rows(k), axis=0)
-        return flat if self._reaches(k) else zeroed(flat, ~self.stepped(k))
+        self._check("flat_actions", k, k)
+        return self._steps(self.spaces.flat_actions(pack.actions), k)
 
     def window(self, k: int) -> PackHistory:
-        return PackHistory(self.pack, self._window_rows(k).ravel(), self.spaces, self._left(k))
+        rows = self.rows[:, None] - np.minimum(back(k), self.depth[:, None])
+        return PackHistory(self.pack, rows.ravel(), self.spaces, self._left(k))
 
     @property
     def infos(self) -> list[dict[str, Any]]:
@@ -106,3 +95,20 @@ class PackHistory(History):
         """The chunk of row i up to its observation: views of the pack."""
         owner = int(self.owners[i])
         return self.pack[owner][: int(self.depth[i] - self.pack.lookbacks[owner])]
+
+
+def _windows(column: Any, newest: np.ndarray, there: np.ndarray, k: int) -> Any:
+    """The k items [B, k, ...] up to the rows `newest` [B], of which only the last `there` [B] belong to the episode."""
+    rows = newest[:, None] - back(k)
+    young = np.flatnonzero(there < k)  # few, mostly: masks of all rows would cost as much as the gather
+    if not len(young):
+        return nested.take(column, rows)
+    rows[young] = np.maximum(rows[young], 0)
+    missing = np.nonzero(back(k) >= there[young, None])
+    places = (young[missing[0]], missing[1])
+
+    def zeroed(leaf: np.ndarray) -> np.ndarray:
+        leaf[places] = np.zeros((), leaf.dtype)
+        return leaf
+
+    return nested.map_leaves(zeroed, nested.take(column, rows))

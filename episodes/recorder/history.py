@@ -37,7 +37,8 @@ class RecorderHistory(History):
         return self.episodes.ages.copy()
 
     def newest(self) -> Any:
-        return nested.map_leaves(lambda rows: _read_only(rows[0]), self.episodes.recent("observations", 1)[0])
+        rows, _ = self.episodes.recent("observations", 1)
+        return _newest(rows) if type(rows) is np.ndarray else nested.map_leaves(_newest, rows)
 
     def last_observations(self, k: int) -> Any:
         return self.last("observations", k)
@@ -50,9 +51,7 @@ class RecorderHistory(History):
         rows, _ = self.episodes.recent(track, k)  # [k, N, ...]
         if rows is None:
             return None
-        if type(rows) is np.ndarray:
-            return _read_only(rows.swapaxes(0, 1))
-        return nested.map_leaves(lambda leaf: _read_only(leaf.swapaxes(0, 1)), rows)
+        return _by_environment(rows) if type(rows) is np.ndarray else nested.map_leaves(_by_environment, rows)
 
     def window(self, k: int) -> History:
         backs = np.minimum(back(k), self.depth[:, None])
@@ -116,8 +115,15 @@ class _EarlierRows(History):
         return episode if not before else episode[: len(episode) - before]
 
 
-def _read_only(rows: np.ndarray) -> np.ndarray:
-    """A view through which nobody changes what is recorded."""
-    rows = rows[...]
-    rows.flags.writeable = False
-    return rows
+def _newest(rows: np.ndarray) -> np.ndarray:
+    """The last of the rows [k, N, ...]; read-only where they are what is recorded, and no copy."""
+    newest = rows[-1]
+    newest.flags.writeable = rows.flags.owndata
+    return newest
+
+
+def _by_environment(rows: np.ndarray) -> np.ndarray:
+    """The rows [k, N, ...] as [N, k, ...]; read-only likewise."""
+    swapped = rows.swapaxes(0, 1)
+    swapped.flags.writeable = rows.flags.owndata
+    return swapped

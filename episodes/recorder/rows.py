@@ -194,16 +194,17 @@ class RecordedRows:
         else:
             blocks = {"actions": self.actions, "rewards": self.rewards}.get(track, self.extras.get(track))
             steps, oldest = 1, (self.extras_from if track in self.extras else self.steps_from) + 1
+        if blocks is None:
+            return None, np.zeros((num, len(ages)), bool)
+        if self.num_rows - num >= oldest and ages.min() >= num - 1 + steps:  # all are there, mostly
+            rows = slice(self.num_rows - num, self.num_rows)
+            return nested.map_leaves(lambda block: block.data[rows], blocks), np.ones((num, len(ages)), bool)
         back = np.arange(num - 1, -1, -1)[:, None]
         valid = (ages >= back + steps) & (self.num_rows - 1 - back >= oldest)
-        if blocks is None:
-            return None, valid & False
         return nested.map_leaves(lambda block: self._recent_of(block, num, valid), blocks), valid
 
     def _recent_of(self, block: RowBlock, num: int, valid: np.ndarray) -> np.ndarray:
         there = block.data[max(self.num_rows - num, 0) : self.num_rows]
-        if valid.all():
-            return there
         rows = np.zeros((num, *block.shape), block.dtype)
         rows[num - len(there) :] = there
         rows[~valid] = 0

@@ -1,0 +1,113 @@
+"""PPO learns what only the past tells, through each kind of view; acting and learning see the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from connectors import env_to_module_pipeline
+from connectors.distributions import distribution_for
+from connectors.env_to_module import FlattenObservations, FrameStacking, PrevActionsPrevRewards
+from connectors.views import TransformerContext, time_steps
+from learners import PPO, LSTMPolicy, MLPPolicy, Policy, PPOConfig
+from learners.ppo import ppo_pipeline
+from runners import SingleAgentEnvRunner
+
+ACTIONS = spaces.Discrete(2)
+
+
+class Alternate(gym.Env):
+    """Shows a random bit; to be done is the opposite of what was done before, or what was shown before."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), ACTIONS
+
+    def __init__(self, recall: bool) -> None:
+        self.recall = recall
+        self.t, self.wanted = 0, 0
+
+    def _show(self) -> np.ndarray:
+        self.bit = int(self.np_random.integers(2))
+        return np.array([2 * self.bit - 1], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t, self.wanted = 0, -1
+        return self._show(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        reward = float(self.wanted in (-1, action))
+        self.wanted = self.bit if self.recall else 1 - int(action)
+        self.t += 1
+        return self._show(), reward, False, self.t == 10, {}
+
+
+class ContextPolicy(Policy):
+    """Looks at the last steps that there are, and at the time."""
+
+    def __init__(self, views: Any, seed: int = 0) -> None:
+        super().__init__(views.observation_space, ACTIONS)
+        torch.manual_seed(seed)
+        size = int(np.prod(views.observation_space.shape)) + int(np.prod(views.spaces["past_actions"].shape)) + 1
+        size += views.spaces["attention_mask"].shape[0]
+        self.actor = nn.Sequential(nn.Linear(size, 32), nn.Tanh(), nn.Linear(32, 2))
+        self.critic = nn.Sequential(nn.Linear(size, 32), nn.Tanh(), nn.Linear(32, 1))
+
+    def _inputs(self, batch: Mapping[str, Any]) -> Tensor:
+        parts = (batch["obs"].flatten(1), batch["past_actions"].flatten(1), batch["attention_mask"].float())
+        return torch.cat([*parts, batch["t"][:, None] / 10], 1)
+
+    def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        inputs = self._inputs(batch)
+        return {"action_dist_inputs": self.actor(inputs), "vf_preds": self.critic(inputs).squeeze(-1)}
+
+    def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
+        return self.critic(self._inputs(batch)).squeeze(-1)
+
+
+def perceptron(views: Any) -> MLPPolicy:
+    generator = torch.Generator().manual_seed(0)
+    return MLPPolicy(views.observation_space, ACTIONS, hidden_sizes=(32,), generator=generator)
+
+
+def memory(views: Any) -> LSTMPolicy:
+    generator = torch.Generator().manual_seed(0)
+    return LSTMPolicy(views.observation_space, ACTIONS, hidden_sizes=(16,), state_size=16, generator=generator)
+
+
+KINDS = {
+    "frames": ([FrameStacking(num_frames=2)], perceptron, True),
+    "previous steps, flattened": ([PrevActionsPrevRewards(), FlattenObservations()], perceptron, False),
+    "previous steps with a memory": ([PrevActionsPrevRewards(), FlattenObservations()], memory, False),
+    "context with mask, actions and time": ([TransformerContext(k=3), time_steps], ContextPolicy, True),
+}
+
+
+@pytest.mark.parametrize(("chain", "make_policy", "recall"), KINDS.values(), ids=KINDS)
+def test_ppo_learns_what_only_the_past_tells(chain: list[Any], make_policy: Any, recall: bool) -> None:
+    env = gym.vector.SyncVectorEnv([lambda: Alternate(recall)] * 16)
+    views = env_to_module_pipeline(env.single_observation_space, ACTIONS, pieces=chain).views
+    policy = make_policy(views)
+    seeing = env_to_module_pipeline(env.single_observation_space, ACTIONS, pieces=chain, policy=policy)
+    runner = SingleAgentEnvRunner(env, policy, env_to_module=seeing, seed=0)
+    config = PPOConfig(learning_rate=5e-3, num_epochs=6, minibatch_size=128, gamma=0.5, max_seq_len=5)
+    algorithm = PPO(policy, config, pipeline=ppo_pipeline(policy, config, views=seeing.views))
+    torch.manual_seed(0)
+    for _ in range(30):
+        pack = runner.sample(num_timesteps=16 * 33)
+        batch = algorithm.preprocess(pack)
+        with torch.no_grad():
+            logits = policy(batch)["action_dist_inputs"]
+        logp = distribution_for(ACTIONS).log_prob(logits, batch["actions"])
+        there = batch.get("loss_mask", torch.ones(len(logp), dtype=torch.bool))
+        torch.testing.assert_close(logp[there], batch["action_logp"][there], rtol=0, atol=1e-5)
+        algorithm.learn(batch)
+        if pack.rewards[pack.step_rows()].mean() > 0.9:
+            return
+    pytest.fail(f"right in {pack.rewards[pack.step_rows()].mean():.0%} of the steps after 30 updates")
