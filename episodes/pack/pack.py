@@ -22,8 +22,8 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ArrayTrack, InfoTrack, Tracks, nested
 from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import ranges
-from episodes.tracks.infos.columns import ColumnInfos
-from episodes.tracks.infos.kinds import EmptyInfos, Infos, ListInfos
+from episodes.tracks.infos.dicts import infos_of
+from episodes.tracks.infos.kinds import EmptyInfos, Infos
 from episodes.tracks.track import frozen
 
 
@@ -83,7 +83,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         lookbacks = integers(np.zeros(num) if lookbacks is None else lookbacks)
         rows = int(lengths.sum() + lookbacks.sum()) + num
         if not isinstance(infos, Infos):
-            infos = EmptyInfos(rows) if infos is None else ListInfos.of(infos)
+            infos = EmptyInfos(rows) if infos is None else infos_of(infos)
         flags = (np.zeros(num, bool) if flag is None else flag for flag in (terminated, truncated))
         facts = PackFacts(
             ids=ids_of(random_ids(num) if ids is None else ids),
@@ -261,7 +261,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
             )
         if "infos" in changed:
             infos = changed.pop("infos")
-            columns = columns.replaced(InfoTrack(infos if isinstance(infos, Infos) else ListInfos.of(infos)))
+            columns = columns.replaced(InfoTrack(infos_of(infos)))
         lengths, lookbacks = (integers(changed.pop(n, getattr(self, n))) for n in ("lengths", "lookbacks"))
         if "terminated" in changed or "truncated" in changed:
             flags = (changed.pop(name, getattr(self, name)) for name in ("terminated", "truncated"))
@@ -337,8 +337,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """One buffer per track, out of band with protocol 5; what is per episode goes in band."""
-        columns = self.columns.replaced(InfoTrack(ColumnInfos.of(self.infos)))
-        return _unpickled, (columns, self.facts, in_band(self.lengths), in_band(self.lookbacks))
+        return _unpickled, (self.columns, self.facts, in_band(self.lengths), in_band(self.lookbacks))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EpisodePack):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from episodes.recorder.rows import RecordedRows, ResetInfo, from_row
+from episodes.recorder.rows import RecordedRows, ResetInfo
 from episodes.tracks import nested
 
 _FEWEST = 32  # rows that are there before the older ones are dropped, so that it happens rarely
@@ -21,14 +21,13 @@ class RecentRows:
 
     Attributes:
         depth: rows before the newest one that stay; asking for more of them raises it, for the rows to come.
-        resets: that replaced observations of the rows.
     """
 
     def __init__(
         self, num_envs: int, observation_space: spaces.Space | None, action_space: spaces.Space | None, depth: int = 0
     ) -> None:
         self.depth = depth
-        self.resets: list[ResetInfo] = []
+        self._resets: list[tuple[np.ndarray, dict[str, Any]]] = []  # environments [k] and infos, of the newest row
         self._kinds = (num_envs, observation_space, action_space)
         self._kept: RecordedRows | None = None
         self._observations: Any = None  # the newest
@@ -42,7 +41,7 @@ class RecentRows:
     def begin(self, observations: Any, info: dict[str, Any]) -> None:
         """Begin with observations [N, ...] that no step led to."""
         self._observations, self._info, self._kept = observations, info, None
-        self.resets = []
+        self._resets.clear()
         if self.depth:
             self._kept = self.rows()
 
@@ -50,10 +49,11 @@ class RecentRows:
         """Put observations [N, ...] in place of the newest ones of the environments [k], which were reset."""
         rows = nested.map_leaves(lambda leaf: leaf[envs], observations)
         self._observations = nested.with_rows(self._observations, envs, rows)
-        at = 0 if self._kept is None else self._kept.num_rows - 1
-        self.resets.append(ResetInfo(at, envs, info))
+        self._resets.append((envs, info))
         if self._kept is not None:
+            at = self._kept.num_rows - 1
             self._kept.replace_observations(at, envs, observations)
+            self._kept.reset_infos.append(ResetInfo(at, envs, self._kept.infos.add(info)))
 
     def write(self, rows: list[Any], extras: Mapping[str, Any]) -> None:
         """Write observations, actions, rewards and flags [N, ...], and extra outputs, without counting them yet."""
@@ -63,15 +63,13 @@ class RecentRows:
     def commit(self, observations: Any, info: dict[str, Any]) -> None:
         """Count the row that was written."""
         self._observations, self._info = observations, info
+        self._resets.clear()
         kept = self._kept
         if kept is None:
-            self.resets.clear()
             return
-        kept.commit(info)
+        kept.commit(kept.infos.add(info))
         if kept.num_rows >= max(_FEWEST, 2 * self.depth + 2):
-            first = kept.num_rows - 1 - self.depth
-            kept.keep(first)
-            self.resets = from_row(self.resets, first)
+            kept.keep(kept.num_rows - 1 - self.depth)
 
     def rows(self) -> RecordedRows:
         """The rows that are there: the newest one alone where nobody looked further back."""
@@ -79,6 +77,7 @@ class RecentRows:
             return self._kept
         rows = RecordedRows(*self._kinds)
         rows.begin(self._observations, self._info)
+        rows.reset_infos += [ResetInfo(0, envs, rows.infos.add(info)) for envs, info in self._resets]
         return rows
 
     def looked_at(self) -> RecordedRows:

@@ -23,11 +23,11 @@ from episodes.recorder.chunk_layout import Chunks, find_chunks
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.recent import RecentRows
 from episodes.recorder.row_blocks import gather
-from episodes.recorder.rows import LastObservations, RecordedRows, ResetInfo, from_row
+from episodes.recorder.rows import LastObservations, RecordedRows, ResetInfo
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.kinds import EmptyInfos, VectorInfos
+from episodes.tracks.infos.kinds import EmptyInfos
 
 _NONE = np.zeros(0, np.intp)
 
@@ -44,7 +44,8 @@ class VectorRecorder:
     to the next episode, the true last observation is in `infos["final_obs"]`. `DISABLED`: `reset` with the mask of
     the environments that were reset, before the next `step`.
 
-    A call that raises leaves what was recorded as it was. Rows are copied; vector infos are kept as they are.
+    A call that raises leaves what was recorded as it was. Rows are copied, those of vector infos
+    too.
     """
 
     def __init__(
@@ -74,7 +75,6 @@ class VectorRecorder:
         self._named: dict[tuple[int, int], str] = {}  # (first row, env) -> an id handed out before its chunk is taken
         self._custom: dict[tuple[int, int], dict[str, Any]] = {}  # (first row, env) -> of a chunk that was looked at
         self._last_observations: list[LastObservations] = []
-        self._reset_infos: list[ResetInfo] = []
         self._steps_at_take = 0
         # With next-step autoreset rows are only kept; what they are is settled when somebody asks.
         self._settles_late = self.autoreset_mode is AutoresetMode.NEXT_STEP
@@ -105,11 +105,12 @@ class VectorRecorder:
         at, envs = self._rows.num_rows - 1, np.flatnonzero(mask)
         ended = np.flatnonzero(mask & (self._boundaries.ages > 0)) if at > self._base else envs[:0]
         last = gather(self._rows.observations, at * self.num_envs + ended)
+        slot, slot_before = self._rows.infos.add(info), self._rows.info_slots[at]
         self._rows.replace_observations(at, envs, observations)
         if len(ended):
-            self._last_observations.append(LastObservations(at, ended, last, self._rows.infos[at]))
-        if info or self._rows.infos[at]:
-            self._reset_infos.append(ResetInfo(at, envs, info))
+            self._last_observations.append(LastObservations(at, ended, last, slot_before))
+        if slot or slot_before:
+            self._rows.reset_infos.append(ResetInfo(at, envs, slot))
         self._rows.mark_replaced(at, envs)
         if at == self._base:
             self._base_ages[envs] = 0
@@ -144,17 +145,19 @@ class VectorRecorder:
         infos = infos or {}
         row = [observations, actions, rewards, terminateds, truncateds]
         rows.write(at, row, extra_model_outputs or {}, self._base)
+        slot = rows.infos.add(infos)
         if not self._settles_late:
             row = self._boundaries.look(rows.terminateds.data[at], rows.truncateds.data[at])
             if self._boundaries.last_lies_apart and len(row.ended):
                 self._keep_last_observations(at, row.ended, infos, final_observations)
             self._settle_newest(at, row)
-        rows.commit(infos)
+        rows.commit(slot)
 
     def _keep_last_observations(self, at: int, envs: np.ndarray, infos: dict[str, Any], given: Any) -> None:
         last = final_observations_of(infos, envs) if given is None else given
         last = self._rows.fitted_observations(last, len(envs))
-        self._last_observations.append(LastObservations(at, envs, last, infos.get("final_info") or {}))
+        slot = self._rows.infos.add(infos.get("final_info") or {})
+        self._last_observations.append(LastObservations(at, envs, last, slot))
         self._rows.mark_replaced(at, envs)
 
     def _settle_newest(self, at: int, row: Row) -> None:
@@ -281,7 +284,6 @@ class VectorRecorder:
         self._named.clear()
         self._custom = {(self._base, env): dict(data) for env, data in custom_data.items()}
         self._last_observations.clear()
-        self._reset_infos = list(recent.resets)
 
     def _find_chunks(self, envs: Any) -> Chunks:
         self._settle()
@@ -336,20 +338,19 @@ class VectorRecorder:
         return numbers[at], nested.take(nested.concatenate([one.observations for one in kept]), at)
 
     def _infos_at(self, index: np.ndarray, ends: np.ndarray | None, found: np.ndarray | None) -> Infos:
-        infos = self._rows.infos
-        finals = [one.info for one in self._last_observations]
-        resets = [one.info for one in self._reset_infos]
-        if not (any(infos) or any(finals) or any(resets)):
+        infos, slots = self._rows.infos, np.array(self._rows.info_slots)
+        if infos.num_slots == 1:
             return EmptyInfos(len(index))
-        row_index, env_index = np.divmod(index, self.num_envs)
-        if resets:
-            rows_of = np.repeat(np.arange(len(infos)), self.num_envs)
-            for number, one in enumerate(self._reset_infos, len(infos) + len(finals)):
-                rows_of[one.row * self.num_envs + one.envs] = number
-            row_index = rows_of[index]
+        if self._rows.reset_infos:
+            slots = slots.repeat(self.num_envs)
+            for one in self._rows.reset_infos:
+                slots[one.row * self.num_envs + one.envs] = one.info_slot
+            slots = slots[index]
+        else:
+            slots = slots[index // self.num_envs]
         if found is not None:
-            row_index[ends] = len(infos) + found
-        return VectorInfos([*infos, *finals, *resets], row_index, env_index)
+            slots[ends] = np.array([one.info_slot for one in self._last_observations])[found]
+        return infos.gather(slots * self.num_envs + index % self.num_envs)
 
     def _ids_of(self, chunks: Chunks, from_base: np.ndarray, name: bool) -> np.ndarray:
         """The chunks' ids. `name`: remember those that are new, because the chunks are looked at before a take."""
@@ -389,7 +390,6 @@ class VectorRecorder:
         first = max(last - self._history, 0)
         self._rows.keep(first)
         self._last_observations.clear()
-        self._reset_infos = from_row(self._reset_infos, first)
         self._base = last - first
         going_on = {env: data for (row, env), data in self._custom.items() if row == began[env]}
         self._custom = {(self._base, env): dict(data) for env, data in going_on.items()}

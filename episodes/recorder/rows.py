@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.errors import TrackMismatch
+from episodes.recorder.info_rows import InfoRows
 from episodes.recorder.row_blocks import RowBlock, gather, make_blocks, put_row
 from episodes.tracks import nested
 from episodes.tracks.spaces import dtypes_of, empty_items
@@ -24,7 +25,7 @@ class LastObservations:
     row: int
     envs: np.ndarray  # [k] int, ascending
     observations: Any  # nested arrays [k, ...]
-    info: dict[str, Any]  # the vector environment's
+    info_slot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,7 @@ class ResetInfo:
 
     row: int
     envs: np.ndarray  # [k] int
-    info: dict[str, Any]
-
-
-def from_row(resets: Iterable[ResetInfo], first: int) -> list[ResetInfo]:
-    """Those that are there when the rows before `first` are forgotten."""
-    return [replace(one, row=one.row - first) for one in resets if one.row >= first]
+    info_slot: int
 
 
 class RecordedRows:
@@ -51,7 +47,9 @@ class RecordedRows:
         self.num_rows = 0
         self.steps_from = 0  # the rows after this one hold steps; -1: row 0 does too
         self.extras_from = 0  # likewise, the present extra outputs
-        self.infos: list[dict[str, Any]] = []
+        self.infos = InfoRows(num_envs)
+        self.info_slots: list[int] = []  # of each row
+        self.reset_infos: list[ResetInfo] = []
         self.observations: Any = None
         self.actions: Any = None
         self.rewards: Any = None
@@ -73,8 +71,9 @@ class RecordedRows:
         """Write row 0: observations without a step."""
         blocks = make_blocks("observations", observations, self.num_envs, self._capacity, self._observation_dtypes)
         put_row(blocks, 0, observations)
+        slot = self.infos.add(info)
         self.observations = blocks
-        self.commit(info)
+        self.commit(slot)
 
     def write(self, at: int, rows: list[Any], extras: Mapping[str, Any], base: int) -> None:
         """Write row `at` without counting it yet (`commit` does), so that a call that fails changes nothing.
@@ -96,9 +95,9 @@ class RecordedRows:
             else:
                 block.put(at, row)
 
-    def commit(self, info: dict[str, Any]) -> None:
-        """Count the row that was written."""
-        self.infos.append(info)
+    def commit(self, info_slot: int) -> None:
+        """Count the row that was written, with the slot of its infos."""
+        self.info_slots.append(info_slot)
         self.num_rows += 1
 
     def _start_columns(self, at: int, actions: Any, rewards: Any, extras: Mapping[str, Any], base: int) -> None:
@@ -156,13 +155,20 @@ class RecordedRows:
         for block in self._all_blocks():
             block.keep(first, stop)
         self.num_rows = stop - first
-        self.infos = self.infos[first:]
+        self._keep_infos(first)
         self.steps_from = max(self.steps_from - first, -1)
         self.extras_from = max(self.extras_from - first, -1)
         self.resets.data[self.num_rows : stop] = False
         if self.any_replaced:
             self.replaced.data[self.num_rows : stop] = False
             self.any_replaced = bool(self.replaced.data[: self.num_rows].any())
+
+    def _keep_infos(self, first: int) -> None:
+        resets = [replace(one, row=one.row - first) for one in self.reset_infos if one.row >= first]
+        own = self.info_slots[first:]
+        slots = self.infos.keep(np.array([*own, *(one.info_slot for one in resets)])).tolist()
+        self.info_slots = slots[: len(own)]
+        self.reset_infos = [replace(one, info_slot=slot) for one, slot in zip(resets, slots[len(own) :], strict=True)]
 
     def lookback_at(self, at: int) -> int:
         """How many steps and the observations before them there are up to row `at`."""

@@ -17,6 +17,7 @@ from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, U
 from episodes.facts.facts import random_ids
 from episodes.recorder import OngoingEpisodes, VectorRecorder
 from episodes.recorder.boundaries import Boundaries, Row, final_observations_of
+from episodes.recorder.info_rows import InfoRows
 from episodes.recorder.recent import RecentRows
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.ring.episode_table import NONE
@@ -27,7 +28,7 @@ from episodes.replay.row_kinds import are_of, cast, kinds_of
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.kinds import EmptyInfos, VectorInfos
+from episodes.tracks.infos.kinds import EmptyInfos
 from episodes.tracks.spaces import dtypes_of
 
 OBSERVATIONS = "observations"
@@ -74,6 +75,7 @@ class ReplayRecorder:
         self._all = np.arange(num_envs)
         self._links = np.full((NUM_LINKS, num_envs), NONE, np.int64)  # of the steps that come next
         self._no_infos = EmptyInfos(num_envs)
+        self._infos = InfoRows(num_envs)  # those of the newest row, while they are dealt out
         self._num_fresh = num_envs  # episodes without a step
         self._generation = 0  # of the ring, at the last reset of all
         self._kinds: Any = None  # of the rows that came last
@@ -109,7 +111,7 @@ class ReplayRecorder:
         else:
             self._make_room(0, len(envs))
         self._begin(envs, ring.rows_head)
-        ring.append_rows(observations, None if everyone else envs, len(envs), _infos([infos or {}], envs))
+        ring.append_rows(observations, None if everyone else envs, len(envs), self._dealt([infos or {}], envs))
         self._num_fresh = int((self._links[PREVIOUS] == NONE).sum())
         self._boundaries.reset(mask)
         if everyone:
@@ -159,7 +161,7 @@ class ReplayRecorder:
             self._recent.write([observations, actions, rewards, tracks[TERMINATEDS], tracks[TRUNCATEDS]], outputs)
         row, infos = self._boundaries.look(tracks[TERMINATEDS], tracks[TRUNCATEDS]), infos or _NOTHING
         if not (self._boundaries.last_lies_apart and len(row.ended)):
-            row_infos = _infos([infos], self._all) if infos else self._no_infos
+            row_infos = self._dealt([infos], self._all) if infos else self._no_infos
             self._make_room(len(row.stepped), self.num_envs)
             self._write(observations, tracks, row, row_infos)
         else:
@@ -348,6 +350,15 @@ class ReplayRecorder:
                 self._ring.table.custom_data[entry] = self._fresh.pop(env, (None, None))[1]
         new[PREVIOUS][fresh] = slots
 
+    def _dealt(self, vector_infos: list[dict[str, Any]], envs: np.ndarray, which: np.ndarray | int = 0) -> Infos:
+        """The infos of the environments [k], each out of one of the vector infos."""
+        if not any(vector_infos):
+            return EmptyInfos(len(envs))
+        slots = np.array([self._infos.add(info) for info in vector_infos])
+        infos = self._infos.gather(slots[which] * self.num_envs + envs)
+        self._infos.keep(slots[:0])
+        return infos
+
     def _step_and_reset(
         self, observations: Any, tracks: dict[str, Any], row: Row, infos: dict[str, Any], finals: Any
     ) -> None:
@@ -359,17 +370,10 @@ class ReplayRecorder:
                 raise ShapeMismatch(f"{len(leaf)} final observations for {len(ended)} endings")
         which = np.zeros(self.num_envs, np.int64)
         which[ended] = 1
-        row_infos = _infos([infos, infos.get("final_info") or {}], self._all, which)
+        row_infos = self._dealt([infos, infos.get("final_info") or {}], self._all, which)
         self._make_room(self.num_envs, self.num_envs + len(ended))
         self._write(observations, tracks, row, row_infos)
         ring.change_ends(ring.table.last[self._links[ENTRY, ended]], finals)
         self._begin(ended, ring.rows_head)
-        ring.append_rows(observations, ended, len(ended), _infos([infos], ended))
+        ring.append_rows(observations, ended, len(ended), self._dealt([infos], ended))
         self._num_fresh = len(ended)
-
-
-def _infos(vector_infos: list[dict[str, Any]], envs: np.ndarray, which: np.ndarray | None = None) -> Infos:
-    """The infos of the environments [k], each out of one of the vector infos (the first when not said)."""
-    if not any(vector_infos):
-        return EmptyInfos(len(envs))
-    return VectorInfos(vector_infos, np.zeros(len(envs), np.int64) if which is None else which, envs)

@@ -23,7 +23,8 @@ from episodes.single_agent.state import columns_of, parts_of, state_of
 from episodes.tracks import ListTrack, Track, Tracks, indexing, nested, reading
 from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import checked_lookback
-from episodes.tracks.infos.kinds import EmptyInfos, ListInfos, same_info
+from episodes.tracks.infos.dicts import infos_of
+from episodes.tracks.infos.kinds import EmptyInfos, same_info
 
 
 def _fact(name: str) -> Any:
@@ -160,7 +161,7 @@ class SingleAgentEpisode(TrackGetters):
         SingleAgentEpisode(a: 2 steps, return 2, terminated)
         """
         arrays = nested.map_leaves(np.asarray, (observations, actions, rewards, dict(extra_model_outputs or {})))
-        told = EmptyInfos(len(nested.first_leaf(arrays[0]))) if infos is None else ListInfos.of(infos)
+        told = EmptyInfos(len(nested.first_leaf(arrays[0]))) if infos is None else infos_of(infos)
         tracks = Tracks.finished(arrays[0], told, *arrays[1:])
         ending, ids = Ending.of(terminated, truncated), (agent_id, module_id, multi_agent_episode_id)
         facts = EpisodeFacts(

@@ -61,8 +61,7 @@ def _present(path: str) -> str:
 
 def columns_of(infos: Infos) -> dict[str, Column]:
     """The infos' columns by path. `WrongType` names the key of a value that msgpack cannot hold."""
-    found = ColumnInfos.of(infos)
-    return found.columns if isinstance(found, ColumnInfos) else {}
+    return infos.travelling().columns if isinstance(infos, ColumnInfos) else {}
 
 
 def joined(known: InfoFields, columns: dict[str, Column]) -> InfoFields:

@@ -10,14 +10,15 @@ import numpy as np
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ArrayTrack, InfoTrack, Tracks
-from episodes.tracks.infos.kinds import EmptyInfos
+from episodes.tracks.infos.columns import ColumnInfos
 
 
 class SmallEpisodes:
     """Episodes of one kind, which is known to fit into the data set.
 
     A pack and a record batch for each would cost ten times what copying its arrays does. Only those are taken with
-    which nothing can go wrong later: finished, flat, of the very dtypes and shapes, without infos and custom data.
+    which nothing can go wrong later: finished, flat, of the very dtypes and shapes, without custom data, and with infos
+    that are arrays.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,8 @@ def _tracks_of(episode: Any) -> Tracks | None:
     ids = (facts.agent_id, facts.module_id, facts.multi_agent_episode_id)
     if type(facts.id_) is not str or any(id_ is not None and type(id_) is not str for id_ in ids):
         return None
-    if not (type(tracks.infos.data) is EmptyInfos or not any(tracks.infos.data)):
+    infos = tracks.infos.data
+    if isinstance(infos, ColumnInfos) and infos.holds_objects:
         return None
     return tracks if tracks.rewards.total and all(type(array) is np.ndarray for array in _arrays(tracks)) else None
 
@@ -79,7 +81,8 @@ def _kind_of(episode: SingleAgentEpisode, tracks: Tracks) -> Any:
 
 
 def _copied(episode: SingleAgentEpisode, tracks: Tracks) -> SingleAgentEpisode:
-    infos = InfoTrack(EmptyInfos(tracks.infos.total), tracks.lookback)
+    infos = tracks.infos.data
+    infos = InfoTrack(infos.copied() if isinstance(infos, ColumnInfos) else infos, tracks.lookback)
     copies = tracks.each(
         lambda track: (
             ArrayTrack.of(track.data.copy(), track.lookback, track.field) if type(track) is ArrayTrack else infos

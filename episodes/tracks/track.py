@@ -21,7 +21,9 @@ from episodes.tracks import indexing, nested
 from episodes.tracks.field import INFOS, UNNAMED, Field
 from episodes.tracks.filling import fill_like, place, place_span
 from episodes.tracks.indexing import Indices
-from episodes.tracks.infos.kinds import Infos, ListInfos, same_info
+from episodes.tracks.infos.dicts import infos_of
+from episodes.tracks.infos.joining import joined_infos
+from episodes.tracks.infos.kinds import Infos, same_info
 from episodes.tracks.spaces import dtypes_of, empty_items
 from episodes.tracks.stacking import stack_items
 
@@ -119,7 +121,7 @@ class ListTrack:
         """The finished track: arrays of the space's dtypes, or of numpy's promotion where it has none."""
         items, lookback, field = self.items, self.lookback, self.field
         if field.holds == "infos":
-            return InfoTrack(ListInfos.of(items), lookback)
+            return InfoTrack(infos_of(items), lookback)
         if not items and space is not None:
             return ArrayTrack.of(empty_items(space), lookback, field)
         return ArrayTrack.of(stack_items(items, field.label, lookback, dtypes_of(space), self.uniform), lookback, field)
@@ -258,7 +260,7 @@ class ArrayTrack:
 
 
 class InfoTrack:
-    """The infos of a finished episode as a track. `Infos` keep themselves as they came, and are read as dicts."""
+    """The infos of a finished episode as a track. They are kept as columns, and read as dicts."""
 
     __slots__ = ("data", "lookback")
 
@@ -296,7 +298,7 @@ class InfoTrack:
         infos, size = self.data, len(self)
         if fill is None:
             found = indexing.positions_there(indices, self.lookback, size, neg_index_as_lookback, self.field.label)
-            return infos[found] if isinstance(found, int) else [infos[p] for p in found]
+            return infos[found] if isinstance(found, int) else list(infos.take(np.array(found, np.intp)))
         found = indexing.positions(indices, self.lookback, size, neg_index_as_lookback)
         total = len(infos)
         if isinstance(found, int):
@@ -318,11 +320,11 @@ class InfoTrack:
     def joined(self, other: Track, skip: int = 0) -> InfoTrack:
         """A track of this one's infos and the other's after its lookback and the first `skip`."""
         theirs = other.finalize().data
-        return InfoTrack(Infos.concat([self.data, theirs.view(other.lookback + skip, len(theirs))]), self.lookback)
+        return InfoTrack(joined_infos([self.data, theirs.view(other.lookback + skip, len(theirs))]), self.lookback)
 
     def replaced(self, positions: Any, new_items: Sequence[Any]) -> InfoTrack:
         """These infos with others at the positions."""
-        return InfoTrack(ListInfos.of(self.as_growing().replaced(positions, new_items).items), self.lookback)
+        return InfoTrack(infos_of(self.as_growing().replaced(positions, new_items).items), self.lookback)
 
     def state(self) -> list[Any]:
         """The infos as `get_state` gives them: a list of dicts."""

@@ -10,7 +10,9 @@ import numpy as np
 from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.tracks import nested
 from episodes.tracks.field import ACTIONS, EXTRA, INFOS, OBSERVATIONS, REWARDS, extra_field
-from episodes.tracks.infos.kinds import Infos, ListInfos
+from episodes.tracks.infos.dicts import infos_of
+from episodes.tracks.infos.joining import joined_infos
+from episodes.tracks.infos.kinds import Infos
 from episodes.tracks.track import ArrayTrack, InfoTrack, ListTrack, Track
 
 _new: Any = tuple.__new__  # half the price of the class call
@@ -227,7 +229,7 @@ class Tracks(NamedTuple):
         """The tracks of a `state`, whose lists are copied and whose arrays are viewed."""
         infos, actions, rewards, extra = (state[name] for name in ("infos", "actions", "rewards", EXTRA))
         if is_finished:
-            return cls.finished(state["observations"], ListInfos.of(infos), actions, rewards, extra, lookback)
+            return cls.finished(state["observations"], infos_of(infos), actions, rewards, extra, lookback)
         return cls.growing(state["observations"], infos, actions, rewards, extra, lookback)
 
     # --- columns of many episodes ------------------------------------------------------------------------------
@@ -251,7 +253,7 @@ class Tracks(NamedTuple):
             own[key] = _column([extras[i][key] for i in owners], all(has_steps), [whose[i] for i in owners])
         return cls(
             _column(observations, True, whose),
-            InfoTrack(Infos.concat([track.data for track in infos])),
+            InfoTrack(joined_infos([track.data for track in infos])),
             _column(actions, all(has_steps), whose),
             _column(rewards, all(has_steps), whose),
             own,

@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from episodes.errors import WrongType
+from episodes.errors import TrackMismatch, WrongType
+from episodes.recorder.info_rows import InfoRows
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos import documents as encoding
 from episodes.tracks.infos.columns import ColumnInfos, PackedColumn, TypedColumn
-from episodes.tracks.infos.kinds import EmptyInfos, ListInfos, VectorInfos, same_info
+from episodes.tracks.infos.dicts import infos_of
+from episodes.tracks.infos.joining import joined_infos
+from episodes.tracks.infos.kinds import EmptyInfos, same_info
 
 values = st.one_of(
     st.booleans(),
@@ -42,17 +45,22 @@ def in_msgpack_range(value: Any) -> bool:
 
 @given(items=st.lists(infos.filter(in_msgpack_range), max_size=6), data=st.data())
 def test_infos_as_columns_read_as_the_dicts_that_went_in(items: list[dict[str, Any]], data: st.DataObject) -> None:
-    columns = ColumnInfos.of(ListInfos.of(items))
+    columns = infos_of(items)
     assert same_info(list(columns), items)
+    assert same_info([columns[row] for row in range(len(items))], items)
     assert [list(map(type, a.values())) for a in columns] == [
         list(map(type, a.values())) for a in sorted_like(columns, items)
     ]
     start = data.draw(st.integers(0, len(items)))
     assert same_info(list(columns[start:]), items[start:])
-    assert same_info(list(ColumnInfos.of(columns[start:])), items[start:])
+    assert same_info(list(travelled(columns[start:])), items[start:])
     assert same_info(list(pickle.loads(pickle.dumps(columns[start:]))), items[start:])
     rows = np.array(data.draw(st.lists(st.integers(0, max(len(items) - 1, 0)), max_size=3)) if items else [], int)
     assert same_info(list(columns.take(rows)), [items[r] for r in rows])
+
+
+def travelled(infos: Infos) -> Infos:
+    return infos.travelling() if isinstance(infos, ColumnInfos) else infos
 
 
 def sorted_like(columns: Infos, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -64,8 +72,7 @@ def test_joined_infos_read_as_their_parts_one_after_another(
     parts: list[list[dict[str, Any]]], data: st.DataObject
 ) -> None:
     items = [info for part in parts for info in part]
-    kept = [ListInfos.of(part) for part in parts]
-    joined = Infos.concat(kept)
+    joined = joined_infos([infos_of(part) for part in parts])
     assert same_info(list(joined), items)
     start, stop = sorted(data.draw(st.tuples(st.integers(0, len(items)), st.integers(0, len(items)))))
     assert same_info(list(joined[start:stop]), items[start:stop])
@@ -73,7 +80,7 @@ def test_joined_infos_read_as_their_parts_one_after_another(
 
 
 def test_regular_values_are_typed_columns_and_others_are_msgpack() -> None:
-    columns = ColumnInfos.of(ListInfos.of([{"n": 1, "who": "me"}, {"n": 2, "odd": None}, {}]))
+    columns = travelled(infos_of([{"n": 1, "who": "me"}, {"n": 2, "odd": None}, {}]))
     assert isinstance(columns, ColumnInfos)
     assert isinstance(columns.columns["n"], TypedColumn)
     assert columns.columns["n"].present.tolist() == [True, True, False]
@@ -83,12 +90,13 @@ def test_regular_values_are_typed_columns_and_others_are_msgpack() -> None:
 
 def test_what_cannot_travel_is_named_by_its_key() -> None:
     with pytest.raises(WrongType, match=r"infos\['a'\]\['b'\]\[1\] cannot be written as msgpack: a object"):
-        ColumnInfos.of(ListInfos.of([{"a": {"b": (1, object())}}]))
+        travelled(infos_of([{"a": {"b": (1, object())}}]))
 
 
 def test_infos_whose_keys_are_no_strings_travel_whole() -> None:
     items = [{1: 2, "a": {"b": 3}}, {}, {"a": {"b": 4}}]
-    columns = ColumnInfos.of(ListInfos.of(items))
+    columns = infos_of(items)
+    assert list(columns) == items
     assert list(pickle.loads(pickle.dumps(columns))) == items
 
 
@@ -100,17 +108,93 @@ def test_infos_of_a_vector_environment_are_read_per_environment() -> None:
         "_nested": np.array([False, True]),
         "final_obs": np.array([None, None], object),
     }
-    infos = VectorInfos([row, {}], np.array([0, 0, 1]), np.array([0, 1, 0]))
+    rows = InfoRows(2)
+    slots = np.array([rows.add(row), rows.add({})])
+    infos = rows.gather(slots[[0, 0, 1]] * 2 + [0, 1, 0])
     assert list(infos) == [{"speed": 1.0}, {"nested": {"x": 6}}, {}]
     assert infos[1:][0] == {"nested": {"x": 6}}
 
 
 def test_empty_infos_take_no_room_and_read_as_empty_dicts() -> None:
-    infos = ListInfos.of([{}, {}, {}])
+    infos = infos_of([{}, {}, {}])
     assert isinstance(infos, EmptyInfos)
     assert list(infos[1:]) == [{}, {}]
     with pytest.raises(IndexError, match=r"infos\[3\]: there are infos 0\.\.2"):
         infos[3]
+
+
+def test_arrays_of_strings_and_strings_that_end_in_nul_travel_unchanged() -> None:
+    items = [
+        {"names": np.array(["a", "bc"]), "s": np.str_("x\0"), "plain": "y\0"},
+        {"names": np.array(["d"]), "s": np.str_("")},
+    ]
+    travelling = pickle.loads(pickle.dumps(infos_of(items)))
+    assert same_info(list(travelling), items)
+    assert list(map(type, travelling[0].values())) == [np.ndarray, np.str_, str]
+
+
+def test_nobodys_changes_to_an_info_are_seen_by_anybody_else() -> None:
+    array, moves = np.zeros(2), ["e4"]
+    infos = infos_of([{"n": 1, "array": array, "moves": moves}, {"n": 2, "array": np.ones(3), "moves": []}])
+    array[0] = 5
+    moves.append("e5")
+    read = infos[0]
+    assert same_info(read, {"n": 1, "array": np.zeros(2), "moves": ["e4"]})
+    read["n"] = 7
+    read["moves"].append("d4")
+    read["array"][1] = 9
+    assert same_info(infos[0], {"n": 1, "array": np.zeros(2), "moves": ["e4"]})
+
+
+def test_values_without_an_axis_of_environments_are_shared_by_all() -> None:
+    rows = InfoRows(2)
+    slot = rows.add(
+        {"fps": 30, "log": {"mean": np.float32(0.5), "name": "run"}, "per env": ["a", "b"], "steps": [1, 2, 3]}
+    )
+    infos = rows.gather(slot * 2 + np.arange(2))
+    shared = {"fps": 30, "log": {"mean": np.float32(0.5), "name": "run"}, "steps": [1, 2, 3]}
+    assert list(infos) == [{**shared, "per env": "a"}, {**shared, "per env": "b"}]
+    assert list(pickle.loads(pickle.dumps(infos))) == list(infos)
+
+
+def test_an_array_that_cannot_be_dealt_out_is_named_and_leaves_nothing_behind() -> None:
+    rows = InfoRows(3)
+    with pytest.raises(TrackMismatch, match=r"infos\['log/x'\] is an array \[2\] of 3 environments"):
+        rows.add({"a": np.arange(3), "log": {"x": np.zeros(2)}})
+    assert isinstance(rows.gather(3 + np.arange(3)), EmptyInfos)
+    with pytest.raises(WrongType, match="infos is a list"):
+        rows.add([{}, {}, {"a": 1}])  # type: ignore[arg-type]
+
+
+@given(data=st.data())
+def test_rows_of_vector_infos_read_as_what_each_environment_was_told(data: st.DataObject) -> None:
+    num_envs, rows, told = 3, InfoRows(3), {}
+    value = st.sampled_from(
+        [np.arange(3), np.arange(3.0), np.arange(6, dtype=np.float32).reshape(3, 2), 4, 0.5, "s", ["x", "y", "z"]]
+    )
+    for _ in range(data.draw(st.integers(1, 6))):
+        info = data.draw(st.dictionaries(st.sampled_from(["a", "b/c", "d"]), value, max_size=3))
+        masks = {
+            f"_{key}": np.array(data.draw(st.lists(st.booleans(), min_size=3, max_size=3))) for key in list(info)[:1]
+        }
+        slot = rows.add(info | masks)
+        told[slot] = (
+            [
+                {key: dealt(item, env) for key, item in info.items() if masks.get(f"_{key}", [True] * 3)[env]}
+                for env in range(num_envs)
+            ]
+            if info
+            else [{}] * 3
+        )
+    if data.draw(st.booleans()):
+        kept = np.array(sorted(told))
+        told = {int(new): told[old] for old, new in zip(kept.tolist(), rows.keep(kept), strict=True)}
+    for slot, infos in told.items():
+        assert same_info(list(rows.gather(slot * num_envs + np.arange(num_envs))), infos)
+
+
+def dealt(item: Any, env: int) -> Any:
+    return item[env] if isinstance(item, (np.ndarray, list)) else item
 
 
 @given(

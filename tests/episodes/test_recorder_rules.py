@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StepOutOfRange, TrackMismatch
 from episodes.recorder import VectorRecorder
-from episodes.tracks.infos.kinds import EmptyInfos, VectorInfos
+from episodes.tracks.infos.columns import ColumnInfos
+from episodes.tracks.infos.kinds import EmptyInfos
 
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 BOX = spaces.Box(-100, 100, (2,), np.float32)
@@ -182,14 +183,23 @@ def test_an_episode_that_has_only_been_reset_waits_for_its_first_step():
     assert (first.t_started, first.get_observations()[:, 0].tolist()) == (0, [2, 3])
 
 
-def test_infos_are_nothing_where_all_are_empty_and_else_read_from_the_vector_info():
+def test_infos_are_nothing_where_all_are_empty_and_else_columns():
     recorder = recorder_of()
     step(recorder, 1)
     assert isinstance(recorder.take().infos, EmptyInfos)
     step(recorder, 2, infos={"x": np.array([5, 6]), "_x": np.array([True, False])})
     infos = recorder.take().infos
-    assert isinstance(infos, VectorInfos)
+    assert isinstance(infos, ColumnInfos)
     assert list(infos) == [{}, {"x": 5}, {}, {}]
+
+
+def test_an_array_of_infos_that_the_environment_uses_again_is_read_as_it_was():
+    recorder = recorder_of()
+    reused = np.zeros(2)
+    for number in range(1, 4):
+        reused += 1
+        step(recorder, number, infos={"x": reused})
+    assert [info.get("x") for info in recorder.take().infos] == [None, 1, 2, 3] * 2
 
 
 def test_the_environments_of_the_chunks_are_known():

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.kinds import EmptyInfos, ListInfos
+from episodes.tracks.infos.dicts import infos_of
+from episodes.tracks.infos.kinds import EmptyInfos
 
 
 class InfoSegments:
@@ -49,4 +50,4 @@ class InfoSegments:
         """The infos of the row numbers."""
         if len(self.starts) == self._dropped:
             return EmptyInfos(len(list(rows)))
-        return ListInfos.of([self.item(row) for row in rows])
+        return infos_of([self.item(row) for row in rows])

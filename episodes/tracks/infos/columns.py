@@ -1,12 +1,19 @@
-"""Infos as typed columns: how they travel to other processes, to disk and over the network.
+"""Infos as columns: what finished episodes hold, and what goes to other processes and to disk.
 
-Each key (nested keys by path) is one column: an array with a presence mask where its values are regular (numbers,
-strings, arrays of one shape and dtype), else one msgpack document per value. Never a pickle.
+Each key (nested keys by path) is one column: an array, and a mask of where there is a value.
+
+    path          values                 mask
+    "speed"       [0.5, 0.7, 0.9]        None: every info has it
+    "log/loss"    [0.0, 0.3, 0.0]        [F, T, F]
+    "moves"       [None, ["e4"], None]   [F, T, F]     dtype object: values of no common dtype, in memory only
+
+Where infos travel, values of no common dtype are one msgpack document each (`PackedColumn`). Never a pickle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,38 +21,71 @@ import numpy as np
 
 from episodes.tracks import nested
 from episodes.tracks.infos import documents as encoding
-from episodes.tracks.infos.kinds import EmptyInfos, Infos
+from episodes.tracks.infos.kinds import Infos
 
-_PLAIN = (bool, int, float, str)
+WHOLE = "~"  # the path of an info with keys that are no strings, kept as one value; no key escapes to it
+_IMMUTABLE = (str, bytes, int, float, bool, type(None), np.generic)
+
+Key = tuple[tuple[str, ...], str | None]  # the keys of the dicts around a value, and its own (None: it is the info)
 
 
 @dataclass(slots=True, eq=False)
 class TypedColumn:
-    """Regular values, one row each; rows without a value are zero."""
+    """One row for each info. Values of dtype object are the very values, of which readers get copies."""
 
-    values: np.ndarray  # [n, ...]
-    present: np.ndarray  # [n] bool
-    plain: bool  # values were Python numbers or strings, not numpy's
+    values: np.ndarray  # [n, ...]; zero (or None) where there is none
+    mask: np.ndarray | None  # [n] bool: where there is a value; None: everywhere
+    plain: bool  # values were Python's numbers or strings, not numpy's
+
+    @property
+    def present(self) -> np.ndarray:
+        return np.ones(len(self.values), bool) if self.mask is None else self.mask
+
+    @property
+    def holds_objects(self) -> bool:
+        return self.values.dtype == object
+
+    def list(self, rows: Any) -> list[Any]:
+        """The values of some rows, as they were."""
+        found = self.values[rows]
+        if self.holds_objects:
+            return list(map(own, found))
+        return found.tolist() if self.plain else list(found)
 
     def value(self, row: int) -> Any:
         value = self.values[row]
+        if self.holds_objects:
+            return own(value)
         return value.item() if self.plain else value
 
     def take(self, rows: Any) -> TypedColumn:
-        return TypedColumn(self.values[rows], self.present[rows], self.plain)
+        return TypedColumn(self.values[rows], None if self.mask is None else self.mask[rows], self.plain)
 
 
 @dataclass(slots=True, eq=False)
 class PackedColumn:
-    """Irregular values, each a msgpack document in one buffer."""
+    """Values of no common dtype, each a msgpack document in one buffer."""
 
     buffer: np.ndarray  # [bytes] uint8
     starts: np.ndarray  # [n]
     ends: np.ndarray  # [n]
 
     @property
-    def present(self) -> np.ndarray:
+    def mask(self) -> np.ndarray:
         return self.ends > self.starts
+
+    @property
+    def present(self) -> np.ndarray:
+        return self.mask
+
+    @property
+    def holds_objects(self) -> bool:
+        return True
+
+    def list(self, rows: Any) -> list[Any]:
+        """The values of some rows, None where there is none."""
+        bounds = zip(self.starts[rows].tolist(), self.ends[rows].tolist(), strict=True)
+        return [encoding.decode(self.buffer[a:b].tobytes()) if b > a else None for a, b in bounds]
 
     def value(self, row: int) -> Any:
         return encoding.decode(self.buffer[self.starts[row] : self.ends[row]].tobytes())
@@ -57,122 +97,120 @@ class PackedColumn:
 Column = TypedColumn | PackedColumn
 
 
+def own(value: Any) -> Any:
+    """A value that is nobody else's: what can be changed is copied."""
+    if isinstance(value, _IMMUTABLE):
+        return value
+    return deepcopy(value) if isinstance(value, (list, dict, tuple, set, np.ndarray)) else value
+
+
 class ColumnInfos(Infos):
-    """Infos as columns by path; a dict is made when one is read."""
+    """Infos as columns by path; a dict is made when one is read, so that nobody's changes are seen by others."""
 
-    __slots__ = ("columns", "num", "start")
+    __slots__ = ("columns", "keys", "num", "start")
 
-    def __init__(self, columns: dict[str, Column], num: int, start: int = 0) -> None:
-        self.columns = columns
+    def __init__(self, columns: dict[str, Column], num: int, start: int = 0, keys: list[Key] | None = None) -> None:
+        self.columns = columns  # of which this view may be a part
         self.num = num
         self.start = start
+        self.keys = list(map(_key_of, columns)) if keys is None else keys  # parsed once, shared by all views
 
-    @staticmethod
-    def of(infos: Infos) -> Infos:
-        """The infos as columns; `WrongType` names the key of a value that cannot travel."""
-        if isinstance(infos, EmptyInfos):
-            return infos
-        if isinstance(infos, ColumnInfos):
-            return infos.take(slice(0, None)) if infos.start or infos.num < infos.num_rows else infos
-        found: dict[str, tuple[list[int], list[Any]]] = {}
-        for row, info in enumerate(infos):
-            for path, value in _leaves(info):
-                rows, values = found.setdefault(path, ([], []))
-                rows.append(row)
-                values.append(value)
-        if not found:
-            return EmptyInfos(len(infos))
-        return ColumnInfos({path: _column(path, *pair, len(infos)) for path, pair in found.items()}, len(infos))
+    def whole(self) -> ColumnInfos:
+        """These infos in columns that hold no others; views."""
+        if not self.start and self.num == self._num_rows:
+            return self
+        span = slice(self.start, self.start + self.num)
+        return ColumnInfos({path: column.take(span) for path, column in self.columns.items()}, self.num, 0, self.keys)
 
     @property
-    def num_rows(self) -> int:
-        """The rows of the columns, of which this view may be a part."""
+    def _num_rows(self) -> int:
         column = next(iter(self.columns.values()))
-        return len(column.present)
+        return len(column.values if isinstance(column, TypedColumn) else column.starts)
+
+    @property
+    def holds_objects(self) -> bool:
+        return any(column.holds_objects for column in self.columns.values())
+
+    def copied(self) -> ColumnInfos:
+        """These infos in memory of their own."""
+        return self.take(np.arange(self.num))
+
+    def travelling(self) -> ColumnInfos:
+        """These infos without objects.
+
+        Raises:
+            WrongType: names the key of a value that cannot travel.
+        """
+        whole = self.whole()
+        if not any(isinstance(column, TypedColumn) and column.holds_objects for column in whole.columns.values()):
+            return whole
+        columns = {path: _without_objects(path, column) for path, column in whole.columns.items()}
+        return ColumnInfos(columns, whole.num, 0, whole.keys)
 
     def __reduce__(self) -> Any:
-        whole = ColumnInfos.of(self)
-        return _restore, (whole.columns, whole.num)  # type: ignore[attr-defined]
+        whole = self.travelling()
+        return ColumnInfos, (whole.columns, whole.num)
 
     def __len__(self) -> int:
         return self.num
 
     def item(self, row: int) -> dict[str, Any]:
         info: dict[str, Any] = {}
-        for path, column in self.columns.items():
-            if column.present[self.start + row]:
-                _put(info, path, column.value(self.start + row))
+        row += self.start
+        for (parents, last), column in zip(self.keys, self.columns.values(), strict=True):
+            mask = column.mask
+            if mask is None or mask[row]:
+                _put([info], parents, last, [column.value(row)])
         return info
 
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.dicts())
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """All infos at once, column by column: a fifth of the time that one by one takes."""
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num)]
+        span = slice(self.start, self.start + self.num)
+        for (parents, last), column in zip(self.keys, self.columns.values(), strict=True):
+            mask = column.mask
+            if mask is None or mask[span].all():
+                _put(infos, parents, last, column.list(span))
+                continue
+            rows = mask[span].nonzero()[0]
+            _put([infos[row] for row in rows.tolist()], parents, last, column.list(rows + self.start))
+        return infos
+
     def view(self, start: int, stop: int) -> ColumnInfos:
-        return ColumnInfos(self.columns, stop - start, self.start + start)
+        return ColumnInfos(self.columns, stop - start, self.start + start, self.keys)
 
     def take(self, rows: Any) -> ColumnInfos:
-        rows = np.arange(self.start, self.start + self.num)[rows]
-        return ColumnInfos({path: column.take(rows) for path, column in self.columns.items()}, len(rows))
+        rows = np.asarray(rows) + self.start
+        return ColumnInfos({path: column.take(rows) for path, column in self.columns.items()}, len(rows), 0, self.keys)
 
 
-def _restore(columns: dict[str, Column], num: int) -> ColumnInfos:
-    return ColumnInfos(columns, num)
-
-
-def _leaves(info: dict[Any, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    if not all(isinstance(key, str) for key in info):
-        yield _WHOLE, info
-        return
-    for key, value in info.items():
-        path = prefix + nested.escape(key)
-        if isinstance(value, dict) and value and all(isinstance(k, str) for k in value):
-            yield from _leaves(value, path + "/")
-        else:
-            yield path, value
-
-
-_WHOLE = "~"  # the path of an info with keys that are no strings, kept as one value; no key escapes to it
-
-
-def _put(info: dict[str, Any], path: str, value: Any) -> None:
-    if path == _WHOLE:
-        info.update(value)
-        return
+def _key_of(path: str) -> Key:
+    if path == WHOLE:
+        return (), None
     *parents, last = map(nested.unescape, path.split("/"))
+    return tuple(parents), last
+
+
+def _put(infos: list[dict[str, Any]], parents: tuple[str, ...], last: str | None, values: list[Any]) -> None:
+    """Put one value into each info."""
     for parent in parents:
-        info = info.setdefault(parent, {})
-    info[last] = value
+        infos = [info.setdefault(parent, {}) for info in infos]
+    if last is None:
+        for info, value in zip(infos, values, strict=True):
+            info.update(value)
+    else:
+        for info, value in zip(infos, values, strict=True):
+            info[last] = value
 
 
-def _column(path: str, rows: list[int], values: list[Any], num: int) -> Column:
-    array = _regular(values)
-    if array is None:
-        return packed_column(path, rows, values, num)
-    present = np.zeros(num, bool)
-    present[rows] = True
-    spread = np.zeros((num, *array.shape[1:]), array.dtype)
-    spread[rows] = array
-    return TypedColumn(spread, present, isinstance(values[0], _PLAIN) and not isinstance(values[0], np.generic))
-
-
-def _regular(values: list[Any]) -> np.ndarray | None:
-    """The values as one array, or None when reading it back would not give the same values."""
-    kinds = {_kind(value) for value in values}
-    if len(kinds) > 1 or None in kinds:
-        return None
-    array = np.array(values)
-    if array.dtype.kind == "U":
-        return array if all(a == b for a, b in zip(array.tolist(), values, strict=True)) else None
-    return array if array.dtype.kind in "biufcM" else None
-
-
-def _kind(value: Any) -> Any:
-    if isinstance(value, (np.ndarray, np.generic)):
-        return (isinstance(value, np.ndarray), value.dtype, value.shape)
-    if type(value) is int and not -(2**63) <= value < 2**63:
-        return None
-    return type(value) if type(value) in _PLAIN else None
-
-
-def _named(path: str) -> str:
-    return "infos" + "".join(f"[{nested.unescape(part)!r}]" for part in path.split("/") if path != _WHOLE)
+def _without_objects(path: str, column: Column) -> Column:
+    if isinstance(column, PackedColumn) or not column.holds_objects:
+        return column
+    rows = column.present.nonzero()[0].tolist()
+    return packed_column(path, rows, [column.values[row] for row in rows], len(column.values))
 
 
 def packed_column(path: str, rows: list[int], values: list[Any], num: int) -> PackedColumn:
@@ -182,3 +220,7 @@ def packed_column(path: str, rows: list[int], values: list[Any], num: int) -> Pa
     sizes[rows] = [len(document) for document in documents]
     ends = np.cumsum(sizes)
     return PackedColumn(np.frombuffer(b"".join(documents), np.uint8), ends - sizes, ends)
+
+
+def _named(path: str) -> str:
+    return "infos" + "".join(f"[{nested.unescape(part)!r}]" for part in path.split("/") if path != WHOLE)

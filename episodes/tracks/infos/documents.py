@@ -9,7 +9,7 @@ import numpy as np
 
 from episodes.errors import UnreadableData, WrongType
 
-_ARRAY, _SCALAR, _TUPLE = 1, 2, 3
+_ARRAY, _SCALAR, _TUPLE, _STRING = 1, 2, 3, 4
 
 
 def encode(value: Any, name: str) -> bytes:
@@ -31,6 +31,8 @@ def decode(data: bytes) -> Any:
 def _to_ext(value: Any) -> msgpack.ExtType:
     if isinstance(value, tuple):
         return msgpack.ExtType(_TUPLE, msgpack.packb(list(value), default=_to_ext, strict_types=True))
+    if isinstance(value, np.str_):  # as an array it would lose the NULs at its end
+        return msgpack.ExtType(_STRING, value.encode())
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "OV":
         array = np.ascontiguousarray(value)
         body = msgpack.packb([value.dtype.str, list(value.shape), array.tobytes()])
@@ -43,6 +45,8 @@ def _to_ext(value: Any) -> msgpack.ExtType:
 def _from_ext(code: int, data: bytes) -> Any:
     if code == _TUPLE:
         return tuple(decode(data))
+    if code == _STRING:
+        return np.str_(data.decode())
     if code in (_ARRAY, _SCALAR):
         dtype, shape, body = msgpack.unpackb(data)
         array = np.frombuffer(body, np.dtype(dtype)).reshape(shape)

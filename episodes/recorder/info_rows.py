@@ -1,0 +1,212 @@
+"""The infos that a recorder holds: columns from the first row on, no dict and no Python object per environment.
+
+Every vector info that is not empty has a slot; the empty one is slot 0, so that infos that come now and then cost
+nothing in between. Each key (nested ones by path) is a block:
+
+    path         values [slots, N, ...]     present [slots, N]
+    "speed"      slot 0: unused             slot 0: all False
+                 slot 1: [0.5, 0.7]         slot 1: [T, T]
+                 slot 2: [0.9, 0.0]         slot 2: [T, F]       a vector info with "_speed": [T, F]
+
+What has no axis of environments (numbers, strings, dicts of them) is shared by all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import TrackMismatch, WrongType
+from episodes.tracks import nested
+from episodes.tracks.infos import Infos
+from episodes.tracks.infos.columns import Column, ColumnInfos, TypedColumn
+from episodes.tracks.infos.dicts import objects
+from episodes.tracks.infos.kinds import EmptyInfos
+
+_FIRST_CAPACITY = 32
+_FINAL = frozenset(("final_obs", "final_info", "_final_obs", "_final_info"))  # what a recorder reads itself
+_NUMBERS = (bool, int, float)
+
+
+class InfoRows:
+    """Vector infos [slots, N] by path. Rows are copied; an `add` that raises leaves nothing behind."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.num_slots = 1
+        self._capacity = _FIRST_CAPACITY
+        self._blocks: dict[str, _InfoBlock] = {}
+        self._usual: list[tuple[str, str, _InfoBlock]] = []  # (key, mask's key) of the arrays that came last
+
+    def add(self, info: dict[str, Any]) -> int:
+        """Copy a vector info; its slot.
+
+        Raises:
+            WrongType: the info is no dict.
+            TrackMismatch: an array that is not [N, ...]; names its key.
+        """
+        if not info:
+            return 0
+        if not isinstance(info, dict):
+            raise WrongType(f"infos is a {type(info).__name__}; give the vector environment's dict of arrays [N, ...]")
+        at = self.num_slots
+        if at == self._capacity:
+            self._resize(2 * self._capacity)
+        try:
+            found = self._put_usual(at, info) or self._put_all(at, info)
+        except BaseException:
+            self._forget(slice(at, at + 1))
+            raise
+        self.num_slots += found
+        return at if found else 0
+
+    def _put_usual(self, at: int, info: dict[str, Any]) -> bool:
+        """Write an info of the same keys and kinds of arrays as the last one; False where it is another. The hot path:
+        1 us a key.
+        """
+        num_keys = 0
+        for key, mask_key, block in self._usual:
+            value = info.get(key)
+            if type(value) is not np.ndarray or value.dtype is not block.dtype or value.shape != block.shape:
+                return False
+            block.values[at] = value
+            mask = info.get(mask_key)
+            block.present[at] = True if mask is None else mask
+            num_keys += 1 if mask is None else 2
+        return num_keys == len(info)
+
+    def _put_all(self, at: int, info: dict[str, Any]) -> bool:
+        """Write an info; whether there was anything in it."""
+        found = False
+        for path, value, mask in _leaves(info):
+            row, plain = _row_of(path, value, self.num_envs)
+            block = self._blocks.get(path)
+            if block is None:
+                block = self._blocks[path] = _InfoBlock(row, plain, self._capacity)
+            block.put(at, row, plain)
+            block.present[at] = True if mask is None else mask
+            found = True
+        arrays = {key: self._blocks.get(nested.escape(key)) for key, value in info.items() if type(value) is np.ndarray}
+        self._usual = [(key, "_" + key, block) for key, block in arrays.items() if block is not None]
+        return found
+
+    def gather(self, index: np.ndarray) -> Infos:
+        """The infos at slot * N + env, [k]."""
+        columns: dict[str, Column] = {}
+        for path, block in self._blocks.items():
+            column = block.column(index)
+            if column is not None:
+                columns[path] = column
+        return ColumnInfos(columns, len(index)) if columns else EmptyInfos(len(index))
+
+    def keep(self, slots: np.ndarray) -> np.ndarray:
+        """Forget all but the slots [k]; where they are now, [k]."""
+        if self.num_slots == 1:
+            return slots
+        kept, moved = np.unique(np.append(0, slots), return_inverse=True)
+        for block in self._blocks.values():
+            block.values[: len(kept)] = block.values[kept]
+            block.present[: len(kept)] = block.present[kept]
+        self._forget(slice(len(kept), self.num_slots))
+        self.num_slots = len(kept)
+        if len(kept) > 1:  # keys that come no more are dropped
+            self._blocks = {path: block for path, block in self._blocks.items() if block.present.any()}
+            self._usual = [usual for usual in self._usual if usual[-1].present.any()]
+        return moved[1:]
+
+    def _forget(self, slots: slice) -> None:
+        for block in self._blocks.values():
+            block.present[slots] = False
+
+    def _resize(self, capacity: int) -> None:
+        for block in self._blocks.values():
+            block.values, block.present = (_longer(array, capacity) for array in (block.values, block.present))
+        self._capacity = capacity
+
+
+class _InfoBlock:
+    """The values of one path."""
+
+    __slots__ = ("dtype", "plain", "present", "shape", "values")
+
+    def __init__(self, row: np.ndarray, plain: bool, capacity: int) -> None:
+        self.dtype, self.shape = row.dtype, row.shape
+        self.values = np.zeros((capacity, *row.shape), row.dtype)
+        self.present = np.zeros((capacity, len(row)), bool)
+        self.plain = plain  # values are Python's, not numpy's
+
+    def put(self, at: int, row: np.ndarray, plain: bool) -> None:
+        """A row [N, ...]; of another kind of numbers or another shape than before: all values become objects."""
+        if self.dtype != object:
+            if row.shape != self.shape or row.dtype.kind != self.dtype.kind or plain != self.plain:
+                self._become_objects()
+            elif row.dtype != self.dtype:
+                self.dtype = np.promote_types(row.dtype, self.dtype)
+                self.values = self.values.astype(self.dtype)
+        if self.dtype == object and row.dtype != object:
+            row = objects(row.tolist() if plain else list(row))
+        self.values[at] = row
+
+    def _become_objects(self) -> None:
+        values = np.empty(self.present.shape, object)
+        for at in np.flatnonzero(self.present.any(axis=1)).tolist():
+            values[at] = objects(self.values[at].tolist() if self.plain else list(self.values[at]))
+        self.values, self.plain = values, False
+        self.dtype, self.shape = values.dtype, values.shape[1:]
+
+    def column(self, index: np.ndarray) -> TypedColumn | None:
+        """The values at slot * N + env [k]; None when there are none."""
+        mask = self.present.reshape(-1).take(index)
+        num_there = np.count_nonzero(mask)
+        if not num_there:
+            return None
+        values = self.values.reshape(-1, *self.values.shape[2:]).take(index, axis=0)
+        if num_there == len(index):
+            return TypedColumn(_frozen(values), None, self.plain)
+        values[~mask] = None if values.dtype == object else 0
+        return TypedColumn(_frozen(values), _frozen(mask), self.plain)
+
+
+def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterator[tuple[str, Any, Any]]:
+    """(path, value, mask [N] or None for all) of each key of a vector info."""
+    for key, value in info.items():
+        if (key in _FINAL and not prefix) or (key[:1] == "_" and key[1:] in info):
+            continue
+        mask = info.get("_" + key)
+        mask = outer if mask is None else mask if outer is None else mask & outer
+        path = prefix + nested.escape(key)
+        if isinstance(value, dict):
+            yield from _leaves(value, path + "/", mask)
+        else:
+            yield path, value, mask
+
+
+def _row_of(path: str, value: Any, num_envs: int) -> tuple[np.ndarray, bool]:
+    """A value as a row [N, ...], and whether it holds Python's own numbers."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()  # a torch simulator's
+    if isinstance(value, np.ndarray) and value.ndim:
+        if len(value) != num_envs:
+            raise TrackMismatch(
+                f"infos[{path!r}] is an array {list(value.shape)} of {num_envs} environments: give "
+                f"[{num_envs}, ...], or one value that all of them share"
+            )
+        return (objects(value.tolist()) if value.dtype.kind in "USO" else value), False
+    if type(value) in _NUMBERS or isinstance(value, (np.number, np.bool_, np.ndarray)):
+        row = np.broadcast_to(np.asarray(value), (num_envs,))
+        return (row, type(value) in _NUMBERS) if row.dtype.kind in "biufc" else (objects([value] * num_envs), False)
+    dealt = value if isinstance(value, (list, tuple)) and len(value) == num_envs else [value] * num_envs
+    return objects(dealt), False
+
+
+def _longer(array: np.ndarray, capacity: int) -> np.ndarray:
+    longer = np.zeros((capacity, *array.shape[1:]), array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array

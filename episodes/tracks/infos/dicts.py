@@ -1,0 +1,122 @@
+"""Dicts into columns: infos with the same keys are turned at once, a column a key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from episodes.tracks import nested
+from episodes.tracks.infos.columns import WHOLE, ColumnInfos, TypedColumn, own
+from episodes.tracks.infos.kinds import EmptyInfos, Infos
+
+_PLAIN = (bool, int, float, str)
+
+
+def infos_of(dicts: Sequence[dict[str, Any]]) -> Infos:
+    """The dicts as `Infos` of their own: what happens to a dict later is not seen."""
+    if isinstance(dicts, Infos):
+        return dicts
+    num = len(dicts)
+    if not any(dicts):
+        return EmptyInfos(num)
+    found: dict[str, _Values] = {}
+    _collect(dicts, np.arange(num), "", found)
+    return ColumnInfos({path: values.column(num) for path, values in found.items()}, num)
+
+
+@dataclass(slots=True)
+class _Values:
+    """The values of one path, as they were found."""
+
+    rows: list[np.ndarray] = field(default_factory=list)
+    values: list[Sequence[Any]] = field(default_factory=list)
+    types: set[type] = field(default_factory=set)
+
+    def add(self, rows: np.ndarray, values: Sequence[Any], types: set[type]) -> None:
+        self.rows.append(rows)
+        self.values.append(values)
+        self.types |= types
+
+    def column(self, num: int) -> TypedColumn:
+        values = self.values[0] if len(self.values) == 1 else list(chain.from_iterable(self.values))
+        rows = np.concatenate(self.rows)
+        array = regular(values, self.types)
+        plain = array is not None and not self.types.isdisjoint(_PLAIN)
+        array = objects(values) if array is None else array
+        if len(values) == num:
+            return TypedColumn(array if len(self.rows) == 1 else array[np.argsort(rows)], None, plain)
+        mask = np.zeros(num, bool)
+        mask[rows] = True
+        spread = np.zeros((num, *array.shape[1:]), array.dtype) if array.dtype != object else np.full(num, None)
+        spread[rows] = array
+        return TypedColumn(spread, mask, plain)
+
+
+def _collect(infos: Sequence[dict[str, Any]], rows: np.ndarray, prefix: str, found: dict[str, _Values]) -> None:
+    """Add the values of the infos, which are those of the rows [k], by path."""
+    for keys, members in _by_keys(infos).items():
+        chosen, at = (infos, rows) if members is None else ([infos[i] for i in members], rows[members])
+        if not keys or not all(type(key) is str for key in keys):
+            if keys or prefix:
+                found.setdefault(prefix[:-1] or WHOLE, _Values()).add(at, chosen, {dict})
+            continue
+        for key in keys:
+            _collect_key(list(map(itemgetter(key), chosen)), at, prefix + nested.escape(key), found)
+
+
+def _by_keys(infos: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], list[int] | None]:
+    """Which infos have the same keys in the same order; None: all of them."""
+    signatures = list(map(tuple, infos))
+    groups: dict[tuple[Any, ...], list[int] | None] = dict.fromkeys(signatures)
+    if len(groups) > 1:
+        members: dict[tuple[Any, ...], list[int]] = {signature: [] for signature in groups}
+        for i, signature in enumerate(signatures):
+            members[signature].append(i)
+        return dict(members)
+    return groups
+
+
+def _collect_key(values: list[Any], rows: np.ndarray, path: str, found: dict[str, _Values]) -> None:
+    types = set(map(type, values))
+    if dict not in types:
+        found.setdefault(path, _Values()).add(rows, values, types)
+        return
+    is_dict = np.array([type(value) is dict for value in values])
+    _collect([value for value in values if type(value) is dict], rows[is_dict], path + "/", found)
+    if len(types) > 1:
+        others = [value for value in values if type(value) is not dict]
+        found.setdefault(path, _Values()).add(rows[~is_dict], others, types - {dict})
+
+
+def regular(values: Sequence[Any], types: set[type]) -> np.ndarray | None:
+    """The values as one array, or None when reading it back would not give the same values."""
+    if len(types) > 1:
+        return None
+    (kind,) = types
+    if kind is str:
+        return None if any(value[-1:] == "\0" for value in values) else np.array(values)
+    if kind in _PLAIN:
+        try:
+            return np.fromiter(values, kind, len(values))
+        except OverflowError:
+            return None
+    if kind is np.ndarray:
+        first = values[0]
+        same = first.ndim and all(value.dtype == first.dtype and value.shape == first.shape for value in values)
+        return np.array(values) if same and first.dtype.kind in "biufcM" else None
+    if issubclass(kind, (np.number, np.bool_)):
+        return np.fromiter(values, kind, len(values))
+    return None
+
+
+def objects(values: Sequence[Any]) -> np.ndarray:
+    """The very values, copies of those that can be changed, as an array of objects."""
+    array = np.empty(len(values), object)
+    for i, value in enumerate(values):
+        array[i] = own(value)
+    return array
