@@ -76,8 +76,8 @@ class MultiAgentEpisodeReplayBuffer:
 
         Raises:
             InvalidArgument: an agent was of another module before.
-            ChunkMismatch, TrackMismatch, ShapeMismatch: as `EpisodeReplayBuffer.add`. The episodes before are added, this
-                one is not.
+            ChunkMismatch, TrackMismatch, ShapeMismatch: as `EpisodeReplayBuffer.add`. The episodes before are added,
+                this one is not.
         """
         for episode in [episodes] if isinstance(episodes, MultiAgentEpisode) else episodes:
             if len(episode) <= self._piece:

@@ -39,8 +39,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         recovered: how many episodes were read from files that no writer has finished: it is at work, or was killed.
         unread: bytes that could not be read, by file; those of a batch that a writer was in the midst of.
 
-    Files that are damaged although their writers had finished them are warned of (`UserWarning`), and read as far as they
-    go.
+    Files that are damaged although their writers had finished them are warned of (`UserWarning`), and read as far as
+    they go.
 
     Raises:
         MissingExtra: without pyarrow.
