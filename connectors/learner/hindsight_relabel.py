@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from connectors.connector import Batch, Connector
+from connectors.views.seen import Seen
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
+from episodes.history import History, zeroed
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
 
@@ -24,8 +27,9 @@ GoalFunction = Callable[[Any, Any, Any], np.ndarray]
 class HindsightRelabel(Connector):
     """Gives some steps another goal: one that their episode reached. Their rewards are computed anew.
 
-    For environments whose observations have "achieved_goal" and "desired_goal". Of "obs", "new_obs" and "rewards" in
-    the batch, copies are changed; the episodes stay as they are. Comes after the pieces that write these columns.
+    For environments whose observations have "achieved_goal" and "desired_goal". What the module sees is made anew, with
+    the other goal in every observation that its views look at; the episodes stay as they are. Comes after the pieces
+    that write "obs", "new_obs" and "rewards".
     https://arxiv.org/abs/1707.01495
 
     Args:
@@ -70,12 +74,15 @@ class HindsightRelabel(Connector):
             self.reads = self.writes = (*self.reads, Columns.TERMINATEDS)
         super().__init__(input_observation_space, input_action_space, name=name)
 
-    def __call__(self, *, batch: Batch, episodes: EpisodePack, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: EpisodePack, seen: Seen | None = None, **kwargs: Any) -> Batch:
+        seen = seen or Seen(episodes)
         achieved = self._achieved_goals(episodes.observations)
         steps = np.flatnonzero(self._generator.random(episodes.num_steps) < self.fraction)
         goals = nested.take(achieved, self._goal_rows(episodes, steps))
-        batch[Columns.OBS] = _with_goals(batch[Columns.OBS], steps, goals)
-        batch[Columns.NEXT_OBS] = _with_goals(batch[Columns.NEXT_OBS], steps, goals)
+        for prefix, shift in (("", 0), ("new_", 1)):
+            history = seen.history(episodes.observation_rows(shift))
+            columns = seen.views(_Relabelled(history, goals, steps, np.arange(episodes.num_steps)))
+            batch |= {f"{prefix}{name}": column for name, column in columns.items()}
         after = episodes.observation_rows(shift=1)[steps]
         arguments = (nested.take(achieved, after), goals, [episodes.infos[row] for row in after.tolist()])
         batch[Columns.REWARDS] = _replaced(batch[Columns.REWARDS], steps, self._compute_reward(*arguments))
@@ -111,9 +118,63 @@ class HindsightRelabel(Connector):
         self._generator.bit_generator.state = state["generator"]
 
 
-def _with_goals(observations: dict[str, Any], steps: np.ndarray, goals: Any) -> dict[str, Any]:
-    wanted = nested.map_leaves(lambda leaf, new: _replaced(leaf, steps, new), observations["desired_goal"], goals)
-    return {**observations, "desired_goal": wanted}
+class _Relabelled(History):
+    """A history in which some steps were after another goal all along: so say all observations that their row looks at.
+
+    Args:
+        goals: nested arrays [m, ...].
+        steps: [m] the steps that get them, ascending.
+        owners: [B] the step that each row is of.
+    """
+
+    def __init__(self, source: History, goals: Any, steps: np.ndarray, owners: np.ndarray) -> None:
+        super().__init__(source.spaces)
+        self._source, self._goals, self._steps, self._owners = source, goals, steps, owners
+
+    @cached_property
+    def depth(self) -> np.ndarray:
+        return self._source.depth
+
+    @property
+    def t(self) -> np.ndarray:
+        return self._source.t
+
+    def newest(self) -> Any:
+        return self._with_goals(self._source.observations())
+
+    def last_observations(self, k: int) -> Any:
+        observations = self._with_goals(self._source.observations(k))
+        return observations if self._reaches(k - 1) else zeroed(observations, ~self.observed(k))
+
+    def _with_goals(self, observations: Any) -> Any:
+        rows = np.flatnonzero(np.isin(self._owners, self._steps))
+        goals = nested.take(self._goals, self._steps.searchsorted(self._owners[rows]))
+
+        def wanted(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:
+            return _replaced(leaf, rows, new if leaf.ndim == new.ndim else new[:, None])
+
+        return {**observations, "desired_goal": nested.map_leaves(wanted, observations["desired_goal"], goals)}
+
+    def last_steps(self, track: str, k: int) -> Any:
+        return self._source.last_steps(track, k)
+
+    def window(self, k: int) -> History:
+        return _Relabelled(self._source.window(k), self._goals, self._steps, np.repeat(self._owners, k))
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        return self._source.infos
+
+    @property
+    def agent_ids(self) -> np.ndarray:
+        return self._source.agent_ids
+
+    @property
+    def module_ids(self) -> np.ndarray:
+        return self._source.module_ids
+
+    def episode(self, i: int) -> Any:
+        return self._source.episode(i)
 
 
 def _replaced(column: np.ndarray, steps: np.ndarray, values: Any) -> np.ndarray:

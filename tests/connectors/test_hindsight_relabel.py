@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from connectors.learner import AddColumns, AddNextObservations, AddObservations, HindsightRelabel, LearnerPipeline
 from episodes.errors import InvalidArgument, UnknownKey
+from episodes.history import History
 from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
@@ -122,3 +124,19 @@ def test_arguments_that_make_no_sense_are_errors() -> None:
         HindsightRelabel(compute_reward=reward, fraction=1.5)
     with pytest.raises(InvalidArgument, match="strategy"):
         HindsightRelabel(compute_reward=reward, strategy="past")
+
+
+def test_views_see_the_other_goal_in_every_frame() -> None:
+    def frames(history: History) -> dict[str, Any]:
+        window = history.observations(2)
+        parts = [window[name].reshape(len(history), -1) for name in ("observation", "desired_goal")]
+        return {"obs": np.concatenate(parts, 1)}
+
+    piece = HindsightRelabel(compute_reward=reward, strategy="final", fraction=1.0, seed=0)
+    space = spaces.Dict({name: spaces.Box(-1, 1e4, (1,)) for name in ("observation", "achieved_goal", "desired_goal")})
+    pipeline = LearnerPipeline(
+        space, spaces.Discrete(2), connectors=[frames, AddObservations(), AddNextObservations(), AddColumns(), piece]
+    )
+    batch = pipeline(episodes=[goal_episode(1, 3)])
+    assert batch["obs"].tolist() == [[0, 0, 0, 1003], [0, 1, 1003, 1003], [1, 2, 1003, 1003]]
+    assert batch["new_obs"].tolist() == [[0, 1, 1003, 1003], [1, 2, 1003, 1003], [2, 3, 1003, 1003]]
