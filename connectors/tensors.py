@@ -60,12 +60,14 @@ def tensor_of(leaf: Any) -> Any:
     if type(leaf) is not np.ndarray:
         return leaf
     flags = leaf.flags
-    if flags.c_contiguous and flags.writeable and leaf.dtype.char in _WRAPPED:
+    if flags.c_contiguous and flags.writeable and leaf.dtype.char in _WRAPPED and leaf.dtype.isnative:
         return torch.from_numpy(leaf)
     if leaf.dtype.kind not in _KINDS:
         return leaf
-    if leaf.dtype == np.float64:
+    if leaf.dtype.type is np.float64:  # of either byte order
         return torch.from_numpy(leaf.astype(np.float32))
+    if not leaf.dtype.isnative:
+        leaf = leaf.astype(leaf.dtype.newbyteorder("="))
     if not flags.writeable or any(stride < 0 for stride in leaf.strides):
         leaf = leaf.copy("K")  # in the order that it has in memory: a view of swapped axes stays one
     return torch.from_numpy(leaf)

@@ -185,19 +185,22 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @classmethod
     def concat(cls, packs: Sequence[EpisodePack]) -> EpisodePack:
-        """The packs' episodes as one pack: one concatenate per track."""
+        """The packs' episodes as one pack: one concatenate per track.
+
+        Raises:
+            TrackMismatch: packs with other extra outputs, nesting or shapes. One without steps goes with any.
+        """
         packs = list(packs)
         if len(packs) == 1:
             return packs[0]
         if not packs:
             raise InvalidArgument("EpisodePack.concat needs at least one pack")
-        first = packs[0]
-        for pack in packs[1:]:
-            _check_same_tracks(first, pack)
         whole = lambda name: np.concatenate([getattr(pack, name) for pack in packs])  # noqa: E731
-        columns = Tracks.concatenated(
-            [pack.columns for pack in packs], [pack.ids[0] if len(pack) else "-" for pack in packs]
-        )
+        whose = [pack.ids[0] if len(pack) else "-" for pack in packs]
+        try:
+            columns = Tracks.concatenated([pack.columns for pack in packs], whose)
+        except TrackMismatch as error:
+            raise TrackMismatch(f"packs with other tracks cannot be joined: {error}") from None
         return cls.of(columns, PackFacts.concat([pack.facts for pack in packs]), whole("lengths"), whole("lookbacks"))
 
     # --- sequence --------------------------------------------------------------------------------------------
@@ -376,14 +379,6 @@ def _offsets(sizes: np.ndarray) -> np.ndarray:
 def _frozen(array: np.ndarray) -> np.ndarray:
     array.flags.writeable = False
     return array
-
-
-def _check_same_tracks(first: EpisodePack, other: EpisodePack) -> None:
-    mine = {path: array.shape[1:] if len(array) else None for path, array in first.tracks.items()}
-    theirs = {path: array.shape[1:] if len(array) else None for path, array in other.tracks.items()}
-    both = [path for path in mine if mine[path] is not None and theirs.get(path) is not None]
-    if mine.keys() != theirs.keys() or any(mine[path] != theirs[path] for path in both):
-        raise TrackMismatch(f"packs with other tracks cannot be joined: {mine} beside {theirs}")
 
 
 def _unpickled(columns: Tracks, facts: PackFacts, lengths: Any, lookbacks: Any) -> EpisodePack:

@@ -26,7 +26,8 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     return twin
 
 
-# An array in another arrangement of memory; each is equal to the array in shape, dtype and values.
+# An array in another arrangement of memory; each is equal to the array in shape, values and, but for its byte order,
+# dtype.
 _ARRANGED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "as it is": lambda array: array,
     "transposed": lambda array: array.T.copy().T,
@@ -34,6 +35,7 @@ _ARRANGED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "reversed": lambda array: np.flip(array).copy()[(slice(None, None, -1),) * array.ndim],
     "every other": lambda array: np.repeat(array, 2, axis=-1)[..., ::2],
     "read-only": _read_only,
+    "big-endian": lambda array: array.astype(array.dtype.newbyteorder(">")),
 }
 
 

@@ -127,3 +127,9 @@ def test_a_batch_sent_to_the_gpu_is_not_overwritten_by_the_next() -> None:
 def test_columns_of_different_lengths_are_an_error_that_names_them() -> None:
     with pytest.raises(TrackMismatch, match="column 'b' has 3 rows, 'a' has 2"):
         BatchItems()(batch={"a": np.zeros(2), "b": np.zeros(3)})
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", ">i8", ">i2"])
+def test_numbers_of_another_byte_order_are_tensors_of_the_same_numbers(dtype: str) -> None:
+    batch = NumpyToTensor()(batch={"obs": np.arange(3).astype(dtype)}, episodes=[])
+    assert batch["obs"].tolist() == [0, 1, 2]

@@ -47,7 +47,7 @@ def test_slices_and_selections_of_a_pack_are_packs_of_those_episodes(
     assert same(pack.select(mask), [e for e, m in zip(episodes, mask, strict=True) if m])
 
 
-@given(episodes=lists_of_episodes(min_steps=1) | lists_of_episodes(with_spaces=True, extra_outputs=["action_logp"]))
+@given(episodes=lists_of_episodes())
 def test_joined_packs_hold_the_episodes_of_both(episodes: list[SingleAgentEpisode]) -> None:
     parts = [EpisodePack.from_episodes([e]) for e in episodes]
     assert same(EpisodePack.concat(parts), episodes)
@@ -198,3 +198,24 @@ def test_bad_input_raises_a_clear_error(name: str) -> None:
     with pytest.raises(error, match=message) as raised:
         call()
     assert isinstance(raised.value, EpisodeError)
+
+
+def test_a_pack_without_steps_goes_with_one_whatever_its_actions_and_outputs_are() -> None:
+    reset, stepped = SingleAgentEpisode("reset"), SingleAgentEpisode("stepped")
+    for episode in (reset, stepped):
+        episode.add_env_reset(np.zeros(2))
+    stepped.add_env_step(np.ones(2), {"move": 1}, 1.0, extra_model_outputs={"state_out": {"h": np.zeros(2)}})
+    packs = [EpisodePack.from_episodes([episode]) for episode in (reset, stepped)]
+    for ordered in (packs, packs[::-1]):
+        whole = EpisodePack.concat(ordered)
+        assert [episode.id_ for episode in whole] == [pack[0].id_ for pack in ordered]
+        assert same(whole.select(whole.lengths > 0), [stepped])
+        assert whole.num_steps == 1
+
+
+def test_grown_numbers_of_another_byte_order_become_ones_that_torch_takes() -> None:
+    episode = SingleAgentEpisode(observations=list(np.array([[1.0], [2.0]], ">f4")), actions=[1], rewards=[3.0])
+    episode.add_env_step(np.array([3.0], ">f4"), np.array(1, ">i8"), np.array(4.0, ">f8"))
+    episode.to_numpy()
+    assert (episode.observations.data.dtype, episode.actions.data.dtype) == (np.float32, np.int64)
+    assert episode.observations.data.tolist() == [[1.0], [2.0], [3.0]]

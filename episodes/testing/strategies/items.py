@@ -69,7 +69,7 @@ def spaces(*, nested: bool = True, text: bool = False) -> st.SearchStrategy[gym.
 
 @st.composite
 def arrangements(draw: st.DrawFn, item: Any) -> Any:
-    """The nested item, equal in values: its arrays transposed, cropped, reversed, strided or read-only.
+    """The nested item, equal in values: its arrays transposed, cropped, reversed, strided, read-only or big-endian.
 
     Single numbers come as numpy's, as arrays without axes, and, where the dtype is theirs, as Python's.
     """
