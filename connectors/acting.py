@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 
-from connectors.connector import Batch
+from connectors.connector import ColumnDict
 from episodes.errors import WrongType
 from episodes.pack import EpisodePack
 
@@ -45,7 +45,9 @@ class EnvToModule(Protocol):
         """The observations [N, ...] as they are recorded; called once for each."""
         ...
 
-    def on_rows(self, rl_module: Any, batch: Batch, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Batch:
+    def on_rows(
+        self, rl_module: Any, batch: ColumnDict, episodes: Any, explore: bool, shared_data: dict[str, Any]
+    ) -> ColumnDict:
         """The policy's batch out of one with the newest recorded observations, "obs" [N, ...]."""
         ...
 

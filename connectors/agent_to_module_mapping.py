@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
@@ -38,8 +38,8 @@ class AgentToModuleMapping(Connector):
     writes = (Columns.OBS,)
 
     def __call__(
-        self, *, batch: Batch, episodes: Any = (), shared_data: dict[str, Any] | None = None, **kwargs: Any
-    ) -> Batch:
+        self, *, batch: ColumnDict, episodes: Any = (), shared_data: dict[str, Any] | None = None, **kwargs: Any
+    ) -> ColumnDict:
         seats = self.deal(episodes)
         if shared_data is not None:
             shared_data[SEATS] = seats

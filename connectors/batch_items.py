@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from connectors.column_parts import joined, num_rows
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from episodes.errors import TrackMismatch
 from episodes.pack import EpisodePack
 
@@ -24,7 +24,7 @@ class BatchItems(Connector):
     reads_tracks = True
     leaves_rows = True
 
-    def __call__(self, *, batch: Batch, episodes: Any = None, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: ColumnDict, episodes: Any = None, **kwargs: Any) -> ColumnDict:
         length = -1
         for name, column in batch.items():
             if type(column) is np.ndarray:

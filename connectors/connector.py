@@ -28,7 +28,7 @@ from episodes.multi_agent import MultiAgentEpisode
 
 __all__ = ["Connector"]
 
-Batch = dict[str, Any]
+ColumnDict = dict[str, Any]  # a batch on its way through a pipeline: values by column
 
 
 class Connector:
@@ -68,13 +68,13 @@ class Connector:
         self,
         *,
         rl_module: Any = None,
-        batch: Batch,
+        batch: ColumnDict,
         episodes: Any,
         explore: bool | None = None,
         shared_data: dict[str, Any] | None = None,
         metrics: Any = None,
         **kwargs: Any,
-    ) -> Batch:
+    ) -> ColumnDict:
         """The batch with this piece's work done; it may be the same dict."""
         raise NotImplementedError(f"{type(self).__name__} has no __call__")
 
@@ -176,13 +176,13 @@ class Connector:
         return zip(singles, column if isinstance(column, list) else rows_of(column), strict=True)
 
     @staticmethod
-    def add_batch_item(batch: Batch, column: str, item_to_add: Any, single_agent_episode: Any = None) -> None:
+    def add_batch_item(batch: ColumnDict, column: str, item_to_add: Any, single_agent_episode: Any = None) -> None:
         """Add one item to a column, which is made when missing."""
         _parts(batch, column).append(as_single_row(item_to_add), Owner.of(single_agent_episode))
 
     @staticmethod
     def add_n_batch_items(
-        batch: Batch, column: str, items_to_add: Any, num_items: int, single_agent_episode: Any = None
+        batch: ColumnDict, column: str, items_to_add: Any, num_items: int, single_agent_episode: Any = None
     ) -> None:
         """Add several items, a list of them or nested arrays [num_items, ...] (kept whole), to a column.
 
@@ -192,7 +192,9 @@ class Connector:
         _parts(batch, column).append(as_rows(items_to_add, num_items, column), Owner.of(single_agent_episode))
 
     @staticmethod
-    def foreach_batch_item_change_in_place(batch: Batch, column: str | Sequence[str], func: Callable[..., Any]) -> None:
+    def foreach_batch_item_change_in_place(
+        batch: ColumnDict, column: str | Sequence[str], func: Callable[..., Any]
+    ) -> None:
         """Put `func(item, eps_id, agent_id, module_id)` in the place of each item of a column.
 
         With several columns, `func` gets a tuple of items and gives one. Ids are None where the column is an array
@@ -211,9 +213,9 @@ class Connector:
         batch |= dict(zip(names, changed, strict=True))
 
     @staticmethod
-    def switch_batch_from_column_to_module_ids(batch: dict[str, dict[Any, Any]]) -> dict[Any, Batch]:
+    def switch_batch_from_column_to_module_ids(batch: dict[str, dict[Any, Any]]) -> dict[Any, ColumnDict]:
         """{column: {module_id: values}} as {module_id: {column: values}}."""
-        modules: dict[Any, Batch] = {}
+        modules: dict[Any, ColumnDict] = {}
         for column, by_module in batch.items():
             for module_id, values in by_module.items():
                 modules.setdefault(module_id, {})[column] = values
@@ -230,7 +232,7 @@ def _single_agent_episodes(episodes: Sequence[Any], stepped_only: bool) -> Itera
             yield from episode.agent_episodes.values()
 
 
-def _parts(batch: Batch, column: str) -> ColumnParts:
+def _parts(batch: ColumnDict, column: str) -> ColumnParts:
     """The column as parts: made when missing, and of the array when it is one already."""
     parts = batch.get(column)
     if isinstance(parts, ColumnParts):

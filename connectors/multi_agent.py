@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from connectors.agent_to_module_mapping import SEATS, AgentToModuleMapping, Seat
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.env_to_module.pipeline import EnvToModulePipeline, env_to_module_pipeline
 from connectors.learner.pipeline import LearnerPipeline, learner_pipeline
 from connectors.module_to_env.module_to_agent_unmapping import ModuleToAgentUnmapping
@@ -49,8 +49,8 @@ class MultiAgentPipeline(Connector):
             ) from None
 
     def _called(
-        self, batches: Mapping[Any, Batch], episodes: Mapping[Any, Any], rl_module: Any, context: dict[str, Any]
-    ) -> dict[Any, Batch]:
+        self, batches: Mapping[Any, ColumnDict], episodes: Mapping[Any, Any], rl_module: Any, context: dict[str, Any]
+    ) -> dict[Any, ColumnDict]:
         """What each module's pipeline makes of its batch: `{module_id: columns}` of the modules with episodes."""
         return {
             module_id: self[module_id](
@@ -109,13 +109,13 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
         self,
         *,
         rl_module: Any = None,
-        batch: Batch | None = None,
+        batch: ColumnDict | None = None,
         episodes: Any = (),
         explore: bool | None = None,
         shared_data: dict[str, Any] | None = None,
         metrics: Any = None,
         **kwargs: Any,
-    ) -> Batch:
+    ) -> ColumnDict:
         """`{module_id: columns}` of the modules that have an agent to act for."""
         shared_data = {} if shared_data is None else shared_data
         columns = self.mapping(batch=dict(batch or {}), episodes=episodes, shared_data=shared_data)
@@ -137,13 +137,13 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
         self,
         *,
         rl_module: Any = None,
-        batch: Batch | None = None,
+        batch: ColumnDict | None = None,
         episodes: Any = (),
         explore: bool | None = None,
         shared_data: dict[str, Any] | None = None,
         metrics: Any = None,
         **kwargs: Any,
-    ) -> Batch:
+    ) -> ColumnDict:
         """The actions and other outputs of each agent, for each episode.
 
         Args:
@@ -173,13 +173,13 @@ class MultiAgentLearner(MultiAgentPipeline):
         self,
         *,
         rl_module: Any = None,
-        batch: Batch | None = None,
+        batch: ColumnDict | None = None,
         episodes: Any = (),
         explore: bool | None = None,
         shared_data: dict[str, Any] | None = None,
         metrics: Any = None,
         **kwargs: Any,
-    ) -> Batch:
+    ) -> ColumnDict:
         """`{module_id: train batch}` of the modules that have steps.
 
         Args:

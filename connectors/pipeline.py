@@ -13,7 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.trace import Trace
 from connectors.wiring import check_wiring, named
 from episodes.errors import StateMismatch, UnknownKey, WrongType
@@ -51,7 +51,7 @@ class ConnectorPipeline(Connector):
         self._order: tuple[Connector, ...] = ()
         self._called: dict[str, Connector] = {}  # what a call calls
         self._active: tuple[Connector, ...] = ()  # of those, the ones that change something
-        self._row_calls: tuple[Callable[..., Batch], ...] = ()  # those that are called for whole rows
+        self._row_calls: tuple[Callable[..., ColumnDict], ...] = ()  # those that are called for whole rows
         self._input_observation_space = input_observation_space
         self._input_action_space = input_action_space
         self._name = name
@@ -61,14 +61,14 @@ class ConnectorPipeline(Connector):
         self,
         *,
         rl_module: Any = None,
-        batch: Batch | None = None,
+        batch: ColumnDict | None = None,
         episodes: Any = (),
         explore: bool | None = None,
         shared_data: dict[str, Any] | None = None,
         metrics: Any = None,
         trace: bool = False,
         **kwargs: Any,
-    ) -> Batch:
+    ) -> ColumnDict:
         """The batch after all pieces.
 
         Args:
@@ -95,7 +95,9 @@ class ConnectorPipeline(Connector):
                 raise _no_batch(piece)
         return batch
 
-    def on_rows(self, rl_module: Any, batch: Batch, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Batch:
+    def on_rows(
+        self, rl_module: Any, batch: ColumnDict, episodes: Any, explore: bool, shared_data: dict[str, Any]
+    ) -> ColumnDict:
         """What a call gives for a batch of whole rows, nested arrays [N, ...]; the dict itself may be changed.
 
         It is the runner's way in, once a vector step: pieces that would leave the rows as they are, are not called.
@@ -109,7 +111,7 @@ class ConnectorPipeline(Connector):
                 raise _no_batch(call.__self__)  # type: ignore[attr-defined]
         return batch
 
-    def _run(self, batch: Batch, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> Batch:
+    def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
         for name, piece in self._called.items():
             batch = call_piece(piece, name, trace, {"batch": batch, "episodes": episodes, **context})
         return batch
@@ -279,7 +281,7 @@ def set_states(pieces: Mapping[Any, Connector], states: Mapping[Any, Any], befor
         raise
 
 
-def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict[str, Any]) -> Batch:
+def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict[str, Any]) -> ColumnDict:
     """The batch after one piece, whose call is noted in the trace where there is one."""
     call = piece if trace is None else trace.watcher(name, piece)
     batch = call(**arguments)

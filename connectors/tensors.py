@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.staging import StagingBuffer
 from episodes.tracks import nested
 
@@ -43,7 +43,7 @@ class NumpyToTensor(Connector):
         self.device = torch.device(device or "cpu")
         self._staging = None if self.device.type == "cpu" else StagingBuffer(self.device)
 
-    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:
         if self._staging is not None:
             return _staged(batch, self._staging)
         for name, column in batch.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from episodes.columns import Columns
 from episodes.tracks import nested
 
@@ -18,7 +18,7 @@ class AddObservations(Connector):
     reads_tracks = True
     leaves_rows = True
 
-    def __call__(self, *, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
         if Columns.OBS not in batch:
             batch[Columns.OBS] = newest_observations(episodes)
         return batch

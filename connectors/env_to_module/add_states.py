@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.env_to_module.recent import recent
 from connectors.policy import module_of
 from episodes.columns import Columns
@@ -25,7 +25,7 @@ class AddStates(Connector):
     reads_tracks = True
     lookback = 1
 
-    def __call__(self, *, rl_module: Any = None, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
+    def __call__(self, *, rl_module: Any = None, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
         initial = {} if Columns.STATE_IN in batch else module_of(rl_module).initial_state()
         if initial:
             batch[Columns.STATE_IN] = _newest_states(episodes, initial)

@@ -9,7 +9,7 @@ import gymnasium as gym
 import torch
 
 from connectors.batch_items import BatchItems
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.editable import EditableEpisodes
 from connectors.env_to_module.add_observations import AddObservations
 from connectors.env_to_module.add_states import AddStates
@@ -65,7 +65,7 @@ class EnvToModulePipeline(SectionedPipeline):
         super()._take(pieces)
         self._straight = all(piece.reads_tracks for piece in pieces.values())
 
-    def _run(self, batch: Batch, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> Batch:
+    def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
         for name, piece in self._called.items():
             kept = (
                 None if piece.reads_tracks or not isinstance(episodes, OngoingEpisodes) else EditableEpisodes(episodes)
@@ -89,7 +89,7 @@ class _SeeNewest(Connector):
         super().__init__()
         self._pipeline = pipeline
 
-    def __call__(self, *, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
         pipeline = self._pipeline
         views = pipeline.bound_views or pipeline.views_of(lambda: newest_history(episodes, HistorySpaces()))
         batch.update(views(newest_history(episodes, views.given, views.lookback)))

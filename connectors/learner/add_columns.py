@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from episodes.columns import Columns
 from episodes.errors import UnknownKey
@@ -49,7 +49,7 @@ class AddColumns(Connector):
         self.writes = (*_STEP_COLUMNS, *(_POLICY_COLUMNS if self._extra is None else self._extra))
         super().__init__(input_observation_space, input_action_space, name=name)
 
-    def __call__(self, *, batch: Batch, episodes: EpisodePack, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
         rows = episodes.step_rows()
         given = set(batch)
         tracks = {Columns.ACTIONS: episodes.actions, Columns.REWARDS: episodes.rewards, **self._chosen(episodes)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
@@ -21,7 +21,7 @@ class AddInfos(Connector):
     writes = (Columns.INFOS,)
     reads_tracks = True
 
-    def __call__(self, *, batch: Batch, episodes: EpisodePack, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
         if Columns.INFOS not in batch:
             infos = episodes.infos.take(episodes.observation_rows())
             batch[Columns.INFOS] = in_batch_form(infos, batch, episodes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from connectors.views.seen import Seen
 from episodes.columns import Columns
@@ -22,7 +22,9 @@ class AddNextObservations(Connector):
     writes = (Columns.NEXT_OBS,)
     reads_tracks = True
 
-    def __call__(self, *, batch: Batch, episodes: EpisodePack, seen: Seen | None = None, **kwargs: Any) -> Batch:
+    def __call__(
+        self, *, batch: ColumnDict, episodes: EpisodePack, seen: Seen | None = None, **kwargs: Any
+    ) -> ColumnDict:
         if Columns.NEXT_OBS not in batch:
             columns = (seen or Seen(episodes))(episodes.observation_rows(shift=1))
             new = {f"new_{name}": in_batch_form(column, batch, episodes) for name, column in columns.items()}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import sequences_of
 from connectors.policy import module_of
 from connectors.sequences import Sequences
@@ -33,7 +33,7 @@ class AddStates(Connector):
     writes = (Columns.STATE_IN,)
     reads_tracks = True
 
-    def __call__(self, *, rl_module: Any = None, batch: Batch, episodes: EpisodePack, **kwargs: Any) -> Batch:
+    def __call__(self, *, rl_module: Any = None, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
         sequences = sequences_of(batch, episodes)
         initial = module_of(rl_module).initial_state()
         if Columns.STATE_IN not in batch and sequences is not None and initial:

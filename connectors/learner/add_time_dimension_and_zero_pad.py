@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 
 from connectors.column_parts import joined
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.sequences import Sequences, check_max_seq_len
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
@@ -36,7 +36,7 @@ class AddTimeDimensionAndZeroPad(Connector):
         self.max_seq_len = check_max_seq_len(max_seq_len)
         super().__init__(input_observation_space, input_action_space, name=name)
 
-    def __call__(self, *, batch: Batch, episodes: EpisodePack, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
         sequences = Sequences.of(episodes.lengths, self.max_seq_len)
         for name, column in batch.items():
             batch[name] = sequences.pad(joined(column), name)
@@ -45,13 +45,13 @@ class AddTimeDimensionAndZeroPad(Connector):
         return batch
 
 
-def sequences_of(batch: Batch, pack: EpisodePack) -> Sequences | None:
+def sequences_of(batch: ColumnDict, pack: EpisodePack) -> Sequences | None:
     """How a batch's rows are made of the pack's steps; None where each row is a step."""
     mask = batch.get(Columns.LOSS_MASK)
     return None if mask is None else Sequences.of(pack.lengths, mask.shape[1])
 
 
-def in_batch_form(column: Any, batch: Batch, pack: EpisodePack) -> Any:
+def in_batch_form(column: Any, batch: ColumnDict, pack: EpisodePack) -> Any:
     """A column of real steps [S, ...] in the form of the batch's other columns: as it is, or as padded rows."""
     sequences = sequences_of(batch, pack)
     return column if sequences is None else sequences.pad(column)

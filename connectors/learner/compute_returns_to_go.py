@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from connectors.learner.step_returns import StepReturns
 from episodes.columns import Columns
@@ -38,7 +38,7 @@ class ComputeReturnsToGo(Connector):
         self.gamma = check_fraction("gamma", gamma)
         super().__init__(input_observation_space, input_action_space, name=name)
 
-    def __call__(self, *, batch: Batch, episodes: EpisodePack, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
         steps = StepReturns.of(batch, episodes)
         returns = discounted_returns(
             steps.rewards, steps.terminated, steps.truncated, gamma=self.gamma, offsets=steps.offsets

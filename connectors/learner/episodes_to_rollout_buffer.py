@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.learner.values import ValueFunction
 from connectors.policy import module_of
 from connectors.rollout import RolloutBuffer, episodes_to_rollout
@@ -60,11 +60,11 @@ class EpisodesToRolloutBuffer(Connector):
         self,
         *,
         rl_module: Any = None,
-        batch: Batch,
+        batch: ColumnDict,
         episodes: EpisodePack,
         seen: Seen | None = None,
         **kwargs: Any,
-    ) -> Batch:
+    ) -> ColumnDict:
         values = None
         if module_of(rl_module).has_values:
             values = self._values(rl_module, episodes, seen or Seen(episodes))

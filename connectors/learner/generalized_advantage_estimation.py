@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from connectors.learner.step_returns import StepReturns
 from connectors.learner.values import ValueFunction
@@ -58,11 +58,11 @@ class GeneralizedAdvantageEstimation(Connector):
         self,
         *,
         rl_module: Any = None,
-        batch: Batch,
+        batch: ColumnDict,
         episodes: EpisodePack,
         seen: Seen | None = None,
         **kwargs: Any,
-    ) -> Batch:
+    ) -> ColumnDict:
         values = self._values.of_batch(rl_module, batch, episodes, seen)
         steps = StepReturns.of(batch, episodes)
         advantages, targets = gae(

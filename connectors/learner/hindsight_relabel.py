@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.views.seen import Seen
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
@@ -74,7 +74,9 @@ class HindsightRelabel(Connector):
             self.reads = self.writes = (*self.reads, Columns.TERMINATEDS)
         super().__init__(input_observation_space, input_action_space, name=name)
 
-    def __call__(self, *, batch: Batch, episodes: EpisodePack, seen: Seen | None = None, **kwargs: Any) -> Batch:
+    def __call__(
+        self, *, batch: ColumnDict, episodes: EpisodePack, seen: Seen | None = None, **kwargs: Any
+    ) -> ColumnDict:
         seen = seen or Seen(episodes)
         achieved = self._achieved_goals(episodes.observations)
         steps = np.flatnonzero(self._generator.random(episodes.num_steps) < self.fraction)

@@ -9,7 +9,7 @@ import gymnasium as gym
 import torch
 
 from connectors.batch_items import BatchItems
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.editable import EditableEpisodes
 from connectors.learner.add_columns import AddColumns
 from connectors.learner.add_next_observations import AddNextObservations
@@ -48,14 +48,14 @@ class LearnerPipeline(SectionedPipeline):
         self,
         *,
         rl_module: Any = None,
-        batch: Batch | None = None,
+        batch: ColumnDict | None = None,
         episodes: Any = (),
         explore: bool | None = None,
         shared_data: dict[str, Any] | None = None,
         metrics: Any = None,
         trace: bool = False,
         **kwargs: Any,
-    ) -> Batch:
+    ) -> ColumnDict:
         """The train batch of the episodes, a sequence of them or a pack; without steps in them, of 0 rows.
 
         Args:
@@ -72,7 +72,7 @@ class LearnerPipeline(SectionedPipeline):
     def _make_section(self) -> Connector:
         return _SeeSteps()
 
-    def _run(self, batch: Batch, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> Batch:
+    def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
         pack: EpisodePack = episodes
         for name, piece in self._called.items():
             if isinstance(piece, ObservationRewriter):
@@ -95,11 +95,11 @@ class _SeeSteps(Connector):
 
     reads_tracks = True
 
-    def __call__(self, *, batch: Batch, episodes: EpisodePack, seen: Seen, **kwargs: Any) -> Batch:  # type: ignore[override]
+    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, seen: Seen, **kwargs: Any) -> ColumnDict:  # type: ignore[override]
         return {**seen(episodes.observation_rows()), **batch}
 
 
-def _check_in_time(name: str, batch: Batch, before: EpisodePack, after: EpisodePack) -> None:
+def _check_in_time(name: str, batch: ColumnDict, before: EpisodePack, after: EpisodePack) -> None:
     """Raise InvalidArgument where a piece wrote to a track of the episodes that the batch has as a column already."""
     if after is before:
         return

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from connectors.column_parts import joined
-from connectors.connector import Batch
+from connectors.connector import ColumnDict
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
@@ -32,7 +32,7 @@ class StepReturns:
     observations: np.ndarray | slice  # [S + m] which of the episodes' T + 1 observations each belongs to
 
     @classmethod
-    def of(cls, batch: Batch, pack: EpisodePack) -> StepReturns:
+    def of(cls, batch: ColumnDict, pack: EpisodePack) -> StepReturns:
         """Those of a batch of the pack's steps; what the batch does not have is the pack's."""
         rewards = real_steps(batch, Columns.REWARDS)
         rows = pack.step_rows()
@@ -63,7 +63,7 @@ class StepReturns:
         return cls(rewards, terminateds[lasts], truncateds[lasts], offsets, observations)
 
 
-def real_steps(batch: Batch, name: str) -> Any:
+def real_steps(batch: ColumnDict, name: str) -> Any:
     """A column of the batch as real steps [S, ...], without the padding of its rows; None where there is none."""
     column, mask = joined(batch.get(name)), batch.get(Columns.LOSS_MASK)
     return column if mask is None or column is None else nested.map_leaves(lambda leaf: leaf[mask], column)

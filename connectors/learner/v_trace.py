@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from connectors.column_parts import joined
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.distributions import ActionDistribution, distribution_for
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from connectors.learner.step_returns import StepReturns, real_steps
@@ -66,11 +66,11 @@ class VTrace(Connector):
         self,
         *,
         rl_module: Any = None,
-        batch: Batch,
+        batch: ColumnDict,
         episodes: EpisodePack,
         seen: Seen | None = None,
         **kwargs: Any,
-    ) -> Batch:
+    ) -> ColumnDict:
         steps = StepReturns.of(batch, episodes)
         ratios = np.exp(self._log_probs(rl_module, batch, episodes) - real_steps(batch, Columns.ACTION_LOGP))
         advantages, targets = vtrace(
@@ -89,7 +89,7 @@ class VTrace(Connector):
         batch[Columns.VALUE_TARGETS] = in_batch_form(targets, batch, episodes)
         return batch
 
-    def _log_probs(self, rl_module: Any, batch: Batch, pack: EpisodePack) -> np.ndarray:
+    def _log_probs(self, rl_module: Any, batch: ColumnDict, pack: EpisodePack) -> np.ndarray:
         """What the module now makes of the batch's actions: one number for each real step, [S]."""
         module = module_of(rl_module)
         distribution = module.distribution or self._distribution_over(self.input_action_space or pack.action_space)

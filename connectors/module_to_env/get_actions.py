@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.distributions import ActionDistribution, distribution_for
 from connectors.policy import distribution_of
 from connectors.tensors import tensor_of
@@ -58,7 +58,9 @@ class GetActions(Connector):
         super().set_input_spaces(observation_space, action_space)
         self._distribution = None
 
-    def __call__(self, *, rl_module: Any = None, batch: Batch, explore: bool | None = None, **kwargs: Any) -> Batch:
+    def __call__(
+        self, *, rl_module: Any = None, batch: ColumnDict, explore: bool | None = None, **kwargs: Any
+    ) -> ColumnDict:
         if Columns.ACTIONS in batch:
             return batch
         inputs = batch.get(Columns.ACTION_DIST_INPUTS)

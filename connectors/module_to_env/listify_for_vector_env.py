@@ -8,7 +8,7 @@ import gymnasium as gym
 from gymnasium import spaces
 
 from connectors.column_parts import rows_of
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from episodes.columns import Columns
 
 __all__ = ["ListifyForVectorEnv"]
@@ -32,7 +32,7 @@ class ListifyForVectorEnv(Connector):
         super().set_input_spaces(observation_space, action_space)
         self.is_idle = action_space is None or _batched_as_arrays(action_space)
 
-    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:
         if not self.is_idle:
             actions = batch.get(Columns.ACTIONS_FOR_ENV, batch.get(Columns.ACTIONS))
             batch[Columns.ACTIONS_FOR_ENV] = _batched(self.input_action_space, actions)

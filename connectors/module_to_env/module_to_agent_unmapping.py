@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from connectors.agent_to_module_mapping import SEATS
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from episodes.columns import Columns
 from episodes.errors import TrackMismatch
 from episodes.tracks import nested
@@ -28,8 +28,8 @@ class ModuleToAgentUnmapping(Connector):
     writes = _ACTIONS
 
     def __call__(
-        self, *, batch: Batch, episodes: Any = (), shared_data: dict[str, Any] | None = None, **kwargs: Any
-    ) -> Batch:
+        self, *, batch: ColumnDict, episodes: Any = (), shared_data: dict[str, Any] | None = None, **kwargs: Any
+    ) -> ColumnDict:
         unmapped: dict[str, list[dict[Any, Any]]] = {name: [{} for _ in episodes] for name in (*_ACTIONS, _EXTRA)}
         for module_id, seats in (shared_data or {}).get(SEATS, {}).items():
             columns = {name: _rows(column) for name, column in batch[module_id].items()}

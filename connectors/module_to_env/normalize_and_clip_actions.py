@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from episodes.columns import Columns
 from episodes.tracks import nested
 
@@ -46,7 +46,7 @@ class NormalizeAndClipActions(Connector):
         self._leaves = None if self._kind is None else _per_leaf(action_space, self._kind)
         self.leaves_rows = self._leaves is None
 
-    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:
         if Columns.ACTIONS_FOR_ENV not in batch:
             actions = batch[Columns.ACTIONS]
             batch[Columns.ACTIONS_FOR_ENV] = actions if self._leaves is None else self.to_env(actions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
@@ -19,7 +19,7 @@ class RemoveTimeDimension(Connector):
         ShapeMismatch: an output has no time axis of one step.
     """
 
-    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:
         for name, column in batch.items():
             if name != Columns.STATE_OUT:
                 batch[name] = nested.map_leaves(lambda leaf, name=name: _only_step(leaf, name), column)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
@@ -25,7 +25,7 @@ class TensorToNumpy(Connector):
         InvalidArgument: there is a NaN in "action_dist_inputs", or in "actions" where the policy gives them itself.
     """
 
-    def __call__(self, *, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
         checked = Columns.ACTION_DIST_INPUTS if Columns.ACTION_DIST_INPUTS in batch else Columns.ACTIONS
         for name, column in batch.items():
             try:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from connectors.column_parts import num_rows
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from episodes.errors import TrackMismatch
 
 __all__ = ["UnbatchItems"]
@@ -24,13 +24,13 @@ class UnbatchItems(Connector):
 
     leaves_rows = True  # the runner and its recorder see to the number of rows themselves
 
-    def __call__(self, *, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
         if len(episodes):
             check_rows(batch, len(episodes))
         return batch
 
 
-def check_rows(batch: Batch, expected: int) -> None:
+def check_rows(batch: ColumnDict, expected: int) -> None:
     """Raise `TrackMismatch` for a column with another number of rows."""
     for name, column in batch.items():
         rows = len(column) if type(column) is np.ndarray else num_rows(column)

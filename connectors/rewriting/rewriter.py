@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
@@ -35,7 +35,7 @@ class ObservationRewriter(Connector):
             update: learn from these observations, where the piece learns.
         """
 
-    def __call__(self, *, batch: Batch, episodes: Any = (), **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
         """Rewrite each episode's last observation, unless the batch has observations (they are rewritten already)."""
         if Columns.OBS not in batch and not isinstance(episodes, EpisodePack):
             self._rewrite_last(list(self.single_agent_episode_iterator(episodes)))

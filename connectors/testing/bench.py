@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from connectors.column_parts import joined
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.distributions import distribution_for
 from connectors.env_to_module import EnvToModulePipeline
 from connectors.learner import AddColumns, AddNextObservations, AddObservations, LearnerPipeline
@@ -29,10 +29,10 @@ Samples = Sequence[Any]  # episodes, or rows of outputs: what a batch is made of
 class Seen:
     """What a piece got and gave in one run."""
 
-    given: Batch  # the columns that it got, as they were
-    given_after: Batch  # the same objects after it had run
-    out: Batch  # the columns that it gave
-    columns: Batch  # the same as arrays
+    given: ColumnDict  # the columns that it got, as they were
+    given_after: ColumnDict  # the same objects after it had run
+    out: ColumnDict  # the columns that it gave
+    columns: ColumnDict  # the same as arrays
 
 
 class Bench(Protocol):
@@ -69,7 +69,7 @@ class _Probe(Connector):
         super().__init__(name=name)
         self.only = only
 
-    def __call__(self, *, batch: Batch, episodes: Any = None, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: ColumnDict, episodes: Any = None, **kwargs: Any) -> ColumnDict:
         kept = batch if self.only is None else {key: batch[key] for key in self.only}
         self.batch = dict(kept)
         self.copies = {key: as_arrays(column) for key, column in kept.items()}

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from connectors.connector import ColumnDict
 from connectors.distributions import distribution_for
 from connectors.module_to_env.tensor_to_numpy import array_of
 from connectors.policy import check_asked, module_of
@@ -25,8 +26,6 @@ __all__ = ["check_policy"]
 
 BATCH_SIZES = (1, 2, 7)
 NUM_STEPS = 4  # of a sequence, where the policy has a memory
-
-Batch = dict[str, Any]
 
 
 def check_policy(
@@ -80,7 +79,7 @@ class _Trial:
 
     # What it is given
 
-    def batch(self, batch_size: int, num_steps: int) -> Batch:
+    def batch(self, batch_size: int, num_steps: int) -> ColumnDict:
         """Columns [B, ...] of samples; with a memory [B, num_steps, ...] and "state_in" [B, ...]."""
         count = batch_size * num_steps if self.initial else batch_size
         columns = nested.map_leaves(np.array, self.views(SampleHistory(self.views.given, np.arange(count))))
@@ -97,7 +96,7 @@ class _Trial:
 
     # What it gives
 
-    def outputs(self, columns: Batch, explore: bool | None) -> Batch:
+    def outputs(self, columns: ColumnDict, explore: bool | None) -> ColumnDict:
         """The outputs, as arrays, of a call that keeps its hands off what it is given."""
         options = {} if explore is None else {"explore": explore}
         call = "policy(batch)" if explore is None else f"policy(batch, explore={explore})"
@@ -109,7 +108,7 @@ class _Trial:
             raise self._violation("a dict of columns", brief(outputs), call=call)
         return {name: nested.map_leaves(array_of, column) for name, column in outputs.items()}
 
-    def values(self, columns: Batch) -> np.ndarray:
+    def values(self, columns: ColumnDict) -> np.ndarray:
         """The values of a batch's observations."""
         call = "compute_values(batch)"
         given = NumpyToTensor(device=self.module.device).to_tensors(nested.map_leaves(np.array, columns))
@@ -118,7 +117,7 @@ class _Trial:
         self._check_unwritten(call, columns, given)
         return array_of(values)
 
-    def _tried(self, call: str, columns: Batch, run: Any) -> Any:
+    def _tried(self, call: str, columns: ColumnDict, run: Any) -> Any:
         try:
             return run()
         except KeyError as error:
@@ -128,7 +127,7 @@ class _Trial:
             found = f"{type(error).__name__}: {error}"
             raise self._violation(f"a call with {brief(columns)} to work", found, call=call) from error
 
-    def _check_unwritten(self, call: str, columns: Batch, given: Batch) -> None:
+    def _check_unwritten(self, call: str, columns: ColumnDict, given: ColumnDict) -> None:
         path = differing_leaf(columns, nested.map_leaves(array_of, given))
         if path is not None:
             column = path or sorted(columns.keys() ^ given.keys())
@@ -188,7 +187,7 @@ class _Trial:
             one_by_one[Columns.ACTION_DIST_INPUTS] = np.concatenate(inputs, axis=1)
         self._check_equal("what it is step by step", one_by_one, whole, call="policy(batch)")
 
-    def _check_outputs(self, call: str, outputs: Batch, batch_size: int, num_steps: int) -> None:
+    def _check_outputs(self, call: str, outputs: ColumnDict, batch_size: int, num_steps: int) -> None:
         if Columns.ACTIONS not in outputs and Columns.ACTION_DIST_INPUTS not in outputs:
             raise self._violation("'actions' or 'action_dist_inputs'", f"{list(outputs)}", call=call)
         leading = self.leading(batch_size, num_steps)
@@ -221,7 +220,7 @@ class _Trial:
             advice = "the next step's state_in is this step's state_out"
             raise self._violation(f"state_out {brief(expected)}", brief(state), advice, call=call)
 
-    def _check_equal(self, what: str, expected: Batch, found: Batch, **place: Any) -> None:
+    def _check_equal(self, what: str, expected: ColumnDict, found: ColumnDict, **place: Any) -> None:
         """Raise unless what both say of distributions, states and values is equal but for rounding."""
         for name in (Columns.ACTION_DIST_INPUTS, Columns.STATE_OUT, "values"):
             if name not in expected or name not in found:

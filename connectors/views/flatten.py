@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from connectors.connector import Batch
+from connectors.connector import ColumnDict
 from connectors.rewriting import ObservationRewriter
 from connectors.views.piece import ViewPiece
 from episodes.columns import Columns
@@ -66,7 +66,7 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
         return self._flatten(observations)
 
     def __call__(  # type: ignore[override]
-        self, history: History | None = None, *, batch: Batch | None = None, episodes: Any = (), **kwargs: Any
+        self, history: History | None = None, *, batch: ColumnDict | None = None, episodes: Any = (), **kwargs: Any
     ) -> dict[str, Any]:
         """As a view, the columns of a history; by a pipeline's call, see `ObservationRewriter`."""
         if history is not None:

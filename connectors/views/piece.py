@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from connectors.connector import Batch, Connector
+from connectors.connector import ColumnDict, Connector
 from connectors.views.view import BoundedView, View, Views, name_of
 from episodes.columns import Columns
 from episodes.history import History, HistorySpaces
@@ -70,7 +70,7 @@ class ViewPiece(Connector):
         return Views([self], input_observation_space, input_action_space).observation_space or input_observation_space
 
     def __call__(  # type: ignore[override]
-        self, history: History | None = None, *, batch: Batch | None = None, episodes: Any = (), **kwargs: Any
+        self, history: History | None = None, *, batch: ColumnDict | None = None, episodes: Any = (), **kwargs: Any
     ) -> Any:
         """What the view makes of a history; by RLlib's call, a batch with what it makes of the episodes."""
         if history is not None:
