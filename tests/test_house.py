@@ -35,7 +35,12 @@ LONELY_BASES = {  # bases with a single subclass that no package exports, and wh
     "MultiAgentGetters": "likewise for multi-agent episodes",
 }
 
-MOST_FOREIGN_READS = 12
+FOREIGN_READS = {  # of other modules' private names, and why
+    (
+        "episodes/replay/buffer.py",
+        "_of",
+    ): "a batch of columns that were made here and need no check, which would be half of a draw",
+}
 
 
 def test_imports_point_down_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,8 +105,7 @@ def test_no_base_is_there_for_one_class_alone() -> None:
 
 
 def test_no_module_reads_the_private_names_of_another() -> None:
-    reads = house.foreign_private_reads(SOURCES)
-    assert reads.total() <= MOST_FOREIGN_READS, reads
+    assert set(house.foreign_private_reads(SOURCES)) <= set(FOREIGN_READS)
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
