@@ -218,6 +218,8 @@ def multi_agent_learner(
 ) -> MultiAgentLearner:
     """The default learner pipeline of each module; `options` are those of `learner_pipeline`.
 
+    `views` is a mapping: `{module_id: pipeline.views}` of the pipelines that acted.
+
     Args:
         returns: makes the piece that computes advantages or targets, one for each module.
     """
@@ -235,12 +237,14 @@ def _each(
     policies: Mapping[Any, Any] | None,
     options: Mapping[str, Any],
 ) -> dict[Any, P]:
-    """A pipeline for each module; an option that makes pieces (a callable `pieces`) is called for each."""
+    """A pipeline for each module; a callable `pieces` makes each its own, a mapping `views` has each its own."""
     pipelines = {}
     for module_id, observation_space in observation_spaces.items():
         own = dict(options)
         if callable(own.get("pieces")):
             own["pieces"] = own["pieces"]()
+        if isinstance(own.get("views"), Mapping):
+            own["views"] = own["views"].get(module_id)
         policy = None if policies is None else policies.get(module_id)
         pipelines[module_id] = build(observation_space, action_spaces[module_id], policy=policy, **own)
     return pipelines

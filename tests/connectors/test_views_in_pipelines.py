@@ -13,7 +13,13 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numbered_envs import Numbered
 
-from connectors import Connector, env_to_module_pipeline, learner_pipeline
+from connectors import (
+    Connector,
+    env_to_module_pipeline,
+    learner_pipeline,
+    multi_agent_env_to_module,
+    multi_agent_learner,
+)
 from connectors.learner import (
     AddColumns,
     AddInfos,
@@ -25,11 +31,11 @@ from connectors.learner import (
     PrevActionsPrevRewards,
     VTrace,
 )
-from connectors.views import TransformerContext, time_steps
+from connectors.views import OneHotAgentId, TransformerContext, time_steps
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import InvalidArgument
 from learners import MLPPolicy
-from runners import SingleAgentEnvRunner
+from runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 
 BOX, ACTIONS = spaces.Box(-9, 9, (1,), np.float32), spaces.Discrete(2)
 PACK = EpisodePack.from_episodes(
@@ -174,3 +180,66 @@ def test_views_that_are_bound_belong_to_one_space_and_stand_alone() -> None:
         learner_pipeline(spaces.Discrete(3), views=views)
     with pytest.raises(InvalidArgument, match="FrameStacking is another view"):
         learner_pipeline(views=views, pieces=[FrameStacking(num_frames=2)])
+
+
+class Relay:
+    """Two agents that take turns now and then; observations are unlike any other."""
+
+    def __init__(self) -> None:
+        self.observation_spaces = {agent: spaces.Box(-1e6, 1e6, (2,), np.float32) for agent in ("left", "right")}
+        self.action_spaces = {agent: spaces.Discrete(3) for agent in self.observation_spaces}
+        self.t = self.shown = 0
+
+    def _show(self) -> dict[str, np.ndarray]:
+        self.shown += 1
+        agents = ("left", "right") if self.t % 3 else ("left",)
+        return {agent: np.array([number, self.shown], np.float32) for number, agent in enumerate(agents)}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.t = 1
+        return self._show(), {}
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        self.t += 1
+        over = self.t == 9
+        seen = self._show() if not over else {agent: np.full(2, self.shown, np.float32) for agent in ("left", "right")}
+        return seen, dict.fromkeys(actions, float(self.t)), {"__all__": over}, {"__all__": False}, {}
+
+
+class Remembering(torch.nn.Module):
+    """Notes what it saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.saw: dict[tuple[float, ...], Any] = {}
+
+    def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        if explore is not None:
+            for row, agent in zip(batch["obs"], batch["agent_id"], strict=True):
+                self.saw[tuple(row.tolist())] = agent
+        return {"action_dist_inputs": torch.zeros(len(batch["obs"]), 3)}
+
+
+def test_agents_of_one_module_learn_from_what_they_saw() -> None:
+    def pieces() -> list[Any]:
+        return [
+            OneHotAgentId(["left", "right"]),
+            PrevActionsPrevRewards(n_prev_actions=2),
+            FlattenObservations(),
+            FrameStacking(num_frames=2),
+        ]
+
+    env, policy, options = Relay(), Remembering(), {"pieces": pieces}
+    box, actions = {"default_policy": env.observation_spaces["left"]}, {"default_policy": spaces.Discrete(3)}
+    acting = multi_agent_env_to_module(box, actions, **options)
+    runner = MultiAgentEnvRunner(env, policy, env_to_module=acting, seed=0)
+    views = acting["default_policy"].views
+    again = multi_agent_learner(box, actions, views={"default_policy": views})
+    num_rows = 0
+    for _ in range(6):
+        batch = again(episodes=runner.sample(num_timesteps=5))["default_policy"]
+        num_rows += len(batch["obs"])
+        for row, agent in zip(batch["obs"], batch["agent_id"], strict=True):
+            assert torch.equal(policy.saw[tuple(row.tolist())], agent)
+    assert views.lookback == 3
+    assert num_rows > 30
