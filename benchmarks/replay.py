@@ -269,8 +269,8 @@ def adding_figures() -> tuple[Figure, ...]:
     ours = Side("ours", adding)
     others = (
         (Side("numpy", bare_adding), at_most(4)),
-        (Side("cpprb", replays.cpprb_adding(ADDING_ENVS), CPPRB), at_most(1.6)),
-        (Side("SB3", replays.sb3_adding(ADDING_ENVS), SB3), at_most(5)),
+        (Side("cpprb", replays.cpprb_adding(ADDING_ENVS), CPPRB), at_least(2)),
+        (Side("SB3", replays.sb3_adding(ADDING_ENVS), SB3), at_least(2)),
         (Side("Tianshou", replays.tianshou_adding(ADDING_ENVS), TIANSHOU), at_least(2)),
         (Side("TorchRL", replays.torchrl_adding(ADDING_ENVS), TORCHRL), at_least(2)),
     )
