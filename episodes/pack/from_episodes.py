@@ -27,6 +27,7 @@ def parts_of(episodes: Sequence[SingleAgentEpisode]) -> tuple[Tracks, PackFacts,
         )
     parts = [episode.finalized_tracks() for episode in episodes]
     facts = PackFacts.of([episode.facts for episode in episodes], [episode.custom_data for episode in episodes])
-    lookbacks = np.array([part.rewards.lookback for part in parts], np.int64)
-    lengths = np.array([part.rewards.total for part in parts], np.int64) - lookbacks
+    rewards = [part.rewards for part in parts]
+    lookbacks = np.array([track.lookback for track in rewards], np.int64)
+    lengths = np.array([len(track.data) for track in rewards], np.int64) - lookbacks
     return Tracks.concatenated(parts, facts.ids), facts, lengths, lookbacks

@@ -428,9 +428,10 @@ class SingleAgentEpisode(TrackGetters):
 
     def finalized_tracks(self) -> Tracks:
         """Its tracks as `to_numpy` makes them; the episode stays as it is."""
-        facts, tracks = self._facts, self._tracks
+        tracks = self._tracks
         if tracks.is_finished:
             return tracks
+        facts = self._facts
         if not self.is_reset:
             raise EpisodeStateError(
                 f"episode {self.id_}: it has no observation yet; call add_env_reset(observation) first"

@@ -245,28 +245,32 @@ class Tracks(NamedTuple):
             TrackMismatch: names the part whose extra outputs, structure or item shape differ.
         """
         observations, infos, actions, rewards, extras = zip(*parts, strict=True)
-        has_steps = [track.total > 0 for track in rewards]
-        keys = _common_keys(extras, has_steps, whose)
+        has_steps = [len(track.data) > 0 for track in rewards]
+        all_have = all(has_steps)
         own = {}
-        for key in keys:
-            owners = [i for i, extra in enumerate(extras) if key in extra]
-            own[key] = _column([extras[i][key] for i in owners], all(has_steps), [whose[i] for i in owners])
+        for key, track in _common_extra(extras, has_steps, whose).items():
+            missing = track.view(0, 0)  # a part without steps need not have it
+            own[key] = _column([extra.get(key, missing) for extra in extras], all_have, whose)
         return cls(
             _column(observations, True, whose),
             InfoTrack(joined_infos([track.data for track in infos])),
-            _column(actions, all(has_steps), whose),
-            _column(rewards, all(has_steps), whose),
+            _column(actions, all_have, whose),
+            _column(rewards, all_have, whose),
             own,
         )
 
 
-def _common_keys(extras: Sequence[Mapping[str, Any]], has_steps: list[bool], whose: Sequence[Any]) -> list[str]:
-    """The keys of the extra model outputs, which all parts with a step must have."""
-    keys = next((extra.keys() for extra, there in zip(extras, has_steps, strict=True) if there), extras[0].keys())
+def _common_extra(
+    extras: Sequence[Mapping[str, Track]], has_steps: list[bool], whose: Sequence[Any]
+) -> Mapping[str, Track]:
+    """The extra model outputs of one part, whose keys all parts with a step have."""
+    if len(set(map(tuple, extras))) == 1:
+        return extras[0]
+    first = next((extra for extra, there in zip(extras, has_steps, strict=True) if there), extras[0])
     for id_, extra, there in zip(whose, extras, has_steps, strict=True):
-        if there and extra.keys() != keys:
-            raise TrackMismatch(f"episode {id_} has the extra model outputs {list(extra)}, others have {list(keys)}")
-    return list(keys)
+        if there and extra.keys() != first.keys():
+            raise TrackMismatch(f"episode {id_} has the extra model outputs {list(extra)}, others have {list(first)}")
+    return first
 
 
 def _column(tracks: Sequence[Any], have_items: bool, whose: Sequence[Any]) -> ArrayTrack:
