@@ -162,7 +162,7 @@ class _InfoBlock:
         num_there = np.count_nonzero(mask)
         if not num_there:
             return None
-        values = self.values.reshape(-1, *self.values.shape[2:]).take(index, axis=0)
+        values = self.values.reshape(self.present.size, *self.values.shape[2:]).take(index, axis=0)
         if num_there == len(index):
             return TypedColumn(_frozen(values), None, self.plain)
         values[~mask] = None if values.dtype == object else 0

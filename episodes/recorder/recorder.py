@@ -144,13 +144,17 @@ class VectorRecorder:
         self._boundaries.check_step_may_come()
         infos = infos or {}
         row = [observations, actions, rewards, terminateds, truncateds]
-        rows.write(at, row, extra_model_outputs or {}, self._base)
-        slot = rows.infos.add(infos)
-        if not self._settles_late:
-            row = self._boundaries.look(rows.terminateds.data[at], rows.truncateds.data[at])
-            if self._boundaries.last_lies_apart and len(row.ended):
-                self._keep_last_observations(at, row.ended, infos, final_observations)
-            self._settle_newest(at, row)
+        try:
+            rows.write(at, row, extra_model_outputs or {}, self._base)
+            slot = rows.infos.add(infos)
+            if not self._settles_late:
+                row = self._boundaries.look(rows.terminateds.data[at], rows.truncateds.data[at])
+                if self._boundaries.last_lies_apart and len(row.ended):
+                    self._keep_last_observations(at, row.ended, infos, final_observations)
+                self._settle_newest(at, row)
+        except BaseException:
+            rows.give_up(at)
+            raise
         rows.commit(slot)
 
     def _keep_last_observations(self, at: int, envs: np.ndarray, infos: dict[str, Any], given: Any) -> None:

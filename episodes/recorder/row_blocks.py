@@ -76,7 +76,7 @@ class RowBlock:
     def gather(self, index: np.ndarray) -> np.ndarray:
         """A copy [k, ...] of the items at row * N + env."""
         data = self.data
-        return data.reshape(-1, *self.shape[1:]).take(index, axis=0)
+        return data.reshape(len(data) * self.shape[0], *self.shape[1:]).take(index, axis=0)
 
 
 def as_numbers(name: str, row: Any) -> np.ndarray:
@@ -92,6 +92,8 @@ def as_numbers(name: str, row: Any) -> np.ndarray:
 
 def make_blocks(name: str, row: Any, num_envs: int, capacity: int, dtypes: Any = None) -> Any:
     """Blocks for rows like this one (nested arrays [N, ...]), nested as it is."""
+    if not nested.leaves(row):
+        raise ShapeMismatch(f"{name}: a row is {nested.describe(row)}: it has no array; give at least one [N, ...]")
     paths = nested.skeleton(row, name)
     if dtypes is None or not nested.same_structure(row, dtypes):
         return nested.map_leaves(lambda leaf, path: RowBlock(path, leaf, num_envs, capacity), row, paths)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
-from episodes.errors import TrackMismatch
+from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.recorder.info_rows import InfoRows
-from episodes.recorder.row_blocks import RowBlock, gather, make_blocks, put_row
+from episodes.recorder.row_blocks import RowBlock, as_numbers, gather, make_blocks, put_row
 from episodes.tracks import nested
 from episodes.tracks.spaces import dtypes_of, empty_items
 
@@ -37,6 +37,18 @@ class ResetInfo:
     info_slot: int
 
 
+class _Started(NamedTuple):
+    """With which row columns began, and what was there before it."""
+
+    row: int
+    actions: Any
+    rewards: Any
+    extras: dict[str, Any]
+    in_order: list[Any]
+    steps_from: int
+    extras_from: int
+
+
 class RecordedRows:
     """Rows [num_rows, N, ...] of observations, and of the steps that led to them. Row 0 holds no step."""
 
@@ -60,6 +72,7 @@ class RecordedRows:
         self.replaced = RowBlock("replaced", flags, num_envs, _FIRST_CAPACITY, bool)
         self.resets = RowBlock("resets", flags, num_envs, _FIRST_CAPACITY, bool)
         self._in_order: list[Any] = []  # the tracks as `write` gets them
+        self._started: _Started | None = None  # with which row the columns began that are there
         self.any_replaced = False
         self._capacity = _FIRST_CAPACITY
         self._observation_dtypes = dtypes_of(observation_space)
@@ -100,6 +113,13 @@ class RecordedRows:
         self.info_slots.append(info_slot)
         self.num_rows += 1
 
+    def give_up(self, at: int) -> None:
+        """Row `at`, which is not counted, does not come: columns that began with it do not keep its shapes."""
+        before = self._started
+        if before is not None and before.row == at:
+            _, self.actions, self.rewards, self.extras, self._in_order, self.steps_from, self.extras_from = before
+            self._started = None
+
     def _start_columns(self, at: int, actions: Any, rewards: Any, extras: Mapping[str, Any], base: int) -> None:
         if at - 1 > base:
             late = [key for key in extras if key not in self.extras]
@@ -108,7 +128,13 @@ class RecordedRows:
                 f"extra model outputs, row {at}: {late} start late, {gone} stop early; steps between two takes have "
                 "the same keys: take() first"
             )
+        if as_numbers("rewards", rewards).ndim != 1:
+            raise ShapeMismatch(
+                f"rewards: a row has shape {np.shape(rewards)}; give one number for each environment, [{self.num_envs}]"
+            )
         made = {key: self._blocks(f"extra_model_outputs[{key!r}]", value) for key, value in extras.items()}
+        columns = (self.actions, self.rewards, self.extras, self._in_order)
+        self._started = _Started(at, *columns, self.steps_from, self.extras_from)
         if self.actions is None:
             action_blocks = self._blocks("actions", actions, dtypes_of(self._action_space))
             self.rewards = self._blocks("rewards", rewards)
@@ -151,7 +177,7 @@ class RecordedRows:
 
     def keep(self, first: int) -> None:
         """Forget the rows before `first`."""
-        stop = self.num_rows
+        stop, self._started = self.num_rows, None
         for block in self._all_blocks():
             block.keep(first, stop)
         self.num_rows = stop - first

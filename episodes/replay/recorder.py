@@ -275,7 +275,10 @@ class ReplayRecorder:
         dtypes = self._dtypes.get(name)
         if dtypes is not None and nested.same_structure(arrays, dtypes):
             arrays = nested.map_leaves(lambda leaf, dtype: cast(name, leaf, dtype), arrays, dtypes)
-        for leaf in nested.leaves(arrays):
+        leaves = nested.leaves(arrays)
+        if not leaves:
+            raise ShapeMismatch(f"{name} are {nested.describe(items)}: they have no array; give at least one [N, ...]")
+        for leaf in leaves:
             if leaf.shape[:1] != (self.num_envs,):
                 raise ShapeMismatch(
                     f"{name} have shape {leaf.shape}; give [{self.num_envs}, ...], a row per environment"

@@ -11,8 +11,10 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StepOutOfRange, TrackMismatch
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StepOutOfRange, TrackMismatch, WrongType
 from episodes.recorder import VectorRecorder
+from episodes.replay import EpisodeReplayBuffer
+from episodes.tracks import nested
 from episodes.tracks.infos.columns import ColumnInfos
 from episodes.tracks.infos.kinds import EmptyInfos
 
@@ -111,6 +113,66 @@ def test_a_row_that_does_not_fit_is_an_error_and_is_not_recorded(row):
         recorder.step(**{**fits, **flags, **row})
     step(recorder, 3)
     assert recorder.take()[0].get_observations()[:, 0].tolist() == [0, 1, 3]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"observations": np.zeros((2, 3))},
+        {"rewards": np.zeros((2, 1))},
+        {"rewards": np.zeros(3)},
+        {"truncateds": np.zeros(3, bool)},
+        {"infos": 7},
+        {"extra_model_outputs": {"logp": np.zeros(3)}},
+    ],
+)
+def test_a_first_step_that_fails_does_not_fix_the_shapes_of_those_that_follow(wrong):
+    recorder = VectorRecorder(2, autoreset_mode=NEXT)
+    recorder.reset(row_of(0))
+    fits = {"observations": row_of(1), "actions": np.zeros(2, int), "rewards": np.ones(2)}
+    flags = {"terminateds": np.zeros(2, bool), "truncateds": np.zeros(2, bool)}
+    with pytest.raises((ShapeMismatch, WrongType)):
+        recorder.step(**{**fits, **flags, "actions": np.zeros((2, 5)), **wrong})
+    recorder.step(**fits, **flags)
+    recorder.step(**fits, **flags)
+    assert recorder.take().actions.shape == (4,)
+
+
+def test_outputs_of_before_stay_when_the_step_with_which_others_would_start_fails():
+    recorder = recorder_of(lookback=1)
+    step(recorder, 1, logp=np.ones(2))
+    recorder.take()
+    with pytest.raises(WrongType):
+        step(recorder, 2, infos=7, value=np.zeros((2, 3)))
+    step(recorder, 2, logp=np.ones(2))
+    assert recorder.take().extra_model_outputs["logp"].tolist() == [1, 1, 1, 1]  # the lookback's, not zeros
+
+
+def test_a_row_of_rewards_is_one_number_for_each_environment():
+    recorder = recorder_of()
+    with pytest.raises(ShapeMismatch, match="one number for each environment"):
+        recorder.step(row_of(1), np.zeros(2, int), np.zeros((2, 1)), np.zeros(2, bool), np.zeros(2, bool))
+
+
+@pytest.mark.parametrize("observations", [np.zeros((2, 0)), {"a": {}, "b": np.zeros((2, 0, 3))}])
+@pytest.mark.parametrize("mode", [NEXT, SAME])
+def test_observations_that_hold_nothing_are_recorded(observations, mode):
+    recorder = VectorRecorder(2, autoreset_mode=mode, len_lookback_buffer=1)
+    recorder.reset(observations)
+    finals = {"final_observations": observations} if mode is SAME else {}
+    for done in (False, True, False):
+        flags = np.full(2, done), np.zeros(2, bool)
+        recorder.step(observations, np.zeros(2, int), np.zeros(2), *flags, {}, **(finals if done else {}))
+    pack = recorder.take()
+    assert pack.num_steps == (6 if mode is SAME else 4)
+    assert nested.same_structure(pack[0].get_observations(-1), observations)
+
+
+@pytest.mark.parametrize("observations", [{}, (), {"a": {}}])
+def test_observations_without_any_array_are_refused_at_the_first_reset(observations):
+    for recorder in (VectorRecorder(2, autoreset_mode=NEXT), EpisodeReplayBuffer(9).recorder(2, autoreset_mode=NEXT)):
+        with pytest.raises(ShapeMismatch, match="no array"):
+            recorder.reset(observations)
 
 
 def test_a_reset_that_does_not_fit_leaves_the_episodes_as_they_were():
