@@ -60,17 +60,20 @@ class Categorical(ActionDistribution):
         self.start = start
 
     def sample(self, inputs: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        choices = _gumbel_argmax(inputs, generator)
-        return choices + self.start if self.start else choices
+        return self._from_choices(_gumbel_argmax(inputs, generator))
 
     def mode(self, inputs: Tensor) -> Tensor:
-        return inputs.argmax(-1) + self.start
+        return self._from_choices(inputs.argmax(-1))
 
     def log_prob(self, inputs: Tensor, actions: Tensor) -> Tensor:
-        return _pick(inputs.log_softmax(-1), actions.long() - self.start)
+        choices = actions.long()
+        return _pick(inputs.log_softmax(-1), choices - self.start if self.start else choices)
 
     def entropy(self, inputs: Tensor) -> Tensor:
         return _categorical_entropy(inputs)
+
+    def _from_choices(self, choices: Tensor) -> Tensor:
+        return choices + self.start if self.start else choices
 
 
 class MultiCategorical(ActionDistribution):

@@ -72,7 +72,7 @@ class GetActions(Connector):
         distribution = self.distribution_of(rl_module)
         if type(inputs) is not torch.Tensor or inputs.dtype is not torch.float32:
             inputs = batch[Columns.ACTION_DIST_INPUTS] = _as_floats(inputs)
-        if inputs.shape[-1] != distribution.num_inputs:
+        if inputs.size(-1) != distribution.num_inputs:
             raise _other_width(inputs, distribution)
         if explore is False:
             actions = distribution.mode(inputs)

@@ -142,15 +142,14 @@ class VectorRecorder:
         if not at:
             raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
         self._boundaries.check_step_may_come()
-        infos = infos or {}
         row = [observations, actions, rewards, terminateds, truncateds]
         try:
             rows.write(at, row, extra_model_outputs or {}, self._base)
-            slot = rows.infos.add(infos)
+            slot = rows.infos.add(infos) if infos else 0
             if not self._settles_late:
                 row = self._boundaries.look(rows.terminateds.data[at], rows.truncateds.data[at])
                 if self._boundaries.last_lies_apart and len(row.ended):
-                    self._keep_last_observations(at, row.ended, infos, final_observations)
+                    self._keep_last_observations(at, row.ended, infos or {}, final_observations)
                 self._settle_newest(at, row)
         except BaseException:
             rows.give_up(at)
