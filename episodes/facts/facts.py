@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from episodes.errors import TrackMismatch
+from episodes.errors import InvalidArgument, TrackMismatch, WrongType
 from episodes.facts.ending import ENDINGS, Ending
+from episodes.tracks.infos.columns import own
 from episodes.tracks.track import frozen
 
 OPEN = Ending.OPEN
@@ -100,16 +101,13 @@ class PackFacts(NamedTuple):
     policy_versions: Any = None  # [n] objects, (lowest, highest) or None; or None
     observation_space: spaces.Space | None = None
     action_space: spaces.Space | None = None
-    custom_data: Sequence[dict[str, Any] | None] | None = None  # n of them; None where all are empty
+    custom_data: Sequence[dict[str, Any] | None] | None = None  # n of them, nobody else's; None where all are empty
 
     @classmethod
     def of(cls, facts: Sequence[EpisodeFacts], custom_data: Sequence[dict[str, Any]]) -> PackFacts:
-        """The facts of so many episodes."""
-        own = (make(list(values)) for make, values in zip(_COLUMNS.values(), zip(*facts, strict=True), strict=False))
-        first = facts[0]
-        return cls._make(
-            [*own, first.observation_space, first.action_space, list(custom_data) if any(custom_data) else None]
-        )
+        """The facts of so many episodes. `TrackMismatch` names one whose spaces are not those of the others."""
+        made = (make(list(values)) for make, values in zip(_COLUMNS.values(), zip(*facts, strict=True), strict=False))
+        return cls._make([*made, *_common_spaces(facts, [one.id_ for one in facts]), own_custom_data(custom_data)])
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -153,15 +151,42 @@ class PackFacts(NamedTuple):
 
     @staticmethod
     def concat(parts: Sequence[PackFacts]) -> PackFacts:
-        """The parts one after another, with the spaces of the first."""
+        """The parts one after another. `TrackMismatch` names one whose spaces are not those of the others."""
         sizes = [len(part.ids) for part in parts]
         own = [_joined(columns, sizes) for columns in zip(*(part.columns for part in parts), strict=True)]
         custom = [data for n, part in zip(sizes, parts, strict=True) for data in part.custom_data or [None] * n]
-        return PackFacts._make([*own, *parts[0].spaces, custom if any(custom) else None])
+        both = _common_spaces(parts, [part.ids[0] if len(part.ids) else "-" for part in parts])
+        return PackFacts._make([*own, *both, custom if any(custom) else None])
 
     def __reduce__(self) -> Any:
         """Columns as bytes or lists: they are small, and an array of its own costs more than its numbers."""
         return _unpickled, ([in_band(column) for column in self.columns], *self.spaces, self.custom_data)
+
+
+def own_custom_data(custom_data: Sequence[dict[str, Any] | None] | None) -> list[dict[str, Any]] | None:
+    """Custom data that is nobody else's; None where all are empty."""
+    if custom_data is None or not any(custom_data):
+        return None
+    return [{key: own(value) for key, value in data.items()} if data else {} for data in custom_data]
+
+
+def _common_spaces(parts: Sequence[Any], whose: Sequence[Any]) -> tuple[Any, Any]:
+    """The observation and the action space that all parts have; one without a space goes with any."""
+    found: list[Any] = []
+    for name in ("observation_space", "action_space"):
+        known, owner = None, None
+        for part, id_ in zip(parts, whose, strict=True):
+            space = getattr(part, name)
+            if space is known or space is None:
+                continue
+            if known is not None and space != known:
+                raise TrackMismatch(
+                    f"episode {id_} has the {name} {space}, episode {owner} has {known}; episodes of one pack share "
+                    "their spaces: make a pack for each"
+                )
+            known, owner = space, id_
+        found.append(known)
+    return found[0], found[1]
 
 
 def _joined(columns: Sequence[np.ndarray | None], sizes: Sequence[int]) -> np.ndarray | None:
@@ -193,15 +218,29 @@ def _unpickled(bands: Sequence[Any], *rest: Any) -> PackFacts:
 
 
 def ids_of(ids: Any) -> np.ndarray:
-    """A column of ids: strings, or objects where some is none."""
-    if not isinstance(ids, list) or all(type(id_) is str for id_ in ids):
-        return frozen(np.asarray(ids))
-    return _object_array(ids)
+    """A column of ids: strings, or objects where some is none or ends in a NUL, which numpy's strings lose."""
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, (Sequence, np.ndarray)):
+        raise WrongType(f"pack: ids={ids!r}; give a list of ids, one for each episode")
+    if isinstance(ids, list) and not (all(type(id_) is str for id_ in ids) and "\0" not in "".join(ids)):
+        return _object_array(ids)
+    return frozen(np.asarray(ids))
 
 
 def integers(values: Any) -> np.ndarray:
-    """A column of integers."""
-    return frozen(np.asarray(values, np.int64))
+    """A column of integers; `InvalidArgument` for other numbers."""
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise InvalidArgument(f"pack: {values!r}; give a list of integers, one for each episode")
+    return frozen(array.astype(np.int64, copy=False))
+
+
+def counts(values: Any, name: str) -> np.ndarray:
+    """A column of integers, none of which is negative."""
+    column = integers(values)
+    if len(column) and column.min() < 0:
+        i = int(column.argmin())
+        raise InvalidArgument(f"pack: {name}[{i}] is {column[i]}; give the numbers of steps, 0 or more")
+    return column
 
 
 def codes(endings: Any) -> np.ndarray:

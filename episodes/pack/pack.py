@@ -16,7 +16,17 @@ from gymnasium import spaces
 
 from episodes.errors import InvalidArgument, StepOutOfRange, TrackMismatch, WrongType
 from episodes.facts.ending import codes_of
-from episodes.facts.facts import PackFacts, from_band, ids_of, in_band, integers, objects, random_ids
+from episodes.facts.facts import (
+    PackFacts,
+    counts,
+    from_band,
+    ids_of,
+    in_band,
+    integers,
+    objects,
+    own_custom_data,
+    random_ids,
+)
 from episodes.pack.from_episodes import parts_of
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ArrayTrack, InfoTrack, Tracks, nested
@@ -78,23 +88,23 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         observation_space: spaces.Space | None = None,
         action_space: spaces.Space | None = None,
     ) -> None:
-        lengths = integers(lengths)
+        lengths = counts(lengths, "lengths")
         num = len(lengths)
-        lookbacks = integers(np.zeros(num) if lookbacks is None else lookbacks)
+        lookbacks = counts(np.zeros(num, np.int64) if lookbacks is None else lookbacks, "lookbacks")
         rows = int(lengths.sum() + lookbacks.sum()) + num
         if not isinstance(infos, Infos):
             infos = EmptyInfos(rows) if infos is None else infos_of(infos)
         flags = (np.zeros(num, bool) if flag is None else flag for flag in (terminated, truncated))
         facts = PackFacts(
             ids=ids_of(random_ids(num) if ids is None else ids),
-            t_started=integers(np.zeros(num) if t_started is None else t_started),
+            t_started=integers(np.zeros(num, np.int64) if t_started is None else t_started),
             endings=codes_of(*flags),
             agent_ids=objects(agent_ids),
             module_ids=objects(module_ids),
             multi_agent_episode_ids=objects(multi_agent_episode_ids),
             observation_space=observation_space,
             action_space=action_space,
-            custom_data=custom_data if custom_data is not None and any(custom_data) else None,
+            custom_data=own_custom_data(custom_data),
         )
         columns = Tracks.finished(observations, infos, actions, rewards, extra_model_outputs or {})
         self._set(columns, facts, lengths, lookbacks)
@@ -125,7 +135,11 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     policy_versions = _fact("policy_versions")  # [n], (lowest, highest) or None; or None
     observation_space = _fact("observation_space")
     action_space = _fact("action_space")
-    custom_data = _fact("custom_data")
+
+    @property
+    def custom_data(self) -> list[dict[str, Any]] | None:
+        """A dict of each episode, which is a copy, as those of `pack[i]` are; None where all are empty."""
+        return own_custom_data(self.facts.custom_data)
 
     @property
     def infos(self) -> Infos:
@@ -234,7 +248,8 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     def _episode(self, i: int) -> SingleAgentEpisode:
         bounds, custom = self._bounds, self.facts.custom_data
         tracks = self.columns.window(bounds[i], bounds[i + 1], self.lookbacks.item(i), i)
-        return SingleAgentEpisode.of(self.facts.at(i), tracks, dict(custom[i] or {}) if custom is not None else {})
+        own = own_custom_data(custom[i : i + 1]) if custom is not None else None
+        return SingleAgentEpisode.of(self.facts.at(i), tracks, own[0] if own is not None else {})
 
     def _range(self, start: int, stop: int) -> EpisodePack:
         begin, end = self._bounds[start], self._bounds[stop]
@@ -243,7 +258,8 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     def select(self, indices: Any) -> EpisodePack:
         """The pack of the episodes that an integer array, a list or a boolean mask picks; one gather per track."""
         try:
-            picked = np.arange(len(self))[np.asarray(indices)]
+            wanted = np.asarray(indices)
+            picked = np.arange(len(self))[wanted if wanted.size else wanted.astype(np.int64)]
         except IndexError as error:
             raise StepOutOfRange(f"pack.select: {error}; there are episodes 0..{len(self) - 1}") from None
         sizes = np.diff(self.offsets)[picked]
@@ -265,7 +281,9 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         if "infos" in changed:
             infos = changed.pop("infos")
             columns = columns.replaced(InfoTrack(infos_of(infos)))
-        lengths, lookbacks = (integers(changed.pop(n, getattr(self, n))) for n in ("lengths", "lookbacks"))
+        lengths, lookbacks = (counts(changed.pop(n, getattr(self, n)), n) for n in ("lengths", "lookbacks"))
+        if "custom_data" in changed:
+            changed["custom_data"] = own_custom_data(changed["custom_data"])
         if "terminated" in changed or "truncated" in changed:
             flags = (changed.pop(name, getattr(self, name)) for name in ("terminated", "truncated"))
             facts = facts._replace(endings=codes_of(*flags))

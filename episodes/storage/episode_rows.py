@@ -60,7 +60,7 @@ def row_columns(pack: EpisodePack) -> list[Any]:
             facts.append(pa.array(values))
         else:
             facts.append(_id_column(fact.rstrip("_"), values, len(pack), other))
-    custom = pack.custom_data
+    custom = pack.facts.custom_data
     seeds = _nulls(len(pack), pa.int64()) if custom is None else pa.array([_seed(data) for data in custom], pa.int64())
     return [
         *facts,

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import lists_of_episodes
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
-from episodes.errors import EpisodeError, TrackMismatch, WrongType
+from episodes.errors import EpisodeError, InvalidArgument, TrackMismatch, WrongType
 from episodes.pack.pack import ranges
 
 
@@ -219,3 +220,63 @@ def test_grown_numbers_of_another_byte_order_become_ones_that_torch_takes() -> N
     episode.to_numpy()
     assert (episode.observations.data.dtype, episode.actions.data.dtype) == (np.float32, np.int64)
     assert episode.observations.data.tolist() == [[1.0], [2.0], [3.0]]
+
+
+def one_step(id_: str = "a", **arguments: Any) -> SingleAgentEpisode:
+    return SingleAgentEpisode.from_arrays(np.zeros((2, 2)), [0], [1.0], id_=id_, **arguments)
+
+
+def test_custom_data_of_a_pack_is_nobody_elses() -> None:
+    given_data: list[dict[str, Any]] = [{"tags": ["new"]}]
+    episode = one_step(custom_data=given_data[0])
+    for pack in (EpisodePack.from_episodes([episode]), EpisodePack.from_episodes([one_step()])):
+        pack = pack.replace(custom_data=given_data)
+        given_data[0]["more"] = 1
+        episode.custom_data["tags"].append("changed")
+        pack[0].custom_data["tags"].append("changed")
+        pack[:1][0].custom_data["mine"] = 1
+        assert pack.custom_data is not None
+        pack.custom_data[0]["mine"] = 1
+        assert [e.custom_data for e in pack] == [{"tags": ["new"]}]
+        given_data = [{"tags": ["new"]}]
+        episode = one_step(custom_data=given_data[0])
+    packed = EpisodePack.from_episodes([episode])
+    episode.custom_data["tags"].append("changed")
+    assert packed[0].custom_data == {"tags": ["new"]}
+
+
+def test_selecting_nothing_gives_an_empty_pack() -> None:
+    pack = EpisodePack.from_episodes([one_step("a"), one_step("b")])
+    for nothing in ([], np.zeros(0), np.zeros(0, np.int64), [False, False]):
+        assert len(pack.select(nothing)) == 0
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"lengths": [-1, 3]}, {"lengths": [1.7, 0.3]}, {"lengths": 2}, {"lookbacks": [-1, 1]}, {"t_started": [0.5, 1]}],
+)
+def test_lengths_that_are_no_numbers_of_steps_are_refused_at_once(odd: Any) -> None:
+    columns: Any = {"observations": np.arange(4), "actions": [0, 1], "rewards": [1.0, 2.0], "lengths": [1, 1]}
+    with pytest.raises(InvalidArgument, match="give"):
+        EpisodePack(**columns | odd)
+
+
+def test_one_string_is_no_list_of_ids() -> None:
+    with pytest.raises(WrongType, match="list of ids"):
+        EpisodePack(observations=np.arange(4), actions=[0, 1], rewards=np.ones(2), lengths=[1, 1], ids="ab")
+
+
+def test_ids_keep_the_nuls_at_their_end() -> None:
+    pack = EpisodePack.from_episodes([one_step("a\0"), one_step("a")])
+    for same_pack in (pack, pickle.loads(pickle.dumps(pack)), EpisodePack.concat([pack[:1], pack[1:]])):
+        assert [episode.id_ for episode in same_pack] == ["a\0", "a"]
+
+
+def test_episodes_of_other_spaces_are_not_packed_together() -> None:
+    narrow, wide = (one_step(id_, observation_space=spaces.Box(-x, x, (2,))) for id_, x in (("n", 1), ("w", 2)))
+    with pytest.raises(TrackMismatch, match="episode w has the observation_space"):
+        EpisodePack.from_episodes([narrow, wide])
+    with pytest.raises(TrackMismatch, match="episode w has the observation_space"):
+        EpisodePack.concat([EpisodePack.from_episodes([e]) for e in (narrow, wide)])
+    mixed = EpisodePack.from_episodes([one_step(), wide])
+    assert mixed.observation_space == wide.observation_space
