@@ -83,6 +83,7 @@ class MultiAgentEnvRunner(EnvRunner):
         self._rewriting: set[Any] = {m for m, pipeline in self.env_to_module.modules.items() if pipeline.rewrites}
         self._tallies = [Tally() for _ in self.envs]
         self._taken: list[MultiAgentEpisode] = []  # ended since the last call began
+        self._resuming: set[tuple[int, Any]] = set()  # (copy, agent) whose chunk has a lookback and no step yet
         self._shared_data: dict[str, Any] = {}
         self._seeds: list[int | None] = [None if seed is None else seed + i for i in range(num_envs)]
 
@@ -120,6 +121,12 @@ class MultiAgentEnvRunner(EnvRunner):
         if self._needs_reset or force_reset or num_episodes is not None:
             self._reset_all()
         act = self._random_actions if random_actions else self._policy_actions
+        self._resuming = {
+            (i, agent_id)
+            for i, episode in enumerate(self.episodes)
+            for agent_id, own in episode.agent_episodes.items()
+            if own.lookback and not len(own)
+        }
         try:
             with torch.no_grad():
                 chunks = self._sampled(num_timesteps, num_episodes, act, explore)
@@ -233,6 +240,8 @@ class MultiAgentEnvRunner(EnvRunner):
         missing: list[int] | None = None,
     ) -> None:
         """One env step of each copy that goes on, recorded."""
+        if self._resuming:
+            self._fit_lookbacks(actions, outputs)
         steps = [(i, self.envs[i].step(for_env[i])) for i in going]
         rows = [(i, self.episodes[i], step.observations) for i, step in steps]
         self._welcome(rows)
@@ -249,6 +258,25 @@ class MultiAgentEnvRunner(EnvRunner):
                 if missing is None or missing[i] > 0:
                     self.episodes[i] = self._fresh(i)
                     self._tell_start(i)
+
+    def _fit_lookbacks(self, actions: list[ByAgent], outputs: list[ByAgent]) -> None:
+        """Give agents' lookbacks the keys of the outputs that come now; random actions have none.
+
+        Items of steps that had no such output are zeros; of a recurrent state, the initial one: the policy begins with
+        it, and so does a learner.
+        """
+        for i, agent_id in [place for place in self._resuming if place[1] in actions[place[0]]]:
+            self._resuming.remove((i, agent_id))
+            own, given = self.episodes[i].agent_episodes[agent_id], outputs[i].get(agent_id) or {}
+            if own.extra_model_outputs.keys() == given.keys() or len(own) or not own.lookback:
+                continue
+            own.extra_model_outputs = {}
+            items = nested.map_leaves(lambda leaf: np.zeros_like(np.asarray(leaf)), dict(given))
+            if Columns.STATE_OUT in items:
+                policy = (self.policies or {}).get(self.episodes[i].module_for(agent_id))
+                items[Columns.STATE_OUT] = nested.map_leaves(np.asarray, module_of(policy).initial_state())
+            for key, item in items.items():
+                own.set_extra_model_outputs(key=key, new_data=[item] * own.lookback)
 
     def _record(self, episode: MultiAgentEpisode, step: EnvStep, actions: ByAgent, outputs: ByAgent) -> None:
         terminateds, truncateds = step.terminateds, step.truncateds

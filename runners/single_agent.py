@@ -159,6 +159,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._check_open()
         began = perf_counter()
         self._record_into_packs()
+        self._recorder.stand_ins[Columns.STATE_OUT] = module_of(self.policy).initial_state() or None
         self._begin(force_reset or num_episodes is not None)
         if num_episodes is not None:
             self._recorder.take()  # what a call that failed has left
@@ -305,8 +306,8 @@ class SingleAgentEnvRunner(EnvRunner):
             observations = self._rewritten(observations, self._all, row.begun, actions, rewards)
         self._observations = observations
         stored = outputs if self._buffer is None else self._with_log_probs(outputs, actions)
-        row = (observations, actions, rewards, terminateds, truncateds, infos, stored)
-        self._sink.step(*row, final_observations=last)
+        values = (observations, actions, rewards, terminateds, truncateds, infos, stored)
+        self._sink.step(*values, final_observations=last)
         if self._buffer is not None:
             self._running.add_row(rewards, self._sink.newest)
         if self._skips_ignored:  # the row whose action is ignored is a reset, whatever its flags say
@@ -349,9 +350,8 @@ class SingleAgentEnvRunner(EnvRunner):
         return outputs if found is None else {**outputs, Columns.ACTION_LOGP: found}
 
     def _last_observations(self, infos: dict[str, Any], done: np.ndarray) -> Any:
-        if not np.count_nonzero(done):
-            return None
-        return final_observations_of(infos, np.flatnonzero(done))
+        envs = np.flatnonzero(done)
+        return final_observations_of(infos, envs) if len(envs) else None
 
     def _rewritten(
         self, observations: Any, envs: np.ndarray, begun: np.ndarray, actions: Any = None, rewards: Any = None

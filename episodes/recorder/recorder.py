@@ -6,7 +6,6 @@ out env after env, with one gather a track. Endings need no work while stepping:
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from episodes.errors import EpisodeStateError, InvalidArgument
-from episodes.facts.facts import random_ids
+from episodes.facts.facts import new_id, random_ids
 from episodes.pack import EpisodePack
 from episodes.recorder.boundaries import Boundaries, Row, final_observations_of
 from episodes.recorder.chunk_layout import Chunks, find_chunks
@@ -44,8 +43,9 @@ class VectorRecorder:
     to the next episode, the true last observation is in `infos["final_obs"]`. `DISABLED`: `reset` with the mask of
     the environments that were reset, before the next `step`.
 
-    A call that raises leaves what was recorded as it was. Rows are copied, those of vector infos
-    too.
+    A call that raises leaves what was recorded as it was. Rows are copied, those of vector infos too.
+    Lookback steps that had no extra model outputs get the items [...] in `stand_ins`, by key, else zeros: a policy's
+    initial state as "state_out" lets a learner begin after random steps as the policy did.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class VectorRecorder:
         self.episodes = OngoingEpisodes(self)
         self.taken_envs = _NONE  # of the chunks of the last take
         self._rows = RecordedRows(num_envs, observation_space, action_space)
+        self.stand_ins = self._rows.stand_ins
         self._history = len_lookback_buffer  # rows before the base row that a take keeps
         self._base = 0  # the newest row at the last take
         self._base_ages = np.zeros(num_envs, np.int64)
@@ -280,6 +281,7 @@ class VectorRecorder:
             custom_data: of the ongoing episodes, by environment.
         """
         self._rows, self._boundaries = recent.rows(), boundaries
+        self._rows.stand_ins = self.stand_ins
         self._base = self._rows.num_rows - 1
         self._num_settled, self._newest = self._base + 1, None
         self._base_ages, self._ids = boundaries.ages, np.asarray(ids, "U32")
@@ -369,7 +371,7 @@ class VectorRecorder:
     def _use_names(self, chunks: Chunks, ids: np.ndarray, known: set[int], name: bool) -> None:
         for i, key in enumerate(chunks.places()):
             if name and i not in known:
-                self._named.setdefault(key, uuid.uuid4().hex)
+                self._named.setdefault(key, new_id())
             ids[i] = self._named.get(key, ids[i])
 
     def _go_on(self, chunks: Chunks, pack: EpisodePack) -> None:
@@ -394,6 +396,5 @@ class VectorRecorder:
         self._rows.keep(first)
         self._last_observations.clear()
         self._base = last - first
-        going_on = {env: data for (row, env), data in self._custom.items() if row == began[env]}
-        self._custom = {(self._base, env): dict(data) for env, data in going_on.items()}
+        self._custom = {(self._base, e): dict(data) for (row, e), data in self._custom.items() if row == began[e]}
         self._num_settled = self._base + 1

@@ -63,6 +63,10 @@ class RowBlock:
         """Copy the environments [k] of a whole row [N, ...] in."""
         self.data[at, envs] = self.fitted(row, self.shape)[envs]
 
+    def fill(self, stop: int, item: Any) -> None:
+        """Put one item [...] into every place of the rows before `stop`."""
+        self.data[:stop] = np.asarray(item)
+
     def resize(self, capacity: int) -> None:
         """Make room for `capacity` rows."""
         data = np.zeros((capacity, *self.shape), self.dtype)

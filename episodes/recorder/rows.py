@@ -57,7 +57,9 @@ class RecordedRows:
     ) -> None:
         self.num_envs = num_envs
         self.num_rows = 0
-        self.steps_from = 0  # the rows after this one hold steps; -1: row 0 does too
+        # The rows after this one hold steps. With rows 0 (reset), 1 and 2 it is 0; once `keep(1)` has made rows 1 and
+        # 2, which both hold steps, rows 0 and 1, it is -1: row 0 holds one too.
+        self.steps_from = 0
         self.extras_from = 0  # likewise, the present extra outputs
         self.infos = InfoRows(num_envs)
         self.info_slots: list[int] = []  # of each row
@@ -66,6 +68,7 @@ class RecordedRows:
         self.actions: Any = None
         self.rewards: Any = None
         self.extras: dict[str, Any] = {}
+        self.stand_ins: dict[str, Any] = {}  # see `VectorRecorder.stand_ins`
         flags = np.zeros(num_envs, bool)
         self.terminateds = RowBlock("terminateds", flags, num_envs, _FIRST_CAPACITY, bool)
         self.truncateds = RowBlock("truncateds", flags, num_envs, _FIRST_CAPACITY, bool)
@@ -133,6 +136,9 @@ class RecordedRows:
                 f"rewards: a row has shape {np.shape(rewards)}; give one number for each environment, [{self.num_envs}]"
             )
         made = {key: self._blocks(f"extra_model_outputs[{key!r}]", value) for key, value in extras.items()}
+        for key, blocks in made.items():
+            if self.stand_ins.get(key) is not None:
+                nested.map_leaves(lambda block, item: block.fill(at, item), blocks, self.stand_ins[key])
         columns = (self.actions, self.rewards, self.extras, self._in_order)
         self._started = _Started(at, *columns, self.steps_from, self.extras_from)
         if self.actions is None:
@@ -140,7 +146,7 @@ class RecordedRows:
             self.rewards = self._blocks("rewards", rewards)
             self.actions = action_blocks
             self.steps_from = at - 1
-        self.extras = made  # zeros in the rows of the lookback, which have no outputs of these names
+        self.extras = made  # zeros or stand-ins in the rows of the lookback, which have no outputs of these names
         self.extras_from = at - 1
         tracks = (self.observations, self.actions, self.rewards, self.terminateds, self.truncateds)
         self._in_order = [*tracks, *made.values()]

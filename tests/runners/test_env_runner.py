@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from connectors import ObservationRewriter, env_to_module_pipeline, module_to_env_pipeline
+from connectors import ObservationRewriter, env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from connectors.env_to_module import FrameStacking, MeanStdFilter, ObservationPreprocessor
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
@@ -60,6 +60,21 @@ class Halves:
             "seen": obs.clone(),
             "explored": torch.full((len(obs),), explore),
         }
+
+
+class CountingFromSeven:
+    """A recurrent policy whose state counts its steps from 7 on; it notes the states that it is given."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[float]] = []
+
+    def get_initial_state(self) -> dict[str, np.ndarray]:
+        return {"h": np.full(1, 7, np.float32)}
+
+    def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        state = batch["state_in"]["h"]
+        self.seen.append(state.ravel().tolist())
+        return {"action_dist_inputs": torch.zeros(len(state), 1, 2), "state_out": {"h": state + 1}}
 
 
 def counters(*lengths: int, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **options: Any) -> SyncVectorEnv:
@@ -198,6 +213,21 @@ def test_after_random_actions_the_policys_outputs_may_begin_and_the_lookback_sta
     check_steps(pack)
     assert pack.lookbacks.tolist() == [3]
     assert not any(output[:3].any() for output in pack.extra_model_outputs.values())  # none are known of back then
+
+
+def test_a_learner_begins_with_the_initial_state_where_acting_did_so_after_random_steps():
+    policy = CountingFromSeven()
+    runner = SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2, seed=0)
+    runner.sample(num_timesteps=8, random_actions=True)
+    pack = runner.sample(num_timesteps=8)
+    assert pack.lookbacks.tolist() == [1, 1]
+    assert policy.seen[0] == [7, 7]
+    batch = learner_pipeline(runner.env.single_observation_space, runner.env.single_action_space, policy=policy)(
+        rl_module=policy, episodes=pack
+    )
+    assert batch["state_in"]["h"].flatten().tolist() == [7, 7]
+    again = runner.sample(num_timesteps=8)
+    assert again.extra_model_outputs["state_out"]["h"][0].item() == 11  # the lookback of steps that had one
 
 
 def test_explore_reaches_the_policy():

@@ -13,10 +13,11 @@ import pytest
 import torch
 from mpe2 import simple_spread_v3
 
-from connectors import multi_agent_env_to_module
+from connectors import learner_pipeline, multi_agent_env_to_module
 from connectors.env_to_module import ForEachAgent, MeanStdFilter
 from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, WrongType
 from episodes.multi_agent import MultiAgentEpisode
+from episodes.pack import EpisodePack
 from runners import Hook, MultiAgentEnvRunner
 from tests.reference_multi_agent import plain
 
@@ -155,6 +156,33 @@ class Counting(Uniform):
         count = batch["state_in"]["count"] + 1
         inputs = torch.zeros(rows, 1, self.num_actions)
         return {"action_dist_inputs": inputs, "state_out": {"count": count}, "seen": count[:, None, 0]}
+
+
+class CountingFromSeven(Counting):
+    """A recurrent policy whose first state is not zero."""
+
+    def get_initial_state(self):
+        return {"count": np.full(1, 7, np.float32)}
+
+
+def test_random_steps_and_a_recurrent_policys_may_follow_each_other_with_a_lookback():
+    policy = CountingFromSeven()
+    runner = MultiAgentEnvRunner(lambda: Countdown((30, 40)), policy, num_envs=2, seed=0)
+    runner.sample(num_timesteps=4, random_actions=True)
+    policies_chunks = runner.sample(num_timesteps=4)
+    for chunk in policies_chunks:
+        for own in chunk.agent_episodes.values():
+            before = own.get_extra_model_outputs("state_out", -1, neg_index_as_lookback=True)
+            assert (own.lookback, before["count"].item()) == (1, 7)
+            assert own.get_extra_model_outputs("seen").ravel().tolist() == [8, 9]
+    batch = EpisodePack.from_episodes([own for chunk in policies_chunks for own in chunk.agent_episodes.values()])
+    begun = learner_pipeline(gym.spaces.Box(0, 99, (2,)), gym.spaces.Discrete(3), policy=policy)(
+        rl_module=policy, episodes=batch
+    )
+    assert begun["state_in"]["count"].ravel().tolist() == [7] * 4
+    for chunk in runner.sample(num_timesteps=4, random_actions=True):
+        assert all(not own.extra_model_outputs and own.lookback for own in chunk.agent_episodes.values())
+    assert runner.sample(num_timesteps=4)[0].agent_episodes["p0"].get_extra_model_outputs("seen")[0].item() == 8
 
 
 def test_only_agents_that_must_act_are_asked_and_those_of_one_module_together():
