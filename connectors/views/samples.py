@@ -13,8 +13,8 @@ from gymnasium import spaces
 from episodes.errors import InvalidArgument
 from episodes.history import History, HistorySpaces, back, zeroed
 from episodes.tracks import nested
+from episodes.tracks.nested import frozen
 from episodes.tracks.spaces import empty_items
-from episodes.tracks.track import frozen
 
 _POOL = 5  # samples of a space that all rows share
 _DEPTHS = np.array([60, 3, 0])  # of every third row: far from the start of the episode, near it, and there

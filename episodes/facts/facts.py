@@ -14,7 +14,7 @@ from gymnasium import spaces
 from episodes.errors import InvalidArgument, TrackMismatch, WrongType
 from episodes.facts.ending import ENDINGS, Ending
 from episodes.tracks.infos.columns import own
-from episodes.tracks.track import frozen
+from episodes.tracks.nested import frozen
 
 OPEN = Ending.OPEN
 _new: Any = tuple.__new__  # half the price of the class call

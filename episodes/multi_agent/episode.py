@@ -15,8 +15,6 @@ from operator import attrgetter
 from time import perf_counter
 from typing import Any, Self
 
-import numpy as np
-
 from episodes.columns import DEFAULT_MODULE_ID
 from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, TrackMismatch, WrongType
 from episodes.facts import Ending, EpisodeFacts
@@ -26,6 +24,7 @@ from episodes.multi_agent.getters import MultiAgentGetters
 from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import indexing
+from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.kinds import same_info
 
 __all__ = ["ALL", "COMMON", "MultiAgentEpisode"]
@@ -113,7 +112,9 @@ class MultiAgentEpisode(MultiAgentGetters):
             raise InvalidArgument(f'missing_final_observation={missing_final_observation!r}: give "raise" or "repeat"')
         num_steps = max(len(observations or ()) - 1, 0)
         lookback = (
-            num_steps if len_lookback_buffer == "auto" else min(_checked_lookback(len_lookback_buffer), num_steps)
+            num_steps
+            if len_lookback_buffer == "auto"
+            else min(checked_lookback(len_lookback_buffer, "env steps"), num_steps)
         )
         begin = (env_t_started or 0) - lookback
         spaces: tuple[Any, Any] = (observation_space, action_space)
@@ -383,7 +384,7 @@ class MultiAgentEpisode(MultiAgentGetters):
                 own lookback when None.
         """
         start, stop = indexing.chunk_bounds(slice_, len(self))
-        wanted = self.lookback if len_lookback_buffer is None else _checked_lookback(len_lookback_buffer)
+        wanted = self.lookback if len_lookback_buffer is None else checked_lookback(len_lookback_buffer, "env steps")
         begin, end = self.env_t_started + start, self.env_t_started + stop
         chunk = Chunk(begin, end, min(wanted, self.lookback + start), end == self.env_t)
         return self._part(self.agents.window(chunk), chunk)
@@ -401,7 +402,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         """
         if self.is_done:
             raise self._refusal("cut")
-        now, lookback = self.env_t, min(_checked_lookback(len_lookback_buffer), self.lookback + len(self))
+        now, lookback = self.env_t, min(checked_lookback(len_lookback_buffer, "env steps"), self.lookback + len(self))
         successor = self._part(self.agents.cut(now, lookback), Chunk(now, now, lookback, True))
         successor.is_numpy = False
         self._stop_clock()
@@ -532,9 +533,3 @@ _STATE = ("env_t", "lookback", "missing_final_observation", "is_reset", "is_nump
 
 def _flags(flags: ByAgent | bool) -> ByAgent:
     return {ALL: True} if flags is True else flags or NOTHING
-
-
-def _checked_lookback(length: Any) -> int:
-    if not isinstance(length, (int, np.integer)) or length < 0:
-        raise InvalidArgument(f"len_lookback_buffer={length!r}: give the number of env steps, 0 or more")
-    return int(length)

@@ -14,7 +14,8 @@ from episodes.multi_agent.agents import ALL, Agents
 from episodes.multi_agent.reading import Column, Request
 from episodes.multi_agent.timeline import RESTS, WAITS, Timeline
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks.field import extra_field
+from episodes.tracks import ListTrack
+from episodes.tracks.field import INFOS, extra_field
 from episodes.tracks.indexing import Indices
 from episodes.tracks.reading import new_track, written
 
@@ -215,10 +216,15 @@ class MultiAgentGetters:
         wanted = loose.keys() if agent_ids is None else loose.keys() & set(self._chosen(agent_ids))
         for agent_id in wanted:
             column = columns.get(agent_id)
-            told = {} if column is None else dict(zip(column.times, column.track, strict=True))  # type: ignore[arg-type]
+            told = (
+                {}
+                if column is None
+                else dict(zip(column.times, column.track.item_list(0, column.track.total), strict=True))
+            )
             told |= loose[agent_id]
             times: list[Any] = sorted(told)
-            columns[agent_id] = Column([told[t] for t in times], times, 0, (), None)
+            track = ListTrack([told[t] for t in times], 0, False, INFOS)
+            columns[agent_id] = Column(track, times, 0, (), None)
         return columns
 
     def get_actions(

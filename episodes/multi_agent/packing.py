@@ -18,7 +18,6 @@ from episodes.multi_agent.episode import MultiAgentEpisode
 from episodes.multi_agent.timeline import Timeline
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks import nested
 
 __all__ = ["pack_agents", "unpack_agents"]
 
@@ -91,14 +90,8 @@ def _finished(own: SingleAgentEpisode) -> SingleAgentEpisode:
 
 def _schema(own: SingleAgentEpisode) -> Any:
     """Equal for episodes that go into one pack without loss."""
-    columns = {"observations": own.observations, "actions": own.actions, "rewards": own.rewards}
-    columns |= {("extra_model_outputs", key): track for key, track in own.extra_model_outputs.items()}
-    leaves = {
-        (name, path): (leaf.shape[1:], leaf.dtype)
-        for name, track in columns.items()
-        for path, leaf in nested.flatten(track.data).items()
-    }
-    return leaves, own.observation_space, own.action_space
+    arrays = {path: (array.shape[1:], array.dtype) for path, array in own.tracks.arrays().items()}
+    return arrays, own.observation_space, own.action_space
 
 
 def _episode_of(agents: dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]) -> MultiAgentEpisode:

@@ -16,7 +16,6 @@ from episodes.multi_agent.timeline import WAITS, Timeline
 from episodes.tracks import ArrayTrack, ListTrack, indexing, nested, reading
 from episodes.tracks.filling import fill_like
 from episodes.tracks.indexing import Indices
-from episodes.tracks.infos import Infos
 from episodes.tracks.spaces import dtypes_of, one_hot
 from episodes.tracks.stacking import stack_items
 from episodes.tracks.track import Track
@@ -25,7 +24,7 @@ from episodes.tracks.track import Track
 class Column(NamedTuple):
     """One track of one agent, with the env steps of its items and the item that waits, if one does."""
 
-    track: Track | Infos | list[Any]
+    track: Track
     times: Sequence[int]
     lookback: int
     waiting: tuple[Any, ...]  # the pending item, which comes after the track's last
@@ -51,7 +50,7 @@ def observations_of(line: Timeline) -> Column:
 def infos_of(line: Timeline) -> Column:
     """The agent's infos."""
     own = line.episode
-    return Column(own.infos, line.seen, own.lookback, (), None)
+    return Column(own.tracks.infos, line.seen, own.lookback, (), None)
 
 
 def actions_of(line: Timeline) -> Column:
@@ -115,24 +114,19 @@ def env_steps_of(request: Request, chunk: tuple[int, int], size: int) -> EnvStep
         size: how many env steps from the chunk's step 0 on have items.
     """
     begin, lookback = chunk
-    origin, total, indices, neg = begin - lookback, lookback + size, request.indices, request.neg_index_as_lookback
-    if indices is None:
-        return EnvSteps(range(begin, begin + size), origin)
-    if isinstance(indices, slice):
-        span = indexing.span_of(indices, lookback, size, neg)
-        if request.fill is None:
-            span = range(*indexing.clip(span, total).indices(total))
-        return EnvSteps(range(origin + span.start, origin + span.stop, span.step), origin)
-    if isinstance(indices, (int, np.integer)):
-        position = indexing.position_of(int(indices), lookback, size, neg)
-        if request.fill is None and not 0 <= position < total:
-            raise indexing.out_of_range(request.name, indices, lookback, size)
-        return EnvSteps(origin + position, origin)
-    array = indexing.as_index_array(indices)
-    positions = indexing.positions_of(array, lookback, size, neg)
-    if request.fill is None:
-        indexing.check_positions(request.name, array, positions, lookback, size)
-    return EnvSteps((positions + origin).tolist(), origin)
+    origin, found = begin - lookback, _positions(request, lookback, size)
+    if isinstance(found, int):
+        return EnvSteps(origin + found, origin)
+    if isinstance(found, range):
+        return EnvSteps(range(origin + found.start, origin + found.stop, found.step), origin)
+    return EnvSteps((found + origin).tolist(), origin)
+
+
+def _positions(request: Request, lookback: int, size: int) -> int | range | np.ndarray:
+    """The positions that the request means: those there are, unless they are to be filled."""
+    if request.fill is not None:
+        return indexing.positions(request.indices, lookback, size, request.neg_index_as_lookback)
+    return indexing.positions_there(request.indices, lookback, size, request.neg_index_as_lookback, request.name)
 
 
 def by_env_step(request: Request, column: Column, steps: EnvSteps) -> tuple[Any, ...]:
@@ -178,25 +172,10 @@ def by_agent_step(request: Request, column: Column) -> tuple[Any, ...]:
 
 def _own_rows(request: Request, column: Column) -> int | range | list[int]:
     """The rows that indices of the agent's own steps mean; all of them there, unless they are to be filled."""
-    indices, neg, lookback = request.indices, request.neg_index_as_lookback, column.lookback
-    size = column.num_items - lookback
-    if indices is None:
-        return range(lookback, lookback + column.num_steps)
-    if isinstance(indices, slice):
-        span = indexing.span_of(indices, lookback, size, neg)
-        return (
-            span if request.fill is not None else range(*indexing.clip(span, lookback + size).indices(lookback + size))
-        )
-    if isinstance(indices, (int, np.integer)):
-        row = indexing.position_of(int(indices), lookback, size, neg)
-        if request.fill is None and not 0 <= row < column.num_items:
-            raise indexing.out_of_range(request.name, indices, lookback, size)
-        return row
-    array = indexing.as_index_array(indices)
-    rows = indexing.positions_of(array, lookback, size, neg)
-    if request.fill is None:
-        indexing.check_positions(request.name, array, rows, lookback, size)
-    return rows.tolist()
+    if request.indices is None:
+        return range(column.lookback, column.lookback + column.num_steps)
+    rows = _positions(request, column.lookback, column.num_items - column.lookback)
+    return rows.tolist() if isinstance(rows, np.ndarray) else rows
 
 
 # --- items of one column -------------------------------------------------------------------------------------
@@ -226,9 +205,9 @@ def batch_at(request: Request, column: Column, rows: range | list[int]) -> Any:
 def filled(request: Request, column: Column, rows: Sequence[int]) -> Any:
     """The items of the rows, with `request.fill` in the item's shape and dtype where a row is missing."""
     fill = request.fill
-    if type(column.track) is not ArrayTrack and not request.one_hot_discrete:
-        is_info = not isinstance(column.track, ListTrack)
-        stand_in = fill if is_info else fill_like(_items(column, range(column.num_items)), fill)
+    if not _is_array(column) and not request.one_hot_discrete:
+        holds_infos = column.track.field.holds == "infos"
+        stand_in = fill if holds_infos else fill_like(_items(column, range(column.num_items)), fill)
         return [stand_in if row == MISSING else _item(column, row) for row in rows]
     there = [row for row in rows if row != MISSING] or list(range(min(column.num_items, 1)))
     if not there:  # nothing tells the item's shape: the space does, where there is one
@@ -250,34 +229,26 @@ def _is_array(column: Column) -> bool:
 
 
 def _item(column: Column, row: int) -> Any:
-    track = column.track
     pending = row - (column.num_items - len(column.waiting))
-    if pending >= 0:
-        return column.waiting[pending]
-    if type(track) is ListTrack:
-        return track.items[row]
-    if type(track) is ArrayTrack:
-        return nested.take(track.data, row)
-    return track[row]  # type: ignore[index]
+    return column.waiting[pending] if pending >= 0 else column.track.item(row)
 
 
 def _items(column: Column, rows: range | list[int]) -> list[Any]:
-    track, waiting = column.track, column.waiting
     if not isinstance(rows, range) or rows.step != 1:
         return [_item(column, row) for row in rows]
-    there = track.items[rows.start : rows.stop] if type(track) is ListTrack else list(track[rows.start : rows.stop])
-    return [*there, *waiting] if len(there) < len(rows) else there
+    there = column.track.item_list(rows.start, rows.stop)
+    return [*there, *column.waiting] if len(there) < len(rows) else there
 
 
 def _arrays(column: Column, rows: range | list[int]) -> Any:
-    data = column.track.data  # type: ignore[union-attr]
-    num_done = column.num_items - len(column.waiting)
+    """The items of rows of a finished track; the waiting one comes after its last."""
+    track, num_done = column.track, column.num_items - len(column.waiting)
     if isinstance(rows, range) and rows.step == 1 and rows.stop <= num_done:
-        return nested.take(data, slice(rows.start, rows.stop))
+        return track.view(rows.start, rows.stop).whole()
     if column.waiting and max(rows) >= num_done:
-        pending = _stacked(column, list(column.waiting))
-        data = nested.concatenate([data, pending]) if num_done else pending
-    return nested.take(data, np.array(rows, np.int64))
+        pending = ListTrack(list(column.waiting), 0, False, track.field).finalize(column.space)
+        track = track.joined(pending) if num_done else pending
+    return track.take(np.array(rows, np.int64)).whole()
 
 
 def _stacked(column: Column, items: list[Any]) -> Any:

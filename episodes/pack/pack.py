@@ -29,17 +29,18 @@ from episodes.facts.facts import (
 )
 from episodes.pack.from_episodes import parts_of
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks import ArrayTrack, InfoTrack, Tracks, nested
+from episodes.tracks import ArrayTrack, InfoTrack, Tracks
 from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import ranges
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.kinds import EmptyInfos, Infos
-from episodes.tracks.track import frozen
+from episodes.tracks.nested import frozen
 
 
 def _data(name: str) -> Any:
     """A property over the nested arrays of a column."""
-    return property(attrgetter(f"columns.{name}.data"))
+    column = attrgetter(f"columns.{name}")
+    return property(lambda pack: column(pack).whole())
 
 
 def _fact(name: str) -> Any:
@@ -144,12 +145,12 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     @property
     def infos(self) -> Infos:
         """A row for each observation."""
-        return self.columns.infos.data
+        return self.columns.infos.whole()
 
     @property
     def extra_model_outputs(self) -> dict[str, Any]:
         """Each extra model output's nested arrays."""
-        return {key: track.data for key, track in self.columns.extra.items()}
+        return {key: track.whole() for key, track in self.columns.extra.items()}
 
     @cached_property
     def terminated(self) -> np.ndarray:
@@ -166,24 +167,13 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         steps, num = int(self.offsets[-1]), len(self)
         for track in self.columns.all():
             wanted = steps + num * track.field.more
-            leaves = nested.leaves(track.data) if type(track) is ArrayTrack else [track.data]
-            if any(len(leaf) != wanted for leaf in leaves):
-                raise self._track_of_other_length(steps)
+            misfit = track.misfit(wanted)
+            if misfit is not None:
+                path, there = misfit
+                raise TrackMismatch(f"pack: track {path!r} has {there} rows, the episodes' lengths ask for {wanted}")
         self.facts.check(num)
         if len(self.lookbacks) != num:
             raise TrackMismatch(f"pack: {len(self.lookbacks)} lookbacks for {num} episodes; give one for each")
-
-    def _track_of_other_length(self, steps: int) -> TrackMismatch:
-        wanted = {path: steps + len(self) * (path.split("/", 1)[0] == "observations") for path in self.tracks}
-        wrong = [(path, array) for path, array in self.tracks.items() if len(array) != wanted[path]]
-        if not wrong:
-            return TrackMismatch(
-                f"pack: {len(self.infos)} infos for {steps + len(self)} observations; there is one for each"
-            )
-        path, array = wrong[0]
-        return TrackMismatch(
-            f"pack: track {path!r} has {len(array)} rows, the episodes' lengths ask for {wanted[path]}"
-        )
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[SingleAgentEpisode]) -> EpisodePack:
@@ -304,11 +294,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     @cached_property
     def tracks(self) -> dict[str, np.ndarray]:
         """Every array by path, such as `observations/camera` or `extra_model_outputs/vf_preds`."""
-        flat: dict[str, np.ndarray] = {}
-        for track in self.columns.all():
-            if type(track) is ArrayTrack:
-                flat |= nested.flatten(track.data, track.field.path)
-        return flat
+        return self.columns.arrays()
 
     @cached_property
     def observation_offsets(self) -> np.ndarray:

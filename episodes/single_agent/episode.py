@@ -126,7 +126,7 @@ class SingleAgentEpisode(TrackGetters):
         self._duration = 0.0  # seconds that it grew before
         if len(observed) or num_given or actions is not None or extra_model_outputs:
             self.validate()
-            self._item_shape = reading.shape_of(self._tracks.observations.data[-1])
+            self._item_shape = reading.shape_of(self._tracks.observations.get(-1))
 
     @classmethod
     def from_arrays(
@@ -210,7 +210,7 @@ class SingleAgentEpisode(TrackGetters):
     @property
     def infos(self) -> Any:
         """L + T + 1 infos: a list while it grows, `Infos` once finalized."""
-        return self._tracks.infos.data
+        return self._tracks.infos.whole()
 
     @property
     def extra_model_outputs(self) -> Mapping[str, Track]:
@@ -297,14 +297,14 @@ class SingleAgentEpisode(TrackGetters):
 
     def add_env_reset(self, observation: Any, infos: dict[str, Any] | None = None) -> None:
         """Begin with the reset observation. `EpisodeStateError` when the episode was reset already."""
-        track = self._tracks.observations
-        if not isinstance(track, ListTrack) or len(track) or self.is_done:
+        track, told = self._tracks.observations, self._tracks.infos
+        if not isinstance(track, ListTrack) or not isinstance(told, ListTrack) or len(track) or self.is_done:
             raise EpisodeStateError(
                 f"episode {self.id_}: add_env_reset after a reset; make a new episode for a new reset"
             )
         track.items.append(observation)
         track.uniform = len(track.items) == 1
-        self._tracks.infos.data.append({} if infos is None else infos)
+        told.items.append({} if infos is None else infos)
         self._item_shape = reading.shape_of(observation)
         self._began = perf_counter()
 
@@ -396,7 +396,7 @@ class SingleAgentEpisode(TrackGetters):
     def _without_half_a_step(self, given: Mapping[str, Any]) -> TrackMismatch:
         """The error for a key that is not given, after what was appended for other keys is taken back."""
         for track in self._tracks.extra.values():
-            del track.data[self.rewards.total :]
+            del track.whole()[self.rewards.total :]
         return self._extra_mismatch(given)
 
     def _extra_mismatch(self, given: Mapping[str, Any]) -> TrackMismatch:

@@ -23,7 +23,7 @@ from episodes.storage.compressed_tracks import CompressedTrack, compressed_colum
 from episodes.storage.header import Header
 from episodes.storage.info_schema import InfoField, InfoFields
 from episodes.storage.track_schema import Fields, TrackField, assembled, check_same, is_observed
-from episodes.tracks import ArrayTrack, Tracks, nested
+from episodes.tracks import Tracks
 from episodes.tracks.infos.columns import Column
 
 _KEY = b"rl-episodes"  # of the Arrow schema's metadata
@@ -160,13 +160,8 @@ class StoredBatch:
         if steps is not None:
             episode = episode[steps]
         if self._compressed:
-            episode.tracks = episode.tracks.each(self._decoded_track)
+            episode.tracks = episode.tracks.with_arrays(self._decoded)
         return episode
-
-    def _decoded_track(self, track: Any) -> Any:
-        if type(track) is not ArrayTrack:
-            return track
-        return ArrayTrack.of(self._decoded(track.field.path, track.data), track.lookback, track.field)
 
     def pack(self, which: np.ndarray) -> EpisodePack:
         """The episodes with these numbers [k]: views where they follow each other, but for compressed tracks."""
@@ -179,12 +174,8 @@ class StoredBatch:
             picked = picked[first : last + 1]
         if not self._compressed:
             return picked
-        return EpisodePack.of(picked.columns.each(self._decoded_track), picked.facts, picked.lengths, picked.lookbacks)
+        return EpisodePack.of(picked.columns.with_arrays(self._decoded), picked.facts, picked.lengths, picked.lookbacks)
 
-    def _decoded(self, name: str, column: Any) -> Any:
-        """A column with its compressed tracks' rows in place of their numbers."""
-        flat = nested.flatten(column, name)
-        if not flat.keys() & self._compressed.keys():
-            return column
-        found = [self._compressed[path].take(leaf) if path in self._compressed else leaf for path, leaf in flat.items()]
-        return nested.unflatten_like(column, found)
+    def _decoded(self, path: str, array: np.ndarray) -> np.ndarray:
+        """The rows of a compressed track in place of their numbers; other arrays as they are."""
+        return self._compressed[path].take(array) if path in self._compressed else array

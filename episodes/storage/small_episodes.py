@@ -9,8 +9,6 @@ import numpy as np
 
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks import ArrayTrack, InfoTrack, Tracks
-from episodes.tracks.infos.columns import ColumnInfos
 
 
 class SmallEpisodes:
@@ -30,23 +28,22 @@ class SmallEpisodes:
         """Take the episodes if they are of the kind, and smaller than `limit` bytes together; else none of them."""
         if self.kind is None or type(episodes) is not list:
             return False
-        found, nbytes = [], 0
+        nbytes = 0
         for episode in episodes:
-            tracks = _tracks_of(episode)
-            if tracks is None or _kind_of(episode, tracks) != self.kind:
+            arrays = _plain_arrays(episode)
+            if arrays is None or _kind_of(episode, arrays) != self.kind:
                 return False
-            nbytes += sum(array.nbytes for array in _arrays(tracks))
+            nbytes += sum(array.nbytes for array in arrays.values())
             if nbytes >= limit:
                 return False
-            found.append((episode, tracks))
-        self._episodes += [_copied(episode, tracks) for episode, tracks in found]
+        self._episodes += map(_copied, episodes)
         self.nbytes += nbytes
         return True
 
     def learn(self, episodes: Sequence[Any]) -> None:
         """From now on, take episodes like the first of these, which were found to fit."""
-        tracks = _tracks_of(episodes[0]) if type(episodes) is list else None
-        self.kind = None if tracks is None else _kind_of(episodes[0], tracks)
+        arrays = _plain_arrays(episodes[0]) if type(episodes) is list else None
+        self.kind = None if arrays is None else _kind_of(episodes[0], arrays)
 
     def pop(self) -> EpisodePack | None:
         """All that was taken, as one pack; None when there is nothing."""
@@ -57,35 +54,25 @@ class SmallEpisodes:
         return pack
 
 
-def _tracks_of(episode: Any) -> Tracks | None:
-    """The tracks of an episode that is plain enough to wait."""
+def _plain_arrays(episode: Any) -> dict[str, np.ndarray] | None:
+    """The arrays by path of an episode that is plain enough to wait, None of others."""
     if type(episode) is not SingleAgentEpisode or not episode.is_numpy or episode.custom_data:
         return None
     facts, tracks = episode.facts, episode.tracks
     ids = (facts.agent_id, facts.module_id, facts.multi_agent_episode_id)
     if type(facts.id_) is not str or any(id_ is not None and type(id_) is not str for id_ in ids):
         return None
-    infos = tracks.infos.data
-    if isinstance(infos, ColumnInfos) and infos.holds_objects:
+    if not tracks.rewards.total or tracks.infos.whole().holds_objects:
         return None
-    return tracks if tracks.rewards.total and all(type(array) is np.ndarray for array in _arrays(tracks)) else None
+    arrays = tracks.arrays()
+    is_flat = all(track.field.path in arrays for track in tracks.all() if track is not tracks.infos)
+    return arrays if is_flat else None
 
 
-def _arrays(tracks: Tracks) -> list[Any]:
-    return [track.data for track in tracks.all() if type(track) is ArrayTrack]
+def _kind_of(episode: SingleAgentEpisode, arrays: dict[str, np.ndarray]) -> Any:
+    items = [(path, array.dtype, array.shape[1:]) for path, array in arrays.items()]
+    return episode.observation_space, episode.action_space, items
 
 
-def _kind_of(episode: SingleAgentEpisode, tracks: Tracks) -> Any:
-    items = [(array.dtype, array.shape[1:]) for array in _arrays(tracks)]
-    return episode.observation_space, episode.action_space, list(tracks.extra), items
-
-
-def _copied(episode: SingleAgentEpisode, tracks: Tracks) -> SingleAgentEpisode:
-    infos = tracks.infos.data
-    infos = InfoTrack(infos.copied() if isinstance(infos, ColumnInfos) else infos, tracks.lookback)
-    copies = tracks.each(
-        lambda track: (
-            ArrayTrack.of(track.data.copy(), track.lookback, track.field) if type(track) is ArrayTrack else infos
-        )
-    )
-    return SingleAgentEpisode.of(episode.facts, copies, {})
+def _copied(episode: SingleAgentEpisode) -> SingleAgentEpisode:
+    return SingleAgentEpisode.of(episode.facts, episode.tracks.each(lambda track: track.copied()), {})

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import InvalidFill
+from episodes.errors import InvalidFill, ShapeMismatch
 from episodes.tracks import indexing, nested
 
 
@@ -105,3 +105,21 @@ def _fill_like_leaf(column: list[Any], fill: Any) -> Any:
     dtype = np.result_type(*{np.asarray(item).dtype for item in column})
     filler = _filler(fill, np.empty((0, *np.shape(first)), dtype))
     return filler.item() if isinstance(first, (bool, int, float, str)) else filler
+
+
+def written(leaf: np.ndarray, rows: Any, items: Any) -> np.ndarray:
+    """A copy of an array [n, ...] with other items [k, ...] in some rows, of a dtype that loses nothing.
+
+    Raises:
+        ShapeMismatch: the items have another shape.
+    """
+    items = np.asarray(items)
+    if items.shape[1:] != leaf.shape[1:]:
+        raise ShapeMismatch(f"new items have shape {items.shape[1:]}, the track's have {leaf.shape[1:]}")
+    new = leaf.astype(np.result_type(leaf.dtype, items.dtype)) if _would_lose(items, leaf.dtype) else leaf.copy()
+    new[rows] = items
+    return new
+
+
+def _would_lose(items: np.ndarray, dtype: np.dtype) -> bool:
+    return not np.can_cast(items.dtype, dtype, "same_kind") and not np.array_equal(items.astype(dtype), items)

@@ -135,13 +135,6 @@ def out_of_range(name: str, index: Any, lookback: int, size: int) -> StepOutOfRa
     return StepOutOfRange(f"{name}[{index}]: there are {there}{before}; pass fill= to read past the ends.")
 
 
-def check_positions(name: str, indices: np.ndarray, positions: np.ndarray, lookback: int, size: int) -> None:
-    """Raise `StepOutOfRange`, naming the first index that has no item."""
-    outside = (positions < 0) | (positions >= lookback + size)
-    if outside.any():
-        raise out_of_range(name, int(indices[outside.argmax()]), lookback, size)
-
-
 def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
     """The steps [start, stop) of a sub-episode, clipped as Python clips a list's slice."""
     if not isinstance(slice_, slice):
@@ -156,10 +149,10 @@ def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
     return start, max(start, stop)
 
 
-def checked_lookback(length: Any) -> int:
+def checked_lookback(length: Any, unit: str = "items") -> int:
     """The length of a lookback as an int; `InvalidArgument` unless it is one, 0 or more."""
     if not isinstance(length, (int, np.integer)) or length < 0:
-        raise InvalidArgument(f"len_lookback_buffer={length!r}: give the number of items, 0 or more")
+        raise InvalidArgument(f"len_lookback_buffer={length!r}: give the number of {unit}, 0 or more")
     return int(length)
 
 

@@ -214,3 +214,18 @@ def _equal_leaves(a: Any, b: Any) -> bool:
         return False
     inexact = a.dtype.kind in "fc" and b.dtype.kind in "fc"
     return bool(np.array_equal(a, b, equal_nan=inexact))
+
+
+def frozen(data: Any) -> Any:
+    """Read-only views of the arrays of a nested value."""
+    if type(data) is np.ndarray:
+        return _frozen_array(data) if data.flags.writeable else data
+    return map_leaves(_frozen_array, data)
+
+
+def _frozen_array(array: Any) -> np.ndarray:
+    array = np.asarray(array)
+    if array.flags.writeable:
+        array = array.view()
+        array.setflags(write=False)
+    return array

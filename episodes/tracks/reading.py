@@ -50,8 +50,8 @@ def read_one_hot(track: Track, indices: Indices, neg: bool, fill: Any, space: sp
 def _gathered(track: Track, positions: np.ndarray, space: spaces.Space | None) -> Any:
     taken = track.take(positions)
     if isinstance(taken, ArrayTrack):
-        return taken.data
-    items = taken.data or track.data[:1]
+        return taken.whole()
+    items = taken.whole() or track.item_list(0, 1)
     stacked = stack_items(items, "track", 0, None)
     return stacked if len(positions) else nested.take(stacked, slice(0, 0))
 

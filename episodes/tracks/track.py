@@ -11,7 +11,7 @@ read the same way (`track[i]`, `track.get(...)`), and `indexing` says which item
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from episodes.errors import ShapeMismatch
 from episodes.tracks import indexing, nested
 from episodes.tracks.field import INFOS, UNNAMED, Field
-from episodes.tracks.filling import fill_like, place, place_span
+from episodes.tracks.filling import fill_like, place, place_span, written
 from episodes.tracks.indexing import Indices
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.joining import joined_infos
@@ -27,9 +27,53 @@ from episodes.tracks.infos.kinds import Infos, same_info
 from episodes.tracks.spaces import dtypes_of, empty_items
 from episodes.tracks.stacking import stack_items
 
+ArrayChange = Callable[[str, np.ndarray], np.ndarray]  # from the path of an array and the array to another array
+
+
+class _Items:
+    """What tracks do in the same way. Who is not a track asks `whole`, `arrays` and `total`, never `data`."""
+
+    __slots__ = ()
+
+    def __len__(self: Any) -> int:
+        return self.total - self.lookback
+
+    def __getitem__(self: Any, indices: Indices) -> Any:
+        return self.get(indices)
+
+    def __iter__(self: Any) -> Iterator[Any]:
+        return iter(self.item_list(self.lookback, self.total))
+
+    def __eq__(self: Any, other: object) -> bool:
+        return same_track(self, other)
+
+    def whole(self: Any) -> Any:
+        """All items, the lookback's included: the list of a growing track, nested arrays [L + n, ...], `Infos`."""
+        return self.data
+
+    def state(self: Any) -> Any:
+        """The items as `get_state` gives them: a list, nested arrays, or a list of info dicts."""
+        return self.whole()
+
+    def finalize(self: Any, space: Any = None) -> Any:
+        """The finished track: itself where it is one."""
+        return self
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays by path, such as `observations/camera`."""
+        return {}
+
+    def with_arrays(self: Any, change: ArrayChange) -> Any:
+        """This track with `change(path, array)` in the place of each array."""
+        return self
+
+    def misfit(self: Any, total: int) -> tuple[str, int] | None:
+        """The path and the number of the items where they are not so many, the lookback's included; else None."""
+        return None if self.total == total else (self.field.path, self.total)
+
 
 @dataclasses.dataclass(slots=True, eq=False)
-class ListTrack:
+class ListTrack(_Items):
     """A track still being recorded. Items are kept as given, never copied."""
 
     items: list[Any] = dataclasses.field(default_factory=list)  # L + n items
@@ -40,22 +84,21 @@ class ListTrack:
     def __len__(self) -> int:
         return len(self.items) - self.lookback
 
-    def __getitem__(self, indices: Indices) -> Any:
-        return self.get(indices)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.items[self.lookback :])
-
-    def __eq__(self, other: object) -> bool:
-        return same_track(self, other)
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.items[self.lookback :], dtype=dtype)
 
     @property
-    def data(self) -> Any:
+    def data(self) -> list[Any]:
         """The list of all items, the lookback's included."""
         return self.items
+
+    def copied(self) -> ListTrack:
+        """The same items in a list of their own."""
+        return ListTrack(list(self.items), self.lookback, self.uniform, self.field)
+
+    def item(self, position: int) -> Any:
+        """The item at a position."""
+        return self.items[position]
 
     @property
     def total(self) -> int:
@@ -113,10 +156,6 @@ class ListTrack:
             items[position] = item
         return ListTrack(items, self.lookback, False, self.field)
 
-    def state(self) -> list[Any]:
-        """The items as `get_state` gives them."""
-        return self.items
-
     def finalize(self, space: Any = None) -> ArrayTrack | InfoTrack:
         """The finished track: arrays of the space's dtypes, or of numpy's promotion where it has none."""
         items, lookback, field = self.items, self.lookback, self.field
@@ -132,7 +171,7 @@ class ListTrack:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class ArrayTrack:
+class ArrayTrack(_Items):
     """A finished track. It has no `append`, and its arrays are read-only: what is finished does not change."""
 
     data: Any  # nested arrays [L + n, ...]
@@ -142,7 +181,7 @@ class ArrayTrack:
     @classmethod
     def of(cls, data: Any, lookback: int = 0, field: Field = UNNAMED) -> ArrayTrack:
         """A track of read-only views of the data's arrays."""
-        return cls(frozen(data), lookback, field)
+        return cls(nested.frozen(data), lookback, field)
 
     def __reduce__(self) -> Any:
         return ArrayTrack.of, (self.data, self.lookback, self.field)
@@ -150,15 +189,6 @@ class ArrayTrack:
     def __len__(self) -> int:
         data = self.data
         return len(data if type(data) is np.ndarray else nested.first_leaf(data)) - self.lookback
-
-    def __getitem__(self, indices: Indices) -> Any:
-        return self.get(indices)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.item_list(self.lookback, self.total))
-
-    def __eq__(self, other: object) -> bool:
-        return same_track(self, other)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.get(), dtype=dtype, copy=copy)
@@ -168,6 +198,33 @@ class ArrayTrack:
         """L + n: the number of all items, the lookback's included."""
         data = self.data
         return len(data if type(data) is np.ndarray else nested.first_leaf(data))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays by path, such as `observations/camera`."""
+        return nested.flatten(self.data, self.field.path)
+
+    def with_arrays(self, change: ArrayChange) -> ArrayTrack:
+        """This track with `change(path, array)` in the place of each array."""
+        data, path = self.data, self.field.path
+        if type(data) is np.ndarray:
+            return ArrayTrack.of(change(path, data), self.lookback, self.field)
+        changed = [change(path, leaf) for path, leaf in nested.flatten(data, path).items()]
+        return ArrayTrack.of(nested.unflatten_like(data, changed), self.lookback, self.field)
+
+    def copied(self) -> ArrayTrack:
+        """The same items in memory of their own."""
+        return self.with_arrays(lambda path, array: array.copy())
+
+    def misfit(self, total: int) -> tuple[str, int] | None:
+        """The path and the length of the first array that does not have so many items; None when all have."""
+        data = self.data
+        if type(data) is np.ndarray and len(data) == total:
+            return None
+        return next(((path, len(leaf)) for path, leaf in self.arrays().items() if len(leaf) != total), None)
+
+    def item(self, position: int) -> Any:
+        """The item at a position."""
+        return nested.take(self.data, position)
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
         """One item for an int, else nested arrays [k, ...]: views for slices, copies for lists.
@@ -229,7 +286,7 @@ class ArrayTrack:
 
     def joined(self, other: Track, skip: int = 0) -> ArrayTrack:
         """A track of this one's items and the other's after its lookback and the first `skip`; copies both."""
-        tail = other.finalize().data
+        tail = other.finalize().whole()
         tail = nested.take(tail, slice(other.lookback + skip, None))
         try:
             return ArrayTrack.of(nested.concatenate([self.data, tail]), self.lookback, self.field)
@@ -243,23 +300,15 @@ class ArrayTrack:
     def replaced(self, positions: Any, new_items: Any) -> ArrayTrack:
         """A changed copy: other items (nested arrays [k, ...]) at the positions."""
         rows = list(positions) if isinstance(positions, range) else positions
-        new = nested.map_leaves(lambda leaf, items: _written(leaf, rows, items), self.data, new_items)
+        new = nested.map_leaves(lambda leaf, items: written(leaf, rows, items), self.data, new_items)
         return ArrayTrack.of(new, self.lookback, self.field)
-
-    def state(self) -> Any:
-        """The nested arrays as `get_state` gives them."""
-        return self.data
-
-    def finalize(self, space: Any = None) -> ArrayTrack:
-        """Itself: it is finished."""
-        return self
 
     def as_growing(self) -> ListTrack:
         """A track of the same items that can grow."""
         return ListTrack(self.item_list(0, self.total), self.lookback, False, self.field)
 
 
-class InfoTrack:
+class InfoTrack(_Items):
     """The infos of a finished episode as a track. They are kept as columns, and read as dicts."""
 
     __slots__ = ("data", "lookback")
@@ -273,18 +322,6 @@ class InfoTrack:
     def __reduce__(self) -> Any:
         return InfoTrack, (self.data, self.lookback)
 
-    def __len__(self) -> int:
-        return len(self.data) - self.lookback
-
-    def __getitem__(self, indices: Indices) -> Any:
-        return self.get(indices)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.item_list(self.lookback, self.total))
-
-    def __eq__(self, other: object) -> bool:
-        return same_track(self, other)
-
     def __repr__(self) -> str:
         return f"InfoTrack({self.data!r}, lookback={self.lookback})"
 
@@ -292,6 +329,14 @@ class InfoTrack:
     def total(self) -> int:
         """L + n: the number of all infos, the lookback's included."""
         return len(self.data)
+
+    def copied(self) -> InfoTrack:
+        """The same infos in memory of their own."""
+        return InfoTrack(self.data.copied(), self.lookback)
+
+    def item(self, position: int) -> Any:
+        """The info at a position."""
+        return self.data[position]
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
         """One info for an int, else a list of infos; `fill` stands in as it is."""
@@ -319,7 +364,7 @@ class InfoTrack:
 
     def joined(self, other: Track, skip: int = 0) -> InfoTrack:
         """A track of this one's infos and the other's after its lookback and the first `skip`."""
-        theirs = other.finalize().data
+        theirs = other.finalize().whole()
         return InfoTrack(joined_infos([self.data, theirs.view(other.lookback + skip, len(theirs))]), self.lookback)
 
     def replaced(self, positions: Any, new_items: Sequence[Any]) -> InfoTrack:
@@ -329,10 +374,6 @@ class InfoTrack:
     def state(self) -> list[Any]:
         """The infos as `get_state` gives them: a list of dicts."""
         return list(self.data)
-
-    def finalize(self, space: Any = None) -> InfoTrack:
-        """Itself: it is finished."""
-        return self
 
     def as_growing(self) -> ListTrack:
         """A track of the same infos that can grow."""
@@ -356,31 +397,3 @@ def same_track(a: Track, b: object) -> bool:
 
 def _dtypes(data: Any) -> list[np.dtype]:
     return [leaf.dtype for leaf in nested.leaves(data)]
-
-
-def frozen(data: Any) -> Any:
-    """Read-only views of the arrays of a nested value."""
-    if type(data) is np.ndarray:
-        return _frozen_array(data) if data.flags.writeable else data
-    return nested.map_leaves(_frozen_array, data)
-
-
-def _frozen_array(array: Any) -> np.ndarray:
-    array = np.asarray(array)
-    if array.flags.writeable:
-        array = array.view()
-        array.setflags(write=False)
-    return array
-
-
-def _written(leaf: np.ndarray, rows: Any, items: Any) -> np.ndarray:
-    items = np.asarray(items)
-    if items.shape[1:] != leaf.shape[1:]:
-        raise ShapeMismatch(f"new items have shape {items.shape[1:]}, the track's have {leaf.shape[1:]}")
-    new = leaf.astype(np.result_type(leaf.dtype, items.dtype)) if _would_lose(items, leaf.dtype) else leaf.copy()
-    new[rows] = items
-    return new
-
-
-def _would_lose(items: np.ndarray, dtype: np.dtype) -> bool:
-    return not np.can_cast(items.dtype, dtype, "same_kind") and not np.array_equal(items.astype(dtype), items)

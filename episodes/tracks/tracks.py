@@ -13,7 +13,7 @@ from episodes.tracks.field import ACTIONS, EXTRA, INFOS, OBSERVATIONS, REWARDS, 
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.joining import joined_infos
 from episodes.tracks.infos.kinds import Infos
-from episodes.tracks.track import ArrayTrack, InfoTrack, ListTrack, Track
+from episodes.tracks.track import ArrayChange, ArrayTrack, InfoTrack, ListTrack, Track
 
 _new: Any = tuple.__new__  # half the price of the class call
 
@@ -86,6 +86,10 @@ class Tracks(NamedTuple):
         """Every track."""
         return [*self[:4], *self.extra.values()]
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Every array of finished tracks by path, such as `observations/camera` or `extra_model_outputs/vf_preds`."""
+        return {path: array for track in self.all() for path, array in track.arrays().items()}
+
     def check(self, whose: str) -> None:
         """Raise unless stepped tracks have as many items as there are rewards, observed ones one more.
 
@@ -97,9 +101,9 @@ class Tracks(NamedTuple):
             ShapeMismatch: finished rewards that are not one number a step.
         """
         steps = self.rewards.total
-        if type(self.rewards) is ArrayTrack and self.rewards.data.ndim != 1:
+        if self.is_finished and self.rewards.whole().ndim != 1:
             raise ShapeMismatch(
-                f"{whose}: rewards have shape {self.rewards.data.shape}; give one number for each step, [T]"
+                f"{whose}: rewards have shape {self.rewards.whole().shape}; give one number for each step, [T]"
             )
         for track in self.all():
             wanted = steps + track.field.more
@@ -112,8 +116,8 @@ class Tracks(NamedTuple):
     def appends(self) -> tuple[Any, ...]:
         """The `append`s of observations, actions, rewards and infos, and the (key, `append`) pairs of extra outputs."""
         observations, infos, actions, rewards, extra = self
-        lists = [track.data.append for track in (observations, actions, rewards, infos)]
-        return (*lists, tuple((key, track.data.append) for key, track in extra.items()))
+        lists = [track.whole().append for track in (observations, actions, rewards, infos)]
+        return (*lists, tuple((key, track.whole().append) for key, track in extra.items()))
 
     # --- other tracks made of these ------------------------------------------------------------------------------
 
@@ -148,6 +152,10 @@ class Tracks(NamedTuple):
         """The rows `steps` of stepped and `observed` of observed tracks; slices (views) or integers (copies)."""
         return self.each(lambda track: track.take(observed if track.field.more else steps))
 
+    def with_arrays(self, change: ArrayChange) -> Tracks:
+        """These tracks with `change(path, array)` in the place of each array of the finished ones."""
+        return self.each(lambda track: track.with_arrays(change))
+
     def replaced(self, *tracks: Track) -> Tracks:
         """These tracks with others in the places that their fields name."""
         named = {track.field.name: track for track in tracks if not track.field.is_extra}
@@ -170,9 +178,9 @@ class Tracks(NamedTuple):
             rewards.finalize(),
             {key: track.finalize() for key, track in extra.items()},
         )
-        if tracks.rewards.data.ndim != 1:
+        if tracks.rewards.whole().ndim != 1:
             raise ShapeMismatch(
-                f"{whose}: rewards have shape {tracks.rewards.data.shape[1:]}; a reward is one number, not an array"
+                f"{whose}: rewards have shape {tracks.rewards.whole().shape[1:]}; a reward is one number, not an array"
             )
         return tracks
 
@@ -214,10 +222,9 @@ class Tracks(NamedTuple):
 
     def __reduce__(self) -> Any:
         """The lists or arrays by place: names and kinds of the tracks need not travel, and are half of the bytes."""
-        observations, infos, actions, rewards, extra = self
-        own = {key: track.data for key, track in extra.items()}
+        own = {key: track.whole() for key, track in self.extra.items()}
         make = Tracks.finished if self.is_finished else Tracks.growing
-        return make, (observations.data, infos.data, actions.data, rewards.data, own, self.lookback)
+        return make, (*(track.whole() for track in self[:4]), own, self.lookback)
 
     def state(self) -> dict[str, Any]:
         """Lists of items, or arrays, by name; infos as dicts. They are not copied."""
@@ -283,7 +290,7 @@ def _column(tracks: Sequence[Any], have_items: bool, whose: Sequence[Any]) -> Ar
             )
         except ValueError:
             pass
-    filled = [(id_, track.data) for id_, track in zip(whose, tracks, strict=True) if track.total]
+    filled = [(id_, track.whole()) for id_, track in zip(whose, tracks, strict=True) if track.total]
     if not filled:
         return ArrayTrack.of(data[0], 0, field)
     shapes = [nested.map_leaves(lambda leaf: list(leaf.shape[1:]), data) for _, data in filled]

@@ -24,6 +24,15 @@ class Infos(Sequence[dict[str, Any]]):
     def item(self, row: int) -> dict[str, Any]:
         """The info of a row in [0, len)."""
 
+    @property
+    def holds_objects(self) -> bool:
+        """Whether there are values that can change where they are: lists, arrays of other types, objects."""
+        return False
+
+    def copied(self) -> Infos:
+        """The same infos in memory of their own."""
+        return self
+
     @abstractmethod
     def view(self, start: int, stop: int) -> Infos:
         """The infos of rows [start, stop), 0 <= start <= stop <= len; no copy."""
