@@ -13,6 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from episodes.batch import Batch
+from episodes.batch.batch import batch_of
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange
 from episodes.pack import EpisodePack
@@ -222,7 +223,7 @@ class EpisodeReplayBuffer:
             columns[Columns.N_STEP] = sums[Columns.N_STEP]
         columns[Columns.WEIGHTS] = weights
         columns[INDICES] = ring.slot_numbers(slots)
-        return Batch._of(columns)
+        return batch_of(columns)
 
     def sample_sequences(
         self,
@@ -267,7 +268,7 @@ class EpisodeReplayBuffer:
         columns = self._sequences(found, lookback, views, keys)
         columns[Columns.WEIGHTS] = weights
         columns[INDICES] = self._sequence_indices(self.ring.slot_numbers(drawn), columns[INDICES])
-        return Batch._of(columns)
+        return batch_of(columns)
 
     def _sequence_indices(self, drawn: np.ndarray, window: np.ndarray) -> np.ndarray:
         """The column `indices`, of the numbers of the drawn steps [B] and those of all steps [B, W]."""

@@ -116,8 +116,8 @@ class Tracks(NamedTuple):
     def appends(self) -> tuple[Any, ...]:
         """The `append`s of observations, actions, rewards and infos, and the (key, `append`) pairs of extra outputs."""
         observations, infos, actions, rewards, extra = self
-        lists = [track.whole().append for track in (observations, actions, rewards, infos)]
-        return (*lists, tuple((key, track.whole().append) for key, track in extra.items()))
+        lists = [track.data.append for track in (observations, actions, rewards, infos)]
+        return (*lists, tuple((key, track.data.append) for key, track in extra.items()))
 
     # --- other tracks made of these ------------------------------------------------------------------------------
 
@@ -222,9 +222,9 @@ class Tracks(NamedTuple):
 
     def __reduce__(self) -> Any:
         """The lists or arrays by place: names and kinds of the tracks need not travel, and are half of the bytes."""
-        own = {key: track.whole() for key, track in self.extra.items()}
+        own = {key: track.data for key, track in self.extra.items()}
         make = Tracks.finished if self.is_finished else Tracks.growing
-        return make, (*(track.whole() for track in self[:4]), own, self.lookback)
+        return make, (*(track.data for track in self[:4]), own, self.lookback)
 
     def state(self) -> dict[str, Any]:
         """Lists of items, or arrays, by name; infos as dicts. They are not copied."""
@@ -290,7 +290,7 @@ def _column(tracks: Sequence[Any], have_items: bool, whose: Sequence[Any]) -> Ar
             )
         except ValueError:
             pass
-    filled = [(id_, track.whole()) for id_, track in zip(whose, tracks, strict=True) if track.total]
+    filled = [(id_, track.data) for id_, track in zip(whose, tracks, strict=True) if track.total]
     if not filled:
         return ArrayTrack.of(data[0], 0, field)
     shapes = [nested.map_leaves(lambda leaf: list(leaf.shape[1:]), data) for _, data in filled]
