@@ -15,6 +15,7 @@ from connectors.multi_agent import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import check_asked, module_of
 from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.errors import InvalidArgument, UnknownKey
+from episodes.facts.facts import random_ids
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.episode import ALL
 from episodes.single_agent import SingleAgentEpisode
@@ -41,7 +42,8 @@ class MultiAgentEnvRunner(EnvRunner):
         agent_to_module_mapping_fn: `(agent_id, episode) -> module_id`, asked once an agent and episode.
         env_to_module, module_to_env: pipelines; those of modules they do not have are made with the defaults.
         hooks: objects with methods of `Hook`.
-        seed: of the environments (copy i gets `seed + i`), of random actions, and of sampling actions by default.
+        seed: of the environments (copy i gets `seed + i`), of random actions, of sampling actions by default, and of
+            the episodes' ids.
         len_lookback_buffer: how many env steps from before its first one a continued chunk brings along, at least.
         missing_final_observation: see `MultiAgentEpisode`.
 
@@ -85,6 +87,7 @@ class MultiAgentEnvRunner(EnvRunner):
         self._taken: list[MultiAgentEpisode] = []  # ended since the last call began
         self._resuming: set[tuple[int, Any]] = set()  # (copy, agent) whose chunk has a lookback and no step yet
         self._shared_data: dict[str, Any] = {}
+        self._id_generator = np.random.default_rng(seed)
         self._seeds: list[int | None] = [None if seed is None else seed + i for i in range(num_envs)]
 
     # --- sampling ------------------------------------------------------------------------------------------------
@@ -182,6 +185,7 @@ class MultiAgentEnvRunner(EnvRunner):
         seed, self._seeds[i] = self._seeds[i], None
         observations, infos = self.envs[i].reset(seed=seed)
         episode = MultiAgentEpisode(
+            id_=None if self.seed is None else random_ids(1, self._id_generator).item(),
             observation_space=self._observation_spaces,
             action_space=self._action_spaces,
             agent_to_module_mapping_fn=self._mapping_fn,
@@ -368,6 +372,7 @@ class MultiAgentEnvRunner(EnvRunner):
         super().set_state(state)
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
+        self._id_generator = np.random.default_rng(sequence)
         self._seeds = [int(seed) for seed in sequence.generate_state(len(self.envs)) >> 1]
 
     def _close(self) -> None:

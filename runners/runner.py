@@ -142,10 +142,11 @@ class EnvRunner:
     # --- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """The pipelines' states and the counts. Environments cannot be saved: see `set_state`."""
+        """The pipelines' states, the counts and the seed. Environments cannot be saved: see `set_state`."""
         return {
             "env_to_module": self.env_to_module.get_state(),
             "module_to_env": self.module_to_env.get_state(),
+            "seed": self.seed,
             self.steps_counted: self._num_steps,
             "num_episodes": self.num_episodes,
         }
@@ -155,6 +156,7 @@ class EnvRunner:
         self.env_to_module.set_state(state["env_to_module"])
         self.module_to_env.set_state(state["module_to_env"])
         self._num_steps, self.num_episodes = state[self.steps_counted], state["num_episodes"]
+        self.seed = state["seed"]
         if self.seed is not None:
             self._reseed(np.random.SeedSequence((self.seed, self._num_steps)))
         self._needs_reset = True

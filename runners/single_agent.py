@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
+from numpy.typing import DTypeLike
 
 from connectors import env_to_module_pipeline, module_to_env_pipeline
 from connectors.acting import Acted, EnvToModule, ModuleToEnv, check_pipeline
@@ -41,10 +42,12 @@ class SingleAgentEnvRunner(EnvRunner):
         env_to_module: the pipeline to the policy's batch; `env_to_module_pipeline(...)` by default.
         module_to_env: the pipeline to actions; `module_to_env_pipeline(...)` by default.
         hooks: objects with methods of `Hook`.
-        seed: of the environments, of the random actions, and of sampling actions in the default pipeline.
+        seed: of the environments, of the random actions, of sampling actions in the default pipeline, and of the ids of
+            the episodes in packs.
         len_lookback_buffer: how many items from before its first step a continued chunk brings along, at least; more
             where the env-to-module pipeline needs them (recurrent states, frame stacks).
         vectorization, env_kwargs: see `make_vector_env`.
+        reward_dtype: of the rewards that are recorded; None: as the environments give them.
         autoreset_mode: of the environments made here, or of a vector environment that does not say its own.
 
     What the policy puts out beside its actions is recorded as extra model outputs. The env-to-module pipeline rewrites
@@ -62,6 +65,7 @@ class SingleAgentEnvRunner(EnvRunner):
         hooks: Sequence[Any] = (),
         seed: int | None = None,
         len_lookback_buffer: int = 0,
+        reward_dtype: DTypeLike | None = np.float32,
         vectorization: str = "sync",
         autoreset_mode: AutoresetMode | str | None = None,
         env_kwargs: dict[str, Any] | None = None,
@@ -81,7 +85,10 @@ class SingleAgentEnvRunner(EnvRunner):
             self._policy_action_space(),
             autoreset_mode=self.autoreset_mode,
             len_lookback_buffer=max(checked_lookback(len_lookback_buffer), self.env_to_module.lookback),
+            reward_dtype=reward_dtype,
         )
+        if seed is not None:
+            self._recorder.seed(seed)
         self._sink: VectorRecorder | ReplayRecorder = self._recorder  # where the rows of this call go
         self._buffer: EpisodeReplayBuffer | None = None  # that the sink writes into
         self._stores_log_probs = False
@@ -305,7 +312,9 @@ class SingleAgentEnvRunner(EnvRunner):
                 last = self._rewritten(last, row.ended, row.ended[:0], actions, rewards)
             observations = self._rewritten(observations, self._all, row.begun, actions, rewards)
         self._observations = observations
-        stored = outputs if self._buffer is None else self._with_log_probs(outputs, actions)
+        stored = outputs
+        if self._buffer is not None:
+            stored, rewards = self._with_log_probs(outputs, actions), self._as_stored(rewards)
         values = (observations, actions, rewards, terminateds, truncateds, infos, stored)
         self._sink.step(*values, final_observations=last)
         if self._buffer is not None:
@@ -349,6 +358,10 @@ class SingleAgentEnvRunner(EnvRunner):
         found = self.module_to_env.log_probs(self.policy, outputs, actions)
         return outputs if found is None else {**outputs, Columns.ACTION_LOGP: found}
 
+    def _as_stored(self, rewards: np.ndarray) -> np.ndarray:
+        dtype = self._recorder.reward_dtype
+        return rewards if dtype is None or rewards.dtype is dtype else rewards.astype(dtype)
+
     def _last_observations(self, infos: dict[str, Any], done: np.ndarray) -> Any:
         envs = np.flatnonzero(done)
         return final_observations_of(infos, envs) if len(envs) else None
@@ -388,7 +401,17 @@ class SingleAgentEnvRunner(EnvRunner):
 
     # --- state -----------------------------------------------------------------------------------------------------
 
+    def get_state(self) -> dict[str, Any]:
+        """The pipelines' states, the counts, the seed and whose turn it is. Environments cannot be saved."""
+        return super().get_state() | {"turn": self._turn}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` gave. The next `sample` begins new episodes, seeded by the seed and the steps."""
+        super().set_state(state)
+        self._turn = state["turn"] % self.num_envs
+
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
+        self._recorder.seed(sequence)
         self._reset_seed = int(sequence.generate_state(1)[0] >> 1)
         self.env.action_space.seed(self._reset_seed)
 

@@ -28,6 +28,8 @@ NOUNS = {  # files that hold one class which says one thing, whole
     "episodes/multi_agent/episode.py",
     "episodes/pack/pack.py",
     "episodes/replay/buffer.py",
+    "episodes/recorder/recorder.py",
+    "runners/single_agent.py",
 }
 
 LONELY_BASES = {  # bases with a single subclass that no package exports, and why they are there

@@ -268,7 +268,8 @@ def _object_array(values: Any) -> np.ndarray:
     return array
 
 
-def random_ids(num: int) -> np.ndarray:
-    """Random episode ids [num], 32 hexadecimal digits each."""
-    digits = os.urandom(16 * num).hex().encode(f"utf-32-{sys.byteorder[0]}e")  # as numpy keeps strings
+def random_ids(num: int, generator: np.random.Generator | None = None) -> np.ndarray:
+    """Random episode ids [num], 32 hexadecimal digits each; the same ones again of a generator of the same seed."""
+    drawn = os.urandom(16 * num) if generator is None else generator.bytes(16 * num)
+    digits = drawn.hex().encode(f"utf-32-{sys.byteorder[0]}e")  # as numpy keeps strings
     return np.frombuffer(bytearray(digits), "U32") if num else np.zeros(0, "U32")

@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from numpy.typing import DTypeLike
 
 from episodes.errors import EpisodeStateError, InvalidArgument
-from episodes.facts.facts import new_id, random_ids
+from episodes.facts.facts import random_ids
 from episodes.pack import EpisodePack
 from episodes.recorder.boundaries import Boundaries, Row, final_observations_of
 from episodes.recorder.chunk_layout import Chunks, find_chunks
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.recent import RecentRows
 from episodes.recorder.row_blocks import gather
-from episodes.recorder.rows import LastObservations, RecordedRows, ResetInfo
+from episodes.recorder.rows import LastObservations, RecordedRows, ResetInfo, last_observations_at
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
@@ -38,6 +39,7 @@ class VectorRecorder:
         observation_space: of one environment; its dtypes are the tracks'. Likewise `action_space`.
         autoreset_mode: how the vector environment goes on after an ending (`gymnasium.vector.AutoresetMode`).
         len_lookback_buffer: how many items from before its first step a continued chunk brings along.
+        reward_dtype: of the rewards in what is taken; as they come by default.
 
     `NEXT_STEP`: the row after an ending is the reset observation and no step. `SAME_STEP`: the returned row belongs
     to the next episode, the true last observation is in `infos["final_obs"]`. `DISABLED`: `reset` with the mask of
@@ -56,6 +58,7 @@ class VectorRecorder:
         *,
         autoreset_mode: AutoresetMode | str,
         len_lookback_buffer: int = 0,
+        reward_dtype: DTypeLike | None = None,
     ) -> None:
         if num_envs < 1 or len_lookback_buffer < 0:
             raise InvalidArgument(f"num_envs={num_envs}, len_lookback_buffer={len_lookback_buffer}: give >= 1 and >= 0")
@@ -65,6 +68,7 @@ class VectorRecorder:
         self._boundaries = Boundaries(num_envs, autoreset_mode)
         self.autoreset_mode = self._boundaries.mode
         self.len_lookback_buffer = len_lookback_buffer
+        self.reward_dtype = None if reward_dtype is None else np.dtype(reward_dtype)
         self.episodes = OngoingEpisodes(self)
         self.taken_envs = _NONE  # of the chunks of the last take
         self._rows = RecordedRows(num_envs, observation_space, action_space)
@@ -72,6 +76,7 @@ class VectorRecorder:
         self._history = len_lookback_buffer  # rows before the base row that a take keeps
         self._base = 0  # the newest row at the last take
         self._base_ages = np.zeros(num_envs, np.int64)
+        self._id_generator: np.random.Generator | None = None
         self._ids = np.full(num_envs, "", "U32")  # of the episodes that go on at the base row
         self._named: dict[tuple[int, int], str] = {}  # (first row, env) -> an id handed out before its chunk is taken
         self._custom: dict[tuple[int, int], dict[str, Any]] = {}  # (first row, env) -> of a chunk that was looked at
@@ -81,6 +86,10 @@ class VectorRecorder:
         self._settles_late = self.autoreset_mode is AutoresetMode.NEXT_STEP
         self._num_settled = 1  # rows that the boundaries know of; row 0 is no step
         self._newest: Row | None = None  # what the newest of these is
+
+    def seed(self, seed: Any) -> None:
+        """Draw the ids of the episodes to come from a generator of this seed (as of `numpy.random.default_rng`)."""
+        self._id_generator = np.random.default_rng(seed)
 
     # --- recording ---------------------------------------------------------------------------------------------
 
@@ -312,14 +321,14 @@ class VectorRecorder:
         observations = gather(rows.observations, index)
         if len(moved):
             ends = (chunks.lengths + chunks.lookbacks + 1).cumsum()[moved] - 1
-            found, finals = self._finals(last[moved])
+            found, finals = last_observations_at(self._last_observations, last[moved], num_envs)
             nested.map_leaves(lambda leaf, values: leaf.__setitem__(ends, values), observations, finals)
         actions, rewards, extras = rows.steps(chunks.step_index(num_envs))
         from_base = chunks.start_rows == self._base
         return EpisodePack(
             observations=observations,
             actions=actions,
-            rewards=rewards,
+            rewards=rewards if self.reward_dtype is None else rewards.astype(self.reward_dtype, copy=False),
             extra_model_outputs=extras,
             infos=self._infos_at(index, ends, found),
             lengths=chunks.lengths,
@@ -332,15 +341,6 @@ class VectorRecorder:
             observation_space=self.observation_space,
             action_space=self.action_space,
         )
-
-    def _finals(self, keys: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Where the true last observations of row * N + env lie: (the infos' number [k], nested arrays [k, ...])."""
-        kept = self._last_observations
-        all_keys = np.concatenate([one.row * self.num_envs + one.envs for one in kept])
-        numbers = np.repeat(np.arange(len(kept)), [len(one.envs) for one in kept])
-        order = np.argsort(all_keys)
-        at = order[np.searchsorted(all_keys, keys, sorter=order)]
-        return numbers[at], nested.take(nested.concatenate([one.observations for one in kept]), at)
 
     def _infos_at(self, index: np.ndarray, ends: np.ndarray | None, found: np.ndarray | None) -> Infos:
         infos, slots = self._rows.infos, np.array(self._rows.info_slots)
@@ -359,7 +359,7 @@ class VectorRecorder:
 
     def _ids_of(self, chunks: Chunks, from_base: np.ndarray, name: bool) -> np.ndarray:
         """The chunks' ids. `name`: remember those that are new, because the chunks are looked at before a take."""
-        ids = random_ids(len(chunks.envs))
+        ids = random_ids(len(chunks.envs), self._id_generator)
         at_base = np.flatnonzero(from_base)
         going_on = self._ids[chunks.envs[at_base]]
         known = going_on != ""
@@ -371,7 +371,7 @@ class VectorRecorder:
     def _use_names(self, chunks: Chunks, ids: np.ndarray, known: set[int], name: bool) -> None:
         for i, key in enumerate(chunks.places()):
             if name and i not in known:
-                self._named.setdefault(key, new_id())
+                self._named.setdefault(key, random_ids(1, self._id_generator).item())
             ids[i] = self._named.get(key, ids[i])
 
     def _go_on(self, chunks: Chunks, pack: EpisodePack) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -26,6 +26,15 @@ class LastObservations:
     envs: np.ndarray  # [k] int, ascending
     observations: Any  # nested arrays [k, ...]
     info_slot: int
+
+
+def last_observations_at(kept: Sequence[LastObservations], keys: np.ndarray, num_envs: int) -> tuple[np.ndarray, Any]:
+    """Which of those kept have the last observation of row * N + env [k], as numbers [k]; and these, [k, ...]."""
+    all_keys = np.concatenate([one.row * num_envs + one.envs for one in kept])
+    numbers = np.repeat(np.arange(len(kept)), [len(one.envs) for one in kept])
+    order = np.argsort(all_keys)
+    at = order[np.searchsorted(all_keys, keys, sorter=order)]
+    return numbers[at], nested.take(nested.concatenate([one.observations for one in kept]), at)
 
 
 @dataclass(frozen=True, slots=True)

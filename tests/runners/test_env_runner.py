@@ -250,7 +250,8 @@ def test_a_seed_decides_everything(num_envs):
     for path, track in first.tracks.items():
         np.testing.assert_array_equal(track, same.tracks[path])
     assert not np.array_equal(first.observations, other.observations)
-    assert not set(first.ids) & set(same.ids)
+    assert first.ids.tolist() == same.ids.tolist()
+    assert not set(first.ids) & set(other.ids)
 
 
 def test_hooks_see_each_step_and_the_whole_end_of_each_episode():
@@ -468,6 +469,40 @@ def test_a_filters_statistics_are_part_of_the_state():
     first.set_state(first.get_state())
     a, b = first.sample(num_timesteps=10), second.sample(num_timesteps=10)
     np.testing.assert_array_equal(a.observations[:, 1], b.observations[:, 1])
+
+
+def test_the_state_says_whose_turn_it_is_and_with_which_seed():
+    first, second = (SingleAgentEnvRunner(counters(2, 2, 2), Halves(), seed=seed) for seed in (3, 8))
+    first.sample(num_episodes=4)
+    second.set_state(first.get_state())
+    assert (second.seed, second.get_state()["turn"]) == (3, 1)
+    assert second.sample(num_episodes=1).observations[0, 1] == 0
+    assert second.get_state()["turn"] == 2
+    first.set_state(second.get_state())
+    second.set_state(second.get_state())
+    assert first.sample(num_episodes=2).ids.tolist() == second.sample(num_episodes=2).ids.tolist()
+
+
+def test_the_same_seed_gives_the_same_episode_ids_and_another_one_or_a_later_state_others():
+    runners = [SingleAgentEnvRunner("CartPole-v1", num_envs=2, seed=seed) for seed in (3, 3, 4)]
+    ids = [set(r.sample(num_timesteps=90, random_actions=True).ids) for r in runners]
+    assert ids[0] == ids[1]
+    assert not ids[0] & ids[2]
+    runners[1].set_state(runners[0].get_state())
+    assert not ids[0] & set(runners[1].sample(num_timesteps=90, random_actions=True).ids)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", CartPoleVectorEnv])
+def test_rewards_are_float32_unless_asked_otherwise(env):
+    made = lambda: env if isinstance(env, str) else env(2)  # noqa: E731
+    runner = SingleAgentEnvRunner(made())
+    assert runner.sample(num_timesteps=9, random_actions=True).rewards.dtype == np.float32
+    buffer = EpisodeReplayBuffer(99)
+    for vectorized in ("CartPole-v1", CartPoleVectorEnv(2)):  # either goes into the other's buffer
+        SingleAgentEnvRunner(vectorized).sample_into(buffer, num_timesteps=9, random_actions=True)
+    assert buffer.sample(3)["rewards"].dtype == np.float32
+    doubles = SingleAgentEnvRunner(made(), reward_dtype=np.float64)
+    assert doubles.sample(num_timesteps=9, random_actions=True).rewards.dtype == np.float64
 
 
 def test_an_error_in_a_policy_leaves_a_runner_that_goes_on():

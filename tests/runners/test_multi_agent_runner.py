@@ -64,6 +64,12 @@ def test_an_episode_of_a_parallel_environment_is_what_its_own_loop_gives(make, c
         assert episode.is_truncated != episode.is_terminated
 
 
+def test_the_same_seed_gives_the_same_ids_of_episodes_and_of_their_agents():
+    first, same, other = (whole_episode(PARALLEL["simple_spread"], seed) for seed in (1, 1, 2))
+    assert first.id_ == same.id_ != other.id_
+    assert [e.id_ for e in first.agent_episodes.values()] == [e.id_ for e in same.agent_episodes.values()]
+
+
 @pytest.mark.parametrize("make", TURN_BASED.values(), ids=TURN_BASED)
 @pytest.mark.parametrize("chunk_size", [None, 5])
 def test_an_episode_of_a_turn_based_environment_is_what_its_own_loop_gives(make, chunk_size):
