@@ -29,7 +29,7 @@ class Seen:
     def __init__(self, pack: EpisodePack, views: Views | None = None) -> None:
         self.pack = pack
         self.views = Views() if views is None else views
-        check_lookback(pack, self.views.lookback, repr(self.views))
+        check_lookback(pack, self.views.lookback, self.views)
 
     def __call__(self, rows: np.ndarray | slice) -> dict[str, Any]:
         """The columns [B, ...] at observation rows [B] of the pack."""
@@ -40,8 +40,12 @@ class Seen:
         return PackHistory(self.pack, rows, self.views.given, self.views.lookback)
 
 
-def check_lookback(pack: EpisodePack, num_steps: int, name: str) -> None:
-    """Raise InvalidArgument where a chunk's lookback is shorter than the steps before it that are read."""
+def check_lookback(pack: EpisodePack, num_steps: int, name: Any) -> None:
+    """Raise InvalidArgument where a chunk's lookback is shorter than the steps before it that are read.
+
+    Args:
+        name: of what reads them; views are made text only for the error.
+    """
     if not num_steps or not np.count_nonzero(pack.t_started):
         return  # every chunk begins with its episode: there is nothing before it
     wanted = np.minimum(num_steps, pack.t_started)

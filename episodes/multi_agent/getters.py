@@ -178,12 +178,15 @@ class MultiAgentGetters:
         return_list: bool = False,
     ) -> Any:
         """Observations by agent; of env steps 0 to len(self), both included."""
-        if type(indices) is int and agent_ids is None and env_steps:
-            now, begin = self.env_t, self._facts.t_started
+        plain = agent_ids is None and env_steps and fill is None and not one_hot_discrete and not return_list
+        if plain and type(indices) is int:
+            lines, now = self.agents.timelines.items(), self.env_t
+            if indices == -1 and not neg_index_as_lookback:
+                return reading.newest_observations(lines, now)
+            begin = self._facts.t_started
             t = now + 1 + indices if indices < 0 and not neg_index_as_lookback else begin + indices
-            if begin - self.lookback <= t <= now and fill is None and not one_hot_discrete and not return_list:
-                lines = self.agents.timelines.items()
-                return reading.newest_observations(lines, t) if t == now else reading.observations_at(lines, t)
+            if begin - self.lookback <= t <= now:
+                return reading.observations_at(lines, t)
         request = Request("observations", indices, env_steps, neg_index_as_lookback, fill, one_hot_discrete)
         return self._read(request, self._columns(reading.observations_of, agent_ids), 1, return_list)
 

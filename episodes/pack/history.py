@@ -100,12 +100,12 @@ class PackHistory(History):
 def _windows(column: Any, newest: np.ndarray, there: np.ndarray, k: int) -> Any:
     """The k items [B, k, ...] up to the rows `newest` [B], of which only the last `there` [B] belong to the episode."""
     rows = newest[:, None] - back(k)
-    young = np.flatnonzero(there < k)  # few, mostly: masks of all rows would cost as much as the gather
+    young = (there < k).nonzero()[0]  # few, mostly: masks of all rows would cost as much as the gather
     if not len(young):
         return nested.take(column, rows)
-    rows[young] = np.maximum(rows[young], 0)
-    missing = np.nonzero(back(k) >= there[young, None])
-    places = (young[missing[0]], missing[1])
+    which, missing = (there[young, None] <= back(k)).nonzero()
+    places = young[which], missing
+    rows[places] = 0  # any row that is there: what it holds is blanked
 
     def zeroed(leaf: np.ndarray) -> np.ndarray:
         leaf[places] = np.zeros((), leaf.dtype)

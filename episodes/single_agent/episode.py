@@ -347,13 +347,12 @@ class SingleAgentEpisode(TrackGetters):
                 raise self._without_half_a_step(extra_model_outputs) from None
         elif extra:
             raise self._extra_mismatch({})
-        facts = None if policy_version is None else self._facts_with(policy_version)
+        if policy_version is not None:
+            self._facts = self._facts_with(policy_version)
         add_observation(observation)
         add_action(action)
         add_reward(reward)
         add_info({} if infos is None else infos)
-        if facts is not None:
-            self._facts = facts
         if terminated or truncated:
             self.end(Ending.of(terminated, truncated))
 
@@ -390,8 +389,9 @@ class SingleAgentEpisode(TrackGetters):
         """The (key, `append`) pairs of extra model outputs that come with the first step."""
         if self._tracks.extra or self._tracks.rewards.total:
             raise self._extra_mismatch(given)
-        self.tracks = self._tracks.replaced(*(ListTrack([], 0, False, extra_field(key)) for key in given))
-        return self.growing("add_env_step")[4]
+        self.tracks = self._tracks._replace(extra={key: ListTrack([], 0, False, extra_field(key)) for key in given})
+        self.appends = self._tracks.appends()
+        return self.appends[4]
 
     def _without_half_a_step(self, given: Mapping[str, Any]) -> TrackMismatch:
         """The error for a key that is not given, after what was appended for other keys is taken back."""

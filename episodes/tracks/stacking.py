@@ -96,9 +96,12 @@ def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
 
 
 def _cast(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
+    own = array.dtype
     if not isinstance(dtype, np.dtype):
-        dtype = array.dtype.newbyteorder("=")  # items of another byte order become numbers that torch takes
-    if array.dtype == dtype:
+        if own.isnative:
+            return array
+        dtype = own.newbyteorder("=")  # items of another byte order become numbers that torch takes
+    if own == dtype:
         return array
     if dtype.kind in "iub" and not np.can_cast(array.dtype, dtype) and not (array.astype(dtype) == array).all():
         raise ShapeMismatch(

@@ -116,8 +116,9 @@ class Tracks(NamedTuple):
     def appends(self) -> tuple[Any, ...]:
         """The `append`s of observations, actions, rewards and infos, and the (key, `append`) pairs of extra outputs."""
         observations, infos, actions, rewards, extra = self
-        lists = [track.data.append for track in (observations, actions, rewards, infos)]
-        return (*lists, tuple((key, track.data.append) for key, track in extra.items()))
+        lists: list[Any] = [observations, actions, rewards, infos, *extra.values()]
+        appends = [track.items.append for track in lists]
+        return (*appends[:4], tuple(zip(extra, appends[4:], strict=True)))
 
     # --- other tracks made of these ------------------------------------------------------------------------------
 
