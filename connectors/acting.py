@@ -45,7 +45,7 @@ class EnvToModule(Protocol):
         """The observations [N, ...] as they are recorded; called once for each."""
         ...
 
-    def on_rows(
+    def see(
         self, rl_module: Any, batch: ColumnDict, episodes: Any, explore: bool, shared_data: dict[str, Any]
     ) -> ColumnDict:
         """The policy's batch out of one with the newest recorded observations, "obs" [N, ...]."""

@@ -18,6 +18,7 @@ methods and the batch methods are the ones RLlib documents.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -26,9 +27,17 @@ from connectors.column_parts import ColumnParts, Owner, as_rows, as_single_row, 
 from episodes.errors import UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 
-__all__ = ["Connector"]
+__all__ = ["Connector", "Needed"]
 
 ColumnDict = dict[str, Any]  # a batch on its way through a pipeline: values by column
+
+
+class Needed(Enum):
+    """When a piece, with the spaces and arguments that it has, changes anything."""
+
+    ALWAYS = "always"
+    NOT_FOR_ROWS = "not for rows"  # nothing in a batch of whole rows that comes with all it needs
+    NEVER = "never"
 
 
 class Connector:
@@ -43,9 +52,8 @@ class Connector:
     reads: tuple[str, ...] = ()  # columns that must be in the batch
     writes: tuple[str, ...] = ()  # columns that it may put there
     reads_tracks: ClassVar[bool] = False  # it works on whole tracks of a pack or a recorder, not episode by episode
-    leaves_rows: bool = False  # it changes nothing in a batch of whole rows that comes with all it needs
+    needed: Needed = Needed.ALWAYS  # its pipeline calls it only then
     lookback: int = 0  # items before a chunk's first step that must be kept for learning from it as it was acted
-    is_idle: bool = False  # with the spaces and arguments it has, it changes nothing: its pipeline does not call it
 
     _input_observation_space: gym.Space | None = None
     _input_action_space: gym.Space | None = None

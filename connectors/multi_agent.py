@@ -48,6 +48,30 @@ class MultiAgentPipeline(Connector):
                 "modules name another one?"
             ) from None
 
+    def __call__(
+        self,
+        *,
+        rl_module: Any = None,
+        batch: ColumnDict | None = None,
+        episodes: Any = (),
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> ColumnDict:
+        """`{module_id: columns}`: what the modules' pipelines make of the episodes; see `_run` of each kind.
+
+        Args:
+            batch: columns to start from; the dict itself is left as it is.
+            shared_data: a dict that all pieces of all modules see.
+        """
+        context = {"explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
+        return self._run(rl_module, dict(batch or {}), episodes, context)
+
+    def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
+        """The call, its other arguments as `context`."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what its modules' pipelines are given")
+
     def _called(
         self, batches: Mapping[Any, ColumnDict], episodes: Mapping[Any, Any], rl_module: Any, context: dict[str, Any]
     ) -> dict[Any, ColumnDict]:
@@ -105,22 +129,12 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
         super().__init__(modules)
         self.mapping = AgentToModuleMapping()
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: ColumnDict | None = None,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> ColumnDict:
+    def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
         """`{module_id: columns}` of the modules that have an agent to act for."""
-        shared_data = {} if shared_data is None else shared_data
-        columns = self.mapping(batch=dict(batch or {}), episodes=episodes, shared_data=shared_data)
-        seats = shared_data[SEATS]
-        context = {"explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
+        if context["shared_data"] is None:
+            context["shared_data"] = {}
+        columns = self.mapping(batch=batch, episodes=episodes, shared_data=context["shared_data"])
+        seats = context["shared_data"][SEATS]
         return self._called(columns, _episodes_at(seats), rl_module, context)
 
 
@@ -133,17 +147,7 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
         super().__init__(modules)
         self.unmapping = ModuleToAgentUnmapping()
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: ColumnDict | None = None,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> ColumnDict:
+    def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
         """The actions and other outputs of each agent, for each episode.
 
         Args:
@@ -152,13 +156,13 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
         Raises:
             UnknownKey: outputs without a `shared_data` that says whose rows they are.
         """
-        seats = (shared_data or {}).get(SEATS, {})
-        if batch and SEATS not in (shared_data or {}):
+        shared_data = context["shared_data"] or {}
+        seats = shared_data.get(SEATS, {})
+        if batch and SEATS not in shared_data:
             raise UnknownKey(
                 f"{self.name}: shared_data does not say whose rows these are; give both pipelines the same shared_data"
             )
-        context = {"explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
-        outputs = self._called(batch or {}, _episodes_at(seats), rl_module, context)
+        outputs = self._called(batch, _episodes_at(seats), rl_module, context)
         return self.unmapping(batch=outputs, episodes=episodes, shared_data=shared_data)
 
 
@@ -169,25 +173,14 @@ class MultiAgentLearner(MultiAgentPipeline):
         super().__init__(modules)
         self.mapping = AgentToModuleMapping()
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: ColumnDict | None = None,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> ColumnDict:
+    def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
         """`{module_id: train batch}` of the modules that have steps.
 
         Args:
             episodes: multi-agent episodes, agents' own episodes, their pack, or `{module_id: its agents' episodes}`.
         """
         packs = episodes if isinstance(episodes, Mapping) else self.mapping.packs(episodes)
-        context = {"explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
-        return self._called(batch or {}, packs, rl_module, context)
+        return self._called(batch, packs, rl_module, context)
 
 
 def _episodes_at(seats: Mapping[Any, list[Seat]]) -> dict[Any, list[SingleAgentEpisode]]:

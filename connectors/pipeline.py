@@ -13,7 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from connectors.connector import ColumnDict, Connector
+from connectors.connector import ColumnDict, Connector, Needed
 from connectors.trace import Trace
 from connectors.wiring import check_wiring, named
 from episodes.errors import StateMismatch, UnknownKey, WrongType
@@ -220,7 +220,7 @@ class ConnectorPipeline(Connector):
     def _call_in_order(self, pieces: Mapping[str, Connector]) -> None:
         """Let a call of the pipeline call these."""
         self._called = dict(pieces)
-        self._active = tuple(piece for piece in pieces.values() if not piece.is_idle)
+        self._active = tuple(piece for piece in pieces.values() if piece.needed is not Needed.NEVER)
         # Bound methods: calling those takes half the time of calling the objects.
         self._row_calls = tuple(piece.__call__ for piece in self._called_for_rows(self._active))
 
@@ -231,7 +231,7 @@ class ConnectorPipeline(Connector):
 
     def _called_for_rows(self, pieces: Iterable[Connector]) -> Iterable[Connector]:
         """The pieces without the first ones that leave whole rows as they are; what comes later may not be whole."""
-        return dropwhile(lambda piece: piece.leaves_rows, pieces)
+        return dropwhile(lambda piece: piece.needed is Needed.NOT_FOR_ROWS, pieces)
 
     # State
 

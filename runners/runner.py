@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from connectors.editable import EditableEpisodes
+from connectors.editable_episodes import EditableEpisodes
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.recorder import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode

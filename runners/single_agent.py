@@ -294,7 +294,7 @@ class SingleAgentEnvRunner(EnvRunner):
         if policy is None:
             raise InvalidArgument("this runner has no policy; give it one, or sample with random_actions=True")
         episodes, shared_data = self._sink.episodes, self._shared_data
-        batch = self.env_to_module.on_rows(policy, {Columns.OBS: self._observations}, episodes, explore, shared_data)
+        batch = self.env_to_module.see(policy, {Columns.OBS: self._observations}, episodes, explore, shared_data)
         return self.module_to_env.act(policy, policy(batch, explore=explore), episodes, explore, shared_data)
 
     def _random_actions(self, explore: bool) -> Acted:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectors.connector import ColumnDict, Connector
+from connectors.connector import ColumnDict, Connector, Needed
+from connectors.env_to_module.recent import recent
 from episodes.columns import Columns
 from episodes.tracks import nested
 
@@ -16,7 +17,7 @@ class AddObservations(Connector):
 
     writes = (Columns.OBS,)
     reads_tracks = True
-    leaves_rows = True
+    needed = Needed.NOT_FOR_ROWS
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
         if Columns.OBS not in batch:
@@ -26,7 +27,4 @@ class AddObservations(Connector):
 
 def newest_observations(episodes: Any) -> Any:
     """The newest observation of each episode, nested arrays [N, ...]."""
-    recent = getattr(episodes, "recent", None)
-    if recent is not None:
-        return nested.take(recent("observations", 1)[0], 0)
-    return nested.stack([episode.get_observations(-1) for episode in episodes])
+    return nested.take(recent(episodes, "observations", 1)[0], 0)

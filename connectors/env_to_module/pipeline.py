@@ -10,11 +10,11 @@ import torch
 
 from connectors.batch_items import BatchItems
 from connectors.connector import ColumnDict, Connector
-from connectors.editable import EditableEpisodes
+from connectors.editable_episodes import EditableEpisodes
 from connectors.env_to_module.add_observations import AddObservations
 from connectors.env_to_module.add_states import AddStates
 from connectors.env_to_module.add_time_dimension import AddTimeDimension
-from connectors.pipeline import call_piece
+from connectors.pipeline import ConnectorPipeline, call_piece
 from connectors.policy import module_of
 from connectors.rewriting import ObservationRewriter
 from connectors.sections import SectionedPipeline, as_piece
@@ -41,6 +41,7 @@ class EnvToModulePipeline(SectionedPipeline):
     """
 
     given = (Columns.OBS,)
+    see = ConnectorPipeline.on_rows  # the runner's way in
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
         """The observations, nested arrays [N, ...], after all rewriters; for each new observation called once.

@@ -10,7 +10,7 @@ import torch
 
 from connectors.batch_items import BatchItems
 from connectors.connector import ColumnDict, Connector
-from connectors.editable import EditableEpisodes
+from connectors.editable_episodes import EditableEpisodes
 from connectors.learner.add_columns import AddColumns
 from connectors.learner.add_next_observations import AddNextObservations
 from connectors.learner.add_observations import AddObservations
@@ -44,36 +44,13 @@ class LearnerPipeline(SectionedPipeline):
     is given `seen`, which says what the module sees at any observation of the pack.
     """
 
-    def __call__(
-        self,
-        *,
-        rl_module: Any = None,
-        batch: ColumnDict | None = None,
-        episodes: Any = (),
-        explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
-        trace: bool = False,
-        **kwargs: Any,
-    ) -> ColumnDict:
-        """The train batch of the episodes, a sequence of them or a pack; without steps in them, of 0 rows.
-
-        Args:
-            batch: columns to start from; the dict itself is left as it is.
-            shared_data: a dict that all pieces see, made when None.
-            trace: note in `self.trace` what each piece got and gave.
-        """
-        shared_data = {} if shared_data is None else shared_data
-        context = {"rl_module": rl_module, "explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
-        batch = {} if batch is None else dict(batch)
-        self.trace = Trace() if trace else self.trace
-        return self._run(batch, EpisodePack.from_episodes(episodes), self.trace if trace else None, context)
+    _straight = False  # the episodes change from piece to piece
 
     def _make_section(self) -> Connector:
         return _SeeSteps()
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
-        pack: EpisodePack = episodes
+        pack = EpisodePack.from_episodes(episodes)
         for name, piece in self._called.items():
             if isinstance(piece, ObservationRewriter):
                 pack = piece.rewritten_pack(pack)

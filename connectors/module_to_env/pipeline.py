@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from connectors.acting import Acted
-from connectors.connector import Connector
+from connectors.connector import Connector, Needed
 from connectors.module_to_env.get_actions import GetActions
 from connectors.module_to_env.listify_for_vector_env import ListifyForVectorEnv
 from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClipActions
@@ -91,7 +91,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
 
     def _called_for_rows(self, pieces: Iterable[Connector]) -> Iterable[Connector]:
         """The pieces that do something to rows; where "actions_for_env" is left out, it is "actions"."""
-        return (piece for piece in pieces if not piece.leaves_rows)
+        return (piece for piece in pieces if piece.needed is Needed.ALWAYS)
 
 
 def module_to_env_pipeline(

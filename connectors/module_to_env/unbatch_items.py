@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from connectors.column_parts import num_rows
-from connectors.connector import ColumnDict, Connector
+from connectors.connector import ColumnDict, Connector, Needed
 from episodes.errors import TrackMismatch
 
 __all__ = ["UnbatchItems"]
@@ -22,7 +22,7 @@ class UnbatchItems(Connector):
         TrackMismatch: a column has another number of rows than there are episodes.
     """
 
-    leaves_rows = True  # the runner and its recorder see to the number of rows themselves
+    needed = Needed.NOT_FOR_ROWS  # the runner and its recorder see to the number of rows themselves
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
         if len(episodes):
