@@ -173,6 +173,19 @@ def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
         raise InvalidArgument(f"autoreset mode {mode!r} is not known; there are {known}") from None
 
 
+def infos_at_ends(infos: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The infos of the last observations of ended episodes, and those of the row: a vector info of same-step autoreset.
+
+    The statistics that Gymnasium's vector `RecordEpisodeStatistics` writes are those of the episodes that ended, though
+    they stand beside the infos of the next ones.
+    """
+    last, told = dict(infos.get("final_info") or {}), infos.get("episode")
+    if "_episode" not in infos or not isinstance(told, Mapping) or not told.keys() >= {"r", "l"}:
+        return last, dict(infos)
+    statistics = {"episode": told, "_episode": infos["_episode"]}
+    return last | statistics, {key: value for key, value in infos.items() if key not in statistics}
+
+
 def final_observations_of(infos: Mapping[str, Any], envs: np.ndarray) -> Any:
     """The true last observations, nested arrays [k, ...], of the k environments, out of a vector info.
 

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.facts.facts import random_ids
 from episodes.pack import EpisodePack
-from episodes.recorder.boundaries import Boundaries, Row, final_observations_of
+from episodes.recorder.boundaries import Boundaries, Row, final_observations_of, infos_at_ends
 from episodes.recorder.chunk_layout import Chunks, find_chunks
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.recent import RecentRows
@@ -155,23 +155,29 @@ class VectorRecorder:
         row = [observations, actions, rewards, terminateds, truncateds]
         try:
             rows.write(at, row, extra_model_outputs or {}, self._base)
-            slot = rows.infos.add(infos) if infos else 0
-            if not self._settles_late:
+            if self._settles_late:
+                slot = rows.infos.add(infos) if infos else 0
+            else:
                 row = self._boundaries.look(rows.terminateds.data[at], rows.truncateds.data[at])
                 if self._boundaries.last_lies_apart and len(row.ended):
-                    self._keep_last_observations(at, row.ended, infos or {}, final_observations)
+                    slot = self._keep_last_observations(at, row.ended, infos or {}, final_observations)
+                else:
+                    slot = rows.infos.add(infos) if infos else 0
                 self._settle_newest(at, row)
         except BaseException:
             rows.give_up(at)
             raise
         rows.commit(slot)
 
-    def _keep_last_observations(self, at: int, envs: np.ndarray, infos: dict[str, Any], given: Any) -> None:
+    def _keep_last_observations(self, at: int, envs: np.ndarray, infos: dict[str, Any], given: Any) -> int:
+        """Put the last observations and their infos aside; the slot of the infos that stay with the row."""
         last = final_observations_of(infos, envs) if given is None else given
         last = self._rows.fitted_observations(last, len(envs))
-        slot = self._rows.infos.add(infos.get("final_info") or {})
-        self._last_observations.append(LastObservations(at, envs, last, slot))
+        last_infos, infos = infos_at_ends(infos)
+        slot_of_last, slot = self._rows.infos.add(last_infos), self._rows.infos.add(infos)
+        self._last_observations.append(LastObservations(at, envs, last, slot_of_last))
         self._rows.mark_replaced(at, envs)
+        return slot
 
     def _settle_newest(self, at: int, row: Row) -> None:
         self._boundaries.commit(row)

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, UnknownKey
 from episodes.facts.facts import random_ids
 from episodes.recorder import OngoingEpisodes, VectorRecorder
-from episodes.recorder.boundaries import Boundaries, Row, final_observations_of
+from episodes.recorder.boundaries import Boundaries, Row, final_observations_of, infos_at_ends
 from episodes.recorder.info_rows import InfoRows
 from episodes.recorder.recent import RecentRows
 from episodes.replay.read_episodes import episode_at
@@ -373,7 +373,8 @@ class ReplayRecorder:
                 raise ShapeMismatch(f"{len(leaf)} final observations for {len(ended)} endings")
         which = np.zeros(self.num_envs, np.int64)
         which[ended] = 1
-        row_infos = self._dealt([infos, infos.get("final_info") or {}], self._all, which)
+        last_infos, infos = infos_at_ends(infos)
+        row_infos = self._dealt([infos, last_infos], self._all, which)
         self._make_room(self.num_envs, self.num_envs + len(ended))
         self._write(observations, tracks, row, row_infos)
         ring.change_ends(ring.table.last[self._links[ENTRY, ended]], finals)

@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
 from connectors import ObservationRewriter, env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from connectors.env_to_module import FrameStacking, MeanStdFilter, ObservationPreprocessor
@@ -503,6 +504,33 @@ def test_rewards_are_float32_unless_asked_otherwise(env):
     assert buffer.sample(3)["rewards"].dtype == np.float32
     doubles = SingleAgentEnvRunner(made(), reward_dtype=np.float64)
     assert doubles.sample(num_timesteps=9, random_actions=True).rewards.dtype == np.float64
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("into_buffer", [False, True])
+def test_the_statistics_of_an_episode_are_in_its_own_last_infos(mode, into_buffer):
+    runner = SingleAgentEnvRunner(RecordEpisodeStatistics(counters(2, 3, 5, mode=mode)), Halves())
+    if into_buffer:
+        buffer = EpisodeReplayBuffer(100)
+        runner.sample_into(buffer, num_timesteps=40)
+        episodes = buffer.sample_episodes(20)
+    else:
+        episodes = list(runner.sample(num_timesteps=40))
+    for episode in episodes:
+        infos = episode.get_infos()
+        assert ["episode" in info for info in infos] == [False] * len(episode) + [episode.is_done]
+        if episode.is_done:
+            left_out = len(episode) - infos[-1]["episode"]["l"]
+            assert left_out in ([0] if mode is AutoresetMode.NEXT_STEP else [0, 1])  # Gymnasium forgets first steps
+            assert infos[-1]["episode"]["r"] == sum(range(left_out + 1, len(episode) + 1))
+    assert sum(episode.is_done for episode in episodes) > 6
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_infos_as_a_list_of_dicts_are_refused_at_the_first_row(mode):
+    runner = SingleAgentEnvRunner(DictInfoToList(counters(2, 3, mode=mode)), Halves())
+    with pytest.raises(WrongType, match="infos is a list"):
+        runner.sample(num_timesteps=1)
 
 
 def test_an_error_in_a_policy_leaves_a_runner_that_goes_on():
