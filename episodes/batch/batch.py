@@ -276,7 +276,7 @@ class Batch:
     def require(self, view: type[View]) -> View:
         """This batch, typed as the view; `TrackMismatch` names what the view asks for and is not here.
 
-        Views are Protocols: see `episodes.batch_views`.
+        Views are Protocols: see `episodes.batch.views`.
         """
         check_view(self._columns, view)
         return self  # type: ignore[return-value]

@@ -48,8 +48,3 @@ ENDINGS = tuple(Ending)
 def codes_of(terminated: Any, truncated: Any) -> np.ndarray:
     """`Ending.of` for arrays of flags [n]: codes uint8 [n]."""
     return np.asarray(terminated, bool) | np.asarray(truncated, bool).astype(np.uint8) << 1
-
-
-def codes_in_windows(codes: np.ndarray, reaches_end: Any) -> np.ndarray:
-    """`Ending.in_window` for arrays: codes [n] where the part reaches the end, 0 elsewhere."""
-    return codes * np.asarray(reaches_end, bool)

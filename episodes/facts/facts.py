@@ -30,6 +30,10 @@ class Kind(Enum):
     VERSIONS = "versions"  # the lowest and the highest of some versions, or None
 
 
+OPTIONAL = (Kind.OPTIONAL_ID, Kind.VERSIONS)
+"""What may be None; a column of it may be, too, and in a file it may be missing."""
+
+
 FACTS = {
     "id_": Kind.ID,
     "t_started": Kind.INTEGER,
@@ -41,8 +45,12 @@ FACTS = {
 }
 """The facts that may differ from episode to episode of a pack, in the order of `EpisodeFacts` and `PackFacts`.
 
-A new one is a line here, in `EpisodeFacts` and in `PackFacts`; packs, replay, files and pickles carry what is here.
+Packs, replay, files and pickles carry what is here. A new one goes to the end: here, and with a default in
+`EpisodeFacts` (before the spaces) and in `PackFacts`, so that what was written without it can be read. Then give it a
+property in `SingleAgentEpisode` and in `EpisodePack`, constructor arguments where users set it, and its column a line
+in docs/format.md.
 """
+_T_STARTED, _ENDING, _VERSIONS = map(list(FACTS).index, ("t_started", "ending", "policy_versions"))
 
 
 class EpisodeFacts(NamedTuple):
@@ -63,9 +71,12 @@ class EpisodeFacts(NamedTuple):
 
     def window(self, t_started: int, num_steps: int, reaches_end: bool) -> EpisodeFacts:
         """The facts of a part of the chunk that has so many steps from `t_started` on."""
-        versions = self[6] if num_steps else None  # some steps may have narrower ones, which nobody kept
-        ending = self[2] if reaches_end else OPEN
-        return _new(EpisodeFacts, (self[0], t_started, ending, *self[3:6], versions, *self[7:]))
+        part = list(self)
+        part[_T_STARTED] = t_started
+        part[_ENDING] = self.ending.in_window(reaches_end)
+        if not num_steps:
+            part[_VERSIONS] = None  # where there are steps, some may have narrower ones, which nobody kept
+        return _new(EpisodeFacts, part)
 
     def with_version(self, version: int) -> EpisodeFacts:
         """These facts once a step of this policy version came."""
@@ -75,6 +86,15 @@ class EpisodeFacts(NamedTuple):
         """The facts of this chunk joined with the one that follows it."""
         versions = _joined_versions(self.policy_versions, other.policy_versions)
         return self._replace(ending=other.ending, policy_versions=versions)
+
+    def __reduce__(self) -> Any:
+        """Facts apart from spaces, so that a pickle of fewer facts can be read."""
+        return _restored, (self[: len(FACTS)], self[len(FACTS) :])
+
+
+def _restored(facts: tuple[Any, ...], own_spaces: tuple[Any, ...]) -> EpisodeFacts:
+    names = EpisodeFacts._fields
+    return EpisodeFacts(**dict(zip((*names[: len(facts)], *names[len(FACTS) :]), (*facts, *own_spaces), strict=True)))
 
 
 def _joined_versions(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -122,12 +142,12 @@ class PackFacts(NamedTuple):
     @property
     def optional(self) -> tuple[Any, ...]:
         """The columns that are None where no episode has a value."""
-        return self[3 : len(_COLUMNS)]
+        return tuple(column for column, kind in zip(self, FACTS.values(), strict=False) if kind in OPTIONAL)
 
     def at(self, i: int) -> EpisodeFacts:
         """The facts of episode i."""
         own: list[Any] = [None if column is None else column.item(i) for column in self.columns]
-        own[2] = ENDINGS[own[2]]
+        own[_ENDING] = ENDINGS[own[_ENDING]]
         return _new(EpisodeFacts, (*own, *self.spaces))
 
     def take(self, which: Any) -> PackFacts:
@@ -210,8 +230,9 @@ def from_band(band: Any) -> Any:
 
 
 def _unpickled(bands: Sequence[Any], *rest: Any) -> PackFacts:
-    own = (make(from_band(band)) for make, band in zip(_COLUMNS.values(), bands, strict=True))
-    return PackFacts._make([*own, *rest])
+    own = (make(from_band(band)) for make, band in zip(_COLUMNS.values(), bands, strict=False))
+    later = [None] * (len(_COLUMNS) - len(bands))  # facts that came after the pickle was made
+    return PackFacts._make([*own, *later, *rest])
 
 
 # --- columns of values -------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def _fact(name: str) -> Any:
 
 
 class EpisodePack(Sequence[SingleAgentEpisode]):
-    """An immutable sequence of finished episodes, columnar inside. Its arrays are read-only.
+    """An immutable sequence of finalized episodes and chunks, columnar inside. Its arrays are read-only.
 
     Step tracks hold `offsets[i + 1] - offsets[i]` = L_i + T_i rows for episode i, observations and infos one more.
 
@@ -62,6 +62,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         ids: the episodes' ids [n]; random when None.
         terminated, truncated: flags [n]; False when None.
         agent_ids, module_ids, multi_agent_episode_ids: values [n], or None where no episode has one.
+        policy_versions: (lowest, highest) or None of each episode, [n], or None.
         custom_data: a dict (or None) for each episode, or None.
 
     Raises:
@@ -85,6 +86,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         agent_ids: Any = None,
         module_ids: Any = None,
         multi_agent_episode_ids: Any = None,
+        policy_versions: Any = None,
         custom_data: Sequence[dict[str, Any] | None] | None = None,
         observation_space: spaces.Space | None = None,
         action_space: spaces.Space | None = None,
@@ -103,6 +105,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
             agent_ids=objects(agent_ids),
             module_ids=objects(module_ids),
             multi_agent_episode_ids=objects(multi_agent_episode_ids),
+            policy_versions=objects(policy_versions),
             observation_space=observation_space,
             action_space=action_space,
             custom_data=own_custom_data(custom_data),

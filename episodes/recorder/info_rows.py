@@ -63,9 +63,7 @@ class InfoRows:
         return at if found else 0
 
     def _put_usual(self, at: int, info: dict[str, Any]) -> bool:
-        """Write an info of the same keys and kinds of arrays as the last one; False where it is another. The hot path:
-        1 us a key.
-        """
+        """Write an info of the same keys and kinds of arrays as the last one; False where it is another: 1 us a key."""
         num_keys = 0
         for key, mask_key, block in self._usual:
             value = info.get(key)

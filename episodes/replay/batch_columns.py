@@ -11,7 +11,7 @@ import numpy as np
 
 from episodes.columns import Columns
 from episodes.errors import UnknownKey, WrongType
-from episodes.replay import walks as draws
+from episodes.replay import walks
 from episodes.replay.history import BoundViews, ReplayHistory
 from episodes.replay.ring.step_ring import REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.tracks import nested
@@ -49,14 +49,14 @@ def checked_keys(ring: LinkedRing, keys: Sequence[str] | None, include_infos: bo
 def followed(
     ring: LinkedRing, slots: np.ndarray, n_step: int, gamma: float
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The up to n steps of an episode from each of the positions `slots` [n] on.
+    """The n-step windows from the positions `slots` [n] on: up to `n_step` steps, which stop where the episode does.
 
     The positions [n] of the last ones, and columns [n]: the discounted sums of rewards, and how many steps they are.
     """
-    path = draws.walk_to_ends(ring.links.next, slots, n_step - 1)
+    path = walks.walk_to_ends(ring.links.next, slots, n_step - 1)
     last = path[-1]
     num_later = ring.links.t[last] - ring.links.t[slots]
-    sums = draws.discounted if ring.rewards_are_finite else draws.discounted_infinite
+    sums = walks.discounted if ring.rewards_are_finite else walks.discounted_infinite
     returns = sums(ring.track(REWARDS), path, num_later, gamma)
     return last, {REWARDS: returns, Columns.N_STEP: _counts(len(path))[num_later]}
 

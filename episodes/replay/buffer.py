@@ -17,7 +17,7 @@ from episodes.batch.batch import batch_of
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange
 from episodes.pack import EpisodePack
-from episodes.replay import walks as draws
+from episodes.replay import walks
 from episodes.replay.adding import add_pack
 from episodes.replay.batch_columns import checked_keys, columns_of, followed, states_before
 from episodes.replay.history import BoundViews
@@ -264,7 +264,7 @@ class EpisodeReplayBuffer:
         slots, extents = drawn, self._extents(drawn)
         if boundary == "stop":
             slots, extents = self._moved_back(slots, extents, length)
-        found = draws.windows(self.ring.links, slots, extents, length, burn_in, lookback)
+        found = walks.windows(self.ring.links, slots, extents, length, burn_in, lookback)
         columns = self._sequences(found, lookback, views, keys)
         columns[Columns.WEIGHTS] = weights
         columns[INDICES] = self._sequence_indices(self.ring.slot_numbers(drawn), columns[INDICES])
@@ -282,7 +282,7 @@ class EpisodeReplayBuffer:
     def _moved_back(self, slots: np.ndarray, extents: Extents, length: int) -> tuple[np.ndarray, Extents]:
         back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
         if back.any():
-            path = draws.walk(self.ring.links.previous, slots, int(back.max()))
+            path = walks.walk(self.ring.links.previous, slots, int(back.max()))
             slots = np.stack(path)[back, np.arange(len(slots))]
         return slots, Extents(extents.before - back, extents.onward + back)
 

@@ -1,6 +1,7 @@
 """The index arithmetic of draws: positions of steps in, positions of steps and observations out. No data moves.
 
-Links that point at their own step end a walk (see `links`), so every walk is the same few gathers for all draws.
+Links that point at their own step end a walk (see `step_links`, and there why no draw leaves its episode), so every
+walk is the same few gathers for all draws.
 """
 
 from __future__ import annotations

@@ -144,6 +144,7 @@ class SingleAgentEpisode(TrackGetters):
         agent_id: Any = None,
         module_id: Any = None,
         multi_agent_episode_id: str | None = None,
+        policy_versions: tuple[int, int] | None = None,
         observation_space: spaces.Space | None = None,
         action_space: spaces.Space | None = None,
         custom_data: Mapping[str, Any] | None = None,
@@ -153,6 +154,7 @@ class SingleAgentEpisode(TrackGetters):
         Args:
             observations: nested arrays [T + 1, ...]; likewise T + 1 `infos`.
             actions: nested arrays [T, ...]; likewise `rewards` [T] and each of `extra_model_outputs`.
+            policy_versions: the lowest and the highest of the policies that acted.
 
         Raises:
             TrackMismatch: the lengths do not go together.
@@ -169,6 +171,7 @@ class SingleAgentEpisode(TrackGetters):
             t_started,
             ending,
             *ids,
+            policy_versions,
             observation_space=observation_space,
             action_space=action_space,
         )

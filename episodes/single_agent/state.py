@@ -23,7 +23,8 @@ def state_of(facts: EpisodeFacts, tracks: Tracks, custom_data: dict[str, Any]) -
 def parts_of(state: Mapping[str, Any]) -> tuple[EpisodeFacts, Tracks, dict[str, Any]]:
     """Facts, tracks and custom data of a `state_of`; they share no memory with it."""
     state = deepcopy(dict(state))
-    facts = EpisodeFacts._make(state[name] for name in EpisodeFacts._fields)._replace(ending=Ending(state["ending"]))
+    known = {name: state[name] for name in EpisodeFacts._fields if name in state}  # none of later versions
+    facts = EpisodeFacts(**known | {"ending": Ending(state["ending"])})
     tracks = Tracks.of_state(state, state["lookback"], state["is_numpy"])
     return facts, tracks, state["custom_data"]
 

@@ -18,7 +18,7 @@ from episodes.errors import InvalidArgument, StepOutOfRange, UnreadableData, Wro
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import pyarrow, reading
-from episodes.storage.episode_rows import Rows
+from episodes.storage.episode_rows import EpisodeRows
 from episodes.storage.header import NAME, read_header
 from episodes.storage.layout import StoredBatch
 from episodes.storage.shards import ShardRead, read_shard, shard_names
@@ -205,9 +205,9 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return self._all_rows.table(slice(None) if self._numbers is None else self._numbers)
 
     @cached_property
-    def _all_rows(self) -> Rows:
+    def _all_rows(self) -> EpisodeRows:
         with reading(str(self.path)):
-            return Rows.joined([stored.batch for stored in self._batches])
+            return EpisodeRows.joined([stored.batch for stored in self._batches])
 
     @property
     def observation_space(self) -> spaces.Space | None:

@@ -10,10 +10,10 @@ from typing import Any, overload
 import numpy as np
 
 from episodes.facts.ending import codes_of
-from episodes.facts.facts import FACTS, Kind, PackFacts
+from episodes.facts.facts import FACTS, OPTIONAL, Kind, PackFacts
 from episodes.pack import EpisodePack
 from episodes.storage.arrow import pyarrow
-from episodes.tracks.infos import documents as encoding
+from episodes.tracks.infos import documents
 
 UNKNOWN = -1
 """Stands in the table where an episode's seed, or what policy acted in it, is not known."""
@@ -39,6 +39,11 @@ def row_fields() -> list[Any]:
         ("custom_data", pa.large_binary()),
     ]
     return [pa.field(name, type_) for name, type_ in named]
+
+
+def optional_names() -> set[str]:
+    """The columns that a file may lack, since it was written before there was such a fact: they count as null."""
+    return {name for fact, kind in FACTS.items() if kind in OPTIONAL for name in _names(fact, kind)}
 
 
 def _names(fact: str, kind: Kind) -> tuple[str, ...]:
@@ -102,28 +107,29 @@ def _seed(data: dict[str, Any] | None) -> int | None:
 
 
 def _encoded(value: Any, name: str) -> bytes:
-    return encoding.encode(value, name)
+    return documents.encode(value, name)
 
 
-def _documents(documents: Iterable[tuple[int, bytes]], num: int) -> Any:
+def _documents(by_row: Iterable[tuple[int, bytes]], num: int) -> Any:
     """A column of bytes, null in the rows that have none."""
     pa = pyarrow()
-    found = dict(documents)
+    found = dict(by_row)
     if not found:
         return _nulls(num, pa.large_binary())
     return pa.array([found.get(i) for i in range(num)], pa.large_binary())
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class EpisodeRows:
     """The columns of so many episodes, as arrays [n] by name; ids are objects, None where there is none."""
 
     columns: dict[str, np.ndarray]
     custom_data: Sequence[dict[str, Any] | None] | None
 
     @staticmethod
-    def of(batch: Any) -> Rows:
+    def of(batch: Any) -> EpisodeRows:
         """The rows of a record batch or a table."""
+        batch = _with_all(batch)
         numpy = lambda name: batch.column(name).to_numpy(zero_copy_only=False)  # noqa: E731
         columns = {name: numpy(name) for fact, kind in FACTS.items() for name in _names(fact, kind)}
         for name in _NAMES[Kind.VERSIONS]:
@@ -135,14 +141,15 @@ class Rows:
         unknown = seeds.null_count == len(seeds)
         columns[SEED] = np.full(len(seeds), UNKNOWN) if unknown else seeds.fill_null(UNKNOWN).to_numpy()
         custom = batch.column("custom_data")
-        return Rows(columns, None if custom.null_count == len(custom) else CustomData(custom))
+        return EpisodeRows(columns, None if custom.null_count == len(custom) else CustomData(custom))
 
     @staticmethod
-    def joined(batches: Sequence[Any]) -> Rows:
+    def joined(batches: Sequence[Any]) -> EpisodeRows:
         """The rows of all record batches."""
         pa, fields = pyarrow(), row_fields()
         names = [field.name for field in fields]
-        return Rows.of(pa.Table.from_batches([batch.select(names) for batch in batches], pa.schema(fields)))
+        whole = [_with_all(batch).select(names) for batch in batches]
+        return EpisodeRows.of(pa.Table.from_batches(whole, pa.schema(fields)))
 
     @property
     def lengths(self) -> np.ndarray:
@@ -169,6 +176,14 @@ class Rows:
         return {name: column[which] for name, column in self.columns.items() if name != "lookback"}
 
 
+def _with_all(batch: Any) -> Any:
+    """The record batch or table, with nulls in columns that it lacks, see `optional_names`."""
+    lacking = optional_names().difference(batch.schema.names)
+    for field in (field for field in row_fields() if field.name in lacking):
+        batch = batch.append_column(field, pyarrow().nulls(batch.num_rows, field.type))
+    return batch
+
+
 def _versions(lowest: np.ndarray, highest: np.ndarray) -> list[tuple[int, int] | None]:
     return [None if a < 0 else (a, b) for a, b in zip(lowest.tolist(), highest.tolist(), strict=True)]
 
@@ -177,12 +192,12 @@ _READ = {Kind.ENDING: codes_of, Kind.VERSIONS: _versions}
 """From the columns of a fact to what `PackFacts` takes, where it is not the column itself."""
 
 
-def _put_other(columns: dict[str, np.ndarray], documents: list[bytes | None]) -> None:
+def _put_other(columns: dict[str, np.ndarray], others: list[bytes | None]) -> None:
     """Put the ids that are no strings into copies of their columns."""
     ids = [fact.rstrip("_") for fact, kind in FACTS.items() if kind in (Kind.ID, Kind.OPTIONAL_ID)]
     copies = {name: columns[name].copy() for name in ids}
-    for i, document in enumerate(documents):
-        for name, id_ in encoding.decode(document).items() if document else ():
+    for i, document in enumerate(others):
+        for name, id_ in documents.decode(document).items() if document else ():
             copies[name][i] = id_
     columns |= copies
 
@@ -209,4 +224,4 @@ class CustomData(Sequence[dict[str, Any] | None]):
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         document = self.column[int(index)].as_py()
-        return None if document is None else encoding.decode(document)
+        return None if document is None else documents.decode(document)

@@ -17,7 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 from episodes.errors import InvalidArgument, UnreadableData, WrongType
 from episodes.storage import space_json
 from episodes.storage.track_schema import Fields, TrackField, check_same, observed
-from episodes.tracks.infos import documents as encoding
+from episodes.tracks.infos import documents
 from episodes.tracks.infos.kinds import same_info
 
 NAME = "episodes.json"
@@ -183,7 +183,7 @@ def _spec_from_json(value: Any) -> EnvSpec | str | None:
 
 def _metadata_to_json(metadata: dict[str, Any]) -> Any:
     """As JSON where that gives the same back, else msgpack in base64."""
-    document = encoding.encode(metadata, "metadata")
+    document = documents.encode(metadata, "metadata")
     try:
         if same_info(json.loads(json.dumps(metadata, allow_nan=False)), metadata):
             return {"json": metadata}
@@ -193,4 +193,4 @@ def _metadata_to_json(metadata: dict[str, Any]) -> Any:
 
 
 def _metadata_from_json(value: dict[str, Any]) -> dict[str, Any]:
-    return value["json"] if "json" in value else encoding.decode(base64.b64decode(value["msgpack"]))
+    return value["json"] if "json" in value else documents.decode(base64.b64decode(value["msgpack"]))

@@ -7,6 +7,7 @@ in the metadata of the shard's Arrow schema, so that a shard says by itself what
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +18,7 @@ from episodes.errors import UnreadableData
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import episode_rows as rows
-from episodes.storage import info_schema as info_fields
+from episodes.storage import info_schema
 from episodes.storage.arrow import array_of, list_column, pyarrow, reading, value_type
 from episodes.storage.compressed_tracks import CompressedTrack, compressed_column, rows_per_block
 from episodes.storage.header import Header
@@ -52,15 +53,16 @@ class Layout:
             tracks = {path: TrackField.from_json(field) for path, field in told["tracks"].items()}
             infos = {path: InfoField.from_json(field) for path, field in told["infos"].items()}
             layout = Layout(told["structure"], tracks, infos)
-            as_told = layout.schema().equals(schema)
+            lacking = rows.optional_names().difference(schema.names)
+            as_told = layout.schema(without=lacking).equals(schema)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UnreadableData(f"an Arrow file that is not of episodes: {error!r}") from None
         if not as_told:
             raise UnreadableData("an Arrow file whose columns are not those that its metadata tells of")
         return layout
 
-    def schema(self) -> Any:
-        """The Arrow schema."""
+    def schema(self, without: Collection[str] = ()) -> Any:
+        """The Arrow schema; that of a file that lacks some columns."""
         arrow = pyarrow()
         blocks = arrow.large_list(arrow.large_binary())
         types = {
@@ -74,7 +76,8 @@ class Layout:
             "tracks": {path: field.to_json() for path, field in self.tracks.items()},
             "infos": {path: field.to_json() for path, field in self.infos.items()},
         }
-        fields = [*rows.row_fields(), *(arrow.field(name, type_) for name, type_ in types.items())]
+        own = (field for field in rows.row_fields() if field.name not in without)
+        fields = [*own, *(arrow.field(name, type_) for name, type_ in types.items())]
         return arrow.schema(fields, {_KEY: json.dumps(told)})
 
     def batch(self, schema: Any, pack: EpisodePack, infos: dict[str, Column], own: bool) -> Any:
@@ -87,7 +90,7 @@ class Layout:
                 columns.append(compressed_column(array, offsets, rows_per_block(field)))
             else:
                 columns.append(list_column(array, offsets, own))
-        columns += info_fields.arrow_columns(self.infos, infos, pack.observation_offsets, own)
+        columns += info_schema.arrow_columns(self.infos, infos, pack.observation_offsets, own)
         return pyarrow().RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -108,8 +111,8 @@ class StoredBatch:
         return self.batch.num_rows
 
     @cached_property
-    def _rows(self) -> rows.Rows:
-        return rows.Rows.of(self.batch)
+    def _rows(self) -> rows.EpisodeRows:
+        return rows.EpisodeRows.of(self.batch)
 
     @cached_property
     def _compressed(self) -> dict[str, CompressedTrack]:
@@ -145,7 +148,7 @@ class StoredBatch:
     def _make_pack(self) -> EpisodePack:
         known, header = self._rows, self._header
         num_steps = int((known.lengths + known.lookbacks).sum())
-        infos = info_fields.infos_of(self._layout.infos, self.batch, num_steps + len(self))
+        infos = info_schema.infos_of(self._layout.infos, self.batch, num_steps + len(self))
         stored = self._columns(num_steps)
         steps = stored["actions"], stored["rewards"], stored.get("extra_model_outputs", {})
         columns = Tracks.finished(stored["observations"], infos, *steps)

@@ -16,7 +16,7 @@ from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, W
 from episodes.multi_agent import MultiAgentEpisode, pack_agents
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage import info_schema as info_fields
+from episodes.storage import info_schema
 from episodes.storage.arrow import pyarrow
 from episodes.storage.header import NAME as HEADER
 from episodes.storage.header import Header, read_header, settled_header
@@ -135,8 +135,8 @@ class EpisodeWriter:
 
     def _add(self, pack: EpisodePack) -> None:
         header, pack, tracks = self._fitted(pack)
-        columns = info_fields.columns_of(pack.infos)
-        layout = Layout(self._structure(pack), tracks, info_fields.joined(self._layout.infos, columns))
+        columns = info_schema.columns_of(pack.infos)
+        layout = Layout(self._structure(pack), tracks, info_schema.joined(self._layout.infos, columns))
         if layout == self._layout:
             layout, schema = self._layout, self._schema
         else:

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import EpisodeStateError, StepOutOfRange
 from episodes.facts import Ending, EpisodeFacts, PackFacts
-from episodes.facts.ending import codes_in_windows, codes_of
+from episodes.facts.ending import codes_of
 from episodes.facts.facts import FACTS
 from episodes.tracks import ArrayTrack, InfoTrack, ListTrack, Tracks
 from tests.strategies import built, plain
@@ -38,7 +39,7 @@ def test_an_ending_is_its_two_flags_in_scalar_and_in_array_form(flags: tuple[boo
     assert codes_of([flags[0]], [flags[1]]).tolist() == [ending.code]
     for reaches_end in (False, True):
         window = ending.in_window(reaches_end)
-        assert codes_in_windows(np.array([ending.code]), [reaches_end]).tolist() == [window.code]
+        assert window.code == (ending.code if reaches_end else 0)
 
 
 def test_a_part_has_the_ending_only_where_it_reaches_the_last_step() -> None:
@@ -84,6 +85,18 @@ def test_facts_of_many_episodes_are_those_of_each() -> None:
     assert [many.take(np.array([2, 0])).at(i) for i in range(2)] == [facts[2], facts[0]]
     assert [PackFacts.concat([many.take(slice(2, 3)), many]).at(i) for i in range(4)] == [facts[2], *facts]
     assert [pickle.loads(pickle.dumps(many)).at(i) for i in range(3)] == facts
+
+
+def test_facts_that_were_pickled_before_the_newest_fact_was_there_load_with_its_default() -> None:
+    facts = EpisodeFacts("a", 3, Ending.BOTH, agent_id="x", policy_versions=(1, 2), action_space=spaces.Discrete(2))
+    for whole, kept in ((facts, facts), (PackFacts.of([facts], [{}]), None)):
+        restore, (known, *rest) = whole.__reduce__()
+        older = restore(known[:-1], *rest)
+        older = older if kept else older.at(0)
+        assert older == facts._replace(policy_versions=None)
+    state = grown(2, id_="a").get_state()
+    del state["policy_versions"]
+    assert SingleAgentEpisode.from_state(state).equals(grown(2, id_="a"))
 
 
 # --- tracks -------------------------------------------------------------------------------------------------------

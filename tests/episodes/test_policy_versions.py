@@ -13,7 +13,7 @@ import pytest
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, pack_agents, unpack_agents
 from episodes.errors import InvalidArgument
 from episodes.replay import EpisodeReplayBuffer
-from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage import EpisodeDataset, EpisodeWriter, episode_rows
 
 
 def grown(*versions: int | None, **arguments: Any) -> SingleAgentEpisode:
@@ -39,6 +39,36 @@ def test_a_version_that_is_no_number_is_refused_and_no_step_is_added(version: An
     with pytest.raises(InvalidArgument, match="policy_version="):
         episode.add_env_step(np.ones(2), 0, 1.0, policy_version=version)
     assert episode.equals(before)
+
+
+def test_versions_of_arrays_are_given_to_their_constructors() -> None:
+    arrays = {"observations": np.zeros((3, 2)), "actions": np.zeros(2), "rewards": np.zeros(2)}
+    episode = SingleAgentEpisode.from_arrays(**arrays, policy_versions=(2, 4), observation_space=None, id_="a")
+    pack = EpisodePack(**arrays, lengths=[2], policy_versions=[(2, 4)], ids=["a"])
+    assert episode.policy_versions == pack[0].policy_versions == (2, 4)
+    assert EpisodePack(**arrays, lengths=[2], policy_versions=[None]).policy_versions is None
+    assert pack[0].equals(episode)
+
+
+def test_a_data_set_written_before_there_were_versions_is_read_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = EpisodePack.from_episodes([grown(3, 5, id_="a").to_numpy(), grown(4, id_="b").to_numpy()])
+    names = ("policy_version_min", "policy_version_max")
+    with monkeypatch.context() as older:
+        fields, columns = episode_rows.row_fields(), episode_rows.row_columns
+        kept = [i for i, field in enumerate(fields) if field.name not in names]
+        older.setattr(episode_rows, "row_fields", lambda: [fields[i] for i in kept])
+        older.setattr(episode_rows, "row_columns", lambda pack: [columns(pack)[i] for i in kept])
+        older.setattr(episode_rows, "optional_names", set)
+        with EpisodeWriter(tmp_path) as writer:
+            writer.add(pack)
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add(pack)
+    read = EpisodeDataset(tmp_path)
+    assert [episode.policy_versions for episode in read[:]] == [None, None, (3, 5), (4, 4)]
+    assert list(read.metadata["policy_version_min"]) == [-1, -1, 3, 4]
+    assert all(episode.equals(own) for episode, own in zip(read[2:], pack, strict=True))
 
 
 def test_a_successor_has_no_version_until_it_has_a_step_and_joining_joins_them() -> None:

@@ -98,7 +98,7 @@ class EpisodeTable:
         """All entries, used and free, as a dict that shares no memory."""
         for entry in self.order:
             self.id_of(entry)
-        facts = [None if fact is NO_FACTS else deepcopy(tuple(fact)) for fact in self.facts]
+        facts = [None if fact is NO_FACTS else deepcopy(fact._asdict()) for fact in self.facts]
         facts_too = {"facts": facts, "custom_data": deepcopy(self.custom_data)}
         lists = facts_too | {"ids": list(self._ids), "order": list(self.order), "free": list(self.free)}
         return {"first": self.first.copy(), "last": self.last.copy(), **lists}
@@ -107,7 +107,7 @@ class EpisodeTable:
         """Be what a table was."""
         self.first, self.last = state["first"].copy(), state["last"].copy()
         self._ids, self.order, self.free = list(state["ids"]), list(state["order"]), list(state["free"])
-        self.facts = [NO_FACTS if fact is None else EpisodeFacts._make(fact) for fact in state["facts"]]
+        self.facts = [NO_FACTS if fact is None else EpisodeFacts(**fact) for fact in state["facts"]]
         self.custom_data = list(state["custom_data"])
         self._entries = {self.id_of(entry): entry for entry in self.order}
         self._place = [0] * len(self._ids)

@@ -17,7 +17,7 @@ Fields = Mapping[str, np.ndarray]
 
 
 class StepRecords:
-    """Records of `size` steps; one more, the last, is all zeros, see `ring`. None lies across two cache lines.
+    """Records of `size` steps; one more, the last, is all zeros, see `step_ring`. None lies across two cache lines.
 
     Args:
         needed: fields of the records.

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from episodes.tracks import nested
-from episodes.tracks.infos import documents as encoding
+from episodes.tracks.infos import documents
 from episodes.tracks.infos.kinds import Infos
 
 WHOLE = "~"  # the path of an info with keys that are no strings, kept as one value; no key escapes to it
@@ -86,10 +86,10 @@ class PackedColumn:
     def list(self, rows: Any) -> list[Any]:
         """The values of some rows, None where there is none."""
         bounds = zip(self.starts[rows].tolist(), self.ends[rows].tolist(), strict=True)
-        return [encoding.decode(self.buffer[a:b].tobytes()) if b > a else None for a, b in bounds]
+        return [documents.decode(self.buffer[a:b].tobytes()) if b > a else None for a, b in bounds]
 
     def value(self, row: int) -> Any:
-        return encoding.decode(self.buffer[self.starts[row] : self.ends[row]].tobytes())
+        return documents.decode(self.buffer[self.starts[row] : self.ends[row]].tobytes())
 
     def take(self, rows: Any) -> PackedColumn:
         return PackedColumn(self.buffer, self.starts[rows], self.ends[rows])
@@ -229,11 +229,11 @@ def _without_objects(path: str, column: Column) -> Column:
 
 def packed_column(path: str, rows: list[int], values: list[Any], num: int) -> PackedColumn:
     """The values as documents: those of the rows, out of `num`."""
-    documents = [encoding.encode(value, _named(path)) for value in values]
+    encoded = [documents.encode(value, _named(path)) for value in values]
     sizes = np.zeros(num, np.int64)
-    sizes[rows] = [len(document) for document in documents]
+    sizes[rows] = [len(document) for document in encoded]
     ends = np.cumsum(sizes)
-    return PackedColumn(np.frombuffer(b"".join(documents), np.uint8), ends - sizes, ends)
+    return PackedColumn(np.frombuffer(b"".join(encoded), np.uint8), ends - sizes, ends)
 
 
 def _named(path: str) -> str:
