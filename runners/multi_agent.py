@@ -131,7 +131,7 @@ class MultiAgentEnvRunner(EnvRunner):
             if own.lookback and not len(own)
         }
         try:
-            with torch.no_grad():
+            with torch.inference_mode():
                 chunks = self._sampled(num_timesteps, num_episodes, act, explore)
         except BaseException:
             self._needs_reset = True

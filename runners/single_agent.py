@@ -96,6 +96,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._all = np.arange(self.num_envs)
         self._boundaries = Boundaries(self.num_envs, self.autoreset_mode)  # of rows before they are recorded
         self._is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        self._resets_itself = self.autoreset_mode is AutoresetMode.DISABLED
         # With one environment, the row after an ending is a reset and nothing else: the policy need not be asked.
         self._skips_ignored = self.autoreset_mode is AutoresetMode.NEXT_STEP and self.num_envs == 1
         self._ignored_actions: tuple[Any, Any, dict[str, Any]] | None = None
@@ -244,6 +245,8 @@ class SingleAgentEnvRunner(EnvRunner):
             self._reset()
 
     def _run(self, num_timesteps: int | None, num_episodes: int | None, explore: bool, random_actions: bool) -> None:
+        if self.policy is None and not random_actions:
+            raise InvalidArgument("this runner has no policy; give it one, or sample with random_actions=True")
         act = self._random_actions if random_actions else self._policy_actions
         self._rewrites = self.env_to_module.rewrites
         try:
@@ -290,9 +293,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._needs_reset = True
 
     def _policy_actions(self, explore: bool) -> Acted:
-        policy = self.policy
-        if policy is None:
-            raise InvalidArgument("this runner has no policy; give it one, or sample with random_actions=True")
+        policy: Any = self.policy
         episodes, shared_data = self._sink.episodes, self._shared_data
         batch = self.env_to_module.see(policy, {Columns.OBS: self._observations}, episodes, explore, shared_data)
         return self.module_to_env.act(policy, policy(batch, explore=explore), episodes, explore, shared_data)
@@ -315,8 +316,7 @@ class SingleAgentEnvRunner(EnvRunner):
         stored = outputs
         if self._buffer is not None:
             stored, rewards = self._with_log_probs(outputs, actions), self._as_stored(rewards)
-        values = (observations, actions, rewards, terminateds, truncateds, infos, stored)
-        self._sink.step(*values, final_observations=last)
+        self._sink.step(observations, actions, rewards, terminateds, truncateds, infos, stored, final_observations=last)
         if self._buffer is not None:
             self._running.add_row(rewards, self._sink.newest)
         if self._skips_ignored:  # the row whose action is ignored is a reset, whatever its flags say
@@ -324,7 +324,7 @@ class SingleAgentEnvRunner(EnvRunner):
             self._ignored_actions = (actions, actions_for_env, outputs) if done else None
         if self._has_hooks:
             self._tell_step()
-        if self.autoreset_mode is AutoresetMode.DISABLED:
+        if self._resets_itself:
             self._reset_where(terminateds | truncateds)
 
     # --- hooks -----------------------------------------------------------------------------------------------------
