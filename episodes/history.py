@@ -26,7 +26,7 @@ from episodes.tracks import nested
 from episodes.tracks.flattening import Flattener
 from episodes.tracks.spaces import empty_items
 
-__all__ = ["History", "HistorySpaces", "zeroed"]
+__all__ = ["History", "HistorySpaces", "OtherObservations", "zeroed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,6 +217,49 @@ class History(ABC):
 def back(k: int) -> np.ndarray:
     """k - 1, ..., 1, 0: how far each item of a window lies back."""
     return np.arange(k - 1, -1, -1)
+
+
+class OtherObservations(History):
+    """A history with other observations, all else being that of `source`.
+
+    What derives from it says `newest`, `last_observations` and `window`.
+    """
+
+    def __init__(self, source: History, spaces: HistorySpaces) -> None:
+        super().__init__(spaces)
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @cached_property
+    def depth(self) -> np.ndarray:
+        return self._source.depth
+
+    @property
+    def t(self) -> np.ndarray:
+        return self._source.t
+
+    def last_steps(self, track: str, k: int) -> Any:
+        return self._source.last_steps(track, k)
+
+    def flat_actions(self, k: int) -> np.ndarray:
+        return self._source.flat_actions(k)
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        return self._source.infos
+
+    @property
+    def agent_ids(self) -> np.ndarray:
+        return self._source.agent_ids
+
+    @property
+    def module_ids(self) -> np.ndarray:
+        return self._source.module_ids
+
+    def episode(self, i: int) -> Any:
+        return self._source.episode(i)
 
 
 def zeroed(items: Any, missing: np.ndarray) -> Any:

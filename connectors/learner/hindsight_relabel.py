@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import gymnasium as gym
@@ -13,7 +12,7 @@ from connectors.connector import ColumnDict, Connector
 from connectors.views.seen import Seen
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
-from episodes.history import History, zeroed
+from episodes.history import History, OtherObservations, zeroed
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
 
@@ -120,7 +119,7 @@ class HindsightRelabel(Connector):
         self._generator.bit_generator.state = state["generator"]
 
 
-class _Relabelled(History):
+class _Relabelled(OtherObservations):
     """A history in which some steps were after another goal all along: so say all observations that their row looks at.
 
     Args:
@@ -130,16 +129,8 @@ class _Relabelled(History):
     """
 
     def __init__(self, source: History, goals: Any, steps: np.ndarray, owners: np.ndarray) -> None:
-        super().__init__(source.spaces)
-        self._source, self._goals, self._steps, self._owners = source, goals, steps, owners
-
-    @cached_property
-    def depth(self) -> np.ndarray:
-        return self._source.depth
-
-    @property
-    def t(self) -> np.ndarray:
-        return self._source.t
+        super().__init__(source, source.spaces)
+        self._goals, self._steps, self._owners = goals, steps, owners
 
     def newest(self) -> Any:
         return self._with_goals(self._source.observations())
@@ -157,26 +148,8 @@ class _Relabelled(History):
 
         return {**observations, "desired_goal": nested.map_leaves(wanted, observations["desired_goal"], goals)}
 
-    def last_steps(self, track: str, k: int) -> Any:
-        return self._source.last_steps(track, k)
-
     def window(self, k: int) -> History:
         return _Relabelled(self._source.window(k), self._goals, self._steps, np.repeat(self._owners, k))
-
-    @property
-    def infos(self) -> list[dict[str, Any]]:
-        return self._source.infos
-
-    @property
-    def agent_ids(self) -> np.ndarray:
-        return self._source.agent_ids
-
-    @property
-    def module_ids(self) -> np.ndarray:
-        return self._source.module_ids
-
-    def episode(self, i: int) -> Any:
-        return self._source.episode(i)
 
 
 def _replaced(column: np.ndarray, steps: np.ndarray, values: Any) -> np.ndarray:

@@ -37,7 +37,7 @@ import numpy as np
 from connectors.views.samples import SampleHistory, fits, space_of
 from episodes.columns import Columns
 from episodes.errors import EpisodeError, InvalidArgument, ShapeMismatch, WrongType
-from episodes.history import History, HistorySpaces, zeroed
+from episodes.history import History, HistorySpaces, OtherObservations, zeroed
 from episodes.tracks import nested
 
 __all__ = ["View", "Views"]
@@ -180,25 +180,17 @@ def name_of(view: Any) -> str:
     return name if isinstance(name, str) else type(view).__name__
 
 
-class _Behind(History):
+class _Behind(OtherObservations):
     """A history as the view behind the first `count` is given it: its observations are what those make."""
 
     def __init__(self, views: Views, count: int, source: History) -> None:
-        super().__init__(views.given_to(count), None)
-        self._views, self._count, self._source = views, count, source
+        super().__init__(source, views.given_to(count))
+        self._views, self._count = views, count
 
     @cached_property
     def columns(self) -> dict[str, Any]:
         """The columns of the views before."""
         return self._views.upto(self._count, self._source)
-
-    @cached_property
-    def depth(self) -> np.ndarray:
-        return self._source.depth
-
-    @property
-    def t(self) -> np.ndarray:
-        return self._source.t
 
     def newest(self) -> Any:
         return self.columns[Columns.OBS]
@@ -208,26 +200,5 @@ class _Behind(History):
         items = nested.map_leaves(lambda leaf: leaf.reshape(len(self), k, *leaf.shape[1:]), flat)
         return items if self._reaches(k - 1) else zeroed(items, ~self.observed(k))
 
-    def last_steps(self, track: str, k: int) -> Any:
-        return self._source.last_steps(track, k)
-
-    def flat_actions(self, k: int) -> np.ndarray:
-        return self._source.flat_actions(k)
-
     def window(self, k: int) -> History:
         return _Behind(self._views, self._count, self._source.window(k))
-
-    @property
-    def infos(self) -> list[dict[str, Any]]:
-        return self._source.infos
-
-    @property
-    def agent_ids(self) -> np.ndarray:
-        return self._source.agent_ids
-
-    @property
-    def module_ids(self) -> np.ndarray:
-        return self._source.module_ids
-
-    def episode(self, i: int) -> Any:
-        return self._source.episode(i)

@@ -93,11 +93,6 @@ class Request:
     fill: Any
     one_hot_discrete: bool = False
 
-    @property
-    def is_single(self) -> bool:
-        """True when one item is asked for, not a batch."""
-        return isinstance(self.indices, (int, np.integer))
-
 
 class EnvSteps(NamedTuple):
     """The env steps that a request means."""
