@@ -29,9 +29,9 @@ _VALUE_GAIN = 1.0
 
 
 class Policy(nn.Module, ABC):
-    """A network with an action head and a value head, over the spaces it was made for.
+    """A `connectors.Policy` that is a network: all that pipelines and runners may ask, and what algorithms ask besides.
 
-    It has all that `connectors.Policy` says pipelines and runners may ask, and what algorithms ask besides.
+    It has an action head and a value head, over the spaces it was made for.
     """
 
     def __init__(self, observation_space: gym.Space, action_space: gym.Space) -> None:

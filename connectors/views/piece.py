@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from connectors.connector import ColumnDict, Connector
-from connectors.views.view import BoundedView, View, Views, name_of
+from connectors.views.view import View, Views, ViewWithSpaces, name_of
 from episodes.columns import Columns
 from episodes.history import History, HistorySpaces
 from episodes.recorder import OngoingEpisodes, RecorderHistory
@@ -54,7 +54,7 @@ class ViewPiece(Connector):
 
     def spaces(self, given: HistorySpaces) -> Mapping[str, gym.Space]:
         """The spaces of the columns where the view knows them better than samples do: their bounds."""
-        return self._view.spaces(given) if isinstance(self._view, BoundedView) else {}
+        return self._view.spaces(given) if isinstance(self._view, ViewWithSpaces) else {}
 
     def place(self, views: Views | None, place: int) -> None:
         """Take the spaces of this place among bound views; None where they are not bound yet."""

@@ -53,7 +53,7 @@ _NUM_SAMPLES = 3  # rows of the run on samples
 
 
 @runtime_checkable
-class BoundedView(Protocol):
+class ViewWithSpaces(Protocol):
     """A view that knows the spaces of its columns, bounds included, from those that it is given."""
 
     def spaces(self, given: HistorySpaces) -> Mapping[str, gym.Space]: ...
@@ -134,7 +134,7 @@ class Views:
 
     def _bind(self, count: int, view: View) -> None:
         name, given = name_of(view), self._before[-1]
-        declared = dict(view.spaces(given)) if isinstance(view, BoundedView) else {}
+        declared = dict(view.spaces(given)) if isinstance(view, ViewWithSpaces) else {}
         samples = SampleHistory(self.given, np.arange(_NUM_SAMPLES))
         columns = self._tried(count, name, samples)
         self.lookback = max(self.lookback, samples.reach)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
 import numpy as np
@@ -306,7 +306,7 @@ class MultiAgentGetters:
         """The agents that one id or a collection of ids names; a tuple that is an agent's id is that agent."""
         if isinstance(agent_ids, (tuple, frozenset)):
             return (agent_ids,) if self.agents.knows(agent_ids) else agent_ids
-        is_collection = isinstance(agent_ids, (list, set, dict)) or type(agent_ids).__name__.startswith("dict_")
+        is_collection = isinstance(agent_ids, (list, set, dict, KeysView, ValuesView))
         return agent_ids if is_collection else (agent_ids,)
 
     def _read(self, request: Request, columns: Any, num_last: int, return_list: bool) -> Any:

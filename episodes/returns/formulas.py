@@ -1,5 +1,7 @@
 """The formulas of returns and advantages, of numpy arrays and of tensors alike: they use operators only.
 
+So a copy of either, to write to, is `numbers * 1.0`.
+
 Nothing loops over the steps of an episode: recurrences are solved by doubling, in log2(longest episode) passes.
 """
 
@@ -37,6 +39,8 @@ def settled(formula: Callable[..., tuple[Any, ...]], steps: AlignedSteps, *argum
         return formula(steps, *arguments)
     with np.errstate(over="ignore", invalid="ignore"):
         results = formula(steps, *arguments)
+        # The first result is enough: the others are made of it, or of numbers that are in it too. Its total is finite
+        # where it minus itself is 0; no `isfinite` takes arrays and tensors alike.
         total = results[0].sum()
         return results if total - total == 0 else formula(replace(steps, masked=True), *arguments)
 

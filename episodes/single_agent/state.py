@@ -23,8 +23,9 @@ def state_of(facts: EpisodeFacts, tracks: Tracks, custom_data: dict[str, Any]) -
 def parts_of(state: Mapping[str, Any]) -> tuple[EpisodeFacts, Tracks, dict[str, Any]]:
     """Facts, tracks and custom data of a `state_of`; they share no memory with it."""
     state = deepcopy(dict(state))
-    known = {name: state[name] for name in EpisodeFacts._fields if name in state}  # none of later versions
-    facts = EpisodeFacts(**known | {"ending": Ending(state["ending"])})
+    known: dict[str, Any] = {name: state[name] for name in EpisodeFacts._fields if name in state}  # not later ones
+    known["ending"] = Ending(state["ending"])
+    facts = EpisodeFacts(**known)
     tracks = Tracks.of_state(state, state["lookback"], state["is_numpy"])
     return facts, tracks, state["custom_data"]
 
