@@ -26,7 +26,7 @@ from episodes.tracks import nested
 from episodes.tracks.indexing import checked_lookback
 from runners.runner import EnvRunner, ShownEpisodes, check_counts, quotas, tell
 from runners.stats import CollectStats, RunningReturns
-from runners.vector_envs import EnvLike, autoreset_mode_of, make_vector_env
+from runners.vector_envs import EnvLike, autoreset_mode_of, close_vector_env, make_vector_env
 
 __all__ = ["SingleAgentEnvRunner"]
 
@@ -48,6 +48,8 @@ class SingleAgentEnvRunner(EnvRunner):
             where the env-to-module pipeline needs them (recurrent states, frame stacks).
         vectorization, env_kwargs: see `make_vector_env`.
         reward_dtype: of the rewards that are recorded; None: as the environments give them.
+        returns_interrupted: let `sample` return also what a call before it recorded that failed or was interrupted
+            (Ctrl-C); else it is put aside for `take`.
         autoreset_mode: of the environments made here, or of a vector environment that does not say its own.
 
     What the policy puts out beside its actions is recorded as extra model outputs. The env-to-module pipeline rewrites
@@ -66,6 +68,7 @@ class SingleAgentEnvRunner(EnvRunner):
         seed: int | None = None,
         len_lookback_buffer: int = 0,
         reward_dtype: DTypeLike | None = np.float32,
+        returns_interrupted: bool = False,
         vectorization: str = "sync",
         autoreset_mode: AutoresetMode | str | None = None,
         env_kwargs: dict[str, Any] | None = None,
@@ -77,6 +80,8 @@ class SingleAgentEnvRunner(EnvRunner):
         self.autoreset_mode = autoreset_mode_of(self.env, autoreset_mode)
         self.num_envs = self.env.num_envs
         self.policy = policy
+        self.returns_interrupted = returns_interrupted
+        self._interrupted: list[EpisodePack] = []  # what calls that failed have left
         self.stats = CollectStats()  # of the last call of sample
         self._make_pipelines(env_to_module, module_to_env)
         self._recorder = VectorRecorder(
@@ -166,11 +171,13 @@ class SingleAgentEnvRunner(EnvRunner):
         check_counts(num_timesteps, num_episodes)
         self._check_open()
         began = perf_counter()
+        if num_episodes is not None or not self.returns_interrupted:
+            self._put_interrupted_aside()
         self._record_into_packs()
         self._recorder.stand_ins[Columns.STATE_OUT] = module_of(self.policy).initial_state() or None
         self._begin(force_reset or num_episodes is not None)
         if num_episodes is not None:
-            self._recorder.take()  # what a call that failed has left
+            self._recorder.take()  # nothing from before the reset counts
         self._run(num_timesteps, num_episodes, explore, random_actions)
         pack = self._take(num_episodes)
         self._count(pack.num_steps, perf_counter() - began)
@@ -211,6 +218,22 @@ class SingleAgentEnvRunner(EnvRunner):
         self._count(sink.num_steps - before, perf_counter() - began)
         self._tell_end_of_sample(self.stats)
         return self.stats
+
+    def take(self) -> EpisodePack:
+        """What calls of `sample` recorded that failed or were interrupted, and that nobody has got; it may be empty.
+
+        It can also be taken of a runner that is closed or whose environments died.
+
+        Raises:
+            EpisodeStateError: nothing was recorded, not even a reset.
+        """
+        self._put_interrupted_aside()
+        packs, self._interrupted = self._interrupted, []
+        return self.module_to_env.with_log_probs(self.policy, EpisodePack.concat(packs or [self._recorder.take()]))
+
+    def _put_interrupted_aside(self) -> None:
+        if self._sink is self._recorder and self._needs_reset and self._recorder.num_steps:
+            self._interrupted.append(self._recorder.take())
 
     def _record_into_packs(self) -> None:
         """Let the rows become packs; episodes that a replay recorder is in the middle of go on."""
@@ -416,7 +439,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self.env.action_space.seed(self._reset_seed)
 
     def _close(self) -> None:
-        self.env.close()
+        close_vector_env(self.env)
 
     def __repr__(self) -> str:
         mode = self.autoreset_mode.value

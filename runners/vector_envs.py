@@ -11,7 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from episodes.errors import InvalidArgument, WrongType
 from episodes.recorder.boundaries import checked_mode
 
-__all__ = ["EnvLike", "autoreset_mode_of", "make_vector_env"]
+__all__ = ["EnvLike", "autoreset_mode_of", "close_vector_env", "make_vector_env"]
 
 EnvLike = str | VectorEnv | gym.Env | Callable[[], gym.Env | VectorEnv]
 
@@ -99,6 +99,21 @@ def _checked_count(env: VectorEnv, num_envs: int | None) -> VectorEnv:
     if num_envs not in (None, env.num_envs):
         raise InvalidArgument(f"the vector environment has {env.num_envs} environments, not num_envs={num_envs}")
     return env
+
+
+def close_vector_env(env: VectorEnv) -> None:
+    """Close the environments, also where a process of them was killed: then the others are terminated."""
+    try:
+        env.close()
+    except (BrokenPipeError, ConnectionResetError, EOFError):
+        unwrapped = env.unwrapped
+        if not isinstance(unwrapped, AsyncVectorEnv):
+            raise
+        for process, pipe in zip(unwrapped.processes, unwrapped.parent_pipes, strict=True):
+            process.terminate()
+            process.join()
+            pipe.close()
+        unwrapped.closed = True
 
 
 def autoreset_mode_of(env: VectorEnv, given: AutoresetMode | str | None = None) -> AutoresetMode:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import gymnasium as gym
@@ -543,12 +545,73 @@ def test_an_error_in_a_policy_leaves_a_runner_that_goes_on():
                 raise ZeroDivisionError
             return super().__call__(batch, explore)
 
-    runner = SingleAgentEnvRunner(counters(50), Fails())
+    runner = SingleAgentEnvRunner(counters(50), Fails(), returns_interrupted=True)
     with pytest.raises(ZeroDivisionError):
         runner.sample(num_timesteps=5)
     pack = runner.sample(num_timesteps=5)
     check_steps(pack)
     assert pack.lengths.tolist() == [2, 5]  # what was recorded before the error is not lost
+
+
+class Interrupts(Hook):
+    """Ctrl-C at a step."""
+
+    def __init__(self, step: int) -> None:
+        self.missing = step
+
+    def on_step(self, runner: Any) -> None:
+        self.missing -= 1
+        if not self.missing:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("counts", [{"num_timesteps": 5}, {"num_episodes": 2}])
+def test_what_was_recorded_before_ctrl_c_can_be_taken_and_is_not_in_the_next_sample(counts):
+    runner = SingleAgentEnvRunner(counters(4), Halves(), hooks=[Interrupts(11)])
+    with pytest.raises(KeyboardInterrupt):
+        runner.sample(num_timesteps=5000)
+    pack = runner.sample(**counts)
+    assert pack.num_steps == (5 if "num_timesteps" in counts else 8)
+    left = runner.take()
+    check_steps(left)
+    assert left.lengths.tolist() == [4, 4, 1]
+    assert not set(left.ids) & set(pack.ids)
+    assert runner.take().num_steps == 0
+
+
+class Kills(Hook):
+    """The process of the first environment dies at a step."""
+
+    def __init__(self, step: int) -> None:
+        self.missing = step
+
+    def on_step(self, runner: Any) -> None:
+        self.missing -= 1
+        if not self.missing:
+            process = runner.env.processes[0]
+            process.kill()
+            process.join()
+
+
+class Dies(Counter):
+    """An environment whose process dies in the middle of a step."""
+
+    def step(self, action: Any) -> Any:
+        if self.episode == 2 and self.t == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+@pytest.mark.filterwarnings("ignore:.*Calling `close`")  # Gymnasium's, of a step that no longer answers
+@pytest.mark.parametrize(("env", "hooks", "num_steps"), [("CartPole-v1", [Kills(5)], 10), (Dies, [], 8)])
+def test_a_killed_worker_leaves_what_was_recorded_and_a_runner_that_can_be_closed(env, hooks, num_steps):
+    runner = SingleAgentEnvRunner(env, num_envs=2, vectorization="async", hooks=hooks)
+    with pytest.raises((BrokenPipeError, ConnectionResetError, EOFError)):
+        runner.sample(num_timesteps=100, random_actions=True)
+    processes = runner.env.processes
+    runner.close()
+    assert not any(process.is_alive() for process in processes)
+    assert runner.take().num_steps == num_steps
 
 
 def test_a_policy_without_actions_is_told_what_it_gave():
