@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 from gymnasium import spaces
 
-from episodes.errors import InvalidArgument, StepOutOfRange, TrackMismatch, WrongType
+from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, TrackMismatch, WrongType
 from episodes.facts.ending import codes_of
 from episodes.facts.facts import (
     PackFacts,
@@ -30,6 +30,7 @@ from episodes.facts.facts import (
 from episodes.pack.from_episodes import parts_of
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ArrayTrack, InfoTrack, Tracks
+from episodes.tracks.casting import check_kinds
 from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import ranges
 from episodes.tracks.infos.dicts import infos_of
@@ -166,7 +167,13 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return _frozen(self.facts.endings & 2 != 0)
 
     def check(self) -> None:
-        """Raise `TrackMismatch` unless every column has the rows that `lengths` and `lookbacks` ask for."""
+        """Raise unless the columns go together.
+
+        Raises:
+            TrackMismatch: a column has other rows than `lengths` and `lookbacks` ask for.
+            ShapeMismatch: rewards that are not one number a step.
+            WrongType: arrays of objects.
+        """
         steps, num = int(self.offsets[-1]), len(self)
         for track in self.columns.all():
             wanted = steps + num * track.field.more
@@ -174,6 +181,9 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
             if misfit is not None:
                 path, there = misfit
                 raise TrackMismatch(f"pack: track {path!r} has {there} rows, the episodes' lengths ask for {wanted}")
+            check_kinds(track.field, track.arrays().values())
+        if self.rewards.ndim != 1:
+            raise ShapeMismatch(f"pack: rewards have shape {self.rewards.shape}; give one number for each step")
         self.facts.check(num)
         if len(self.lookbacks) != num:
             raise TrackMismatch(f"pack: {len(self.lookbacks)} lookbacks for {num} episodes; give one for each")

@@ -9,6 +9,9 @@ import numpy as np
 
 from episodes.errors import InvalidFill, ShapeMismatch
 from episodes.tracks import indexing, nested
+from episodes.tracks.casting import cast, wider
+
+_SMALL = 65504.0  # what every float dtype holds
 
 
 def place(data: np.ndarray, positions: int | range | np.ndarray, fill: Any) -> np.ndarray:
@@ -60,28 +63,19 @@ def check_fill(fill: Any, data: np.ndarray) -> Any:
     """The fill if it can stand in for an item of `data` [n, ...]; else `InvalidFill`."""
     dtype = data.dtype
     kind = type(fill)
-    if dtype.kind == "f" and (kind is float or kind is int):
+    if dtype.kind == "f" and (kind is float or kind is int) and -_SMALL <= fill <= _SMALL:
         return fill
     given = np.asarray(fill)
     if given.shape not in ((), data.shape[1:]):
         raise InvalidFill(
             f"fill={fill!r} has shape {given.shape}; items have {data.shape[1:]}: give a scalar or that shape"
         )
-    if not _fits(given, dtype):
+    fitting = cast(given, dtype)
+    if fitting is None:
         raise InvalidFill(
             f"fill={fill!r} cannot stand in for items of dtype {dtype} without loss; give a value of that dtype"
         )
-    return given
-
-
-def _fits(given: np.ndarray, dtype: np.dtype) -> bool:
-    if np.can_cast(given.dtype, dtype, "same_kind") and dtype.kind not in "iub":
-        return True
-    try:
-        with np.errstate(invalid="ignore", over="ignore"):
-            return given.dtype.kind in "iubfc" and dtype.kind in "iubfc" and bool((given.astype(dtype) == given).all())
-    except (TypeError, ValueError, OverflowError):
-        return False
+    return fitting
 
 
 def _filler(fill: Any, data: np.ndarray) -> Any:
@@ -107,19 +101,22 @@ def _fill_like_leaf(column: list[Any], fill: Any) -> Any:
     return filler.item() if isinstance(first, (bool, int, float, str)) else filler
 
 
-def written(leaf: np.ndarray, rows: Any, items: Any) -> np.ndarray:
-    """A copy of an array [n, ...] with other items [k, ...] in some rows, of a dtype that loses nothing.
+def written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np.ndarray:
+    """A copy of an array [n, ...] with other items [k, ...] in some rows, in a wider dtype where they need one.
 
     Raises:
-        ShapeMismatch: the items have another shape.
+        ShapeMismatch: items of another shape, or that no dtype holds beside the others without loss.
     """
     items = np.asarray(items)
     if items.shape[1:] != leaf.shape[1:]:
-        raise ShapeMismatch(f"new items have shape {items.shape[1:]}, the track's have {leaf.shape[1:]}")
-    new = leaf.astype(np.result_type(leaf.dtype, items.dtype)) if _would_lose(items, leaf.dtype) else leaf.copy()
-    new[rows] = items
+        raise ShapeMismatch(f"{name}: new items have shape {items.shape[1:]}, the track's have {leaf.shape[1:]}")
+    dtype, fitting = leaf.dtype, cast(items, leaf.dtype)
+    if fitting is None:
+        dtype, fitting = wider(dtype, items), items
+    if dtype is None:
+        raise ShapeMismatch(
+            f"{name}: new items of dtype {items.dtype} do not go with {leaf.dtype} without loss; give such items"
+        )
+    new = leaf.astype(dtype)
+    new[rows] = fitting
     return new
-
-
-def _would_lose(items: np.ndarray, dtype: np.dtype) -> bool:
-    return not np.can_cast(items.dtype, dtype, "same_kind") and not np.array_equal(items.astype(dtype), items)

@@ -10,7 +10,8 @@ from gymnasium import spaces
 
 from episodes.errors import ShapeMismatch
 from episodes.tracks import indexing, nested
-from episodes.tracks.field import Field
+from episodes.tracks.casting import check_kinds
+from episodes.tracks.field import REWARDS, Field
 from episodes.tracks.indexing import Indices
 from episodes.tracks.spaces import one_hot
 from episodes.tracks.stacking import stack_items
@@ -66,7 +67,8 @@ def written(track: Track, new_data: Any, at_indices: Indices, neg: bool) -> Trac
 
     Raises:
         StepOutOfRange: an index without an item.
-        ShapeMismatch: another number of items than indices.
+        ShapeMismatch: another number of items than indices, or what does not go with the others.
+        WrongType: items that are no numbers, strings or arrays of them; rewards that are no numbers.
     """
     name = track.field.label
     positions = indexing.positions_there(at_indices, track.lookback, len(track), neg, name)
@@ -80,13 +82,30 @@ def written(track: Track, new_data: Any, at_indices: Indices, neg: bool) -> Trac
         raise ShapeMismatch(
             f"{name}: {num_new} new items for {len(positions)} places; writing never changes the length"
         )
+    if not num_new:
+        return track
+    if track.field is REWARDS:
+        _check_rewards(new_data)
     if isinstance(track, ListTrack):
         return track.replaced(positions, new_data if nested.is_leaf(new_data) else unstacked(new_data, num_new))
     if isinstance(new_data, list):
         new_data = stack_items(new_data, name)
     if at_indices is None and not track.lookback:
-        return ArrayTrack.of(nested.map_leaves(np.array, new_data), 0, track.field)
+        whole = ArrayTrack.of(nested.map_leaves(np.array, new_data), 0, track.field)
+        check_kinds(whole.field, whole.arrays().values())
+        return whole
     return track.replaced(positions, new_data)
+
+
+def _check_rewards(new_data: Any) -> None:
+    """Raise unless the new rewards are one number each."""
+    try:
+        rewards = np.asarray(new_data)
+    except ValueError:
+        raise ShapeMismatch("rewards: new items of several shapes; a reward is one number, not an array") from None
+    if rewards.ndim != 1:
+        raise ShapeMismatch(f"rewards: new items of shape {rewards.shape[1:]}; a reward is one number, not an array")
+    check_kinds(REWARDS, [rewards])
 
 
 def _num_rows(name: str, new_data: Any) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 
 from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
+from episodes.tracks.casting import cast
 
 _dtype_of = operator.attrgetter("dtype")
 
@@ -103,19 +104,21 @@ def _cast(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
         dtype = own.newbyteorder("=")  # items of another byte order become numbers that torch takes
     if own == dtype:
         return array
-    if dtype.kind in "iub" and not np.can_cast(array.dtype, dtype) and not (array.astype(dtype) == array).all():
+    fitting = cast(array, dtype)
+    if fitting is None:
         raise ShapeMismatch(
             f"{name}: items of dtype {array.dtype} do not fit the space's {dtype} without loss; give such items"
         )
-    return array.astype(dtype)
+    return fitting
 
 
 def _first_misfit(column: Sequence[Any], name: str, lookback: int, kind: Callable[[Any], Any]) -> ShapeMismatch:
     kinds = [kind(item) for item in column]
     step = next((i for i, k in enumerate(kinds) if k != kinds[0] or k is False), 0)
     first, other = column[0], column[step]
+    beside = f", item {-lookback} is {_kind_of(first)}" if step else ""
     return ShapeMismatch(
-        f"{name}: item {step - lookback} is {_kind_of(other)}, item {-lookback} is {_kind_of(first)}; "
+        f"{name}: item {step - lookback} is {_kind_of(other)}{beside}; "
         "all items of a track have one shape and are numbers, strings or arrays of them"
     )
 

@@ -298,9 +298,10 @@ class ArrayTrack(_Items):
             ) from None
 
     def replaced(self, positions: Any, new_items: Any) -> ArrayTrack:
-        """A changed copy: other items (nested arrays [k, ...]) at the positions."""
+        """A changed copy: other items (nested arrays [k, ...]) at the positions, in a wider dtype if they need one."""
         rows = list(positions) if isinstance(positions, range) else positions
-        new = nested.map_leaves(lambda leaf, items: written(leaf, rows, items), self.data, new_items)
+        name = self.field.label
+        new = nested.map_leaves(lambda leaf, items: written(name, leaf, rows, items), self.data, new_items)
         return ArrayTrack.of(new, self.lookback, self.field)
 
     def as_growing(self) -> ListTrack:

@@ -9,6 +9,7 @@ import numpy as np
 
 from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.tracks import nested
+from episodes.tracks.casting import check_kinds
 from episodes.tracks.field import ACTIONS, EXTRA, INFOS, OBSERVATIONS, REWARDS, extra_field
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.joining import joined_infos
@@ -99,6 +100,7 @@ class Tracks(NamedTuple):
         Raises:
             TrackMismatch: names the track of another length.
             ShapeMismatch: finished rewards that are not one number a step.
+            WrongType: arrays of objects.
         """
         steps = self.rewards.total
         if self.is_finished and self.rewards.whole().ndim != 1:
@@ -112,6 +114,7 @@ class Tracks(NamedTuple):
                     f"{whose}: {track.total} {track.field.label} beside {steps} rewards; there must be {wanted} (one "
                     "more observation and info than rewards, as many of all else)"
                 )
+            check_kinds(track.field, track.arrays().values())
 
     def appends(self) -> tuple[Any, ...]:
         """The `append`s of observations, actions, rewards and infos, and the (key, `append`) pairs of extra outputs."""

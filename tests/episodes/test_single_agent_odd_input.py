@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from episodes import SingleAgentEpisode
-from episodes.errors import ShapeMismatch, WrongType
+from episodes import EpisodePack, SingleAgentEpisode
+from episodes.errors import InvalidFill, ShapeMismatch, WrongType
 
 
 def grown(num_steps: int = 3, **arguments: Any) -> SingleAgentEpisode:
@@ -116,3 +116,95 @@ def test_time_after_a_cut_counts_for_the_successor_only() -> None:
     successor.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs={"value": 0.0})
     assert episode.get_duration_s() == spent
     assert successor.get_duration_s() > 0
+
+
+def of_actions(actions: Any) -> SingleAgentEpisode:
+    """A finished episode with these actions."""
+    return SingleAgentEpisode.from_arrays(np.zeros(len(actions) + 1), actions, np.ones(len(actions)))
+
+
+@pytest.mark.parametrize(
+    ("actions", "new"),
+    [
+        (np.zeros(2, np.int8), 300),
+        (np.zeros(2, np.int8), 0.5),
+        (np.zeros(2, np.float32), 1e300),
+        (np.zeros(2, bool), 2),
+        (np.array(["ab", "cd"]), "long"),
+    ],
+)
+def test_a_setter_takes_the_wider_dtype_where_the_tracks_own_would_lose_something(actions: Any, new: Any) -> None:
+    for at, data in ((1, new), ([1], [new]), (slice(1, 2), np.array([new]))):
+        episode = of_actions(actions)
+        episode.set_actions(new_data=data, at_indices=at)
+        assert episode.get_actions(1) == new
+        assert episode.get_actions(0) == actions[0]
+
+
+@pytest.mark.parametrize("new", ["a", None, object()])
+def test_a_setter_refuses_what_no_dtype_holds_beside_the_others(new: Any) -> None:
+    episode = of_actions(np.zeros(2))
+    with pytest.raises(ShapeMismatch, match="actions"):
+        episode.set_actions(new_data=[new], at_indices=[0])
+    assert episode.get_actions().tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+@pytest.mark.parametrize("new", [np.zeros((3, 3)), np.zeros((3, 1)), ["a", "b", "c"], [None] * 3, [0.0, [1.0], 2.0]])
+def test_rewards_are_only_set_to_one_number_each(finalized: bool, new: Any) -> None:
+    episode = grown().to_numpy() if finalized else grown()
+    for at in (None, [0, 1, 2]):
+        with pytest.raises((ShapeMismatch, WrongType), match="rewards"):
+            episode.set_rewards(new_data=new, at_indices=at)
+    assert list(episode.get_rewards()) == [1.0] * 3
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+def test_setting_nothing_changes_nothing(finalized: bool) -> None:
+    episode = grown().to_numpy() if finalized else grown()
+    before = SingleAgentEpisode.from_state(episode.get_state())
+    for nowhere in ([], slice(0, 0)):
+        episode.set_observations(new_data=[], at_indices=nowhere)
+        episode.set_rewards(new_data=[], at_indices=nowhere)
+    assert episode.equals(before)
+
+
+@pytest.mark.parametrize("fill", [1e300, -1e300, "a", None.__class__, 1j])
+def test_a_fill_that_the_items_dtype_cannot_hold_is_refused(fill: Any) -> None:
+    episode = SingleAgentEpisode.from_arrays(np.zeros((2, 3), np.float32), [0], [1.0])
+    for at in (5, [5], slice(0, 5)):
+        with pytest.raises(InvalidFill, match="without loss"):
+            episode.get_observations(at, fill=fill)
+        assert np.isinf(np.ravel(episode.get_observations(at, fill=np.inf))[-1])
+
+
+def test_a_string_that_fills_in_is_never_cut() -> None:
+    episode = SingleAgentEpisode.from_arrays(np.array(["ab", "cd"]), [0], [1.0])
+    with pytest.raises(InvalidFill, match="without loss"):
+        episode.get_observations([5], fill="long")
+
+
+@pytest.mark.parametrize("odd", [1e300, "1.5", 1j])
+def test_what_the_floats_of_a_space_cannot_hold_is_refused(odd: Any) -> None:
+    episode = SingleAgentEpisode(observation_space=spaces.Box(-np.inf, np.inf, (), np.float32))
+    episode.add_env_reset(odd)
+    with pytest.raises(ShapeMismatch, match="without loss"):
+        episode.to_numpy()
+
+
+def test_arrays_of_objects_and_rewards_that_are_no_numbers_are_refused_at_once() -> None:
+    good: Any = {"observations": np.zeros(2), "actions": np.zeros(1), "rewards": np.ones(1)}
+    for odd in ({"observations": np.array([None, 1])}, {"rewards": np.array(["a"])}, {"rewards": np.array([None])}):
+        with pytest.raises(WrongType, match=next(iter(odd))):
+            SingleAgentEpisode.from_arrays(**good | odd)
+        with pytest.raises(WrongType, match=next(iter(odd))):
+            EpisodePack(**good | odd, lengths=[1])
+    with pytest.raises(ShapeMismatch, match="one number"):
+        EpisodePack(**good | {"rewards": np.ones((1, 1))}, lengths=[1])
+
+
+def test_an_item_of_no_array_is_named_once() -> None:
+    episode = grown(0)
+    episode.add_env_step(np.zeros(2), None, 1.0)
+    with pytest.raises(ShapeMismatch, match=r"actions: item 0 is a NoneType; all items"):
+        episode.to_numpy()

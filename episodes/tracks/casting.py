@@ -1,0 +1,66 @@
+"""The one rule of which dtype can hold which values: nothing wraps around, overflows or is cut; floats are rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import WrongType
+from episodes.tracks.field import REWARDS, Field
+
+_NUMBERS = frozenset("biufc")
+
+
+def cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
+    """The values in the dtype (themselves where it is theirs); None where it cannot hold them all.
+
+    A float is rounded to the precision of the dtype, a whole number that it cannot hold is not; a finite number never
+    becomes infinite, a complex one never real, a string is never cut, and numbers and strings never become each other.
+    """
+    if values.dtype == dtype:
+        return values
+    numbers = values.dtype.kind in _NUMBERS, dtype.kind in _NUMBERS
+    if numbers != (True, True):
+        return None if any(numbers) or values.dtype.kind != dtype.kind else _unchanged(values, dtype)
+    if np.can_cast(values.dtype, dtype):
+        return values.astype(dtype)
+    if dtype.kind in "fc":
+        return None if values.dtype.kind == "c" != dtype.kind else _rounded(values, dtype)
+    return _unchanged(values, dtype)
+
+
+def _rounded(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
+    try:
+        with np.errstate(over="raise", invalid="ignore"):
+            return values.astype(dtype)
+    except FloatingPointError:
+        return None
+
+
+def _unchanged(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
+    if values.dtype.kind == "c":
+        return None
+    with np.errstate(invalid="ignore", over="ignore"):
+        changed = values.astype(dtype)
+    return changed if bool((changed == values).all()) else None
+
+
+def wider(dtype: np.dtype, values: np.ndarray) -> Any:
+    """The dtype that holds items of the dtype and these values; None where there is none."""
+    both = dtype.kind + values.dtype.kind
+    if both[0] != both[1] and not _NUMBERS.issuperset(both):
+        return None
+    found = np.result_type(dtype, values.dtype)
+    return found if found.kind != "O" and cast(values, found) is not None else None
+
+
+def check_kinds(field: Field, arrays: Iterable[np.ndarray]) -> None:
+    """Raise `WrongType` unless the arrays are of numbers or strings, and those of rewards of real numbers."""
+    is_reward = field is REWARDS
+    for array in arrays:
+        kind = array.dtype.kind
+        if kind == "O" or (is_reward and kind not in "biuf"):
+            what = "real numbers" if is_reward else "numbers or strings"
+            raise WrongType(f"{field.label}: an array of dtype {array.dtype}; give {what}")
