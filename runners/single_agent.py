@@ -24,6 +24,7 @@ from episodes.replay import EpisodeReplayBuffer, ReplayRecorder
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.indexing import checked_lookback
+from runners.random_actions import RandomActions
 from runners.runner import EnvRunner, ShownEpisodes, check_counts, quotas, tell
 from runners.stats import CollectStats, RunningReturns
 from runners.vector_envs import EnvLike, autoreset_mode_of, close_vector_env, make_vector_env
@@ -107,6 +108,8 @@ class SingleAgentEnvRunner(EnvRunner):
         self._ignored_actions: tuple[Any, Any, dict[str, Any]] | None = None
         self._shared_data: dict[str, Any] = {}
         self._observations: Any = None  # the newest row, rewritten
+        self._raw_observations: Any = None  # and as the environments gave it
+        self._random = RandomActions(self.env)
         self._reset_seed = seed
         self._turn = 0  # the environment whose turn it is to give an episode more
         self._quotas = np.zeros(self.num_envs, int)  # of the last call for whole episodes
@@ -161,7 +164,8 @@ class SingleAgentEnvRunner(EnvRunner):
             num_episodes: exactly so many whole episodes. Every environment contributes in turn, how long its episodes
                 may be, so that short ones have no advantage; it is reset before and, for the next call, after.
             explore: passed to the policy and to both pipelines.
-            random_actions: sampled from the action space; the policy is not asked.
+            random_actions: sampled from the action space (legal ones where `Dict` observations have an "action_mask" of
+                `Discrete` actions); the policy is not asked.
             force_reset: reset all environments first.
 
         Raises:
@@ -292,6 +296,7 @@ class SingleAgentEnvRunner(EnvRunner):
         """Begin new episodes everywhere; those that were going on are cut."""
         observations, infos = self.env.reset(seed=self._reset_seed)
         self._reset_seed = None
+        self._raw_observations = observations
         self._observations = self._rewritten(observations, self._all, self._all)
         self._boundaries.reset(np.ones(self.num_envs, bool))
         self._sink.reset(self._observations, infos)
@@ -322,13 +327,14 @@ class SingleAgentEnvRunner(EnvRunner):
         return self.module_to_env.act(policy, policy(batch, explore=explore), episodes, explore, shared_data)
 
     def _random_actions(self, explore: bool) -> Acted:
-        actions = self.env.action_space.sample()
+        actions = self._random.draw(self._raw_observations)
         return self.module_to_env.from_env(actions), actions, {}
 
     def _step(self, actions: Any, actions_for_env: Any, outputs: dict[str, Any]) -> None:
         """One vector step, recorded."""
         observations, rewards, terminateds, truncateds, infos = self.env.step(actions_for_env)
         last = self._last_observations(infos, terminateds | truncateds) if self._is_same_step else None
+        self._raw_observations = observations
         if self._rewrites:
             row = self._boundaries.look(terminateds, truncateds)
             self._boundaries.commit(row)
@@ -406,6 +412,7 @@ class SingleAgentEnvRunner(EnvRunner):
             return
         observations, infos = self.env.reset(options={"reset_mask": done.copy()})
         envs = np.flatnonzero(done)
+        self._raw_observations = observations
         fresh = self._rewritten(nested.take(observations, envs), envs, envs)
         self._boundaries.reset(done)
         self._observations = nested.with_rows(self._observations, envs, fresh)

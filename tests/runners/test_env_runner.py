@@ -16,7 +16,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
 from connectors import ObservationRewriter, env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
-from connectors.env_to_module import FrameStacking, MeanStdFilter, ObservationPreprocessor
+from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter, ObservationPreprocessor
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
@@ -533,6 +533,40 @@ def test_infos_as_a_list_of_dicts_are_refused_at_the_first_row(mode):
     runner = SingleAgentEnvRunner(DictInfoToList(counters(2, 3, mode=mode)), Halves())
     with pytest.raises(WrongType, match="infos is a list"):
         runner.sample(num_timesteps=1)
+
+
+class Masked(gym.Env):
+    """Only one of three actions is legal, another one after each step."""
+
+    observation_space = spaces.Dict({"action_mask": spaces.MultiBinary(3), "t": spaces.Box(0, 99, (1,), np.float32)})
+    action_space = spaces.Discrete(3, start=1)
+
+    def _observation(self) -> dict[str, Any]:
+        mask = np.zeros(3, np.int8)
+        mask[self.t % 3] = 1
+        return {"action_mask": mask, "t": np.array([self.t], np.float32)}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.t = int(self.np_random.integers(3))
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        legal = action == 1 + self.t % 3
+        self.t += 1
+        return self._observation(), float(legal), self.t > 8, False, {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("flattened", [False, True])
+def test_random_actions_are_legal_ones_where_observations_have_a_mask(mode, flattened):
+    env = SyncVectorEnv([Masked] * 3, autoreset_mode=mode)
+    spaces_ = (env.single_observation_space, env.single_action_space)
+    pieces = [FlattenObservations()] if flattened else []
+    runner = SingleAgentEnvRunner(env, env_to_module=env_to_module_pipeline(*spaces_, pieces=pieces), seed=1)
+    for _ in range(2):
+        pack = runner.sample(num_timesteps=60, random_actions=True)
+        assert (pack.rewards == 1).all()
 
 
 def test_an_error_in_a_policy_leaves_a_runner_that_goes_on():

@@ -1,0 +1,30 @@
+"""`RandomActions`: random actions of a vector environment, legal ones where its observations say which are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+MASK = "action_mask"  # the key of `Dict` observations [N, n] that tells which of n discrete actions are legal
+
+
+class RandomActions:
+    """Draws actions [N, ...] from the action space; where observations have an "action_mask", legal ones.
+
+    A mask is looked at where the observation space is a `Dict` that has one and the actions are `Discrete`.
+    """
+
+    def __init__(self, env: gym.vector.VectorEnv) -> None:
+        self._space, self._single = env.action_space, env.single_action_space
+        space = env.single_observation_space
+        masked = isinstance(space, gym.spaces.Dict) and MASK in space.spaces
+        self.looks_at_observations = masked and isinstance(self._single, gym.spaces.Discrete)
+
+    def draw(self, observations: Any) -> Any:
+        """Actions [N, ...] after the environments' own observations."""
+        if not self.looks_at_observations:
+            return self._space.sample()
+        masks = np.asarray(observations[MASK], np.int8)
+        return self._space.sample(mask=tuple(masks))
