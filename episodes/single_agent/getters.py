@@ -40,7 +40,10 @@ class TrackGetters:
             if one_hot_discrete:
                 space = self._facts.observation_space
                 return reading.read_one_hot(self._tracks.observations, indices, neg_index_as_lookback, fill, space)
-            return self._tracks.observations.get(indices, neg_index_as_lookback, fill)
+            track = self._tracks.observations
+            if fill is not None and not track.total:
+                return reading.read_empty(track, indices, neg_index_as_lookback, fill, self._facts.observation_space)
+            return track.get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
             raise self._named(error) from None
 
@@ -58,7 +61,10 @@ class TrackGetters:
                 return reading.read_one_hot(
                     self._tracks.actions, indices, neg_index_as_lookback, fill, self._facts.action_space
                 )
-            return self._tracks.actions.get(indices, neg_index_as_lookback, fill)
+            track = self._tracks.actions
+            if fill is not None and not track.total:
+                return reading.read_empty(track, indices, neg_index_as_lookback, fill, self._facts.action_space)
+            return track.get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
             raise self._named(error) from None
 

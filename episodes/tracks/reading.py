@@ -13,7 +13,7 @@ from episodes.tracks import indexing, nested
 from episodes.tracks.casting import check_kinds
 from episodes.tracks.field import REWARDS, Field
 from episodes.tracks.indexing import Indices
-from episodes.tracks.spaces import one_hot
+from episodes.tracks.spaces import dtypes_of, empty_items, one_hot
 from episodes.tracks.stacking import stack_items
 from episodes.tracks.track import ArrayTrack, ListTrack, Track
 
@@ -48,11 +48,22 @@ def read_one_hot(track: Track, indices: Indices, neg: bool, fill: Any, space: sp
     return answer if isinstance(track, ArrayTrack) else unstacked(answer, len(wanted))
 
 
+def read_empty(track: Track, indices: Indices, neg: bool, fill: Any, space: spaces.Space | None) -> Any:
+    """What `track.get` gives before there is an item: `fill` in the shape and dtype of the space's items."""
+    if not isinstance(track, ListTrack) or dtypes_of(space) is None:
+        return track.get(indices, neg, fill)
+    positions = indexing.positions(indices, track.lookback, len(track), neg)
+    answer = track.finalize(space).get(indices, neg, fill)
+    return answer if isinstance(positions, int) else unstacked(answer, len(positions))
+
+
 def _gathered(track: Track, positions: np.ndarray, space: spaces.Space | None) -> Any:
     taken = track.take(positions)
     if isinstance(taken, ArrayTrack):
         return taken.whole()
     items = taken.whole() or track.item_list(0, 1)
+    if not items:
+        return empty_items(space)
     stacked = stack_items(items, "track", 0, None)
     return stacked if len(positions) else nested.take(stacked, slice(0, 0))
 

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import InvalidFill, ShapeMismatch, WrongType
+from episodes.tracks import nested
 
 
 def grown(num_steps: int = 3, **arguments: Any) -> SingleAgentEpisode:
@@ -208,3 +209,24 @@ def test_an_item_of_no_array_is_named_once() -> None:
     episode.add_env_step(np.zeros(2), None, 1.0)
     with pytest.raises(ShapeMismatch, match=r"actions: item 0 is a NoneType; all items"):
         episode.to_numpy()
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-1, 1, (3,)),
+        spaces.Discrete(4),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.Dict(a=spaces.Box(-1, 1, (3,)), b=spaces.Discrete(3)),
+        spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3))),
+    ],
+)
+def test_a_fill_before_the_first_step_is_an_item_of_the_space_as_once_finalized(space: Any, one_hot: bool) -> None:
+    episode = SingleAgentEpisode(action_space=space)
+    episode.add_env_reset(0)
+    one, many = (episode.get_actions(at, fill=0, one_hot_discrete=one_hot) for at in (-1, [-1, -2]))
+    assert isinstance(many, list)
+    finished = episode.to_numpy().get_actions(-1, fill=0, one_hot_discrete=one_hot)
+    assert all(nested.equal(item, finished) for item in (one, *many))
+    assert len(many) == 2
