@@ -15,8 +15,8 @@ from episodes.batch.views import (
 )
 
 __all__ = [
-    "Batch",
     "ActStateBatch",
+    "Batch",
     "BatchWithAdvantages",
     "BatchWithReturns",
     "DistBatch",

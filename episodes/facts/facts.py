@@ -106,6 +106,37 @@ def new_id() -> str:
     return os.urandom(16).hex()  # 0.5 us; uuid4().hex takes 2
 
 
+class HasEnding:
+    """The flags of an episode's ending, written through `facts`, the one way to change what is known of it."""
+
+    __slots__ = ()
+
+    _facts: EpisodeFacts
+
+    @property
+    def is_terminated(self) -> bool:
+        """True when the episode ended in a terminal state."""
+        return self._facts.ending.is_terminated
+
+    @is_terminated.setter
+    def is_terminated(self: Any, flag: bool) -> None:
+        self.facts = self._facts._replace(ending=Ending.of(flag, self.is_truncated))
+
+    @property
+    def is_truncated(self) -> bool:
+        """True when the episode was ended from outside."""
+        return self._facts.ending.is_truncated
+
+    @is_truncated.setter
+    def is_truncated(self: Any, flag: bool) -> None:
+        self.facts = self._facts._replace(ending=Ending.of(self.is_terminated, flag))
+
+    @property
+    def is_done(self) -> bool:
+        """True when the episode terminated or was truncated; False for an ongoing or cut chunk."""
+        return self._facts.ending.is_done
+
+
 class PackFacts(NamedTuple):
     """The facts of n episodes: what `EpisodeFacts` lists, in its order, as columns; and of each its custom data.
 

@@ -222,24 +222,6 @@ class MultiAgentEpisode(MultiAgentGetters):
     def facts(self, facts: EpisodeFacts) -> None:
         self._facts, self.agents.episode_id = facts, facts.id_
 
-    @property
-    def is_terminated(self) -> bool:
-        """True when the episode ended in a terminal state."""
-        return self._facts.ending.is_terminated
-
-    @is_terminated.setter
-    def is_terminated(self, flag: bool) -> None:
-        self.facts = self._facts._replace(ending=Ending.of(flag, self.is_truncated))
-
-    @property
-    def is_truncated(self) -> bool:
-        """True when the episode was ended from outside."""
-        return self._facts.ending.is_truncated
-
-    @is_truncated.setter
-    def is_truncated(self, flag: bool) -> None:
-        self.facts = self._facts._replace(ending=Ending.of(self.is_terminated, flag))
-
     def module_for(self, agent_id: Any) -> Any:
         """The module that acts for the agent: `agent_to_module_mapping_fn`'s answer, asked for once an episode."""
         modules = self.agents.modules

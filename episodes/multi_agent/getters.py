@@ -9,6 +9,7 @@ import numpy as np
 
 from episodes.errors import EpisodeStateError, StepOutOfRange, UnknownKey
 from episodes.facts import EpisodeFacts
+from episodes.facts.facts import HasEnding
 from episodes.multi_agent import reading
 from episodes.multi_agent.agents import ALL, Agents
 from episodes.multi_agent.reading import Column, Request
@@ -22,7 +23,7 @@ from episodes.tracks.reading import new_track, written
 AgentIds = Collection[Hashable] | Hashable | None
 
 
-class MultiAgentGetters:
+class MultiAgentGetters(HasEnding):
     """Getters and setters over all agents' tracks.
 
     Getters give a dict from agent to what it has; agents that have nothing there are left out. They share arguments:
@@ -67,11 +68,6 @@ class MultiAgentGetters:
     def agent_steps(self) -> int:
         """The number of completed steps of all agents together."""
         return sum(len(line.episode) for line in self.agents.timelines.values())
-
-    @property
-    def is_done(self) -> bool:
-        """True when the episode terminated or was truncated; False for an ongoing or cut chunk."""
-        return self._facts.ending.is_done
 
     @property
     def is_finalized(self) -> bool:

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
 from episodes.facts.ending import Ending
-from episodes.facts.facts import EpisodeFacts, new_id
+from episodes.facts.facts import EpisodeFacts, HasEnding, new_id
 from episodes.single_agent.getters import TrackGetters
 from episodes.single_agent.state import columns_of, parts_of, state_of
 from episodes.tracks import ListTrack, Track, Tracks, indexing, nested, reading
@@ -45,7 +45,7 @@ def _track(name: str) -> Any:
     return property(attrgetter(f"_tracks.{name}"), change)
 
 
-class SingleAgentEpisode(TrackGetters):
+class SingleAgentEpisode(TrackGetters, HasEnding):
     """One chunk of one agent's episode in one environment.
 
     All given data becomes lookback with `len_lookback_buffer="auto"`, as in RLlib: the episode then starts at the
@@ -228,29 +228,6 @@ class SingleAgentEpisode(TrackGetters):
     def lookback(self) -> int:
         """L."""
         return self._tracks.rewards.lookback
-
-    @property
-    def is_terminated(self) -> bool:
-        """True when the episode ended in a terminal state."""
-        return self._facts.ending.is_terminated
-
-    @is_terminated.setter
-    def is_terminated(self, flag: bool) -> None:
-        self.facts = self._facts._replace(ending=Ending.of(flag, self.is_truncated))
-
-    @property
-    def is_truncated(self) -> bool:
-        """True when the episode was ended from outside."""
-        return self._facts.ending.is_truncated
-
-    @is_truncated.setter
-    def is_truncated(self, flag: bool) -> None:
-        self.facts = self._facts._replace(ending=Ending.of(self.is_terminated, flag))
-
-    @property
-    def is_done(self) -> bool:
-        """True when the episode terminated or was truncated; False for an ongoing or cut chunk."""
-        return self._facts.ending.is_done
 
     def __len__(self) -> int:
         return len(self._tracks.rewards)
