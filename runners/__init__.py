@@ -10,10 +10,10 @@ from runners.stats import CollectStats
 from runners.vector_envs import make_vector_env
 
 __all__ = [
+    "SingleAgentEnvRunner",
     "CollectStats",
     "Hook",
-    "MultiAgentCollectStats",
-    "MultiAgentEnvRunner",
-    "SingleAgentEnvRunner",
     "make_vector_env",
+    "MultiAgentEnvRunner",
+    "MultiAgentCollectStats",
 ]

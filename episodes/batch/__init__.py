@@ -15,8 +15,8 @@ from episodes.batch.views import (
 )
 
 __all__ = [
-    "ActStateBatch",
     "Batch",
+    "ActStateBatch",
     "BatchWithAdvantages",
     "BatchWithReturns",
     "DistBatch",

@@ -7,4 +7,4 @@ from episodes.recorder.incoming import IncomingEpisodes
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.recorder import VectorRecorder
 
-__all__ = ["IncomingEpisodes", "OngoingEpisodes", "RecorderHistory", "VectorRecorder"]
+__all__ = ["VectorRecorder", "OngoingEpisodes", "RecorderHistory", "IncomingEpisodes"]

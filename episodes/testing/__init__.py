@@ -9,4 +9,4 @@ from __future__ import annotations
 from episodes.errors import ContractViolation
 from episodes.testing.environments import check_vector_env
 
-__all__ = ["ContractViolation", "check_vector_env"]
+__all__ = ["check_vector_env", "ContractViolation"]

@@ -30,18 +30,18 @@ from episodes.testing.strategies.single_agent import (
 from episodes.testing.strategies.vector_rows import EnvEpisode, VectorRow, VectorRows, vector_rows
 
 __all__ = [
-    "EnvEpisode",
-    "MultiAgentHistory",
-    "VectorRow",
-    "VectorRows",
+    "spaces",
+    "items",
     "arrangements",
+    "infos",
     "episode_arguments",
     "episodes",
-    "infos",
-    "items",
     "lists_of_episodes",
-    "multi_agent_histories",
     "packs",
-    "spaces",
+    "MultiAgentHistory",
+    "multi_agent_histories",
+    "EnvEpisode",
+    "VectorRow",
+    "VectorRows",
     "vector_rows",
 ]
