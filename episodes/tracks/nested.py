@@ -191,14 +191,22 @@ def with_rows(nested: Any, rows: np.ndarray, new: Any) -> Any:
     return map_leaves(changed, nested, new)
 
 
+def one_after_another(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The arrays' rows as one array; those of one dtype keep it, byte order included."""
+    dtype = arrays[0].dtype
+    if dtype.isnative or any(array.dtype != dtype for array in arrays):
+        return np.concatenate(arrays)
+    return np.concatenate(arrays, dtype=dtype)
+
+
 def concatenate(parts: Sequence[Any]) -> Any:
     """The parts, one after another, one concatenate a leaf. Parts without rows say nothing of shape or dtype."""
     if is_leaf(parts[0]):
         if not all(map(len, parts)):
             parts = [part for part in parts if len(part)] or parts[:1]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else one_after_another(parts)
     parts = [part for part in parts if len(first_leaf(part))] or parts[:1]
-    return map_leaves(lambda *arrays: np.concatenate(arrays), *parts)
+    return map_leaves(lambda *arrays: one_after_another(arrays), *parts)
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -290,7 +290,7 @@ def _column(tracks: Sequence[Any], have_items: bool, whose: Sequence[Any]) -> Ar
     if have_items:
         try:
             return ArrayTrack.of(
-                np.concatenate(data) if type(data[0]) is np.ndarray else nested.concatenate(data), 0, field
+                nested.one_after_another(data) if type(data[0]) is np.ndarray else nested.concatenate(data), 0, field
             )
         except ValueError:
             pass

@@ -340,3 +340,29 @@ def test_nothing_in_the_files_is_a_pickle(tmp_path: Path) -> None:
         writer.add(some(infos=None, custom_data={"k": (1, 2)}))
     assert len(EpisodeDataset(tmp_path)) == 6
     assert not any(b"cnumpy" in file.read_bytes() or b"numpy._core" in file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_arrays_of_another_byte_order_come_back_as_they_are_alone_and_in_a_pack(tmp_path: Path) -> None:
+    arrays = {"observations": {"a": np.ones((3, 2), ">f4")}, "actions": np.ones(2, ">i4"), "rewards": np.ones(2, ">f8")}
+    episode = SingleAgentEpisode.from_arrays(**arrays, id_="a")
+    pack = EpisodePack(**arrays, lengths=[2], ids=["a"])
+    for number, written in enumerate(([episode], [episode, episode], pack, EpisodePack.concat([pack, pack]))):
+        with EpisodeWriter(tmp_path / str(number)) as writer:
+            writer.add(written)
+        for read in EpisodeDataset(tmp_path / str(number))[:]:
+            assert read.equals(episode)
+            assert read.actions.data.dtype.str == ">i4"
+
+
+@pytest.mark.parametrize("keys", [[0, 1], [1, 0], ["a", 1]])
+def test_observations_whose_keys_are_integers_are_packed_and_written(tmp_path: Path, keys: list[Any]) -> None:
+    episode = SingleAgentEpisode()
+    episode.add_env_reset({key: np.zeros(2, np.float32) for key in keys})
+    episode.add_env_step({key: np.full(2, n, np.float32) for n, key in enumerate(keys)}, 0, 1.0, terminated=True)
+    pack = EpisodePack.from_episodes([episode.to_numpy(), episode])
+    assert pack[1].equals(episode)
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add(pack)
+    read = EpisodeDataset(tmp_path)[0]
+    assert read.equals(episode)
+    assert list(read.get_observations(0)) == keys
