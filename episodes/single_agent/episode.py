@@ -68,7 +68,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     (1, 0.5, [1.0, 1.0, 1.0, 1.0])
     """
 
-    __slots__ = ("_began", "_duration", "_facts", "_item_shape", "_tracks", "appends", "custom_data")
+    __slots__ = ("_began", "_duration", "_facts", "_is_cut", "_item_shape", "_tracks", "appends", "custom_data")
 
     id_: Any = _fact("id_")
     t_started: int = _fact("t_started")
@@ -108,20 +108,14 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         observed = () if observations is None else observations
         told = [{} for _ in observed] if infos is None else infos
         acted, paid = () if actions is None else actions, () if rewards is None else rewards
-        ending = Ending.of(terminated, truncated)
         ids = (agent_id, module_id, multi_agent_episode_id)
-        self._facts = EpisodeFacts(
-            new_id() if id_ is None else id_,
-            t_started or 0,
-            ending,
-            *ids,
-            observation_space=observation_space,
-            action_space=action_space,
-        )
+        whose = (new_id() if id_ is None else id_, t_started or 0, Ending.of(terminated, truncated), *ids)
+        self._facts = EpisodeFacts(*whose, observation_space=observation_space, action_space=action_space)
         self._tracks = Tracks.growing(observed, told, acted, paid, extra_model_outputs, lookback)
         self.custom_data = {}
         self.appends: Any = None  # the lists' own `append`s while it grows; None after any change of facts or tracks
         self._item_shape: Any = None  # of the observations added; a stored one may have been rewritten
+        self._is_cut: bool | None = None  # True once a successor grows in its place
         self._began: float | None = None  # when this object began to grow
         self._duration = 0.0  # seconds that it grew before
         if len(observed) or num_given or actions is not None or extra_model_outputs:
@@ -186,7 +180,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._facts = facts
         self._tracks = tracks
         self.custom_data = custom_data
-        self.appends = self._item_shape = self._began = None
+        self.appends = self._item_shape = self._began = self._is_cut = None
         self._duration = 0.0
         return self
 
@@ -350,7 +344,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     def growing(self, call: str) -> tuple[Any, ...]:
         """`Tracks.appends`, kept in `appends` until facts or tracks change; `EpisodeStateError` unless it grows."""
-        if self.is_done or self.is_numpy or not self.is_reset:
+        if self.is_done or self.is_numpy or not self.is_reset or self._is_cut:
             raise self._refusal(call)
         self.appends = self._tracks.appends()
         return self.appends
@@ -454,7 +448,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return part
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """The successor chunk, which goes on growing where this one stops.
+        """The successor chunk, which grows on where this one stops; this one grows no more once it was reset.
 
         It has the same ids, `t_started = self.t`, this chunk's last observation as its first, and the last
         `len_lookback_buffer` steps (as far as they are there) as its lookback. Before the reset, the successor is one
@@ -471,7 +465,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         )
         successor._tracks = successor._tracks.as_growing()
         self._stop_clock()
-        successor._began = perf_counter() if self.is_reset else None
+        if self.is_reset:
+            successor._began, self._is_cut, self.appends = perf_counter(), True, None
         return successor
 
     def as_growing(self) -> Self:
@@ -495,6 +490,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._item_shape = self._item_shape or other._item_shape
         self.custom_data.update(other.custom_data)
         self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
+        self._is_cut = other._is_cut
 
     def check_follows(self, other: SingleAgentEpisode) -> None:
         """Raise what `concat_episode` raises unless the other chunk follows this one."""
@@ -527,6 +523,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             return EpisodeStateError(
                 f"episode {self.id_}: {call} on a finalized episode; go on with its successor: cut()"
             )
+        if self._is_cut:
+            return EpisodeStateError(f"episode {self.id_}: {call} after cut(); go on with the successor that it gave")
         return EpisodeStateError(f"episode {self.id_}: {call} before the reset; call add_env_reset(observation) first")
 
     # --- state -------------------------------------------------------------------------------------------------

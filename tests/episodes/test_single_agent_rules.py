@@ -441,3 +441,17 @@ def test_an_episode_that_is_cut_before_its_reset_goes_on_with_one_that_is_not_re
     successor.add_env_step(1, 0, 1.0)
     assert not episode.is_reset
     assert (successor.get_observations(), successor.t) == ([0, 1], 4)
+
+
+def test_a_chunk_that_was_cut_grows_no_more_and_its_successor_does() -> None:
+    episode = grown(2)
+    successor = episode.cut(1)
+    with pytest.raises(EpisodeStateError, match=r"add_env_step after cut\(\); go on with the successor"):
+        episode.add_env_step(successor.get_observations(0), 0, 1.0, extra_model_outputs={"logp": 0.0})
+    assert (len(episode), episode.cut(1).t_started) == (2, 2)
+    successor.add_env_step(successor.get_observations(0), 0, 1.0, extra_model_outputs={"logp": 0.0})
+    episode.concat_episode(successor)
+    episode.add_env_step(
+        episode.get_observations(-1), 0, 1.0, extra_model_outputs={"logp": 0.0}
+    )  # joined with what goes on, it goes on
+    assert len(episode) == 4
