@@ -6,7 +6,7 @@ from typing import Any
 
 from episodes.errors import StepOutOfRange, UnknownKey
 from episodes.facts import EpisodeFacts
-from episodes.tracks import Track, Tracks, reading
+from episodes.tracks import ListTrack, Track, Tracks, reading
 from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import Indices
 
@@ -41,7 +41,7 @@ class TrackGetters:
                 space = self._facts.observation_space
                 return reading.read_one_hot(self._tracks.observations, indices, neg_index_as_lookback, fill, space)
             track = self._tracks.observations
-            if fill is not None and not track.total:
+            if fill is not None and type(track) is ListTrack and not track.items:
                 return reading.read_empty(track, indices, neg_index_as_lookback, fill, self._facts.observation_space)
             return track.get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
@@ -62,7 +62,7 @@ class TrackGetters:
                     self._tracks.actions, indices, neg_index_as_lookback, fill, self._facts.action_space
                 )
             track = self._tracks.actions
-            if fill is not None and not track.total:
+            if fill is not None and type(track) is ListTrack and not track.items:
                 return reading.read_empty(track, indices, neg_index_as_lookback, fill, self._facts.action_space)
             return track.get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
