@@ -181,7 +181,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
             if misfit is not None:
                 path, there = misfit
                 raise TrackMismatch(f"pack: track {path!r} has {there} rows, the episodes' lengths ask for {wanted}")
-            check_kinds(track.field, track.arrays().values())
+            check_kinds(track.field, track.arrays())
         if self.rewards.ndim != 1:
             raise ShapeMismatch(f"pack: rewards have shape {self.rewards.shape}; give one number for each step")
         self.facts.check(num)

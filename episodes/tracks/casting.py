@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -56,11 +56,11 @@ def wider(dtype: np.dtype, values: np.ndarray) -> Any:
     return found if found.kind != "O" and cast(values, found) is not None else None
 
 
-def check_kinds(field: Field, arrays: Iterable[np.ndarray]) -> None:
-    """Raise `WrongType` unless the arrays are of numbers or strings, and those of rewards of real numbers."""
+def check_kinds(field: Field, arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise `WrongType` unless the arrays, by path, are of numbers or strings, and those of rewards of real numbers."""
     is_reward = field is REWARDS
-    for array in arrays:
+    for path, array in arrays.items():
         kind = array.dtype.kind
         if kind == "O" or (is_reward and kind not in "biuf"):
             what = "real numbers" if is_reward else "numbers or strings"
-            raise WrongType(f"{field.label}: an array of dtype {array.dtype}; give {what}")
+            raise WrongType(f"track {path!r} has dtype {array.dtype}; give {what}")

@@ -103,7 +103,7 @@ def written(track: Track, new_data: Any, at_indices: Indices, neg: bool) -> Trac
         new_data = stack_items(new_data, name)
     if at_indices is None and not track.lookback:
         whole = ArrayTrack.of(nested.map_leaves(np.array, new_data), 0, track.field)
-        check_kinds(whole.field, whole.arrays().values())
+        check_kinds(whole.field, whole.arrays())
         return whole
     return track.replaced(positions, new_data)
 
@@ -116,7 +116,7 @@ def _check_rewards(new_data: Any) -> None:
         raise ShapeMismatch("rewards: new items of several shapes; a reward is one number, not an array") from None
     if rewards.ndim != 1:
         raise ShapeMismatch(f"rewards: new items of shape {rewards.shape[1:]}; a reward is one number, not an array")
-    check_kinds(REWARDS, [rewards])
+    check_kinds(REWARDS, {REWARDS.path: rewards})
 
 
 def _num_rows(name: str, new_data: Any) -> int:

@@ -114,7 +114,7 @@ class Tracks(NamedTuple):
                     f"{whose}: {track.total} {track.field.label} beside {steps} rewards; there must be {wanted} (one "
                     "more observation and info than rewards, as many of all else)"
                 )
-            check_kinds(track.field, track.arrays().values())
+            check_kinds(track.field, track.arrays())
 
     def appends(self) -> tuple[Any, ...]:
         """The `append`s of observations, actions, rewards and infos, and the (key, `append`) pairs of extra outputs."""
