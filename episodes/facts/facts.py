@@ -73,7 +73,8 @@ class EpisodeFacts(NamedTuple):
         """The facts of a part of the chunk that has so many steps from `t_started` on."""
         part = list(self)
         part[_T_STARTED] = t_started
-        part[_ENDING] = self.ending.in_window(reaches_end)
+        if self.ending is not OPEN:
+            part[_ENDING] = self.ending.in_window(reaches_end)
         if not num_steps:
             part[_VERSIONS] = None  # where there are steps, some may have narrower ones, which nobody kept
         return _new(EpisodeFacts, part)

@@ -100,8 +100,8 @@ class Agents:
         for agent_id, observation in observations.items():
             line = timelines.get(agent_id)
             if line is not None:
-                acts, is_rewarded = agent_id in actions, agent_id in rewards
-                line.check_step(observation, acts, is_rewarded, extra.get(agent_id), env_t)
+                outputs = extra.get(agent_id) if extra else None
+                line.check_step(observation, agent_id in actions, agent_id in rewards, outputs, env_t)
             elif agent_id in actions:
                 raise self._cannot_act(agent_id, env_t - 1)
             elif agent_id in self.departed:
@@ -189,7 +189,7 @@ class Agents:
                 if line is None or line.phase == ENDED:
                     self.rewards_apart.append((env_t, agent_id, reward))
                 else:
-                    line.add_reward(reward)
+                    line.reward = reward if line.reward is None else line.reward + reward
 
     def complete(
         self, observations: ByAgent, actions: ByAgent, rewards: ByAgent, infos: ByAgent, extra: ByAgent, env_t: int
@@ -201,8 +201,9 @@ class Agents:
             if line is None:
                 newcomers.append(agent_id)
                 continue
-            action, reward, info = actions.get(agent_id), rewards.get(agent_id), infos.get(agent_id) or {}
-            line.complete(observation, action, reward, info, extra.get(agent_id), env_t)
+            info = infos.get(agent_id) or {} if infos else {}
+            outputs = extra.get(agent_id) if extra else None
+            line.complete(observation, actions.get(agent_id), rewards.get(agent_id), info, outputs, env_t)
         return newcomers
 
     def enter(self, own: SingleAgentEpisode, env_t: int, reward: Any = None) -> None:

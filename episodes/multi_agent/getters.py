@@ -307,10 +307,9 @@ class MultiAgentGetters(HasEnding):
 
     def _read(self, request: Request, columns: Any, num_last: int, return_list: bool) -> Any:
         read = reading.per_env_step if return_list else reading.per_agent
+        begin = self._facts.t_started
         try:
-            return read(
-                request, columns, (self.env_t_started, self.lookback), self.env_t - self.env_t_started + num_last
-            )
+            return read(request, columns, (begin, self.lookback), self.env_t - begin + num_last)
         except StepOutOfRange as error:
             raise StepOutOfRange(f"episode {self.id_}: {error}") from None
 

@@ -43,28 +43,28 @@ class Column(NamedTuple):
 
 def observations_of(line: Timeline) -> Column:
     """The agent's observations."""
-    own = line.episode
-    return Column(own.observations, line.seen, own.lookback, (), own.observation_space)
+    track = line.episode.tracks.observations
+    return Column(track, line.seen, track.lookback, (), line.episode.observation_space)
 
 
 def infos_of(line: Timeline) -> Column:
     """The agent's infos."""
-    own = line.episode
-    return Column(own.tracks.infos, line.seen, own.lookback, (), None)
+    track = line.episode.tracks.infos
+    return Column(track, line.seen, track.lookback, (), None)
 
 
 def actions_of(line: Timeline) -> Column:
     """The agent's actions, at the env steps at which it acted."""
-    own = line.episode
+    track = line.episode.tracks.actions
     waiting = (line.action,) if line.phase == WAITS else ()
-    return Column(own.actions, line.acted, own.lookback, waiting, own.action_space)
+    return Column(track, line.acted, track.lookback, waiting, line.episode.action_space)
 
 
 def rewards_of(line: Timeline) -> Column:
     """The agent's rewards, at the env steps of the actions that they reward."""
-    own = line.episode
+    track = line.episode.tracks.rewards
     waiting = (0.0 if line.reward is None else line.reward,) if line.phase == WAITS else ()
-    return Column(own.rewards, line.acted, own.lookback, waiting, None)
+    return Column(track, line.acted, track.lookback, waiting, None)
 
 
 def outputs_of(key: str) -> Callable[[Timeline], Column | None]:
@@ -189,7 +189,7 @@ def item_at(request: Request, column: Column, row: int) -> Any:
 
 def batch_at(request: Request, column: Column, rows: range | list[int]) -> Any:
     """The items of rows that are all there: a list while the episode grows, arrays once it is finalized."""
-    batch = _arrays(column, rows) if _is_array(column) else _items(column, rows)
+    batch = _arrays(column, rows) if type(column.track) is ArrayTrack else _items(column, rows)
     if not request.one_hot_discrete:
         return batch
     if _is_array(column):
@@ -237,9 +237,9 @@ def _items(column: Column, rows: range | list[int]) -> list[Any]:
 
 def _arrays(column: Column, rows: range | list[int]) -> Any:
     """The items of rows of a finished track; the waiting one comes after its last."""
-    track, num_done = column.track, column.num_items - len(column.waiting)
+    track, num_done = column.track, len(column.times) - len(column.waiting)
     if isinstance(rows, range) and rows.step == 1 and rows.stop <= num_done:
-        return track.view(rows.start, rows.stop).whole()
+        return nested.take(track.whole(), slice(rows.start, rows.stop))
     if column.waiting and max(rows) >= num_done:
         pending = ListTrack(list(column.waiting), 0, False, track.field).finalize(column.space)
         track = track.joined(pending) if num_done else pending
@@ -253,12 +253,10 @@ def _stacked(column: Column, items: list[Any]) -> Any:
 
 def newest_observations(lines: Iterable[tuple[Any, Timeline]], now: int) -> dict[Any, Any]:
     """The observations that arrived at the newest env step: what `per_agent` gives for it, on the shortest way."""
-    answers = {}
-    for agent_id, line in lines:
-        if line.seen[-1] == now:
-            track = line.episode.observations
-            answers[agent_id] = track.items[-1] if type(track) is ListTrack else track.get(-1)
-    return answers
+    try:
+        return {a: line.episode.tracks.observations.items[-1] for a, line in lines if line.seen[-1] == now}  # type: ignore[union-attr]
+    except AttributeError:  # a finished track has no list
+        return observations_at(lines, now)
 
 
 def observations_at(lines: Iterable[tuple[Any, Timeline]], t: int) -> dict[Any, Any]:

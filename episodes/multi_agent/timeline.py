@@ -150,10 +150,6 @@ class Timeline:
         self.action, self.extra, self.phase = action, extra, WAITS
         self.acted.append(env_t)
 
-    def add_reward(self, reward: Any) -> None:
-        """Add to what came since the newest observation."""
-        self.reward = reward if self.reward is None else self.reward + reward
-
     def complete(
         self, observation: Any, action: Any, reward: Any, info: dict[str, Any], extra: Any, env_t: int
     ) -> None:
@@ -198,21 +194,21 @@ class Timeline:
 
     def window(self, chunk: Chunk) -> Timeline | None:
         """The agent's part of a range of env steps; None when it has none there. Views where it is finished."""
-        first, zero, last = clock.chunk_rows(self.seen, self.acted, (chunk.begin, chunk.end), chunk.lookback)
+        begin, end, lookback, is_last = chunk
+        first, zero, last = clock.chunk_rows(self.seen, self.acted, (begin, end), lookback)
         if last == clock.MISSING or (self.ended_at is not None and self.is_gone(chunk)):
             return None
-        own, facts, tracks = self.episode, self.episode.facts, self.episode.tracks
-        ends = self.ended_at is not None and self.ended_at <= chunk.end
-        t_started = facts.t_started + zero - tracks.rewards.lookback
-        rows = tracks.window(first, last, zero - first)
-        part = own.of(facts.window(t_started, last - zero, ends), rows, dict(own.custom_data))
-        waits = chunk.is_last and self.phase == WAITS
+        ends = self.ended_at is not None and self.ended_at <= end
+        own = self.episode
+        before = own.lookback
+        part = own.window(zero - before, last - before, zero - first, ends)
+        waits = is_last and self.phase == WAITS
         phase = ENDED if ends else WAITS if waits else RESTS
         piece = Timeline(part, self.seen[first : last + 1], self.acted[first : last + waits], phase)
         piece.item_shape = self.item_shape
         if ends:
             piece.ended_at = self.ended_at
-        elif chunk.is_last:
+        elif is_last:
             piece.action, piece.extra, piece.reward = self.action, self.extra, self.reward
         return piece
 
