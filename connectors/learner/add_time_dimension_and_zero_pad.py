@@ -53,5 +53,5 @@ def sequences_of(batch: ColumnDict, pack: EpisodePack) -> Sequences | None:
 
 def in_batch_form(column: Any, batch: ColumnDict, pack: EpisodePack) -> Any:
     """A column of real steps [S, ...] in the form of the batch's other columns: as it is, or as padded rows."""
-    sequences = sequences_of(batch, pack)
-    return column if sequences is None else sequences.pad(column)
+    mask = batch.get(Columns.LOSS_MASK)
+    return column if mask is None else Sequences.of(pack.lengths, mask.shape[1]).pad(column)

@@ -158,8 +158,9 @@ class PackFacts(NamedTuple):
     @classmethod
     def of(cls, facts: Sequence[EpisodeFacts], custom_data: Sequence[dict[str, Any]]) -> PackFacts:
         """The facts of so many episodes. `TrackMismatch` names one whose spaces are not those of the others."""
-        made = (make(list(values)) for make, values in zip(_COLUMNS.values(), zip(*facts, strict=True), strict=False))
-        return cls._make([*made, *_common_spaces(facts, [one.id_ for one in facts]), own_custom_data(custom_data)])
+        *values, observed, acted = zip(*facts, strict=True)
+        made = (make(list(own)) for make, own in zip(_COLUMNS.values(), values, strict=True))
+        return cls._make([*made, *_common_spaces(observed, acted, values[0]), own_custom_data(custom_data)])
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -207,8 +208,9 @@ class PackFacts(NamedTuple):
         sizes = [len(part.ids) for part in parts]
         own = [_joined(columns, sizes) for columns in zip(*(part.columns for part in parts), strict=True)]
         custom = [data for n, part in zip(sizes, parts, strict=True) for data in part.custom_data or [None] * n]
-        both = _common_spaces(parts, [part.ids[0] if len(part.ids) else "-" for part in parts])
-        return PackFacts._make([*own, *both, custom if any(custom) else None])
+        whose = [part.ids[0] if len(part.ids) else "-" for part in parts]
+        observed, acted = zip(*(part.spaces for part in parts), strict=True)
+        return PackFacts._make([*own, *_common_spaces(observed, acted, whose), custom if any(custom) else None])
 
     def __reduce__(self) -> Any:
         """Columns as bytes or lists: they are small, and an array of its own costs more than its numbers."""
@@ -222,23 +224,25 @@ def own_custom_data(custom_data: Sequence[dict[str, Any] | None] | None) -> list
     return [{key: own(value) for key, value in data.items()} if data else {} for data in custom_data]
 
 
-def _common_spaces(parts: Sequence[Any], whose: Sequence[Any]) -> tuple[Any, Any]:
+def _common_spaces(observed: Sequence[Any], acted: Sequence[Any], whose: Sequence[Any]) -> tuple[Any, Any]:
     """The observation and the action space that all parts have; one without a space goes with any."""
-    found: list[Any] = []
-    for name in ("observation_space", "action_space"):
-        known, owner = None, None
-        for part, id_ in zip(parts, whose, strict=True):
-            space = getattr(part, name)
-            if space is known or space is None:
-                continue
-            if known is not None and space != known:
-                raise TrackMismatch(
-                    f"episode {id_} has the {name} {space}, episode {owner} has {known}; episodes of one pack share "
-                    "their spaces: make a pack for each"
-                )
-            known, owner = space, id_
-        found.append(known)
-    return found[0], found[1]
+    return _common_space("observation_space", observed, whose), _common_space("action_space", acted, whose)
+
+
+def _common_space(name: str, own: Sequence[Any], whose: Sequence[Any]) -> Any:
+    if len(set(map(id, own))) == 1:
+        return own[0]
+    known, owner = None, None
+    for space, id_ in zip(own, whose, strict=True):
+        if space is known or space is None:
+            continue
+        if known is not None and space != known:
+            raise TrackMismatch(
+                f"episode {id_} has the {name} {space}, episode {owner} has {known}; episodes of one pack share "
+                "their spaces: make a pack for each"
+            )
+        known, owner = space, id_
+    return known
 
 
 def _joined(columns: Sequence[np.ndarray | None], sizes: Sequence[int]) -> np.ndarray | None:
@@ -274,7 +278,7 @@ def ids_of(ids: Any) -> np.ndarray:
     """A column of ids: strings, or objects where some is none or ends in a NUL, which numpy's strings lose."""
     if isinstance(ids, (str, bytes)) or not isinstance(ids, (Sequence, np.ndarray)):
         raise WrongType(f"pack: ids={ids!r}; give a list of ids, one for each episode")
-    if isinstance(ids, list) and not (all(type(id_) is str for id_ in ids) and "\0" not in "".join(ids)):
+    if isinstance(ids, list) and not (set(map(type, ids)) <= {str} and "\0" not in "".join(ids)):
         return _object_array(ids)
     return frozen(np.asarray(ids))
 

@@ -47,7 +47,8 @@ class PackHistory(History):
 
     @cached_property
     def depth(self) -> np.ndarray:
-        return self.rows - self.pack.observation_offsets.take(self.owners)
+        depths = self.pack.row_depths
+        return depths[self._rows] if isinstance(self._rows, slice) else depths.take(self._rows)
 
     @property
     def t(self) -> np.ndarray:

@@ -319,7 +319,12 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         """The episode of each observation row, int [sum(L_i + T_i + 1)]."""
         return _frozen(np.repeat(np.arange(len(self)), np.diff(self.observation_offsets)))
 
-    @property
+    @cached_property
+    def row_depths(self) -> np.ndarray:
+        """How many rows of its episode lie before each observation row, int [sum(L_i + T_i + 1)]."""
+        return _frozen(np.arange(len(self.row_owners)) - self.observation_offsets.take(self.row_owners))
+
+    @cached_property
     def num_steps(self) -> int:
         """The number of steps of all episodes, lookbacks not counted."""
         return int(self.lengths.sum())
@@ -331,9 +336,13 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     def step_rows(self) -> slice | np.ndarray:
         """The rows [num_steps] of the real steps in step tracks; all of them, as a slice, without lookbacks."""
-        if not self.lookbacks.any():
+        if not self._has_lookback:
             return slice(None)
         return ranges(self.offsets[:-1] + self.lookbacks, self.lengths)
+
+    @cached_property
+    def _has_lookback(self) -> bool:
+        return bool(self.lookbacks.any())
 
     def observation_rows(self, shift: int = 0) -> np.ndarray:
         """The rows [num_steps] of the observations before each real step (`shift=0`) or after it (`shift=1`)."""
@@ -345,7 +354,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     def all_observation_rows(self) -> slice | np.ndarray:
         """The rows [num_steps + n] of the T + 1 real observations per episode; a slice without lookbacks."""
-        if not self.lookbacks.any():
+        if not self._has_lookback:
             return slice(None)
         return ranges(self.observation_offsets[:-1] + self.lookbacks, self.lengths + 1)
 

@@ -95,7 +95,7 @@ def _seen(
     if not len(before) + len(after):
         return {}
     columns = views(ReplayHistory.around(ring, before, after, views.given, views.lookback))
-    padding = np.flatnonzero(steps == ring.capacity)
+    padding = (steps == ring.capacity).nonzero()[0]
 
     def shaped(leaf: np.ndarray, start: int, stop: int) -> np.ndarray:
         own = leaf[start:stop]

@@ -133,7 +133,7 @@ class ReplayHistory(History):
 def _before(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
     """Positions of the steps before those at `slots`; the position of padding where there is none."""
     before = ring.links.previous[slots]
-    before[before == slots] = ring.capacity
+    np.copyto(before, ring.capacity, where=before == slots)
     return before
 
 

@@ -226,9 +226,12 @@ def _equal_leaves(a: Any, b: Any) -> bool:
 
 def frozen(data: Any) -> Any:
     """Read-only views of the arrays of a nested value."""
-    if type(data) is np.ndarray:
-        return _frozen_array(data) if data.flags.writeable else data
-    return map_leaves(_frozen_array, data)
+    if type(data) is not np.ndarray:
+        return map_leaves(_frozen_array, data)
+    if data.flags.writeable:
+        data = data.view()
+        data.setflags(write=False)
+    return data
 
 
 def _frozen_array(array: Any) -> np.ndarray:

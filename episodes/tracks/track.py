@@ -231,9 +231,12 @@ class ArrayTrack(_Items):
 
         `fill` stands in for items that are not there, in the item's shape and dtype.
         """
-        if fill is not None:
-            return self._get_filled(indices, neg_index_as_lookback, fill)
         data, lookback = self.data, self.lookback
+        if fill is not None:
+            if type(indices) is slice and type(data) is np.ndarray:
+                span = indexing.span_of(indices, lookback, len(data) - lookback, neg_index_as_lookback)
+                return place_span(data, span, fill)
+            return self.get_at(indexing.positions(indices, lookback, len(self), neg_index_as_lookback), fill)
         if type(indices) is int and type(data) is np.ndarray:
             total = len(data)
             row = indices + (lookback if indices >= 0 or neg_index_as_lookback else total)
@@ -250,12 +253,6 @@ class ArrayTrack(_Items):
         else:
             rows = indexing.positions_there(indices, lookback, len(self), neg_index_as_lookback, self.field.label)
         return data[rows] if type(data) is np.ndarray else nested.take(data, rows)
-
-    def _get_filled(self, indices: Indices, neg_index_as_lookback: bool, fill: Any) -> Any:
-        size = len(self)
-        if type(indices) is slice and type(self.data) is np.ndarray:
-            return place_span(self.data, indexing.span_of(indices, self.lookback, size, neg_index_as_lookback), fill)
-        return self.get_at(indexing.positions(indices, self.lookback, size, neg_index_as_lookback), fill)
 
     def get_at(self, positions: int | range | np.ndarray, fill: Any) -> Any:
         """The items at the positions, `fill` where there is none."""

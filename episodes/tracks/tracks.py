@@ -259,9 +259,9 @@ class Tracks(NamedTuple):
         has_steps = [len(track.data) > 0 for track in rewards]
         all_have = all(has_steps)
         own = {}
-        for key, track in _common_extra(extras, has_steps, whose).items():
-            missing = track.view(0, 0)  # a part without steps need not have it
-            own[key] = _column([extra.get(key, missing) for extra in extras], all_have, whose)
+        for key, track in _common_extra(extras, has_steps, whose).items():  # a part without steps need not have them
+            there = [extra[key] if key in extra else track.view(0, 0) for extra in extras]
+            own[key] = _column(there, all_have, whose)
         return cls(
             _column(observations, True, whose),
             InfoTrack(joined_infos([track.data for track in infos])),

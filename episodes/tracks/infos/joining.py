@@ -17,6 +17,8 @@ def joined_infos(parts: Sequence[Infos]) -> Infos:
     """The parts one after another, one concatenate a path; a view or a gather where they are parts of the same."""
     if len(parts) == 1:
         return parts[0]
+    if set(map(type, parts)) == {EmptyInfos}:
+        return EmptyInfos(sum(map(len, parts)))
     some = [part for part in parts if isinstance(part, ColumnInfos) and part.num]
     if not some:
         return EmptyInfos(sum(map(len, parts)))
