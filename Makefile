@@ -3,8 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 BENCH_READY := .venv-bench/.ready
-PACKAGES := episodes connectors runners learners
 ARGS ?=
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
 .PHONY: demo test check format api bench clean
 
@@ -12,14 +12,14 @@ demo: $(READY)
 	$(BIN)/python -m learners.demo $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 format: $(READY)
 	$(BIN)/ruff format .
