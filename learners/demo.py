@@ -24,10 +24,10 @@ from connectors import Connector, env_to_module_pipeline
 from connectors.env_to_module import FlattenObservations
 from episodes.errors import EpisodeError, InvalidArgument
 from episodes.storage import EpisodeWriter
-from learners.algorithm import linear_decay
+from learners.algorithms.algorithm import linear_decay
+from learners.algorithms.ppo import PPO, PPOConfig
 from learners.history import EpisodeHistory
 from learners.policy import MLPPolicy
-from learners.ppo import PPO, PPOConfig
 from learners.report import draw_run, episode_table
 from runners import SingleAgentEnvRunner, make_vector_env
 

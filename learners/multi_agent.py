@@ -11,7 +11,7 @@ from connectors.agent_to_module_mapping import AgentToModuleMapping
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
-from learners.algorithm import Algorithm
+from learners.algorithms.algorithm import Algorithm
 from learners.policy import Policy
 
 __all__ = ["MultiAgentAlgorithm"]

@@ -17,7 +17,7 @@ from connectors.distributions import distribution_for
 from connectors.env_to_module import FlattenObservations, FrameStacking, PrevActionsPrevRewards
 from connectors.views import TransformerContext, time_steps
 from learners import PPO, LSTMPolicy, MLPPolicy, Policy, PPOConfig
-from learners.ppo import ppo_pipeline
+from learners.algorithms.ppo import ppo_pipeline
 from runners import SingleAgentEnvRunner
 
 ACTIONS = spaces.Discrete(2)

@@ -14,7 +14,7 @@ from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from learners import PPO, LSTMPolicy, MLPPolicy, PPOConfig, linear_decay
-from learners.ppo import clipped_surrogate, ppo_loss, ppo_pipeline
+from learners.algorithms.ppo import clipped_surrogate, ppo_loss, ppo_pipeline
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (2,))
 TWO_ACTIONS = spaces.Discrete(2)
@@ -110,7 +110,7 @@ def test_an_update_leaves_the_episodes_as_they_are():
         assert np.array_equal(episode.get_rewards(), same.get_rewards())
 
 
-def test_each_epoch_sees_each_step_once():
+def test_each_epoch_sees_each_step_once_and_a_few_left_over_join_the_last_minibatch():
     seen: list[torch.Tensor] = []
 
     class Watched(MLPPolicy):
@@ -122,8 +122,8 @@ def test_each_epoch_sees_each_step_once():
     ppo = PPO(Watched(OBSERVATIONS, TWO_ACTIONS), PPOConfig(num_epochs=2, minibatch_size=10))
     ppo.update(episodes)
     expected = np.concatenate([episode.get_observations()[:-1] for episode in episodes])
-    assert [len(obs) for obs in seen] == [10, 10, 1] * 2
-    orders = [torch.cat(seen[:3]).numpy(), torch.cat(seen[3:]).numpy()]
+    assert [len(obs) for obs in seen] == [10, 11] * 2
+    orders = [torch.cat(seen[:2]).numpy(), torch.cat(seen[2:]).numpy()]
     for order in orders:
         assert np.array_equal(order[np.lexsort(order.T)], expected[np.lexsort(expected.T)])
     assert not np.array_equal(orders[0], orders[1])
@@ -239,14 +239,46 @@ def test_numbers_that_make_no_sense_are_refused(wrong):
         PPOConfig(**wrong)
 
 
-def test_values_that_are_no_numbers_are_an_error_and_no_step_is_taken():
-    learner = PPO(policy())
+@pytest.mark.parametrize("standardize", [True, False])
+def test_values_that_are_no_numbers_are_an_error_that_names_their_episode_and_nothing_has_changed(standardize):
+    config = PPOConfig(minibatch_size=8, num_epochs=2, standardize_advantages=standardize)
+    learner, twin = PPO(policy(), config), PPO(policy(), config)
+    for algorithm in (learner, twin):
+        algorithm.update(bandit_episodes(2))  # the optimizer has moments already
     episodes = bandit_episodes(2)
-    episodes[1].set_rewards(new_data=[float("nan")] * len(episodes[1]))
-    before = {name: value.clone() for name, value in learner.policy.state_dict().items()}
-    with pytest.raises(InvalidArgument, match="the gradient is not finite, and no step was taken"):
+    episodes[1].set_rewards(new_data=[float("nan")], at_indices=[3])
+    with pytest.raises(InvalidArgument, match=rf"the weights are as before.*\(episode {episodes[1].id_}, step 3\)"):
         learner.update(episodes)
-    assert all(torch.equal(value, before[name]) for name, value in learner.policy.state_dict().items())
+    assert learner.update(bandit_episodes(3)) == twin.update(bandit_episodes(3))
+    assert all(
+        torch.equal(value, twin.policy.state_dict()[name]) for name, value in learner.policy.state_dict().items()
+    )
+
+
+def test_an_infinite_loss_of_a_sound_batch_blames_no_row():
+    learner = PPO(policy())
+    with torch.no_grad():
+        learner.policy.critic[0].weight.fill_(float("nan"))
+    config = PPOConfig(gamma=0.0, lambda_=0.0)
+    pipeline = ppo_pipeline(policy(), config)
+    learner.pipeline = lambda rl_module, **given: pipeline(rl_module=policy(), **given)
+    with pytest.raises(InvalidArgument, match="All columns of the batch are finite"):
+        learner.update(bandit_episodes(2))
+
+
+def test_clipped_values_gain_nothing_far_from_what_they_were():
+    learner = policy()
+    outputs = {"action_dist_inputs": torch.zeros(4, 2), "vf_preds": torch.tensor([0.0, 1.0, 2.0, -3.0])}
+    batch = {
+        "actions": torch.zeros(4, dtype=torch.int64),
+        "action_logp": torch.full((4,), 0.5).log(),
+        "advantages": torch.zeros(4),
+        "value_targets": torch.tensor([0.1, 5.0, 0.0, -1.0]),
+        "old_values": torch.zeros(4),
+    }
+    _, measured = ppo_loss(learner.distribution, outputs, batch, PPOConfig(value_clip=0.2))
+    expected = np.mean([0.1**2, 4.8**2, 2.0**2, 2.0**2])  # the worse of the value and the clipped value
+    assert float(measured["value_loss"]) == pytest.approx(expected)
 
 
 def test_a_column_that_a_piece_adds_reaches_the_policy_while_it_learns():

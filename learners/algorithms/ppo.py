@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 from torch.optim import Adam
 
 from connectors.connector import Connector
@@ -20,19 +22,16 @@ from connectors.views import View, Views
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks.nested import leaves, map_leaves
-from learners.algorithm import Algorithm, MakeScheduler
+from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, means, rows_of, tensors_of
+from learners.algorithms.flat_optimizer import FlatOptimizer
+from learners.algorithms.numbers import check_numbers
 from learners.policy import Policy
 
 __all__ = ["PPO", "PPOConfig", "clipped_surrogate", "ppo_loss", "ppo_pipeline"]
 
 _ASKED = ("parameters", "device", "distribution", "compute_values", "observation_space", "action_space")
-_STEP_COLUMNS = (
-    Columns.ACTIONS,
-    Columns.ACTION_LOGP,
-    Columns.ADVANTAGES,
-    Columns.VALUE_TARGETS,
-)
+_STEP_COLUMNS = (Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES, Columns.VALUE_TARGETS)
+_OLD_VALUES = "old_values"  # the values that advantages were computed with, where their change is to be clipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +45,21 @@ class PPOConfig:
     minibatch_size: int = 128  # steps; of a recurrent policy, as many sequences as hold them
     max_seq_len: int = 20  # steps in a sequence of a recurrent policy
     clip: float = 0.2  # how far the probability ratio may leave 1
+    value_clip: float | None = None  # how far a value may leave what it was; None: any far
     value_coefficient: float = 0.5
     entropy_coefficient: float = 0.0
-    max_gradient_norm: float = 0.5
+    max_gradient_norm: float | None = 0.5
     standardize_advantages: bool = True
     max_kl: float | None = None  # no further epoch once the policy has moved that far; None: all epochs
 
     def __post_init__(self) -> None:
-        for name in ("num_epochs", "minibatch_size", "max_seq_len"):
-            if getattr(self, name) < 1:
-                raise InvalidArgument(f"PPOConfig: {name} is {getattr(self, name)}; it must be at least 1.")
-        for name in ("gamma", "lambda_"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InvalidArgument(f"PPOConfig: {name} is {getattr(self, name)}; it must lie in 0..1.")
+        check_numbers(
+            self,
+            counts=("num_epochs", "minibatch_size", "max_seq_len"),
+            positive=("learning_rate", "clip", "value_clip", "max_gradient_norm", "max_kl"),
+            fractions=("gamma", "lambda_"),
+            not_negative=("value_coefficient", "entropy_coefficient"),
+        )
 
 
 class PPO(Algorithm):
@@ -84,51 +85,70 @@ class PPO(Algorithm):
     ) -> None:
         config = config or PPOConfig()
         check_asked(policy, type(self).__name__, _ASKED)
-        optimizer = Adam(policy.parameters(), lr=config.learning_rate, eps=1e-5, fused=True)
-        super().__init__(policy, optimizer, scheduler=scheduler, seed=seed)
+        make = partial(Adam, lr=config.learning_rate, eps=1e-5, fused=True)
+        optimizer = FlatOptimizer(policy.parameters(), make, max_norm=config.max_gradient_norm)
+        super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed)
         self.config = config
         self.pipeline = pipeline or ppo_pipeline(policy, config)
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
         return self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
 
-    def learn(self, batch: dict[str, Any]) -> dict[str, float]:
-        columns = _learned_from(batch)
-        measured: list[dict[str, Tensor]] = []
+    def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
+        measured: list[Measured] = []
+        columns = self._learned_from(batch)
         for _ in range(self.config.num_epochs):
-            epoch = [self._step(minibatch) for minibatch in self._minibatches(columns)]
+            epoch = [self._gradient_step(minibatch) for minibatch in self._epoch(columns)]
             measured += epoch
-            if self.config.max_kl is not None and _means(epoch)["kl"] > self.config.max_kl:
+            if self.config.max_kl is not None and means(epoch)["kl"] > self.config.max_kl:
                 break
-        return _means(measured)
+        return means(measured)
 
-    def _minibatches(self, columns: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The rows of all columns in random order, `minibatch_size` steps at a time."""
+    def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        columns = self._learned_from(batch)
+        for _ in range(self.config.num_epochs):
+            yield from self._epoch(columns)
+
+    def _epoch(self, columns: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The rows of all columns in random order, about `minibatch_size` real steps at a time.
+
+        Rows that are left over and fewer than half a minibatch join the last one: a step on a handful is mostly noise.
+        """
         advantages = columns[Columns.ADVANTAGES]  # [B] or [B, T]
-        steps_per_row = advantages.shape[1] if advantages.ndim == 2 else 1
-        order = torch.randperm(len(advantages), generator=self.generator).to(advantages.device)
-        for rows in order.split(max(1, self.config.minibatch_size // steps_per_row)):
-            yield {name: _gathered(column, rows) for name, column in columns.items()}
+        num_rows, mask = len(advantages), columns.get(Columns.LOSS_MASK)
+        num_steps = num_rows if mask is None else int(mask.sum())
+        size = max(1, round(self.config.minibatch_size * num_rows / num_steps))
+        order = torch.randperm(num_rows, generator=self.generator).to(advantages.device)
+        shuffled = rows_of(columns, order)
+        starts = range(0, max(num_rows - size // 2, 1), size)
+        for start, stop in zip(starts, [*starts[1:], num_rows], strict=True):
+            yield rows_of(shuffled, slice(start, stop))
 
-    def _step(self, minibatch: dict[str, Any]) -> dict[str, Tensor]:
-        """One step of the optimizer on rows of the train batch; what was measured, each a scalar tensor."""
+    def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         outputs = self.policy(minibatch)
         mask = minibatch.get(Columns.LOSS_MASK)
         if mask is not None:  # padding ends here: from now on all rows are real steps
-            minibatch = {name: _gathered(minibatch[name], mask) for name in _STEP_COLUMNS if name in minibatch}
+            names = (*_STEP_COLUMNS, _OLD_VALUES)
+            minibatch = rows_of({name: minibatch[name] for name in names if name in minibatch}, mask)
             outputs = {name: outputs[name][mask] for name in (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)}
-        loss, measured = ppo_loss(self.policy.distribution, outputs, minibatch, self.config)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.max_gradient_norm)
-        if not torch.isfinite(norm):
-            raise InvalidArgument(
-                "PPO: the gradient is not finite, and no step was taken; look for NaN or infinite values in the "
-                "observations, rewards or advantages of the batch (Batch(batch).isnull() tells where)"
+        return ppo_loss(self.policy.distribution, outputs, minibatch, self.config)
+
+    def _learned_from(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns of a train batch that PPO and its policy read."""
+        missing = [name for name in (Columns.OBS, *_STEP_COLUMNS) if name not in batch]
+        if missing:
+            raise UnknownKey(
+                f"PPO.learn: the train batch has no {', '.join(missing)} (it has {', '.join(batch)}); sample with "
+                "explore=True, and let the learner pipeline compute advantages."
             )
-        measured["gradient_norm"] = norm
-        self.optimizer.step()
-        return measured
+        if len(batch[Columns.ADVANTAGES]) == 0:
+            raise InvalidArgument("PPO.learn: the train batch has no steps; sample some first.")
+        columns = {**seen_columns(batch), Columns.ACTION_LOGP: batch[Columns.ACTION_LOGP]}
+        if self.config.value_clip is not None:
+            if Columns.VF_PREDS not in batch:
+                raise UnknownKey("PPO.learn: value_clip needs the column 'vf_preds' of GeneralizedAdvantageEstimation")
+            columns[_OLD_VALUES] = batch[Columns.VF_PREDS]
+        return tensors_of(columns)
 
 
 def ppo_pipeline(
@@ -165,23 +185,27 @@ def ppo_pipeline(
 
 def ppo_loss(
     distribution: ActionDistribution, outputs: Mapping[str, Tensor], batch: Mapping[str, Any], config: PPOConfig
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> tuple[Tensor, Measured]:
     """The loss, a scalar, of a policy's outputs [B, ...] on steps [B, ...], and what it is made of."""
     inputs = outputs[Columns.ACTION_DIST_INPUTS]
     log_ratio = distribution.log_prob(inputs, batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
     ratio = log_ratio.exp()
     policy_loss = -clipped_surrogate(ratio, batch[Columns.ADVANTAGES], config.clip).mean()
-    value_loss = (outputs[Columns.VF_PREDS] - batch[Columns.VALUE_TARGETS]).square().mean()
-    entropy = distribution.entropy(inputs).mean()
-    loss = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * entropy
-    measured = {
-        "policy_loss": policy_loss,
-        "value_loss": value_loss,
-        "entropy": entropy,
-        "kl": (ratio - 1 - log_ratio).mean(),  # unbiased and never negative: http://joschu.net/blog/kl-approx.html
-        "clip_fraction": ((ratio - 1).abs() > config.clip).float().mean(),
-    }
-    return loss, {name: value.detach() for name, value in measured.items()}
+    value_loss = _value_loss(outputs[Columns.VF_PREDS], batch, config.value_clip)
+    loss = policy_loss + config.value_coefficient * value_loss
+    with torch.set_grad_enabled(config.entropy_coefficient > 0):
+        entropy = distribution.entropy(inputs).mean()
+    if config.entropy_coefficient:
+        loss = loss - config.entropy_coefficient * entropy
+    with torch.no_grad():
+        measured = {
+            "policy_loss": policy_loss.detach(),
+            "value_loss": value_loss.detach(),
+            "entropy": entropy.detach(),
+            "kl": (ratio - 1 - log_ratio).mean(),  # unbiased and never negative: joschu.net/blog/kl-approx.html
+            "clip_fraction": ((ratio - 1).abs() > config.clip).float().mean(),
+        }
+    return loss, measured
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
@@ -189,29 +213,11 @@ def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
     return torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
 
 
-def _learned_from(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a train batch that PPO and its policy read."""
-    missing = [name for name in (Columns.OBS, *_STEP_COLUMNS) if name not in batch]
-    if missing:
-        raise UnknownKey(
-            f"PPO.learn: the train batch has no {', '.join(missing)} (it has {', '.join(batch)}); sample with "
-            "explore=True, and let the learner pipeline compute advantages."
-        )
-    if len(batch[Columns.ADVANTAGES]) == 0:
-        raise InvalidArgument("PPO.learn: the train batch has no steps; sample some first.")
-    columns = {**seen_columns(batch), Columns.ACTION_LOGP: batch[Columns.ACTION_LOGP]}
-    return {name: column for name, column in columns.items() if _is_tensors(column)}
-
-
-def _is_tensors(column: Any) -> bool:
-    return all(isinstance(leaf, Tensor) for leaf in leaves(column))
-
-
-def _gathered(column: Any, rows: Tensor) -> Any:
-    """The rows, by index or by mask, of a column of nested tensors."""
-    return map_leaves(lambda leaf: leaf[rows], column)
-
-
-def _means(measured: list[dict[str, Tensor]]) -> dict[str, float]:
-    table = torch.stack([torch.stack(list(row.values())) for row in measured])
-    return dict(zip(measured[0], table.mean(0).tolist(), strict=True))
+def _value_loss(values: Tensor, batch: Mapping[str, Any], clip: float | None) -> Tensor:
+    """The mean squared error of values [B]; with `clip` the larger of it and that of the clipped values."""
+    targets = batch[Columns.VALUE_TARGETS]
+    if clip is None:
+        return functional.mse_loss(values, targets)
+    old = batch[_OLD_VALUES]
+    clipped = old + (values - old).clamp(-clip, clip)
+    return torch.max((values - targets).square(), (clipped - targets).square()).mean()

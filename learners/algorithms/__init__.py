@@ -1,0 +1,10 @@
+"""What makes a policy better: one algorithm a file, on optimizers and target networks that they share."""
+
+from __future__ import annotations
+
+from learners.algorithms.algorithm import Algorithm, linear_decay
+from learners.algorithms.flat_optimizer import FlatOptimizer
+from learners.algorithms.ppo import PPO, PPOConfig, ppo_pipeline
+from learners.algorithms.target_network import TargetNetwork
+
+__all__ = ["PPO", "Algorithm", "FlatOptimizer", "PPOConfig", "TargetNetwork", "linear_decay", "ppo_pipeline"]

@@ -1,0 +1,220 @@
+"""Algorithms: what makes a policy better out of episodes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from math import isfinite
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LinearLR, LRScheduler
+from torch.optim.optimizer import Optimizer
+
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument, StateMismatch
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.nested import leaves, map_leaves
+from learners.algorithms.flat_optimizer import FlatOptimizer
+from learners.algorithms.target_network import TargetNetwork
+from learners.policy import Policy
+
+__all__ = ["Algorithm", "Measured", "linear_decay"]
+
+MakeScheduler = Callable[[Optimizer], LRScheduler]
+Measured = dict[str, Tensor]  # scalars by name, on the device, outside autograd
+
+
+class Algorithm(nn.Module, ABC):
+    """A policy, its optimizers, and how episodes become a train batch and a train batch a better policy.
+
+    There are two doors, `update(episodes)` and, where an algorithm learns from replay, `update_from(replay)`. Behind
+    both lies `learn(batch)`, which takes gradient steps on minibatches. A gradient step of one optimizer is `backward`
+    (its loss on a minibatch) and then `step`: apart, so that gradients can be gathered over several minibatches,
+    scaled, or averaged over processes in between (`algorithm.optimizers[name].gradient` is one tensor).
+
+    Measurements stay on the device until the update is over, and are read at once. An update whose gradients were not
+    finite is taken back: weights and optimizers are as before it.
+
+    `state_dict()` holds all that a resumed run needs: weights, optimizers, schedulers, random state, count.
+
+    Args:
+        policy: the policy, on its device already.
+        optimizers: by name, in the order in which their steps are taken.
+        targets: the networks that slow copies are kept of, by name: `algorithm.targets[name]`.
+        scheduler: makes each optimizer's schedule of the learning rate, which moves once an update; none by default.
+        seed: of the algorithm's own random draws.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        optimizers: Mapping[str, FlatOptimizer],
+        *,
+        targets: Mapping[str, nn.Module] | None = None,
+        scheduler: MakeScheduler | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.policy = policy
+        self.optimizers = dict(optimizers)
+        made = {} if scheduler is None else {name: scheduler(one.optimizer) for name, one in self.optimizers.items()}
+        self.schedulers = made
+        self.targets = nn.ModuleDict({name: TargetNetwork(module) for name, module in (targets or {}).items()})
+        self.generator = torch.Generator().manual_seed(seed)
+        self.num_updates = 0
+
+    @abstractmethod
+    def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        """The train batch {column: tensor [B, ...]} of a list of episodes or a pack, on the policy's device."""
+
+    @abstractmethod
+    def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """What gradient steps are taken on, one after another."""
+
+    @abstractmethod
+    def loss(self, minibatch: Mapping[str, Any], optimizer: str) -> tuple[Tensor, Measured]:
+        """What the optimizer of that name makes smaller, a scalar, and what was measured on the way."""
+
+    def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
+        """Change the weights by what the train batch says; the means of what was measured."""
+        return means([self._gradient_step(minibatch) for minibatch in self.minibatches(batch)])
+
+    def _gradient_step(self, minibatch: Mapping[str, Any]) -> Measured:
+        measured: Measured = {}
+        for name in self.optimizers:
+            measured |= self.backward(minibatch, name)
+            measured |= self.step(name)
+        self.after_step()
+        return measured
+
+    def backward(self, minibatch: Mapping[str, Any], optimizer: str, scale: float = 1.0) -> Measured:
+        """Add the gradient of an optimizer's loss, times `scale`, to its parameters' gradients."""
+        loss, measured = self.loss(minibatch, optimizer)
+        (loss if scale == 1.0 else loss * scale).backward()
+        return measured
+
+    def step(self, optimizer: str) -> Measured:
+        """Take an optimizer's step by the gradients that have gathered, and forget them."""
+        norm = self.optimizers[optimizer].step()
+        return {"gradient_norm" if len(self.optimizers) == 1 else f"{optimizer}_gradient_norm": norm}
+
+    def after_step(self) -> None:
+        """What is due after each gradient step, such as moving target networks; nothing by default."""
+
+    def postprocess(self, batch: Mapping[str, Any], metrics: dict[str, float]) -> None:
+        """What is due after an update; nothing by default."""
+
+    def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
+        """Learn from a list of episodes or a pack; returns metrics. The episodes stay as they are.
+
+        Raises:
+            InvalidArgument: gradients are not finite; the error names the steps that are to blame, if any are, and
+                nothing has changed.
+        """
+        return self._updated(self.preprocess(episodes), episodes)
+
+    def _updated(self, batch: dict[str, Any], episodes: Sequence[SingleAgentEpisode] | None = None) -> dict[str, float]:
+        before = {name: optimizer.snapshot() for name, optimizer in self.optimizers.items()}
+        targets = {name: self._target(name).vector.clone() for name in self.targets}
+        random_state = self.generator.get_state()
+        metrics = self.learn(batch)
+        if not all(isfinite(value) for name, value in metrics.items() if name.endswith("gradient_norm")):
+            for name, snapshot in before.items():
+                self.optimizers[name].restore(snapshot)
+            for name, values in targets.items():
+                self._target(name).set_vector(values)
+            self.generator.set_state(random_state)
+            raise InvalidArgument(_not_finite(type(self).__name__, batch, episodes))
+        for name, optimizer in self.optimizers.items():
+            metrics["learning_rate" if len(self.optimizers) == 1 else f"{name}_learning_rate"] = optimizer.learning_rate
+        self.postprocess(batch, metrics)
+        for scheduler in self.schedulers.values():
+            scheduler.step()
+        self.num_updates += 1
+        return metrics
+
+    def _target(self, name: str) -> TargetNetwork:
+        return cast(TargetNetwork, self.targets[name])
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The first optimizer, which is the only one of many algorithms."""
+        return next(iter(self.optimizers.values())).optimizer
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "schedulers": {name: scheduler.state_dict() for name, scheduler in self.schedulers.items()},
+            "generator": self.generator.get_state(),
+            "num_updates": self.num_updates,
+        }
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        for kind, ours in (("optimizers", self.optimizers), ("schedulers", self.schedulers)):
+            if set(state[kind]) != set(ours):
+                raise StateMismatch(
+                    f"the state has {kind} {sorted(state[kind])}, this {type(self).__name__} has {sorted(ours)}: "
+                    "make it as the one was made whose state this is"
+                )
+            for name, one in ours.items():
+                one.load_state_dict(state[kind][name])
+        self.generator.set_state(state["generator"].cpu())
+        self.num_updates = state["num_updates"]
+
+
+def linear_decay(num_updates: int) -> MakeScheduler:
+    """A schedule that brings the learning rate down to 0 in equal steps over that many updates."""
+    return partial(LinearLR, start_factor=1.0, end_factor=0.0, total_iters=num_updates)
+
+
+def rows_of(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
+    """The rows, by index, mask or slice, of columns of nested tensors."""
+    return {name: map_leaves(lambda leaf: leaf[rows], column) for name, column in columns.items()}
+
+
+def tensors_of(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a batch that are tensors in all their leaves."""
+    return {name: column for name, column in batch.items() if all(isinstance(one, Tensor) for one in leaves(column))}
+
+
+def means(measured: list[Measured]) -> dict[str, float]:
+    """The mean of each measurement over the gradient steps: the one time that the host waits for the device."""
+    table = torch.stack([torch.stack(list(row.values())) for row in measured])
+    return dict(zip(measured[0], table.mean(0).tolist(), strict=True))
+
+
+def _not_finite(who: str, batch: Mapping[str, Any], episodes: Sequence[SingleAgentEpisode] | None) -> str:
+    """What to say of an update whose gradients were not finite: which rows of the batch are to blame, if any are."""
+    said = f"{who}: the gradient is not finite; the weights are as before the update. "
+    found = []
+    for name, column in tensors_of(batch).items():
+        for leaf in leaves(column):
+            if leaf.is_floating_point() and leaf.ndim and name not in _MAY_BE_INFINITE:
+                bad = ~torch.isfinite(leaf).reshape(len(leaf), -1).all(-1)
+                found += [(int(row), name) for row in bad.nonzero()[:3]]
+    if not found:
+        return said + "All columns of the batch are finite: look at the learning rate, and at the policy's outputs"
+    rows = ", ".join(f"{name}[{row}]{_whose(row, batch, episodes)}" for row, name in found[:6])
+    return said + f"The batch has NaN or infinite values: {rows}"
+
+
+_MAY_BE_INFINITE = frozenset({Columns.ACTION_DIST_INPUTS})  # logits of masked actions
+
+
+def _whose(row: int, batch: Mapping[str, Any], episodes: Sequence[SingleAgentEpisode] | None) -> str:
+    """The episode and step of a row, where they are known: rows with a time axis are not."""
+    if Columns.EPS_ID in batch and Columns.T in batch:
+        return f" (episode {batch[Columns.EPS_ID][row]}, step {int(batch[Columns.T][row])})"
+    if episodes is None or Columns.LOSS_MASK in batch:
+        return ""
+    pack = EpisodePack.from_episodes(episodes)
+    ends = pack.lengths.cumsum()
+    if row >= ends[-1]:
+        return ""
+    which = int((ends > row).argmax())
+    step = row - int(ends[which] - pack.lengths[which])
+    return f" (episode {pack[which].id_}, step {int(pack[which].t_started) + step})"

@@ -1,0 +1,150 @@
+"""`FlatOptimizer`: all parameters of some modules side by side in one vector, and one step for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from episodes.errors import InvalidArgument, StateMismatch
+
+__all__ = ["FlatOptimizer", "Snapshot"]
+
+Snapshot = tuple[Tensor, dict[str, Any]]
+_TINY = 1e-6  # added to the norm that gradients are divided by, as torch.nn.utils.clip_grad_norm_ does
+
+
+class FlatOptimizer:
+    """An optimizer that sees one tensor: small networks cost operations, not numbers, and this needs few of them.
+
+    The parameters become views of `vector` [P] and their gradients views of `gradient` [P]:
+
+        vector       | weight 0      | bias 0 | weight 1      | ...
+        gradient     | its gradient  | ...
+
+    Nothing else changes: modules keep their parameters, names and `state_dict`. What tears a view away (moving a module
+    to another device, a gradient set to None) is noticed and laid anew by `step`. A
+    parameter that a loss does not reach has a gradient of 0, not None.
+
+    Args:
+        parameters: those that are to be trained; others (without `requires_grad`) are left out.
+        make: the optimizer of a list of tensors, such as `partial(Adam, lr=1e-3, fused=True)`.
+        max_norm: gradients with a larger norm are scaled down to it; None: never.
+
+    >>> layer = nn.Linear(3, 2)
+    >>> optimizer = FlatOptimizer(layer.parameters(), lambda tensors: torch.optim.SGD(tensors, lr=0.5))
+    >>> layer(torch.ones(1, 3)).sum().backward()
+    >>> optimizer.vector.shape, round(float(optimizer.step() ** 2))  # the norm of eight gradients of 1
+    (torch.Size([8]), 8)
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        make: Callable[[list[Tensor]], Optimizer],
+        *,
+        max_norm: float | None = None,
+    ) -> None:
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self.max_norm = max_norm
+        self._lay()
+        self.optimizer = make([self.vector])
+
+    def _lay(self) -> None:
+        """Make the vector and its gradient out of the parameters as they are, and views of the parameters."""
+        kinds = {(parameter.dtype, parameter.device) for parameter in self.parameters}
+        if len(kinds) != 1:
+            raise InvalidArgument(
+                f"an optimizer needs parameters of one dtype on one device, these are {kinds or 'none'}; "
+                "give each kind an optimizer of its own"
+            )
+        with torch.inference_mode(False), torch.no_grad():
+            self.vector = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
+            self.gradient = self.vector.grad = torch.zeros_like(self.vector)
+            self._values, self._gradients = self._views(self.vector), self._views(self.gradient)
+            for parameter, value, gradient in zip(self.parameters, self._values, self._gradients, strict=True):
+                if parameter.grad is not None:
+                    gradient.copy_(parameter.grad)
+                parameter.data = value
+                parameter.grad = gradient
+
+    def _views(self, vector: Tensor) -> list[Tensor]:
+        stops = list(accumulate(parameter.numel() for parameter in self.parameters))
+        parts = zip(self.parameters, [0, *stops], stops, strict=False)
+        return [vector[start:stop].view(parameter.shape) for parameter, start, stop in parts]
+
+    def gathered(self) -> Tensor:
+        """The gradient [P], after whatever somebody set elsewhere was laid into the vectors again."""
+        for parameter, value, gradient in zip(self.parameters, self._values, self._gradients, strict=True):
+            if parameter.data_ptr() != value.data_ptr():
+                self._lay_anew()
+                break
+            if parameter.grad is not gradient:
+                gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
+                parameter.grad = gradient
+        return self.gradient
+
+    def _lay_anew(self) -> None:
+        state = self.optimizer.state_dict()
+        self._lay()
+        self.optimizer.param_groups[0]["params"] = [self.vector]
+        self.optimizer.state.clear()
+        self.optimizer.load_state_dict(state)  # to the device where the parameters are now
+
+    def step(self) -> Tensor:
+        """Move the parameters by their gradients and forget these; their norm before it was limited, a scalar."""
+        gradient = self.gathered()
+        norm = torch.linalg.vector_norm(gradient)
+        if self.max_norm is not None:
+            gradient.mul_((self.max_norm / (norm + _TINY)).clamp_(max=1.0))
+        self.optimizer.step()
+        gradient.zero_()
+        return norm
+
+    def zero_grad(self) -> None:
+        """Forget the gradients that have gathered so far."""
+        self.gathered().zero_()
+
+    @property
+    def learning_rate(self) -> float:
+        """That of the next step."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def snapshot(self) -> Snapshot:
+        """Parameters and the optimizer's state as they are now, for `restore`."""
+        state = self.optimizer.state.get(self.vector, {})
+        copies = {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
+        self.gathered()
+        return self.vector.clone(), copies
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to where `snapshot` was taken; gathered gradients are forgotten."""
+        values, state = snapshot
+        self.zero_grad()
+        self.vector.copy_(values)
+        self.optimizer.state[self.vector] = dict(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state; the parameters are in the state of their modules."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state that `state_dict` gave.
+
+        Raises:
+            StateMismatch: it is of other parameters.
+        """
+        for part in state["state"].values():
+            sizes = {value.numel() for value in part.values() if isinstance(value, Tensor) and value.ndim}
+            if sizes - {self.vector.numel()}:
+                raise StateMismatch(
+                    f"the state is of an optimizer of {max(sizes)} numbers, this one has {self.vector.numel()}: "
+                    "load it into an algorithm with the same networks"
+                )
+        self.gathered()
+        self.optimizer.load_state_dict(deepcopy(state))  # it would keep the tensors that it is given

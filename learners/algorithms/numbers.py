@@ -1,0 +1,43 @@
+"""Checks of the numbers that an algorithm or a trainer is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from episodes.errors import InvalidArgument
+
+__all__ = ["check_numbers"]
+
+
+def check_numbers(
+    numbers: Any,
+    *,
+    counts: Iterable[str] = (),
+    positive: Iterable[str] = (),
+    fractions: Iterable[str] = (),
+    not_negative: Iterable[str] = (),
+) -> None:
+    """Raise unless these attributes make sense: counts are ints from 1, positive ones above 0, fractions in 0..1.
+
+    None says that a number is not used, and always makes sense.
+
+    Raises:
+        InvalidArgument: one does not; the error names it.
+    """
+    rules = (
+        (counts, "an int of at least 1", lambda value: isinstance(value, int) and value >= 1),
+        (positive, "a finite number above 0", lambda value: value > 0),
+        (fractions, "in 0..1", lambda value: 0 <= value <= 1),
+        (not_negative, "a finite number of at least 0", lambda value: value >= 0),
+    )
+    for names, rule, holds in rules:
+        for name in names:
+            value = getattr(numbers, name)
+            if value is not None and not (_is_number(value) and holds(value)):
+                raise InvalidArgument(f"{type(numbers).__name__}: {name} is {value!r}; it must be {rule}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

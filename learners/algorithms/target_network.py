@@ -1,0 +1,69 @@
+"""`TargetNetwork`: a slow copy of a network, to compute targets with."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["TargetNetwork"]
+
+
+class TargetNetwork(nn.Module):
+    """A copy without gradients that follows its source: at once with `copy`, slowly with `blend`.
+
+    Its parameters are views of one vector, so a blend is one operation. Buffers (as of batch norm) are copied.
+
+    >>> source = nn.Linear(2, 1)
+    >>> target = TargetNetwork(source)
+    >>> with torch.no_grad():
+    ...     _ = source.weight.add_(1.0)
+    >>> before = target.module.weight.clone()
+    >>> target.blend(source, 0.25)
+    >>> (target.module.weight - before).tolist()
+    [[0.25, 0.25]]
+    """
+
+    def __init__(self, source: nn.Module) -> None:
+        super().__init__()
+        self.module = deepcopy(source).requires_grad_(False)
+        self._lay()
+
+    def _lay(self) -> None:
+        parameters = list(self.module.parameters())
+        with torch.no_grad():
+            vector = torch.cat([parameter.reshape(-1) for parameter in parameters])
+        stops = list(accumulate(parameter.numel() for parameter in parameters))
+        for parameter, start, stop in zip(parameters, [0, *stops], stops, strict=False):
+            parameter.data = vector[start:stop].view(parameter.shape)
+        self._vector = vector
+
+    @property
+    def vector(self) -> Tensor:
+        """All parameters [P], in memory that they share."""
+        first = next(self.module.parameters())
+        if first.data_ptr() != self._vector.data_ptr():
+            self._lay()  # the module went to another device, or was copied
+        return self._vector
+
+    def set_vector(self, values: Tensor) -> None:
+        """Set all parameters [P]."""
+        self.vector.copy_(values)
+
+    def copy(self, source: nn.Module) -> None:
+        """Become equal to the source."""
+        self.blend(source, 1.0)
+
+    def blend(self, source: nn.Module, share: float) -> None:
+        """Go that share, 0..1, of the way to the source (Polyak averaging)."""
+        with torch.no_grad():
+            values = torch.cat([parameter.detach().reshape(-1) for parameter in source.parameters()])
+            self.vector.copy_(values) if share == 1.0 else self.vector.lerp_(values, share)
+            for ours, theirs in zip(self.module.buffers(), source.buffers(), strict=True):
+                ours.copy_(theirs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)

@@ -1,0 +1,148 @@
+"""Parameters side by side in one vector learn exactly what they learn apart."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adam
+
+from episodes.errors import InvalidArgument, StateMismatch
+from learners import FlatOptimizer, TargetNetwork
+
+ADAM = partial(Adam, lr=0.05, fused=True)
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def loss_of(module: nn.Module, seed: int) -> torch.Tensor:
+    x = torch.randn(7, 3, generator=torch.Generator().manual_seed(seed))
+    return (module(x) - 1.0).square().mean()
+
+
+def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
+    for name, value in ours.state_dict().items():
+        torch.testing.assert_close(value, theirs.state_dict()[name])
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.1])
+@pytest.mark.parametrize("make", [ADAM, partial(SGD, lr=0.1, momentum=0.9)])
+def test_weights_become_what_they_become_with_a_tensor_each(make, max_norm):
+    ours, theirs = network(), network()
+    flat, apart = FlatOptimizer(ours.parameters(), make, max_norm=max_norm), make(list(theirs.parameters()))
+    for seed in range(10):
+        loss_of(ours, seed).backward()
+        norm = flat.step()
+        apart.zero_grad()
+        loss_of(theirs, seed).backward()
+        expected = nn.utils.clip_grad_norm_(theirs.parameters(), max_norm or float("inf"))
+        apart.step()
+        torch.testing.assert_close(norm, expected)
+    assert_same(ours, theirs)
+
+
+def _to_double_and_back(module: nn.Module) -> None:
+    module.double()
+    module.float()
+
+
+@pytest.mark.parametrize(
+    "tear",
+    [
+        lambda module: module.zero_grad(set_to_none=True),
+        lambda module: module.load_state_dict(deepcopy(module.state_dict())),
+        _to_double_and_back,
+        lambda module: [setattr(p, "grad", torch.zeros_like(p)) for p in module.parameters()],
+    ],
+    ids=["no gradients", "weights loaded", "another dtype and back", "gradients of their own"],
+)
+def test_views_that_somebody_tears_away_are_laid_again(tear):
+    ours, theirs = network(), network()
+    flat, undisturbed = FlatOptimizer(ours.parameters(), ADAM), FlatOptimizer(theirs.parameters(), ADAM)
+    for seed in range(6):
+        for module, optimizer in ((ours, flat), (theirs, undisturbed)):
+            if module is ours and seed in (2, 4):
+                tear(module)
+            loss_of(module, seed).backward()
+            optimizer.step()
+    assert_same(ours, theirs)
+
+
+def test_gradients_gather_until_a_step():
+    ours, theirs = network(), network()
+    flat, once = FlatOptimizer(ours.parameters(), ADAM), FlatOptimizer(theirs.parameters(), ADAM)
+    for seed in (0, 1):
+        (loss_of(ours, seed) / 2).backward()
+    flat.step()
+    ((loss_of(theirs, 0) + loss_of(theirs, 1)) / 2).backward()
+    once.step()
+    assert_same(ours, theirs)
+
+
+def test_a_state_is_loaded_only_by_an_optimizer_of_as_many_numbers():
+    flat, other = (FlatOptimizer(module.parameters(), ADAM) for module in (network(), nn.Linear(3, 1)))
+    flat.gradient.fill_(1.0)
+    flat.step()
+    with pytest.raises(StateMismatch, match="32 numbers, this one has 4"):
+        other.load_state_dict(flat.state_dict())
+
+
+def test_restoring_a_snapshot_takes_steps_back_moments_too():
+    module, untouched = network(), network()
+    flat, expected = FlatOptimizer(module.parameters(), ADAM), FlatOptimizer(untouched.parameters(), ADAM)
+    for before in range(2):  # once without moments, once with some
+        snapshot = flat.snapshot()
+        loss_of(module, 99).backward()
+        flat.step()
+        flat.restore(snapshot)
+        for one, optimizer in ((module, flat), (untouched, expected)):
+            loss_of(one, before).backward()
+            optimizer.step()
+        assert_same(module, untouched)
+
+
+def test_parameters_of_two_kinds_are_refused():
+    with pytest.raises(InvalidArgument, match="one dtype on one device"):
+        FlatOptimizer([*nn.Linear(1, 1).parameters(), *nn.Linear(1, 1).double().parameters()], ADAM)
+    with pytest.raises(InvalidArgument, match="none"):
+        FlatOptimizer([], ADAM)
+
+
+def test_a_frozen_parameter_stays_as_it_is():
+    module = network()
+    module[0].requires_grad_(False)
+    before = module[0].weight.clone()
+    flat = FlatOptimizer(module.parameters(), ADAM)
+    loss_of(module, 0).backward()
+    flat.step()
+    assert flat.vector.numel() == 12
+    assert torch.equal(module[0].weight, before)
+
+
+def test_a_target_follows_its_source_buffers_too():
+    source = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    target = TargetNetwork(source)
+    before = deepcopy(target.module.state_dict())
+    with torch.no_grad():
+        for parameter in source.parameters():
+            parameter.add_(1.0)
+    source(torch.randn(5, 2))
+    target.blend(source, 0.1)
+    torch.testing.assert_close(target.module[0].weight, before["0.weight"] + 0.1)
+    assert torch.equal(target.module[1].running_mean, source[1].running_mean)
+    target.copy(source)
+    assert_same(target.module, source)
+    assert not any(parameter.requires_grad for parameter in target.parameters())
+    twin = deepcopy(target)
+    twin.copy(network_like(source))
+    assert_same(target.module, source)
+
+
+def network_like(source: nn.Module) -> nn.Module:
+    return deepcopy(source).apply(lambda part: None if not hasattr(part, "weight") else nn.init.zeros_(part.weight))
