@@ -57,7 +57,13 @@ __all__ = [
     "multi_agent_module_to_env",
     "rollout_to_episodes",
     "transition_view",
+    "ConnectorPipelineV2",
+    "ConnectorV2",
 ]
+
+# The names that RLlib has for them.
+ConnectorPipelineV2 = ConnectorPipeline
+ConnectorV2 = Connector
 
 _ROLLOUTS = {  # imported when asked for: tensordict takes longer to import than all else here
     "BlockEdge": "connectors.rollout.episodes",

@@ -31,12 +31,18 @@ class Columns:
 
     ACTION_DIST_INPUTS: Final = "action_dist_inputs"
     ACTION_LOGP: Final = "action_logp"
+    ACTION_PROB: Final = "action_prob"
     VF_PREDS: Final = "vf_preds"
     STATE_IN: Final = "state_in"
     STATE_OUT: Final = "state_out"
+    NEXT_STATE_IN: Final = "next_state_in"
+    NEXT_STATE_OUT: Final = "next_state_out"
+    EMBEDDINGS: Final = "embeddings"
 
     ADVANTAGES: Final = "advantages"
     VALUE_TARGETS: Final = "value_targets"
+    VALUES_BOOTSTRAPPED: Final = "values_bootstrapped"
+    INTRINSIC_REWARDS: Final = "intrinsic_rewards"
     RETURNS_TO_GO: Final = "returns_to_go"
     LOSS_MASK: Final = "loss_mask"
     SEQ_LENS: Final = "seq_lens"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from runners.callbacks import RLlibCallback
+from runners.metrics_logger import MetricsLogger
 from runners.multi_agent import MultiAgentEnvRunner
 from runners.multi_agent_stats import MultiAgentCollectStats
 from runners.runner import Hook
@@ -13,6 +15,8 @@ __all__ = [
     "SingleAgentEnvRunner",
     "CollectStats",
     "Hook",
+    "RLlibCallback",
+    "MetricsLogger",
     "make_vector_env",
     "MultiAgentEnvRunner",
     "MultiAgentCollectStats",

@@ -12,6 +12,8 @@ from connectors.editable_episodes import EditableEpisodes
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.recorder import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
+from runners.callbacks import as_hook
+from runners.metrics_logger import MetricsLogger
 
 __all__ = ["Hook"]
 
@@ -96,6 +98,7 @@ class EnvRunner:
     Attributes:
         stats: of the last call of `sample`.
         num_episodes: that ended in all calls.
+        metrics_logger: for what hooks and callbacks want to log; `metrics()` shows its numbers.
     """
 
     steps_counted: ClassVar[str] = "num_steps"  # how the steps of all calls are named in metrics and states
@@ -107,6 +110,8 @@ class EnvRunner:
         self.seed = seed
         self.num_episodes = 0
         self._num_steps = 0
+        self.metrics_logger = MetricsLogger()
+        hooks = [as_hook(hook) for hook in hooks]
         self._on_episode_start = calls_of(hooks, "on_episode_start")
         self._on_step = calls_of(hooks, "on_step")
         self._on_episode_end = calls_of(hooks, "on_episode_end")
@@ -134,10 +139,10 @@ class EnvRunner:
         if self._closed:
             raise EpisodeStateError("sample after close(); make a new runner")
 
-    def metrics(self) -> dict[str, float]:
-        """The numbers of the last call of `sample`, and the steps and episodes of all calls."""
+    def metrics(self) -> dict[str, Any]:
+        """The numbers of the last call of `sample`, the steps and episodes of all calls, and what hooks have logged."""
         total = {f"{self.steps_counted}_total": self._num_steps, "num_episodes_total": self.num_episodes}
-        return self.stats.as_dict() | total
+        return self.stats.as_dict() | total | self.metrics_logger.peek()
 
     # --- state -----------------------------------------------------------------------------------------------------
 

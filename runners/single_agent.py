@@ -19,7 +19,7 @@ from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 from episodes.pack import EpisodePack
 from episodes.recorder import IncomingEpisodes, OngoingEpisodes, VectorRecorder
-from episodes.recorder.boundaries import Boundaries, final_observations_of
+from episodes.recorder.boundaries import Boundaries, final_observations_of, infos_at_ends
 from episodes.replay import EpisodeReplayBuffer, ReplayRecorder
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
@@ -297,7 +297,7 @@ class SingleAgentEnvRunner(EnvRunner):
         observations, infos = self.env.reset(seed=self._reset_seed)
         self._reset_seed = None
         self._raw_observations = observations
-        self._observations = self._rewritten(observations, self._all, self._all)
+        self._observations = self._rewritten(observations, self._all, self._all, infos=infos)
         self._boundaries.reset(np.ones(self.num_envs, bool))
         self._sink.reset(self._observations, infos)
         if self._buffer is not None:
@@ -339,8 +339,9 @@ class SingleAgentEnvRunner(EnvRunner):
             row = self._boundaries.look(terminateds, truncateds)
             self._boundaries.commit(row)
             if last is not None:
-                last = self._rewritten(last, row.ended, row.ended[:0], actions, rewards)
-            observations = self._rewritten(observations, self._all, row.begun, actions, rewards)
+                told, _ = infos_at_ends(infos)
+                last = self._rewritten(last, row.ended, row.ended[:0], actions, rewards, told)
+            observations = self._rewritten(observations, self._all, row.begun, actions, rewards, infos)
         self._observations = observations
         stored = outputs
         if self._buffer is not None:
@@ -396,15 +397,22 @@ class SingleAgentEnvRunner(EnvRunner):
         return final_observations_of(infos, envs) if len(envs) else None
 
     def _rewritten(
-        self, observations: Any, envs: np.ndarray, begun: np.ndarray, actions: Any = None, rewards: Any = None
+        self,
+        observations: Any,
+        envs: np.ndarray,
+        begun: np.ndarray,
+        actions: Any = None,
+        rewards: Any = None,
+        infos: dict[str, Any] | None = None,
     ) -> Any:
         """Observations [n, ...] of the environments [n] as the pipeline rewrites them; it may look at their episodes.
 
         Args:
             begun: environments [k] of these whose observation is the first one of an episode.
             actions, rewards: [N, ...] that led to the others.
+            infos: of the vector environment, those that came with the observations.
         """
-        episodes = IncomingEpisodes(self._sink.episodes, observations, envs, begun, actions, rewards)
+        episodes = IncomingEpisodes(self._sink.episodes, observations, envs, begun, actions, rewards, infos)
         return self._rewrite(observations, episodes)
 
     def _reset_where(self, done: np.ndarray) -> None:
@@ -413,7 +421,7 @@ class SingleAgentEnvRunner(EnvRunner):
         observations, infos = self.env.reset(options={"reset_mask": done.copy()})
         envs = np.flatnonzero(done)
         self._raw_observations = observations
-        fresh = self._rewritten(nested.take(observations, envs), envs, envs)
+        fresh = self._rewritten(nested.take(observations, envs), envs, envs, infos=infos)
         self._boundaries.reset(done)
         self._observations = nested.with_rows(self._observations, envs, fresh)
         self._sink.reset(self._observations, infos, done)

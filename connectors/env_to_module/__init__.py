@@ -30,4 +30,18 @@ __all__ = [
     "ObservationPreprocessor",
     "PrevActionsPrevRewards",
     "env_to_module_pipeline",
+    "AddObservationsFromEpisodesToBatch",
+    "AddStatesFromEpisodesToBatch",
+    "AddTimeDimToBatchAndZeroPad",
+    "BatchIndividualItems",
+    "FrameStackingEnvToModule",
+    "SingleAgentObservationPreprocessor",
 ]
+
+# The names that RLlib has for them.
+AddObservationsFromEpisodesToBatch = AddObservations
+AddStatesFromEpisodesToBatch = AddStates
+AddTimeDimToBatchAndZeroPad = AddTimeDimension
+BatchIndividualItems = BatchItems
+FrameStackingEnvToModule = FrameStacking
+SingleAgentObservationPreprocessor = ObservationPreprocessor

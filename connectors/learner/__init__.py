@@ -45,7 +45,29 @@ __all__ = [
     "PrevActionsPrevRewards",
     "VTrace",
     "learner_pipeline",
+    "AddColumnsFromEpisodesToTrainBatch",
+    "AddInfosFromEpisodesToTrainBatch",
+    "AddNextObservationsFromEpisodesToTrainBatch",
+    "AddObservationsFromEpisodesToBatch",
+    "AddStatesFromEpisodesToBatch",
+    "AddTimeDimToBatchAndZeroPad",
+    "BatchIndividualItems",
+    "FrameStackingLearner",
+    "GeneralAdvantageEstimation",
+    "LearnerConnectorPipeline",
 ]
+
+# The names that RLlib has for them.
+AddColumnsFromEpisodesToTrainBatch = AddColumns
+AddInfosFromEpisodesToTrainBatch = AddInfos
+AddNextObservationsFromEpisodesToTrainBatch = AddNextObservations
+AddObservationsFromEpisodesToBatch = AddObservations
+AddStatesFromEpisodesToBatch = AddStates
+AddTimeDimToBatchAndZeroPad = AddTimeDimensionAndZeroPad
+BatchIndividualItems = BatchItems
+FrameStackingLearner = FrameStacking
+GeneralAdvantageEstimation = GeneralizedAdvantageEstimation
+LearnerConnectorPipeline = LearnerPipeline
 
 
 def __getattr__(name: str) -> Any:

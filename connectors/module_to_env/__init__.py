@@ -21,4 +21,12 @@ __all__ = [
     "TensorToNumpy",
     "UnbatchItems",
     "module_to_env_pipeline",
+    "ListifyDataForVectorEnv",
+    "RemoveSingleTsTimeRankFromBatch",
+    "UnBatchToIndividualItems",
 ]
+
+# The names that RLlib has for them.
+ListifyDataForVectorEnv = ListifyForVectorEnv
+RemoveSingleTsTimeRankFromBatch = RemoveTimeDimension
+UnBatchToIndividualItems = UnbatchItems

@@ -7,9 +7,11 @@ from typing import Any, overload
 
 import numpy as np
 
+from episodes.recorder.info_rows import InfoRows
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks import nested
+from episodes.tracks import InfoTrack, nested
+from episodes.tracks.infos import Infos
 
 __all__ = ["IncomingEpisodes"]
 
@@ -17,7 +19,8 @@ __all__ = ["IncomingEpisodes"]
 class IncomingEpisodes(Sequence[SingleAgentEpisode]):
     """The episode that each new observation belongs to: the observation is its last one, and its last action led there.
 
-    Episodes are made when they are read, O(steps since the last take) each: finalized, without extra model outputs.
+    Episodes are made when they are read, O(steps since the last take) each, without extra model outputs: finalized
+    where the observation is one of those that are recorded, growing where it is to become one.
 
     Args:
         episodes: the ongoing ones [N], without the new observations.
@@ -25,6 +28,7 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
         envs: [n] which environments they are of.
         begun: environments [k] of these whose observation is the first one of an episode.
         actions: nested arrays [N, ...], the last ones; likewise `rewards` [N].
+        infos: of the vector environment [N], those that came with the observations.
     """
 
     def __init__(
@@ -35,10 +39,13 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
         begun: np.ndarray,
         actions: Any = None,
         rewards: Any = None,
+        infos: dict[str, Any] | None = None,
     ) -> None:
         self._episodes, self._observations, self._envs = episodes, observations, envs
         self._begun = begun
         self._actions, self._rewards = actions, rewards
+        self._infos = infos
+        self._told: InfoRows | None = None  # the infos by environment, once somebody looked
 
     def __len__(self) -> int:
         return len(self._envs)
@@ -52,18 +59,57 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
             return [self[i] for i in range(*index.indices(len(self)))]
         i = range(len(self))[index]
         env = int(self._envs[i])
-        rows = slice(i, i + 1)
-        observation = nested.map_leaves(lambda leaf: np.asarray(leaf)[rows], self._observations)
+        observation = _row(self._observations, i)
+        told = self._info(env)
         if env in self._begun:
-            return SingleAgentEpisode(observations=[nested.take(observation, 0)])
+            return SingleAgentEpisode(observations=[nested.take(observation, 0)], infos=list(told))
         own = self._episodes[env]
-        step = nested.map_leaves(lambda leaf: np.asarray(leaf)[env : env + 1], (self._actions, self._rewards))
+        seen, step = own.get_observations(), _row((self._actions, self._rewards), env)
+        if not _are_alike(seen, observation):
+            return _grown(own, observation, step, told)
         return SingleAgentEpisode.from_arrays(
-            nested.concatenate([own.get_observations(), observation]),
+            nested.concatenate([seen, observation]),
             nested.concatenate([own.get_actions(), step[0]]) if len(own) else step[0],
             np.concatenate([own.get_rewards(), step[1]]) if len(own) else step[1],
+            infos=own.tracks.infos.view(own.lookback, own.lookback + len(own) + 1).joined(InfoTrack(told)).whole(),
             id_=own.id_,
             t_started=own.t_started,
             observation_space=own.observation_space,
             action_space=own.action_space,
         )
+
+    def _info(self, env: int) -> Infos:
+        """The info of the environment's observation, [1]."""
+        if self._told is None:
+            self._told = InfoRows(len(self._episodes))
+            self._told.add(self._infos or {})
+        return self._told.gather(np.array([(self._told.num_slots - 1) * len(self._episodes) + env]))
+
+
+def _grown(own: SingleAgentEpisode, observation: Any, step: Any, told: Infos) -> SingleAgentEpisode:
+    """The episode with the step, growing: its last observation may have another shape than those before."""
+    action, reward = nested.take(step, 0)
+    return SingleAgentEpisode(
+        own.id_,
+        observations=[*own.observations, nested.take(observation, 0)],
+        infos=[*own.tracks.infos, *told],
+        actions=[*own.actions, action],
+        rewards=[*own.rewards, reward],
+        len_lookback_buffer=0,
+        t_started=own.t_started,
+        observation_space=own.observation_space,
+        action_space=own.action_space,
+    )
+
+
+def _row(rows: Any, i: int) -> Any:
+    """Row i of nested arrays, as nested arrays [1, ...]."""
+    return nested.map_leaves(lambda leaf: np.asarray(leaf)[i : i + 1], rows)
+
+
+def _are_alike(seen: Any, observation: Any) -> bool:
+    """Whether both are nested alike, arrays [*, ...] of the same dtypes and shapes."""
+    a, b = nested.flatten(seen), nested.flatten(observation)
+    return a.keys() == b.keys() and all(
+        a[path].dtype == b[path].dtype and a[path].shape[1:] == b[path].shape[1:] for path in a
+    )

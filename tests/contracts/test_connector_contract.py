@@ -153,7 +153,7 @@ def shipped() -> list[str]:
             value = getattr(module, name)
             is_piece = inspect.isclass(value) and issubclass(value, Connector)
             if is_piece and not issubclass(value, ConnectorPipeline) and not is_view(value):
-                names.append(name)
+                names.append(value.__name__)  # some have a second name
     return sorted({*names} - OTHERS - BASES)
 
 

@@ -1,0 +1,101 @@
+"""`RLlibCallback`: a hook whose methods are called by the names and with the arguments that RLlib documents."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from episodes.multi_agent import MultiAgentEpisode
+
+__all__ = ["RLlibCallback", "as_hook"]
+
+
+class RLlibCallback:
+    """A callback as RLlib's are written, given to a runner among its `hooks`. Override what you need.
+
+    All arguments come by name: `episode`, `env_runner`, `metrics_logger` (the runner's), `env` (its `envs[env_index]`
+    is the environment, where environments live in this process), `env_index`, and `rl_module` (the runner's policy, or
+    policies by module id). The episode is the chunk since the last `sample`; only its `custom_data` may be written to.
+
+    What is no business of a runner (`on_algorithm_init`, `on_train_result`, `on_evaluate_start`, `on_evaluate_end`) is
+    called by your own loop.
+    """
+
+    def on_environment_created(self, **arguments: Any) -> None:
+        """When the first `sample` begins, once: `env_runner`, `metrics_logger`, `env`, `env_context`."""
+
+    def on_episode_start(self, **arguments: Any) -> None:
+        """After the reset of an environment: its new episode, without a step."""
+
+    def on_episode_step(self, **arguments: Any) -> None:
+        """After each step of each environment."""
+
+    def on_episode_end(self, **arguments: Any) -> None:
+        """After the step that ended an episode."""
+
+    def on_sample_end(self, **arguments: Any) -> None:
+        """After a call of `sample`: `env_runner`, `metrics_logger`, and the `samples` that it returns."""
+
+    def on_algorithm_init(self, **arguments: Any) -> None:
+        """For your loop to call: `algorithm`, `metrics_logger`."""
+
+    def on_train_result(self, **arguments: Any) -> None:
+        """For your loop to call after an update: `algorithm`, `metrics_logger`, `result`."""
+
+    def on_evaluate_start(self, **arguments: Any) -> None:
+        """For your loop to call: `algorithm`, `metrics_logger`."""
+
+    def on_evaluate_end(self, **arguments: Any) -> None:
+        """For your loop to call: `algorithm`, `metrics_logger`, `evaluation_metrics`."""
+
+
+class CallbackHook:
+    """A callback as a runner calls hooks: it has the methods that the callback overrides, and no others."""
+
+    def __init__(self, callback: RLlibCallback) -> None:
+        self.callback = callback
+        self._told: dict[int, tuple[Any, int]] = {}  # by environment: episode and time of the last step told
+        self._is_known = False  # the environment was told of
+        for name in ("on_episode_start", "on_episode_end", "on_sample_end"):
+            if self._overrides(name):
+                setattr(self, name, getattr(self, f"_tell_{name[3:]}"))
+        if self._overrides("on_episode_step"):
+            self.on_step = self._tell_steps
+        if self._overrides("on_environment_created"):
+            self.on_episode_start = self._tell_episode_start
+
+    def _overrides(self, name: str) -> bool:
+        return getattr(type(self.callback), name) is not getattr(RLlibCallback, name)
+
+    def _tell_episode_start(self, runner: Any, env: int, episode: Any) -> None:
+        if not self._is_known:
+            self._is_known = True
+            self.callback.on_environment_created(env_context={}, **_of_runner(runner))
+        self.callback.on_episode_start(episode=episode, env_index=env, **_of_runner(runner))
+
+    def _tell_steps(self, runner: Any) -> None:
+        for env, episode in enumerate(runner.episodes):
+            now = episode.id_, episode.env_t if isinstance(episode, MultiAgentEpisode) else episode.t
+            if now[1] and self._told.get(env) != now:  # neither just reset nor waiting for the others
+                self._told[env] = now
+                self.callback.on_episode_step(episode=episode, env_index=env, **_of_runner(runner))
+
+    def _tell_episode_end(self, runner: Any, env: int, episode: Any) -> None:
+        self.callback.on_episode_end(episode=episode, env_index=env, prev_episode_chunks=[], **_of_runner(runner))
+
+    def _tell_sample_end(self, runner: Any, sampled: Any) -> None:
+        self.callback.on_sample_end(samples=sampled, **_of_runner(runner))
+
+
+def _of_runner(runner: Any) -> dict[str, Any]:
+    """The arguments that say who samples."""
+    env = getattr(runner, "env", None)
+    if env is None:
+        env = SimpleNamespace(envs=[each.env for each in runner.envs])
+    module = getattr(runner, "policies", None) or getattr(runner, "policy", None)
+    return {"env_runner": runner, "metrics_logger": runner.metrics_logger, "env": env, "rl_module": module}
+
+
+def as_hook(hook: Any) -> Any:
+    """The hook; a callback as the hook that calls it."""
+    return CallbackHook(hook) if isinstance(hook, RLlibCallback) else hook

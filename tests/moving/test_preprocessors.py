@@ -1,0 +1,234 @@
+"""Preprocessors in RLlib's style, in a runner: what they make of an observation is what is recorded and seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from connectors import env_to_module_pipeline
+from connectors.env_to_module import SingleAgentObservationPreprocessor
+from episodes.pack import EpisodePack
+from runners import SingleAgentEnvRunner
+from tests.moving.environments import Always, BoxCorridor, Corridor, NestedCorridor, PictureCorridor
+
+
+class OneHot(SingleAgentObservationPreprocessor):
+    """A Discrete observation as a vector."""
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        return gym.spaces.Box(0.0, 1.0, (int(input_observation_space.n),), np.float32)
+
+    def preprocess(self, observation, episode):
+        vector = np.zeros(self.input_observation_space.n, np.float32)
+        vector[observation] = 1.0
+        return vector
+
+
+class RowAndColumn(SingleAgentObservationPreprocessor):
+    """The number of a cell as its row and column."""
+
+    def __init__(self, num_columns, **kwargs):
+        self.num_columns = num_columns
+        super().__init__(**kwargs)
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        return gym.spaces.Box(0.0, self.num_columns, (2,), np.float32)
+
+    def preprocess(self, observation, episode):
+        return np.array(divmod(int(observation), self.num_columns), np.float32)
+
+
+class PixelsToFloats(SingleAgentObservationPreprocessor):
+    """Pictures from 0 to 255 as floats from 0 to 1, cropped to their upper half."""
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        height, *rest = input_observation_space.shape
+        return gym.spaces.Box(0.0, 1.0, (height // 2, *rest), np.float32)
+
+    def preprocess(self, observation, episode):
+        return observation[: len(observation) // 2].astype(np.float32) / 255.0
+
+
+class WithLastReward(SingleAgentObservationPreprocessor):
+    """The reward that came with the observation, beside it."""
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        size = input_observation_space.shape[0] + 1
+        return gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+
+    def preprocess(self, observation, episode):
+        reward = episode.get_rewards(-1) if len(episode) > 0 else 0.0
+        return np.append(observation, reward).astype(np.float32)
+
+
+class WithTime(SingleAgentObservationPreprocessor):
+    """The time of the episode beside the observation, and the action that led to it."""
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        return gym.spaces.Box(-np.inf, np.inf, (input_observation_space.shape[0] + 2,), np.float32)
+
+    def preprocess(self, observation, episode):
+        action = episode.get_actions(-1) if len(episode) > 0 else -1
+        return np.concatenate([observation, [episode.t, action]]).astype(np.float32)
+
+
+class WithSpeed(SingleAgentObservationPreprocessor):
+    """How far it is from the observation before, which the episode holds as it was preprocessed."""
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        return gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def preprocess(self, observation, episode):
+        before = episode.get_observations(-2)[0] if len(episode) > 0 else observation[0]
+        return np.array([observation[0], observation[0] - before], np.float32)
+
+
+class PartsOfADict(SingleAgentObservationPreprocessor):
+    """Two parts of a nested observation as one vector; the picture is left out."""
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        return gym.spaces.Box(0.0, np.inf, (3,), np.float32)
+
+    def preprocess(self, observation, episode):
+        flag, box = observation["flags"]
+        return np.array([observation["place"], flag, *box], np.float32)
+
+
+class MaskInObservation(SingleAgentObservationPreprocessor):
+    """A Dict of the observation and the mask that the environment has told in its infos."""
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        mask = gym.spaces.Box(0, 1, (int(input_action_space.n),), np.int8)
+        return gym.spaces.Dict({"observations": input_observation_space, "action_mask": mask})
+
+    def preprocess(self, observation, episode):
+        mask = episode.get_infos(-1)["action_mask"]
+        return {"observations": observation, "action_mask": np.asarray(mask, np.int8)}
+
+
+class RunningMaximum(SingleAgentObservationPreprocessor):
+    """Divides by the largest observation so far, a state that is saved and restored."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._max = 1.0
+
+    def preprocess(self, observation, episode):
+        self._max = max(self._max, float(observation.max()))
+        return observation / np.float32(self._max)
+
+    def get_state(self, components=None, *, not_components=None, **kwargs):
+        return {"max": self._max}
+
+    def set_state(self, state):
+        self._max = state["max"]
+
+
+MODES = list(AutoresetMode)
+
+
+def sampled(env: Any, piece: Any, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> tuple[EpisodePack, Always]:
+    """What a runner samples of two environments in three calls, with the piece in its pipeline."""
+    one, policy = env(), Always(1)
+    pipeline = env_to_module_pipeline(one.observation_space, one.action_space, pieces=[piece])
+    runner = SingleAgentEnvRunner(env, policy, num_envs=2, env_to_module=pipeline, autoreset_mode=mode, seed=0)
+    pack = EpisodePack.concat([runner.sample(num_timesteps=n) for n in (7, 6, 20)])
+    assert pack.observation_space == pipeline.observation_space
+    return pack, policy
+
+
+def check_seen(pack: EpisodePack, policy: Always) -> None:
+    """What the policy saw is what is recorded, or the row of an action that nobody took."""
+    seen = {tuple(row) for batch in policy.seen for row in batch["obs"].flatten(1).tolist()}
+    recorded = {tuple(np.ravel(row).tolist()) for episode in pack for row in episode.get_observations()}
+    assert seen <= recorded
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_discrete_observation_becomes_a_vector(mode):
+    pack, policy = sampled(Corridor, OneHot(), mode)
+    check_seen(pack, policy)
+    for episode in pack:
+        assert (episode.get_observations().argmax(-1) == np.arange(episode.t_started, episode.t + 1)).all()
+
+
+def test_a_cell_becomes_its_row_and_column():
+    pack, policy = sampled(Corridor, RowAndColumn(num_columns=2))
+    check_seen(pack, policy)
+    assert (
+        max((episode for episode in pack if not episode.t_started), key=len).get_observations().tolist()
+        == [
+            [0, 0],
+            [0, 1],
+            [1, 0],
+            [1, 1],
+            [2, 0],
+        ][: 1 + max(len(episode) for episode in pack if not episode.t_started)]
+    )
+
+
+def test_pictures_become_floats_of_another_shape():
+    pack, policy = sampled(PictureCorridor, PixelsToFloats())
+    assert pack.observations.shape[1:] == (2, 5, 1)
+    assert pack.observations.dtype == np.float32
+    assert pack.observations.max() == 1
+    check_seen(pack, policy)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_preprocessor_reads_the_reward_that_came_with_the_observation(mode):
+    pack, policy = sampled(BoxCorridor, WithLastReward(), mode)
+    check_seen(pack, policy)
+    for episode in pack:
+        assert (episode.get_observations()[1:, 1] == episode.get_rewards()).all()
+        assert episode.t_started or episode.get_observations(0)[1] == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_preprocessor_reads_the_time_and_the_action_that_led_to_the_observation(mode):
+    pack, _ = sampled(BoxCorridor, WithTime(), mode)
+    for episode in pack:
+        times = np.arange(episode.t_started, episode.t + 1)
+        assert (episode.get_observations()[:, 1] == times).all()
+        assert (episode.get_observations()[:, 2] == np.where(times, 1, -1)).all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_preprocessor_reads_what_it_made_of_the_observation_before(mode):
+    pack, policy = sampled(BoxCorridor, WithSpeed(), mode)
+    check_seen(pack, policy)
+    for episode in pack:
+        times = np.arange(episode.t_started, episode.t + 1)
+        assert episode.get_observations().tolist() == np.stack([times, times > 0], 1).tolist()
+
+
+def test_parts_of_a_nested_observation_become_one_vector():
+    pack, policy = sampled(NestedCorridor, PartsOfADict())
+    check_seen(pack, policy)
+    for episode in pack:
+        times = np.arange(episode.t_started, episode.t + 1)
+        assert (episode.get_observations() == np.stack([times, times > 0, 0.5 + 0 * times], 1)).all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_preprocessor_reads_the_infos_that_came_with_the_observation(mode):
+    pack, _ = sampled(BoxCorridor, MaskInObservation(), mode)
+    for episode in pack:
+        seen = episode.get_observations()
+        assert (seen["action_mask"][:, 0] == (seen["observations"][:, 0] > 0)).all()
+
+
+def test_the_state_of_a_preprocessor_is_kept_with_its_pipeline():
+    one, policy = BoxCorridor(), Always(1)
+    pipeline = env_to_module_pipeline(one.observation_space, one.action_space, pieces=[RunningMaximum()])
+    runner = SingleAgentEnvRunner(BoxCorridor, policy, env_to_module=pipeline)
+    pack = runner.sample(num_episodes=1)
+    assert pack[0].get_observations()[:, 0].tolist() == [0, 1, 1, 1, 1]
+    state = runner.get_state()
+    assert state["env_to_module"] == {"RunningMaximum": {"max": 4.0}}
+    runner.set_state(state)
+    assert runner.sample(num_episodes=1)[0].get_observations()[:, 0].tolist() == [0, 0.25, 0.5, 0.75, 1]
