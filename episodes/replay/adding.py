@@ -17,13 +17,17 @@ from episodes.replay.ring.track_ring import positions
 from episodes.tracks.infos import Infos
 
 
-def add_pack(ring: LinkedRing, pack: EpisodePack) -> None:
-    """Put the pack's steps into the ring. When something does not fit, the ring stays as it was."""
+def add_pack(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None) -> None:
+    """Put the pack's steps into the ring. When something does not fit, the ring stays as it was.
+
+    They come chunk after chunk; or in the `order`, their places [num_steps] among all of them, of a pack in which no
+    episode occurs twice and that the ring has room for.
+    """
     check_pack(ring, pack)
     ids = pack.ids.tolist()
     distinct = len(set(ids)) == len(ids)
     if distinct and pack.num_steps <= ring.capacity:
-        _add_part(ring, pack)
+        _add_part(ring, pack, order)
         return
     for part in parts(pack, ids, ring.capacity):
         surplus = part.num_steps - ring.capacity
@@ -149,24 +153,33 @@ def _arrivals(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray) -> Arriva
     return Arrivals(chunks, lengths, stops - lengths, stops - 1, known, survives, reuses)
 
 
-def _add_part(ring: LinkedRing, pack: EpisodePack) -> None:
+def _add_part(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None) -> None:
     chunks = np.flatnonzero(pack.lengths)
     if not len(chunks):
         return
     arrivals = _arrivals(ring, pack, chunks)
+    if order is not None:
+        ring.widen(ring.window + arrivals.num_rows)  # rows are not in the steps' order
     ring.make_room(arrivals.num_steps, arrivals.num_rows)
+    slots = positions(ring.head, arrivals.num_steps, ring.capacity)
+    if order is not None:
+        slots = slots[order.argsort()]
     entries = np.where(arrivals.survives, arrivals.known, NONE)
     new = np.flatnonzero(~arrivals.survives)
     if len(new):
-        entries[new] = _open(ring, pack, chunks[new], (ring.head + arrivals.first[new]) % ring.capacity)
+        entries[new] = _open(ring, pack, chunks[new], slots[arrivals.first[new]])
     _put_facts(ring, pack, arrivals, entries)
-    block, head = _block(ring, pack, arrivals, entries), ring.head
-    ring.append(block)
-    _put_endings(ring, pack, arrivals, head)
-    ring.table.last[entries] = block.links[NEXT, arrivals.last]
+    block = _block(ring, pack, arrivals, entries, slots)
+    ring.append(block if order is None else block.in_order(order))
+    for name, flags in ((TERMINATEDS, pack.terminated), (TRUNCATEDS, pack.truncated)):
+        data = ring.track(name)
+        data[slots] = False
+        data[slots[arrivals.last]] = flags[chunks]
+    ring.table.last[entries] = slots[arrivals.last]
 
 
-def _block(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.ndarray) -> Block:
+def _block(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.ndarray, slots: np.ndarray) -> Block:
+    """Steps, chunk after chunk, that will be at the positions `slots` [n]."""
     first, lengths, reuses = arrivals.first, arrivals.lengths, arrivals.reuses
     steps = np.arange(arrivals.num_steps)
     links = np.empty((NUM_LINKS, len(steps)), np.int64)
@@ -174,9 +187,9 @@ def _block(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.
     links[ROW] = (next_row - 1) % ring.num_rows
     links[ROW, first[reuses]] = _last_rows(ring, entries[reuses])
     links[NEXT_ROW] = next_row % ring.num_rows
-    links[NEXT] = positions(ring.head, len(steps), ring.capacity)
-    links[PREVIOUS] = (steps + (ring.head - 1)) % ring.capacity
-    links[PREVIOUS, first] = np.where(arrivals.survives, ring.table.last[entries], links[NEXT, first])
+    links[NEXT] = slots
+    links[PREVIOUS, 1:] = slots[:-1]
+    links[PREVIOUS, first] = np.where(arrivals.survives, ring.table.last[entries], slots[first])
     links[ENTRY] = np.repeat(entries, lengths)
     links[T] = steps + np.repeat(pack.t_started[arrivals.chunks] - first, lengths)
     rows = observation_rows(pack, arrivals.chunks, reuses)
@@ -189,14 +202,6 @@ def _block(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.
         links=links,
         infos=_infos(pack.infos, rows),
     )
-
-
-def _put_endings(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, head: int) -> None:
-    slots = positions(head, arrivals.num_steps, ring.capacity)
-    for name, flags in ((TERMINATEDS, pack.terminated), (TRUNCATEDS, pack.truncated)):
-        data = ring.track(name)
-        data[slots] = False
-        data[slots[arrivals.last]] = flags[arrivals.chunks]
 
 
 def observation_rows(pack: EpisodePack, chunks: np.ndarray, reuses: np.ndarray) -> Any:

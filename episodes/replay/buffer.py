@@ -26,7 +26,7 @@ from episodes.replay.read_packs import entries_in_order, packs_of
 from episodes.replay.recorder import ReplayRecorder
 from episodes.replay.ring.episode_table import NONE
 from episodes.replay.ring.saving import ring_state, set_ring_state
-from episodes.replay.ring.step_ring import LinkedRing
+from episodes.replay.ring.step_ring import LinkedRing, chosen_outputs
 from episodes.replay.ring.track_ring import Allocator
 from episodes.replay.walks import Extents, Windows
 from episodes.returns.checks import check_fraction
@@ -90,19 +90,29 @@ class EpisodeReplayBuffer:
         """Bytes of all tracks and links."""
         return self.ring.nbytes
 
-    def add(self, episodes: Sequence[SingleAgentEpisode]) -> None:
-        """Add whole episodes, chunks, or a pack. Their lookbacks are not stored: they are steps of earlier chunks.
+    def add(
+        self, episodes: SingleAgentEpisode | Sequence[SingleAgentEpisode], *, keys: Collection[str] | None = None
+    ) -> None:
+        """Add episodes, chunks, one of them, or a pack. Their lookbacks are not stored: they are of earlier chunks.
 
         Of an episode longer than the capacity, the last steps are kept. Chunks of an episode come in order; one whose
         predecessor is no longer there begins anew at its `t_started`.
 
+        Args:
+            keys: the extra model outputs that are stored; all by default.
+
         Raises:
             ChunkMismatch: a chunk does not begin where its episode stops.
             TrackMismatch, ShapeMismatch: items are of another kind than those stored. The buffer stays as it was.
+            UnknownKey: an extra model output that there is not.
         """
+        if isinstance(episodes, SingleAgentEpisode):
+            episodes = [episodes]
         if not len(episodes):
             return
         pack = EpisodePack.from_episodes(episodes)
+        if keys is not None:
+            pack = pack.replace(extra_model_outputs=chosen_outputs(pack.extra_model_outputs, keys))
         add_pack(self.ring, pack)
         self._spaces = (pack.observation_space or self._spaces[0], pack.action_space or self._spaces[1])
 
@@ -199,7 +209,10 @@ class EpisodeReplayBuffer:
         size = len(self.ring)
         if not size:
             raise self._empty()
-        return (self.generator.random(n) * size).astype(np.int64), _ones(n, np.float32).copy()
+        slots = (self.generator.random(n) * size).astype(np.int64)
+        if size < self.capacity and (first := self.ring.tail % self.capacity):
+            slots = (slots + first) % self.capacity  # the oldest were evicted before there was need to
+        return slots, _ones(n, np.float32).copy()
 
     def _empty(self) -> EpisodeStateError:
         return EpisodeStateError("nothing is stored to draw from; add(episodes) first")

@@ -21,6 +21,8 @@ class EnvSteps:
         self.capacity = capacity
         self.head = 0
         self.numbers: dict[Hashable, np.ndarray] = {}  # agent -> step numbers [capacity], NONE where it did not act
+        # Pieces that were appended: (first row, number of rows, for each module its first step and all steps' rows)
+        self.pieces: deque[tuple[int, int, dict[Hashable, tuple[int, np.ndarray]]]] = deque()
         self.chunks: dict[str, deque[tuple[int, int, int]]] = {}  # episode -> (first env step, one past the last, row)
 
     @property
@@ -30,9 +32,15 @@ class EnvSteps:
     def __len__(self) -> int:
         return self.head - self.tail
 
-    def append(self, id_: str, begin: int, end: int) -> None:
-        """Make rows for the env steps [begin, end) of an episode."""
+    def append(self, id_: str, begin: int, end: int, steps: dict[Hashable, tuple[int, np.ndarray]]) -> None:
+        """Make rows for the env steps [begin, end) of an episode: a piece.
+
+        `steps` are those that come with it: each module's number of the first one, and when they were made, int [k],
+        ascending. What was begun before the piece counts as of its first row.
+        """
         count = end - begin
+        rows = {module_id: (first, self.head + np.maximum(t - begin, 0)) for module_id, (first, t) in steps.items()}
+        self.pieces.append((self.head, count, rows))
         new = (self.head + np.arange(min(count, self.capacity)) + max(count - self.capacity, 0)) % self.capacity
         for numbers in self.numbers.values():
             numbers[new] = NONE
@@ -43,6 +51,20 @@ class EnvSteps:
         self.head += count
         self._forget_evicted()
 
+    def oldest_steps(self) -> dict[Hashable, int]:
+        """The numbers of the modules' oldest steps that belong to rows that are there; of all modules that lost some.
+
+        Asking forgets the pieces without such steps.
+        """
+        oldest: dict[Hashable, int] = {}
+        while self.pieces:
+            row, count, steps = self.pieces[0]
+            oldest |= {m: first + int(rows.searchsorted(self.tail)) for m, (first, rows) in steps.items()}
+            if row + count > self.tail:
+                break
+            self.pieces.popleft()
+        return oldest
+
     def _forget_evicted(self) -> None:
         while self.chunks:
             chunks = next(iter(self.chunks.values()))
@@ -52,11 +74,10 @@ class EnvSteps:
                 return
             del self.chunks[next(iter(self.chunks))]
 
-    def put(self, id_: str, agent_id: Hashable, times: np.ndarray, first: int) -> None:
-        """The agent acted at the env steps `times` [k] of the episode: its steps `first`, `first` + 1, ..."""
+    def put(self, id_: str, agent_id: Hashable, times: np.ndarray, steps: np.ndarray) -> None:
+        """The agent acted at the env steps `times` [k] of the episode: its steps of the numbers `steps` [k]."""
         if agent_id not in self.numbers:
             self.numbers[agent_id] = np.full(self.capacity, NONE, np.int64)
-        steps = first + np.arange(len(times))
         for begin, end, row in reversed(self.chunks.get(id_, ())):
             inside = (times >= begin) & (times < end) & (times - begin + row >= self.tail)
             self.numbers[agent_id][(times[inside] - begin + row) % self.capacity] = steps[inside]
@@ -76,10 +97,12 @@ class EnvSteps:
     def get_state(self) -> dict[str, Any]:
         """Everything, as a dict that shares no memory."""
         numbers = {agent_id: numbers.copy() for agent_id, numbers in self.numbers.items()}
-        return {"head": self.head, "numbers": numbers, "chunks": {id_: list(c) for id_, c in self.chunks.items()}}
+        chunks = {id_: list(c) for id_, c in self.chunks.items()}
+        return {"head": self.head, "numbers": numbers, "pieces": list(self.pieces), "chunks": chunks}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Be what it was."""
         self.head = state["head"]
+        self.pieces = deque(state["pieces"])
         self.numbers = {agent_id: numbers.copy() for agent_id, numbers in state["numbers"].items()}
         self.chunks = {id_: deque(chunks) for id_, chunks in state["chunks"].items()}

@@ -25,7 +25,8 @@ class MultiAgentEpisodeReplayBuffer:
 
     Each module has an `EpisodeReplayBuffer` of its own (in `modules`) for the steps of its agents, with room for
     `capacity` steps of each agent that it has when it is first seen. A step belongs to the env step at which the agent
-    acted; an action that still waits for its next observation comes with the chunk in which that arrives.
+    acted; an action that still waits for its next observation comes with the chunk in which that arrives. When an env
+    step makes way, so do the agents' steps that came with it: none that does not count any more is drawn.
 
     Args:
         capacity: in env steps.
@@ -99,14 +100,24 @@ class MultiAgentEpisodeReplayBuffer:
                 check_pack(buffer.ring, packs[module_id])
             buffers[module_id] = buffer
         self.modules |= buffers
-        self._env_steps.append(episode.id_, episode.env_t_started, episode.env_t)
+        times = {
+            module_id: np.concatenate([_acting_steps(episode, agent_id) for agent_id, _ in by_module[module_id]])
+            for module_id in packs
+        }
+        orders = {module_id: t.argsort(kind="stable") for module_id, t in times.items()}
+        steps = {module_id: (self.modules[module_id].ring.head, t[orders[module_id]]) for module_id, t in times.items()}
+        self._env_steps.append(episode.id_, episode.env_t_started, episode.env_t, steps)
         for module_id, pack in packs.items():
-            first = self.modules[module_id].ring.head
-            add_pack(self.modules[module_id].ring, pack)
+            numbers = self.modules[module_id].ring.head + orders[module_id].argsort()
+            add_pack(self.modules[module_id].ring, pack, orders[module_id] if len(by_module[module_id]) > 1 else None)
+            start = 0
             for agent_id, own in by_module[module_id]:
                 self._module_of[agent_id] = module_id
-                self._env_steps.put(episode.id_, agent_id, _acting_steps(episode, agent_id), first)
-                first += len(own)
+                own_steps = numbers[start : start + len(own)]
+                self._env_steps.put(episode.id_, agent_id, _acting_steps(episode, agent_id), own_steps)
+                start += len(own)
+        for module_id, number in self._env_steps.oldest_steps().items():
+            self.modules[module_id].ring.evict_before(number)
 
     def _checked_module(self, episode: MultiAgentEpisode, agent_id: Hashable) -> Hashable:
         module_id = episode.module_for(agent_id)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange
+from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange, WrongType
 from episodes.replay.buffer import EpisodeReplayBuffer
+from episodes.replay.priority_peaks import PriorityPeaks
 from episodes.replay.sum_tree import SumTree
 
 _UNITS = ("transition", "sequence")
@@ -17,8 +18,9 @@ _UNITS = ("transition", "sequence")
 class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     """An `EpisodeReplayBuffer` that draws step i with probability p_i ** alpha / sum of all p ** alpha.
 
-    New steps have the highest priority given so far (1 before the first), and priorities die with their steps. The
-    `weights` of a draw are (N * P(i)) ** -beta, divided by the largest of the batch (Schaul et al., 2016).
+    New steps have the highest priority that was given to a step and is still its own (at least 1), and priorities die
+    with their steps. The `weights` of a draw are (N * P(i)) ** -beta, divided by the largest of the batch (Schaul et
+    al., 2016).
 
     Args:
         alpha: how much priorities matter; 0 draws uniformly.
@@ -50,7 +52,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self.num_stale = 0
         """How many priorities came for steps that were no longer there."""
         self._tree = SumTree(capacity)
-        self._max_priority = 1.0
+        self._given = PriorityPeaks(capacity)
+        self._num_gone = 0  # steps with smaller numbers have none any more
         self._num_known = 0  # steps with smaller numbers have their priorities
         self.set_beta(beta)
 
@@ -63,28 +66,43 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     @property
     def nbytes(self) -> int:
         """Bytes of all tracks, links and priorities."""
-        return super().nbytes + self._tree.nbytes
+        return super().nbytes + self._tree.nbytes + self._given.nbytes
 
     def clear(self) -> None:
         """Forget all steps and their priorities. What kind of steps they are stays, and the generator's state."""
         super().clear()
-        self._tree = SumTree(self.capacity)
-        self._max_priority, self._num_known = 1.0, self.ring.head
+        self._tree, self._given = SumTree(self.capacity), PriorityPeaks(self.capacity)
+        self._num_known = self._num_gone = self.ring.head
 
     def _welcome_new_steps(self) -> None:
         """Give the steps added since the last call the highest priority; those in whose place they are, lose theirs."""
-        head = self.ring.head
+        head, tail = self.ring.head, self.ring.tail
+        if tail > max(self._num_gone, head - self.capacity):  # evicted, and nothing came in their place
+            for first, last in self._stretches(max(self._num_gone, head - self.capacity), tail):
+                self._given.forget(first, last)
+                self._tree.fill(first, last, 0.0)
+        self._num_gone = tail
         if self._num_known == head:
             return
-        priority = self._max_priority**self.alpha
-        start, count = self._num_known % self.capacity, head - self._num_known
-        if count >= self.capacity:
-            start, count = 0, len(self)
-        stop = start + count
-        self._tree.fill(start, min(stop, self.capacity), priority)
-        if stop > self.capacity:
-            self._tree.fill(0, stop - self.capacity, priority)
+        new = self._stretches(max(self._num_known, tail), head)
+        for first, last in new:
+            self._given.forget(first, last)
+        share = self._share(max(self._given.highest, 1.0))
+        for first, last in new:
+            self._tree.fill(first, last, share)
         self._num_known = head
+
+    def _stretches(self, number: int, stop: int) -> list[tuple[int, int]]:
+        """The positions of the steps with numbers [number, stop), at most `capacity`: one or two, none empty."""
+        first = number % self.capacity
+        last = first + stop - number
+        if last <= self.capacity:
+            return [(first, last)] if last > first else []
+        return [(first, self.capacity), (0, last - self.capacity)]
+
+    def _share(self, priorities: Any) -> Any:
+        """p ** alpha, at least so much that a sum of nothing else is not zero."""
+        return np.maximum(np.maximum(priorities, self.min_priority) ** self.alpha, _LEAST)
 
     def _draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         if not len(self):
@@ -104,10 +122,11 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
         Raises:
             ShapeMismatch: another number of priorities than of indices.
+            WrongType: indices that are no ints.
             InvalidArgument: a priority is negative or not finite.
             StepOutOfRange: a step was never added. Nothing is changed, as with the others.
         """
-        numbers, given = np.asarray(indices), np.asarray(priorities, np.float64)
+        numbers, given = _step_numbers(indices), np.asarray(priorities, np.float64)
         if numbers.shape != given.shape:
             raise ShapeMismatch(f"{given.shape} priorities for {numbers.shape} indices; give one for each")
         if not (given >= 0).all() or np.isinf(given).any():
@@ -116,7 +135,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         if numbers.max(initial=-1) >= head:
             raise StepOutOfRange(f"step {int(numbers.max())}: the steps that were added have numbers 0..{head - 1}")
         with np.errstate(over="ignore"):
-            shares = np.maximum(given, self.min_priority) ** self.alpha
+            shares = self._share(given)
         if not shares.max(initial=0.0) < _MOST / self.capacity:
             raise InvalidArgument(
                 f"priority {given.max():g}: to the power of alpha={self.alpha}, {self.capacity} have no finite sum"
@@ -128,13 +147,14 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         if not numbers.size:
             return
         self._welcome_new_steps()
-        self._max_priority = max(self._max_priority, float(given.max()))
-        self._tree.set(numbers.ravel() % self.capacity, shares.ravel())
+        slots = numbers.ravel() % self.capacity
+        self._given.set(slots, given.ravel())
+        self._tree.set(slots, shares.ravel())
 
     def priorities(self, indices: np.ndarray) -> np.ndarray:
         """p ** alpha of the steps with these numbers, which must be there."""
+        numbers = _step_numbers(indices)
         self._welcome_new_steps()
-        numbers = np.asarray(indices)
         if numbers.size and (numbers.min() < self.ring.tail or numbers.max() >= self.ring.head):
             raise StepOutOfRange(f"the steps that are there have numbers {self.ring.tail}..{self.ring.head - 1}")
         return self._tree.get(numbers % self.capacity)
@@ -143,7 +163,9 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         """Everything that is stored, the priorities and the generator's state."""
         self._welcome_new_steps()
         state = {name: getattr(self, name) for name in _STATE}
-        return super().get_state() | {"priorities": {**state, "tree": self._tree.get_state()}}
+        return super().get_state() | {
+            "priorities": {**state, "tree": self._tree.get_state(), "given": self._given.get_state()}
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on, bit for bit, where `get_state` was called.
@@ -158,7 +180,16 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         for name in _STATE:
             setattr(self, name, state["priorities"][name])
         self._tree.set_state(state["priorities"]["tree"])
+        self._given.set_state(state["priorities"]["given"])
+
+
+def _step_numbers(indices: Any) -> np.ndarray:
+    numbers = np.asarray(indices)
+    if numbers.dtype.kind not in "iu" and numbers.size:
+        raise WrongType(f"indices of {numbers.dtype}: give step numbers, ints as in `batch.indices`")
+    return numbers.astype(np.int64, copy=False)
 
 
 _MOST = float(np.finfo(np.float64).max)
-_STATE = ("alpha", "beta", "unit", "min_priority", "num_stale", "_max_priority", "_num_known")
+_LEAST = 1e-290  # far above the smallest float, so that sums, draws and weights of such shares are still exact
+_STATE = ("alpha", "beta", "unit", "min_priority", "num_stale", "_num_known", "_num_gone")

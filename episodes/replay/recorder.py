@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, UnknownKey
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch
 from episodes.facts.facts import random_ids
 from episodes.recorder import OngoingEpisodes, VectorRecorder
 from episodes.recorder.boundaries import Boundaries, Row, final_observations_of, infos_at_ends
@@ -22,7 +22,16 @@ from episodes.recorder.recent import RecentRows
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.ring.episode_table import NONE
 from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
-from episodes.replay.ring.step_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing, checked_extra
+from episodes.replay.ring.step_ring import (
+    ACTIONS,
+    REWARDS,
+    TERMINATEDS,
+    TRUNCATEDS,
+    Block,
+    LinkedRing,
+    checked_extra,
+    chosen_outputs,
+)
 from episodes.replay.ring.track_ring import numbers, positions
 from episodes.replay.row_kinds import are_of, cast, kinds_of
 from episodes.single_agent import SingleAgentEpisode
@@ -153,7 +162,7 @@ class ReplayRecorder:
         self._boundaries.check_step_may_come()
         tracks = {ACTIONS: actions, REWARDS: rewards, TERMINATEDS: terminateds, TRUNCATEDS: truncateds}
         outputs = extra_model_outputs or _NOTHING
-        stored = outputs if self.keys is None else self._chosen(outputs)
+        stored = outputs if self.keys is None else chosen_outputs(outputs, self.keys)
         if stored:
             tracks |= checked_extra(stored)
         observations, tracks = self._checked(observations, tracks)
@@ -171,12 +180,6 @@ class ReplayRecorder:
         self._boundaries.commit(row)
         self._recent.commit(observations, infos)
         self._newest = row
-
-    def _chosen(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        missing = [key for key in self.keys or () if key not in outputs]
-        if missing:
-            raise UnknownKey(f"no extra model output {missing[0]!r} to store; there are {list(outputs)}")
-        return {key: outputs[key] for key in self.keys or ()}
 
     # --- the ongoing episodes ------------------------------------------------------------------------------------
 

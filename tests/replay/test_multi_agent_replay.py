@@ -266,6 +266,31 @@ def test_a_module_buffer_gives_the_transitions_of_given_steps() -> None:
     buffer.add([played(str(number), 6, start=10.0 * number, num_agents=1) for number in range(3)])
     batch = buffer.modules["a"].at(np.array([17, -1, 12]))
     assert (batch.obs.tolist(), batch.indices.tolist()) == ([25.0, 0.0, 20.0], [17, -1, 12])
-    for gone in (6, 18):
-        with pytest.raises(StepOutOfRange, match=rf"step {gone}: .* 7\.\.17"):
+    for gone in (7, 18):
+        with pytest.raises(StepOutOfRange, match=rf"step {gone}: .* 8\.\.17"):
             buffer.modules["a"].at(np.array([gone]))
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 40])
+def test_steps_that_are_no_longer_counted_are_never_drawn(chunk: int) -> None:
+    buffer = MultiAgentEpisodeReplayBuffer(100, seed=0)
+    episode = MultiAgentEpisode("long", agent_to_module_mapping_fn=lambda agent_id, _: agent_id[0])
+    agents = ("a0", "a1", "b0")
+    episode.add_env_reset(observations=dict.fromkeys(agents, 0.0))
+    for t in range(200):
+        episode.add_env_step(dict.fromkeys(agents, t + 1.0), dict.fromkeys(agents, t), dict.fromkeys(agents, 1.0))
+        if t % chunk == chunk - 1 or t == 199:
+            successor = episode.cut()
+            buffer.add(episode)
+            episode = successor
+            oldest = max(t + 1 - len(buffer), 0)
+            for batch in buffer.sample(400).values():
+                assert batch.actions.min() >= oldest
+    assert len(buffer) == 100
+    assert [len(own) for own in buffer.modules.values()] == [200, 100]
+    assert set(buffer.sample(4000)["a"].actions.tolist()) == set(range(100, 200))
+    drawn = buffer.modules["a"].sample_sequences(500, 4, burn_in=3)
+    assert drawn.actions[drawn.loss_mask].min() >= 100
+    again = MultiAgentEpisodeReplayBuffer(100)
+    again.set_state(buffer.get_state())
+    assert again.sample(50)["b"].actions.tolist() == buffer.sample(50)["b"].actions.tolist()

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StepOutOfRange
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StepOutOfRange, WrongType
 from episodes.replay import PrioritizedEpisodeReplayBuffer
+from episodes.replay.priority_peaks import PriorityPeaks
 from episodes.replay.sum_tree import SumTree
 from episodes.single_agent import SingleAgentEpisode
 from tests.reference_replay import chi_square_deviation
@@ -254,3 +255,57 @@ def test_recorded_steps_have_priorities_too() -> None:
         assert np.array_equal(batch.new_obs, batch.obs + 1)
         buffer.update_priorities(batch.indices, batch.obs + 1)
     assert (buffer.sample(200).indices >= 30).all()
+
+
+def test_new_steps_get_the_highest_priority_that_a_stored_step_has() -> None:
+    buffer = filled(100, capacity=100)
+    buffer.update_priorities(np.array([5, 7, 9]), np.array([1e30, 4.0, 2.0]))
+    buffer.add([episode(1, "as high")])
+    assert buffer.priorities(np.array([100])).tolist() == [1e30]
+    buffer.update_priorities(np.array([5]), np.array([3.0]))
+    buffer.add([episode(1, "lowered")])
+    assert buffer.priorities(np.array([101])).tolist() == [4.0]
+    buffer.add([episode(10, "evicts them")])
+    assert buffer.priorities(np.array([111])).tolist() == [1.0]
+
+
+@given(seed=st.integers(0, 99), capacity=st.sampled_from([5, 64, 300]))
+def test_the_highest_given_priority_is_found_whatever_is_changed_and_forgotten(seed: int, capacity: int) -> None:
+    rng, peaks, known = np.random.default_rng(seed), PriorityPeaks(capacity), np.zeros(capacity)
+    for _ in range(20):
+        positions, values = rng.integers(0, capacity, 6), rng.random(6) + 0.1
+        peaks.set(positions, values)
+        for position, value in zip(positions, values, strict=True):
+            known[position] = value
+        start = int(rng.integers(0, capacity))
+        stop = min(start + int(rng.integers(1, 9)), capacity)
+        peaks.forget(start, stop)
+        known[start:stop] = 0
+        assert peaks.highest == known.max()
+    other = PriorityPeaks(capacity)
+    other.set_state(peaks.get_state())
+    assert other.highest == peaks.highest
+
+
+def test_steps_without_an_error_are_drawn_under_any_alpha() -> None:
+    buffer = filled(20, alpha=60.0)
+    buffer.update_priorities(np.arange(20), np.zeros(20))
+    drawn = buffer.sample(400)
+    assert len(set(drawn.indices.tolist())) == 20
+    assert (drawn.weights == 1).all()
+    buffer.add([episode(10, "new")])
+    assert buffer.sample(5).indices.min() >= 20
+
+
+def test_indices_that_are_no_ints_change_nothing() -> None:
+    buffer = filled(20)
+    before = buffer.priorities(np.arange(20)).tolist()
+    for wrong in (np.array([1.5]), np.array([1.0]), np.array([True]), np.array(["1"])):
+        with pytest.raises(WrongType, match="ints"):
+            buffer.update_priorities(wrong, np.array([9.0]))
+        with pytest.raises(WrongType, match="ints"):
+            buffer.priorities(wrong)
+    buffer.update_priorities(np.array([]), np.array([]))
+    buffer.add([episode(1, "next")])
+    assert buffer.priorities(np.arange(21)).tolist() == [*before, 1.0]
+    assert buffer.num_stale == 0

@@ -392,3 +392,28 @@ def test_what_was_asked_for_wrongly_is_named() -> None:
     with pytest.raises(ShapeMismatch, match=r"indices of shape \(1, 2\)"):
         buffer.at(np.array([[0, 1]]))
     assert len(buffer.at(np.array([]))["obs"]) == 0
+
+
+def test_one_episode_is_added_as_it_is() -> None:
+    buffer = EpisodeReplayBuffer(10)
+    buffer.add(SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 1, 0], [1.0, 1.0, 1.0], terminated=True))
+    assert (len(buffer), buffer.num_episodes) == (3, 1)
+
+
+def test_extra_model_outputs_can_be_left_out() -> None:
+    outputs = {"vf_preds": np.arange(3.0), "action_logp": np.zeros(3)}
+    episode = SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 1, 0], [1.0, 1.0, 1.0], extra_model_outputs=outputs)
+    buffer = EpisodeReplayBuffer(10)
+    buffer.add(episode, keys=["vf_preds"])
+    assert buffer.sample(3, keys=["vf_preds"]).vf_preds.max() < 3
+    with pytest.raises(TrackMismatch, match="keys="):
+        buffer.add(
+            SingleAgentEpisode.from_arrays(
+                np.arange(2.0), [0], [1.0], extra_model_outputs={"vf_preds": [1.0], "a": [1]}
+            )
+        )
+    with pytest.raises(UnknownKey, match="no_such"):
+        buffer.add(episode, keys=["no_such"])
+    with pytest.raises(WrongType, match="list of names"):
+        buffer.add(episode, keys="vf_preds")
+    assert len(buffer) == 3

@@ -7,15 +7,15 @@ else moves, and nothing is searched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from episodes.columns import Columns
-from episodes.errors import EpisodeStateError, ShapeMismatch, TrackMismatch
+from episodes.errors import EpisodeStateError, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
 from episodes.replay.ring.episode_table import EpisodeTable
 from episodes.replay.ring.info_segments import InfoSegments
 from episodes.replay.ring.step_links import NEXT_ROW, ROW, ROW_FIELDS, STEP_FIELDS, StepLinks
@@ -46,6 +46,16 @@ def checked_extra(extra_model_outputs: Mapping[str, Any]) -> dict[str, Any]:
     return dict(extra_model_outputs)
 
 
+def chosen_outputs(extra_model_outputs: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """The outputs named by `keys`; `UnknownKey` for one that there is not, `WrongType` for a bare name."""
+    if isinstance(keys, str):
+        raise WrongType(f"keys={keys!r}: give a list of names of extra model outputs")
+    missing = [key for key in keys if key not in extra_model_outputs]
+    if missing:
+        raise UnknownKey(f"no extra model output {missing[0]!r} to store; there are {list(extra_model_outputs)}")
+    return {key: extra_model_outputs[key] for key in keys}
+
+
 @dataclass(slots=True, eq=False)
 class Block:
     """Steps about to be written: the data, and how they hang together.
@@ -64,6 +74,11 @@ class Block:
     step_rows: Any
     links: np.ndarray
     infos: Infos
+
+    def in_order(self, order: np.ndarray) -> Block:
+        """The same steps in another order, their places [S]."""
+        rows = self.step_rows[order] if isinstance(self.step_rows, np.ndarray) else order
+        return replace(self, step_rows=rows, links=self.links[:, order])
 
 
 class LinkedRing:
@@ -146,7 +161,7 @@ class LinkedRing:
         if tracks.keys() != self.tracks.keys():
             raise TrackMismatch(
                 f"the episodes have the tracks {sorted(tracks)}; the buffer holds {sorted(self.tracks)}: "
-                "all episodes of a buffer have the same extra model outputs"
+                "all episodes of a buffer have the same extra model outputs; keys=[...] says which of them are stored"
             )
         for name, items in tracks.items():
             self.tracks[name].check(items)
@@ -215,6 +230,11 @@ class LinkedRing:
         if window > self.window:
             self._kept_from = max(self._kept_from - (window - self.window), 0)
             self.window = window
+
+    def evict_before(self, number: int) -> None:
+        """Evict the steps with smaller numbers."""
+        if number > self.tail:
+            self._evict(min(number, self.head) - self.tail)
 
     def pass_by(self, num_steps: int) -> None:
         """Evict everything, and number the next step as if `num_steps` had come and gone."""
