@@ -6,13 +6,17 @@ BENCH_READY := .venv-bench/.ready
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
-.PHONY: demo test check format api bench clean
+.PHONY: demo test slow check format api bench clean
 
 demo: $(READY)
 	$(BIN)/python -m learners.demo $(ARGS)
 
 test: $(READY)
 	$(PYTEST) $(ARGS)
+
+# What takes minutes: whole runs of learning, Atari and MuJoCo.
+slow: $(READY)
+	$(PYTEST) -m slow $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -7,9 +7,10 @@ stores what it stores.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -23,14 +24,33 @@ if TYPE_CHECKING:
     from runners import SingleAgentEnvRunner
 
 ENVIRONMENT = "CartPole-v1"
+MakeEnvs = Callable[[int], Any]  # of a number of environments
 ROWS = 256  # vector steps of one call: a usual rollout
 COUNTED_ROWS = 2000
 BARE = {1: 0.85, 8: 0.9, 64: 0.93}  # environments: our speed beside the bare loop's
+ENVPOOL_BARE = {64: 0.8, 1024: 0.85}  # likewise, over EnvPool
 KEPT = 100_000  # steps in the replay buffer that ours samples into
 
 
 def environments(num_envs: int) -> gym.vector.VectorEnv:
     return gym.make_vec(ENVIRONMENT, num_envs=num_envs, vectorization_mode="sync")
+
+
+def envpool(num_envs: int) -> Any:
+    """EnvPool as it comes, one thread."""
+    from envpool import make_gymnasium
+
+    pool = make_gymnasium(ENVIRONMENT, num_envs=num_envs, num_threads=1, seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _ = pool.observation_space  # made when first asked for, with a warning
+    return pool
+
+
+def adapted_envpool(num_envs: int) -> gym.vector.VectorEnv:
+    from runners.environments import EnvPoolVectorEnv
+
+    return EnvPoolVectorEnv(ENVIRONMENT, num_envs, pool_kwargs={"num_threads": 1})
 
 
 @cache
@@ -47,16 +67,16 @@ def new_policy() -> MLPPolicy:
     return MLPPolicy(*spaces, hidden_sizes=(64, 64), generator=torch.Generator().manual_seed(0))
 
 
-def bare_loop(num_envs: int) -> Callable[[Size], Timed]:
+def bare_loop(num_envs: int, make: MakeEnvs = environments) -> Callable[[Size], Timed]:
     """Forward, sample, step.
 
     Only steps are counted: a row after an ending is a reset, which takes its time and is no step.
     """
 
     def prepare(size: Size) -> Timed:
-        envs, module = environments(num_envs), policy()
+        envs, module = make(num_envs), policy()
         draw = module.distribution.sample
-        observations = np.asarray(envs.reset(seed=0)[0])
+        observations = np.asarray(envs.reset()[0])
         rows = size(ROWS)
 
         def step() -> tuple[np.ndarray, np.ndarray]:
@@ -78,15 +98,15 @@ def bare_loop(num_envs: int) -> Callable[[Size], Timed]:
     return prepare
 
 
-def our_runner(num_envs: int, policy: MLPPolicy) -> SingleAgentEnvRunner:
+def our_runner(num_envs: int, policy: MLPPolicy, make: MakeEnvs = environments) -> SingleAgentEnvRunner:
     from runners import SingleAgentEnvRunner
 
-    return SingleAgentEnvRunner(environments(num_envs), policy, seed=0)
+    return SingleAgentEnvRunner(make(num_envs), policy, seed=0)
 
 
-def ours(num_envs: int) -> Callable[[Size], Timed]:
+def ours(num_envs: int, make: MakeEnvs = environments) -> Callable[[Size], Timed]:
     def prepare(size: Size) -> Timed:
-        runner, count = our_runner(num_envs, policy()), size(ROWS) * num_envs
+        runner, count = our_runner(num_envs, policy(), make), size(ROWS) * num_envs
         return Timed(lambda: runner.sample(num_timesteps=count), count)
 
     return prepare
@@ -121,7 +141,25 @@ def figures(num_envs: int) -> tuple[Figure, ...]:
     )
 
 
+def envpool_figures() -> tuple[Figure, ...]:
+    """Ours over EnvPool against a bare loop over it, and against ours over Gymnasium's environments."""
+    sides = {num_envs: Side("ours", ours(num_envs, adapted_envpool)) for num_envs in ENVPOOL_BARE}
+    loops = (
+        Figure(
+            f"sampling/EnvPool {num_envs} bare loop",
+            sides[num_envs],
+            Side("bare loop", bare_loop(num_envs, envpool)),
+            at_least(times),
+            "steps/s",
+        )
+        for num_envs, times in ENVPOOL_BARE.items()
+    )
+    sync = Side("Gymnasium's sync", ours(64))
+    return (*loops, Figure("sampling/EnvPool 64 sync", sides[64], sync, at_least(3.5), "steps/s"))
+
+
 FIGURES = (
     *(figure for num_envs in BARE for figure in figures(num_envs)),
     Figure("sampling/64 sample_into", Side("ours", into_replay(64)), Side("sample", ours(64)), at_most(1.1), "steps/s"),
+    *envpool_figures(),
 )

@@ -37,6 +37,7 @@ def make_vector_env(
         autoreset_mode: likewise; next-step by default.
         env_kwargs: arguments for `gymnasium.make` of an id.
     """
+    _check_needs_no_adapter(env)
     if isinstance(env, VectorEnv):
         return _checked_count(env, num_envs)
     if isinstance(env, str):
@@ -57,6 +58,15 @@ def make_vector_env(
     return _vector_of(
         maker, num_envs, vectorization, AutoresetMode.NEXT_STEP if autoreset_mode is None else autoreset_mode
     )
+
+
+def _check_needs_no_adapter(env: Any) -> None:
+    """Raise for what steps many environments but is none of Gymnasium's vector environments, naming its adapter."""
+    if hasattr(env, "async_reset") and hasattr(env, "recv"):
+        raise InvalidArgument(
+            f"{type(env).__name__} is a bare EnvPool, which calls a fall at its time limit truncated only and takes no "
+            "seed: give EnvPoolVectorEnv(task, num_envs) of runners.environments"
+        )
 
 
 def _check_registered(env_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What every test relies on: derandomised properties, one torch thread, GPU tests only where there is a GPU."""
+"""What every test relies on: derandomised properties, one torch thread, and which tests run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests marked gpu on a machine without one."""
-    if torch.cuda.is_available():
-        return
-    gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if gpu:
-        config.hook.pytest_deselected(items=gpu)
-        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+    """Deselect the tests marked gpu on a machine without one, and those marked slow unless `-m` chooses."""
+    left_out = set() if torch.cuda.is_available() else {"gpu"}
+    if not config.getoption("markexpr"):
+        left_out.add("slow")
+    dropped = [item for item in items if any(item.get_closest_marker(mark) for mark in left_out)]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if not any(item.get_closest_marker(mark) for mark in left_out)]

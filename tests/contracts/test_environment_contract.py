@@ -17,6 +17,7 @@ from mpe2 import simple_spread_v3
 from episodes import MultiAgentEpisode
 from episodes.testing import check_vector_env
 from runners import make_vector_env
+from runners.environments import EnvPoolVectorEnv
 from runners.multi_agent_envs import as_multi_agent_env, random_action
 
 MODES = list(AutoresetMode)
@@ -44,6 +45,22 @@ def test_environments_made_in_other_processes_keep_their_word() -> None:
 
 def test_an_environments_own_vector_environment_keeps_its_word() -> None:
     check_vector_env(make_vector_env("CartPole-v1", 3, vectorization="vector_entry_point"), num_steps=50)
+
+
+POOLS = {
+    "CartPole-v1": 12,  # a time limit at which poles fall, too
+    "Pendulum-v1": 7,
+    "FrozenLake-v1": None,
+}
+LARGE_POOLS = {"CheetahRun-v1": 9, "HalfCheetah-v4": 9, "Pong-v5": 9}  # the first one has Dict observations
+
+
+@pytest.mark.parametrize("task", [*POOLS, *(pytest.param(task, marks=pytest.mark.slow) for task in LARGE_POOLS)])
+def test_an_envpool_task_behind_its_adapter_keeps_its_word(task: str) -> None:
+    limit = (POOLS | LARGE_POOLS)[task]
+    made = EnvPoolVectorEnv(task, 2, max_episode_steps=limit, pool_kwargs={"num_threads": 1})
+    check_vector_env(made, num_steps=60 if task in POOLS else 25)
+    made.close()
 
 
 AGENTS = {

@@ -1,0 +1,7 @@
+"""Environments made elsewhere, as Gymnasium's vector environments with a stated autoreset mode."""
+
+from __future__ import annotations
+
+from runners.environments.envpool import EnvPoolVectorEnv
+
+__all__ = ["EnvPoolVectorEnv"]
