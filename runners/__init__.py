@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runners.callbacks import RLlibCallback
+from runners.evaluation import Evaluation, evaluate
 from runners.metrics_logger import MetricsLogger
 from runners.multi_agent import MultiAgentEnvRunner
 from runners.multi_agent_stats import MultiAgentCollectStats
@@ -14,9 +15,11 @@ from runners.vector_envs import make_vector_env
 __all__ = [
     "SingleAgentEnvRunner",
     "CollectStats",
+    "Evaluation",
     "Hook",
     "RLlibCallback",
     "MetricsLogger",
+    "evaluate",
     "make_vector_env",
     "MultiAgentEnvRunner",
     "MultiAgentCollectStats",

@@ -9,20 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from connectors.env_to_module.pipeline import env_to_module_pipeline
-from connectors.module_to_env.pipeline import module_to_env_pipeline
 from connectors.multi_agent import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import check_asked, module_of
 from episodes.columns import DEFAULT_MODULE_ID, Columns
-from episodes.errors import InvalidArgument, UnknownKey
+from episodes.errors import InvalidArgument
 from episodes.facts.facts import random_ids
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.episode import ALL
-from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
-from runners.multi_agent_envs import EnvStep, as_multi_agent_env, makes_envs, random_action
+from runners.multi_agent_envs import EnvStep, as_multi_agent_env, makes_envs
+from runners.multi_agent_pipelines import RunnerPipelines
 from runners.multi_agent_stats import MultiAgentCollectStats, Tally, stats_of
-from runners.runner import EnvRunner, check_counts
+from runners.runner import EnvRunner, check_counts, copied
 
 __all__ = ["MultiAgentEnvRunner"]
 
@@ -38,13 +36,14 @@ class MultiAgentEnvRunner(EnvRunner):
             agent, or a callable that makes one (needed for several copies).
         policies: `{module_id: policy}`, each called as in `SingleAgentEnvRunner`; or one policy for all agents. None:
             only random actions.
-        num_envs: how many copies. Agents of one module are batched together over all of them.
+        num_envs: how many copies; 1 by default. Agents of one module are batched together over all of them.
         agent_to_module_mapping_fn: `(agent_id, episode) -> module_id`, asked once an agent and episode.
         env_to_module, module_to_env: pipelines; those of modules they do not have are made with the defaults.
         hooks: objects with methods of `Hook`.
         seed: of the environments (copy i gets `seed + i`), of random actions, of sampling actions by default, and of
             the episodes' ids.
         len_lookback_buffer: how many env steps from before its first one a continued chunk brings along, at least.
+        update_stats: pieces that learn from observations learn while exploring, as in `SingleAgentEnvRunner`.
         missing_final_observation: see `MultiAgentEpisode`.
 
     Only agents that must act are asked. What a policy puts out beside its actions is recorded. No gradients are kept.
@@ -57,32 +56,33 @@ class MultiAgentEnvRunner(EnvRunner):
         env: Any,
         policies: Mapping[Any, Any] | Callable[..., Any] | None = None,
         *,
-        num_envs: int = 1,
+        num_envs: int | None = None,
         agent_to_module_mapping_fn: Callable[[Any, Any], Any] | None = None,
         env_to_module: MultiAgentEnvToModule | None = None,
         module_to_env: MultiAgentModuleToEnv | None = None,
         hooks: Sequence[Any] = (),
         seed: int | None = None,
         len_lookback_buffer: int = 0,
+        update_stats: bool = True,
         missing_final_observation: str = "raise",
     ) -> None:
-        super().__init__(hooks, seed)
+        super().__init__(hooks, seed, update_stats)
+        num_envs = 1 if num_envs is None else num_envs
         if num_envs < 1 or (num_envs > 1 and not makes_envs(env)):
             raise InvalidArgument(f"num_envs={num_envs}: give a callable that makes an environment for several copies")
         self.policies = policies if isinstance(policies, Mapping) or policies is None else {DEFAULT_MODULE_ID: policies}
         for policy in (self.policies or {}).values():
             check_asked(policy, "MultiAgentEnvRunner")
+        self._made_of = env
+        self.num_envs = num_envs
         self.envs = [as_multi_agent_env(env) for _ in range(num_envs)]
-        self.env_to_module = env_to_module or MultiAgentEnvToModule({})
-        self.module_to_env = module_to_env or MultiAgentModuleToEnv({})
+        self._pipelines = RunnerPipelines(self.policies, env_to_module, module_to_env, self.envs, seed)
+        self.env_to_module, self.module_to_env = self._pipelines.env_to_module, self._pipelines.module_to_env
         self.stats = MultiAgentCollectStats()  # of the last call of sample
         self.episodes: list[MultiAgentEpisode] = []  # the ongoing ones
         self._mapping_fn = agent_to_module_mapping_fn
         self._missing = missing_final_observation
         self._lookback = len_lookback_buffer
-        self._observation_spaces: ByAgent = {}  # of what is recorded
-        self._action_spaces: ByAgent = {}
-        self._rewriting: set[Any] = {m for m, pipeline in self.env_to_module.modules.items() if pipeline.rewrites}
         self._tallies = [Tally() for _ in self.envs]
         self._taken: list[MultiAgentEpisode] = []  # ended since the last call began
         self._resuming: set[tuple[int, Any]] = set()  # (copy, agent) whose chunk has a lookback and no step yet
@@ -108,7 +108,7 @@ class MultiAgentEnvRunner(EnvRunner):
                 as cut chunks and go on in the next call, with what is pending.
             num_episodes: exactly so many whole episodes. Every copy contributes in turn, how long its episodes may be;
                 all are reset before and, for the next call, after.
-            explore: passed to the policies and pipelines.
+            explore: passed to the policies and pipelines; without, statistics of observations stay as they are.
             random_actions: sampled from the action spaces (legal ones where there is an "action_mask").
             force_reset: reset all copies first.
 
@@ -121,6 +121,7 @@ class MultiAgentEnvRunner(EnvRunner):
         if self.policies is None and not random_actions:
             raise InvalidArgument("this runner has no policies; give them, or sample with random_actions=True")
         began = perf_counter()
+        self._updates = self.update_stats and explore
         if self._needs_reset or force_reset or num_episodes is not None:
             self._reset_all()
         act = self._random_actions if random_actions else self._policy_actions
@@ -186,14 +187,14 @@ class MultiAgentEnvRunner(EnvRunner):
         observations, infos = self.envs[i].reset(seed=seed)
         episode = MultiAgentEpisode(
             id_=None if self.seed is None else random_ids(1, self._id_generator).item(),
-            observation_space=self._observation_spaces,
-            action_space=self._action_spaces,
+            observation_space=self._pipelines.observation_spaces,
+            action_space=self._pipelines.action_spaces,
             agent_to_module_mapping_fn=self._mapping_fn,
             missing_final_observation=self._missing,
         )
         rows = [(i, episode, observations)]
-        self._welcome(rows)
-        self._rewrite(rows)
+        self._pipelines.welcome(rows)
+        self._pipelines.rewrite(rows, self._updates)
         episode.add_env_reset(observations=observations, infos=infos)
         return episode
 
@@ -207,30 +208,8 @@ class MultiAgentEnvRunner(EnvRunner):
         return told[Columns.ACTIONS], told[Columns.ACTIONS_FOR_ENV], told["extra_model_outputs"]
 
     def _random_actions(self, explore: bool) -> Answers:
-        actions: list[ByAgent] = []
-        for_env: list[ByAgent] = []
-        for env, episode in zip(self.envs, self.episodes, strict=True):
-            own: ByAgent = {}
-            for agent_id, single in episode.episodes_to_act():
-                space = self._action_space(env, agent_id)
-                own[agent_id] = random_action(space, single.get_observations(-1), single.get_infos(-1))
-            for_env.append(own)
-            actions.append({a: self._as_policys(episode.module_for(a), action) for a, action in own.items()})
+        actions, for_env = self._pipelines.random_actions(self.episodes)
         return actions, for_env, [{} for _ in actions]
-
-    def _as_policys(self, module_id: Any, action: Any) -> Any:
-        """An environment's action as the module's policy would have put it."""
-        pipeline = self.module_to_env.modules.get(module_id)
-        return action if pipeline is None else nested.take(pipeline.from_env(nested.stack([action])), 0)
-
-    def _action_space(self, env: Any, agent_id: Any) -> Any:
-        """The agent's action space, seeded when it is first asked for."""
-        space = self._action_spaces.get(agent_id)
-        if space is None:
-            space = self._action_spaces[agent_id] = env.space("action_space", agent_id)
-            if self.seed is not None:
-                space.seed(self.seed + len(self._action_spaces))
-        return space
 
     # --- stepping ------------------------------------------------------------------------------------------------
 
@@ -248,8 +227,8 @@ class MultiAgentEnvRunner(EnvRunner):
             self._fit_lookbacks(actions, outputs)
         steps = [(i, self.envs[i].step(for_env[i])) for i in going]
         rows = [(i, self.episodes[i], step.observations) for i, step in steps]
-        self._welcome(rows)
-        self._rewrite(rows)
+        self._pipelines.welcome(rows)
+        self._pipelines.rewrite(rows, self._updates)
         for i, step in steps:
             self._record(self.episodes[i], step, actions[i], outputs[i])
         for call in self._on_step:
@@ -306,57 +285,27 @@ class MultiAgentEnvRunner(EnvRunner):
         for call in self._on_episode_start:
             call(self, i, self.episodes[i])
 
-    def _welcome(self, rows: list[tuple[int, MultiAgentEpisode, ByAgent]]) -> None:
-        """Know the spaces of agents that come for the first time, and the pipelines of their modules."""
-        for i, episode, observations in rows:
-            for agent_id in observations:
-                if agent_id not in self._observation_spaces or not episode.has_agent(agent_id):
-                    self._know(i, agent_id, episode.module_for(agent_id))
-
-    def _know(self, i: int, agent_id: Any, module_id: Any) -> None:
-        env = self.envs[i]
-        spaces = env.space("observation_space", agent_id), self._action_space(env, agent_id)
-        if self.policies is not None:
-            self._make_pipelines(module_id, agent_id, spaces)
-        seeing = self.env_to_module.modules.get(module_id)
-        for pipeline in (seeing, self.module_to_env.modules.get(module_id)):
-            if pipeline is not None:
-                pipeline.bind(*spaces)
-        self._observation_spaces[agent_id] = spaces[0] if seeing is None else seeing.recorded_observation_space
-
-    def _make_pipelines(self, module_id: Any, agent_id: Any, spaces: tuple[Any, Any]) -> None:
-        """The default pipelines of the module, where there are no others."""
-        policies = self.policies or {}
-        if module_id not in policies:
-            raise UnknownKey(
-                f"agent {agent_id!r} is mapped to module {module_id!r}, for which there is no policy; there are "
-                f"{list(policies)}: give one, or an agent_to_module_mapping_fn"
+    def for_evaluation(
+        self, num_envs: int | None = None, *, seed: int | None = None, hooks: Sequence[Any] = ()
+    ) -> MultiAgentEnvRunner:
+        """See `EnvRunner.for_evaluation`."""
+        if not makes_envs(self._made_of):
+            raise InvalidArgument(
+                f"{self._made_of} is one environment: give the runner a callable that makes it, or call "
+                "evaluate(env, runner.policies, ...) with one for evaluation"
             )
-        policy = policies[module_id]
-        if module_id not in self.env_to_module.modules:
-            device = module_of(policy).device
-            self.env_to_module.modules[module_id] = env_to_module_pipeline(*spaces, policy=policy, device=device)
-        if module_id not in self.module_to_env.modules:
-            made = module_to_env_pipeline(*spaces, policy=policy, seed=self.seed)
-            self.module_to_env.modules[module_id] = made
-
-    def _rewrite(self, rows: list[tuple[int, MultiAgentEpisode, ByAgent]]) -> None:
-        """Send the observations of modules that rewrite them through their pipelines, in place, batched together."""
-        if not self._rewriting:
-            return
-        seats: dict[Any, list[tuple[ByAgent, Any, Any]]] = {}
-        for _, episode, observations in rows:
-            owners = episode.agent_episodes
-            for agent_id in observations:
-                module_id = episode.module_for(agent_id)
-                if module_id in self._rewriting:
-                    owner = owners.get(agent_id) or SingleAgentEpisode(agent_id=agent_id, module_id=module_id)
-                    seats.setdefault(module_id, []).append((observations, agent_id, owner))
-        for module_id, places in seats.items():
-            stacked = nested.stack([observations[agent_id] for observations, agent_id, _ in places])
-            rewritten = self.env_to_module[module_id].rewrite(stacked, [owner for _, _, owner in places])
-            for row, (observations, agent_id, _) in enumerate(places):
-                observations[agent_id] = nested.take(rewritten, row)
+        return MultiAgentEnvRunner(
+            self._made_of,
+            self.policies,
+            num_envs=self.num_envs if num_envs is None else num_envs,
+            agent_to_module_mapping_fn=self._mapping_fn,
+            env_to_module=copied(self.env_to_module),
+            module_to_env=copied(self.module_to_env),
+            hooks=hooks,
+            seed=seed,
+            update_stats=False,
+            missing_final_observation=self._missing,
+        )
 
     # --- state ---------------------------------------------------------------------------------------------------
 

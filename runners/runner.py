@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -102,12 +103,15 @@ class EnvRunner:
     """
 
     steps_counted: ClassVar[str] = "num_steps"  # how the steps of all calls are named in metrics and states
+    num_envs: int
     env_to_module: Any
     module_to_env: Any
     stats: Any
 
-    def __init__(self, hooks: Sequence[Any], seed: int | None) -> None:
+    def __init__(self, hooks: Sequence[Any], seed: int | None, update_stats: bool) -> None:
         self.seed = seed
+        self.update_stats = update_stats
+        self._updates = update_stats  # in this call of sample
         self.num_episodes = 0
         self._num_steps = 0
         self.metrics_logger = MetricsLogger()
@@ -143,6 +147,17 @@ class EnvRunner:
         """The numbers of the last call of `sample`, the steps and episodes of all calls, and what hooks have logged."""
         total = {f"{self.steps_counted}_total": self._num_steps, "num_episodes_total": self.num_episodes}
         return self.stats.as_dict() | total | self.metrics_logger.peek()
+
+    def for_evaluation(
+        self, num_envs: int | None = None, *, seed: int | None = None, hooks: Sequence[Any] = ()
+    ) -> Self:
+        """A runner of the same policy that learns nothing: environments of its own, made as this one's were, and copies
+        of the pipelines as they are now. `evaluate` uses it; who keeps it closes it.
+
+        Raises:
+            InvalidArgument: the environments were given as objects that do not say how to make others.
+        """
+        raise NotImplementedError
 
     # --- state -----------------------------------------------------------------------------------------------------
 
@@ -186,6 +201,20 @@ class EnvRunner:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def copied(pipeline: Any) -> Any:
+    """A deep copy of a pipeline, with its state; None of None.
+
+    Raises:
+        InvalidArgument: one of its pieces cannot be copied.
+    """
+    try:
+        return deepcopy(pipeline)
+    except Exception as error:
+        raise InvalidArgument(
+            f"{pipeline!r} cannot be copied for an evaluation: {error}; give the piece that cannot a __deepcopy__"
+        ) from error
 
 
 def check_unwritten(episodes: EditableEpisodes) -> None:

@@ -25,9 +25,9 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.indexing import checked_lookback
 from runners.random_actions import RandomActions
-from runners.runner import EnvRunner, ShownEpisodes, check_counts, quotas, tell
+from runners.runner import EnvRunner, ShownEpisodes, check_counts, copied, quotas, tell
 from runners.stats import CollectStats, RunningReturns
-from runners.vector_envs import EnvLike, autoreset_mode_of, close_vector_env, make_vector_env
+from runners.vector_envs import EnvLike, autoreset_mode_of, close_vector_env, env_like, make_vector_env
 
 __all__ = ["SingleAgentEnvRunner"]
 
@@ -49,6 +49,8 @@ class SingleAgentEnvRunner(EnvRunner):
             where the env-to-module pipeline needs them (recurrent states, frame stacks).
         vectorization, env_kwargs: see `make_vector_env`.
         reward_dtype: of the rewards that are recorded; None: as the environments give them.
+        update_stats: pieces that learn from observations, such as a `MeanStdFilter`, learn while exploring; what is
+            sampled with `explore=False` never changes them.
         returns_interrupted: let `sample` return also what a call before it recorded that failed or was interrupted
             (Ctrl-C); else it is put aside for `take`.
         autoreset_mode: of the environments made here, or of a vector environment that does not say its own.
@@ -69,17 +71,14 @@ class SingleAgentEnvRunner(EnvRunner):
         seed: int | None = None,
         len_lookback_buffer: int = 0,
         reward_dtype: DTypeLike | None = np.float32,
+        update_stats: bool = True,
         returns_interrupted: bool = False,
         vectorization: str = "sync",
         autoreset_mode: AutoresetMode | str | None = None,
         env_kwargs: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(hooks, seed)
-        options = {"vectorization": vectorization, "env_kwargs": env_kwargs}
-        mode = None if isinstance(env, gym.vector.VectorEnv) else autoreset_mode
-        self.env = make_vector_env(env, num_envs, autoreset_mode=mode, **options)  # type: ignore[arg-type]
-        self.autoreset_mode = autoreset_mode_of(self.env, autoreset_mode)
-        self.num_envs = self.env.num_envs
+        super().__init__(hooks, seed, update_stats)
+        self._make_envs(env, num_envs, autoreset_mode, {"vectorization": vectorization, "env_kwargs": env_kwargs})
         self.policy = policy
         self.returns_interrupted = returns_interrupted
         self._interrupted: list[EpisodePack] = []  # what calls that failed have left
@@ -114,6 +113,15 @@ class SingleAgentEnvRunner(EnvRunner):
         self._turn = 0  # the environment whose turn it is to give an episode more
         self._quotas = np.zeros(self.num_envs, int)  # of the last call for whole episodes
         self.env.action_space.seed(seed)
+
+    def _make_envs(
+        self, env: EnvLike, num_envs: int | None, mode: AutoresetMode | str | None, options: dict[str, Any]
+    ) -> None:
+        self._made_of: tuple[EnvLike, dict[str, Any]] = (env, {**options, "autoreset_mode": mode})
+        asked = None if isinstance(env, gym.vector.VectorEnv) else mode
+        self.env = make_vector_env(env, num_envs, autoreset_mode=asked, **options)
+        self.autoreset_mode = autoreset_mode_of(self.env, mode)
+        self.num_envs = self.env.num_envs
 
     def _make_pipelines(self, env_to_module: EnvToModule | None, module_to_env: ModuleToEnv | None) -> None:
         spaces = (self.env.single_observation_space, self.env.single_action_space)
@@ -163,7 +171,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 going on at the end come as cut chunks and go on in the next call.
             num_episodes: exactly so many whole episodes. Every environment contributes in turn, how long its episodes
                 may be, so that short ones have no advantage; it is reset before and, for the next call, after.
-            explore: passed to the policy and to both pipelines.
+            explore: passed to the policy and to both pipelines; without, statistics of observations stay as they are.
             random_actions: sampled from the action space (legal ones where `Dict` observations have an "action_mask" of
                 `Discrete` actions); the policy is not asked.
             force_reset: reset all environments first.
@@ -177,6 +185,7 @@ class SingleAgentEnvRunner(EnvRunner):
         began = perf_counter()
         if num_episodes is not None or not self.returns_interrupted:
             self._put_interrupted_aside()
+        self._updates = self.update_stats and explore
         self._record_into_packs()
         self._recorder.stand_ins[Columns.STATE_OUT] = module_of(self.policy).initial_state() or None
         self._begin(force_reset or num_episodes is not None)
@@ -215,6 +224,7 @@ class SingleAgentEnvRunner(EnvRunner):
         check_counts(num_timesteps, None)
         self._check_open()
         began = perf_counter()
+        self._updates = self.update_stats and explore
         sink, goes_on = self._recorder_into(buffer, extra_model_outputs)
         self._begin(force_reset or not goes_on)
         before = sink.num_steps
@@ -413,7 +423,7 @@ class SingleAgentEnvRunner(EnvRunner):
             infos: of the vector environment, those that came with the observations.
         """
         episodes = IncomingEpisodes(self._sink.episodes, observations, envs, begun, actions, rewards, infos)
-        return self._rewrite(observations, episodes)
+        return self._rewrite(observations, episodes, self._updates)
 
     def _reset_where(self, done: np.ndarray) -> None:
         if not np.count_nonzero(done):
@@ -436,6 +446,26 @@ class SingleAgentEnvRunner(EnvRunner):
             pack, envs = pack.select(whole), envs[whole]
         self._running.add_pack(pack, envs)
         return self.module_to_env.with_log_probs(self.policy, pack)
+
+    def for_evaluation(
+        self, num_envs: int | None = None, *, seed: int | None = None, hooks: Sequence[Any] = ()
+    ) -> SingleAgentEnvRunner:
+        """See `EnvRunner.for_evaluation`."""
+        env, options = self._made_of
+        num_envs = self.num_envs if num_envs is None else num_envs
+        made_anew = env_like(env, num_envs)
+        return SingleAgentEnvRunner(
+            made_anew,
+            self.policy,
+            num_envs=None if isinstance(made_anew, gym.vector.VectorEnv) else num_envs,
+            env_to_module=copied(self.env_to_module),
+            module_to_env=copied(self.module_to_env),
+            hooks=hooks,
+            seed=seed,
+            reward_dtype=self._recorder.reward_dtype,
+            update_stats=False,
+            **options,
+        )
 
     # --- state -----------------------------------------------------------------------------------------------------
 

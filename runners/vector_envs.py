@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from episodes.errors import InvalidArgument, WrongType
 from episodes.recorder.boundaries import checked_mode
 
-__all__ = ["EnvLike", "autoreset_mode_of", "close_vector_env", "make_vector_env"]
+__all__ = ["EnvLike", "autoreset_mode_of", "close_vector_env", "env_like", "make_vector_env"]
 
 EnvLike = str | VectorEnv | gym.Env | Callable[[], gym.Env | VectorEnv]
 
@@ -48,7 +50,7 @@ def make_vector_env(
     elif isinstance(env, gym.Env):
         if num_envs not in (None, 1):
             raise InvalidArgument(f"one environment cannot be {num_envs}: give a callable that makes one")
-        maker = lambda: env  # noqa: E731
+        maker = _only(env)
     elif callable(env):
         maker = env
     else:
@@ -67,6 +69,18 @@ def _check_needs_no_adapter(env: Any) -> None:
             f"{type(env).__name__} is a bare EnvPool, which calls a fall at its time limit truncated only and takes no "
             "seed: give EnvPoolVectorEnv(task, num_envs) of runners.environments"
         )
+
+
+def _only(env: gym.Env) -> Callable[[], gym.Env]:
+    """What gives the environment once."""
+    given = [env]
+
+    def maker() -> gym.Env:
+        if not given:
+            raise InvalidArgument(f"there is one {env} only: give a callable that makes others like it")
+        return given.pop()
+
+    return maker
 
 
 def _check_registered(env_id: str) -> None:
@@ -102,13 +116,36 @@ def _vector_of(
         first.close()
         return AsyncVectorEnv([maker] * count, autoreset_mode=mode)
     made = [first]
-    return SyncVectorEnv([(lambda: made.pop()) if i == 0 else maker for i in range(count)], autoreset_mode=mode)
+    return SyncVectorEnv([lambda: made.pop() if made else maker()] * count, autoreset_mode=mode)
 
 
 def _checked_count(env: VectorEnv, num_envs: int | None) -> VectorEnv:
     if num_envs not in (None, env.num_envs):
         raise InvalidArgument(f"the vector environment has {env.num_envs} environments, not num_envs={num_envs}")
     return env
+
+
+def env_like(env: EnvLike, num_envs: int) -> EnvLike:
+    """What makes other environments as these are made: an id or a maker itself, new ones [num_envs] of an object.
+
+    Raises:
+        InvalidArgument: the object does not say how it was made.
+    """
+    if isinstance(env, gym.Env):
+        if env.spec is not None:
+            return partial(gym.make, env.spec)
+    elif not isinstance(env, VectorEnv):
+        return env
+    elif isinstance(env, (SyncVectorEnv, AsyncVectorEnv)) and isinstance(env.env_fns, Sequence):
+        return type(env)(env.env_fns[:num_envs], autoreset_mode=autoreset_mode_of(env))
+    elif env.spec is not None and not isinstance(env, VectorWrapper):
+        options = dict(env.spec.kwargs)
+        del options["num_envs"]
+        return gym.make_vec(replace(env.spec, kwargs=options), num_envs, options.pop("vectorization_mode", None))
+    raise InvalidArgument(
+        f"{env} does not say how others like it are made: give the runner an id, or a callable that makes it; or call "
+        "evaluate(env, runner.policy, runner.env_to_module, runner.module_to_env) with environments for evaluation"
+    )
 
 
 def close_vector_env(env: VectorEnv) -> None:

@@ -1,0 +1,129 @@
+"""The pipelines of a multi-agent runner's modules, made when their first agents come, and what they rewrite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from connectors.env_to_module.pipeline import env_to_module_pipeline
+from connectors.module_to_env.pipeline import module_to_env_pipeline
+from connectors.multi_agent import MultiAgentEnvToModule, MultiAgentModuleToEnv
+from connectors.policy import module_of
+from episodes.errors import UnknownKey
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
+from runners.multi_agent_envs import MultiAgentEnv, random_action
+
+ByAgent = dict[Any, Any]
+Row = tuple[int, MultiAgentEpisode, ByAgent]  # a copy of the environment, its episode, and what its agents observe
+
+
+class RunnerPipelines:
+    """What stands between a runner's environments and its policies: pipelines by module, spaces by agent.
+
+    Args:
+        policies: by module; None for random actions only, which need no pipelines.
+        envs: the copies of the environment.
+        seed: of random actions, and of the default pipelines.
+
+    Attributes:
+        observation_spaces: by agent, of what is recorded.
+        action_spaces: by agent, the environment's.
+    """
+
+    def __init__(
+        self,
+        policies: Mapping[Any, Any] | None,
+        env_to_module: MultiAgentEnvToModule | None,
+        module_to_env: MultiAgentModuleToEnv | None,
+        envs: Sequence[MultiAgentEnv],
+        seed: int | None,
+    ) -> None:
+        self.policies, self.envs, self.seed = policies, envs, seed
+        self.env_to_module = MultiAgentEnvToModule({}) if env_to_module is None else env_to_module
+        self.module_to_env = MultiAgentModuleToEnv({}) if module_to_env is None else module_to_env
+        self.observation_spaces: ByAgent = {}
+        self.action_spaces: ByAgent = {}
+        modules = self.env_to_module.modules
+        self._rewriting = {module_id for module_id, pipeline in modules.items() if pipeline.rewrites}
+
+    def welcome(self, rows: Sequence[Row]) -> None:
+        """Know the spaces of agents that come for the first time, and the pipelines of their modules."""
+        for i, episode, observations in rows:
+            for agent_id in observations:
+                if agent_id not in self.observation_spaces or not episode.has_agent(agent_id):
+                    self._know(self.envs[i], agent_id, episode.module_for(agent_id))
+
+    def _know(self, env: MultiAgentEnv, agent_id: Any, module_id: Any) -> None:
+        spaces = env.space("observation_space", agent_id), self._action_space(env, agent_id)
+        if self.policies is not None:
+            self._make(module_id, agent_id, spaces)
+        seeing = self.env_to_module.modules.get(module_id)
+        for pipeline in (seeing, self.module_to_env.modules.get(module_id)):
+            if pipeline is not None:
+                pipeline.bind(*spaces)
+        self.observation_spaces[agent_id] = spaces[0] if seeing is None else seeing.recorded_observation_space
+
+    def _make(self, module_id: Any, agent_id: Any, spaces: tuple[Any, Any]) -> None:
+        """The default pipelines of the module, where there are no others."""
+        policies = self.policies or {}
+        if module_id not in policies:
+            raise UnknownKey(
+                f"agent {agent_id!r} is mapped to module {module_id!r}, for which there is no policy; there are "
+                f"{list(policies)}: give one, or an agent_to_module_mapping_fn"
+            )
+        policy = policies[module_id]
+        if module_id not in self.env_to_module.modules:
+            device = module_of(policy).device
+            self.env_to_module.modules[module_id] = env_to_module_pipeline(*spaces, policy=policy, device=device)
+        if module_id not in self.module_to_env.modules:
+            made = module_to_env_pipeline(*spaces, policy=policy, seed=self.seed)
+            self.module_to_env.modules[module_id] = made
+
+    def _action_space(self, env: MultiAgentEnv, agent_id: Any) -> Any:
+        """The agent's action space, seeded when it is first asked for."""
+        space = self.action_spaces.get(agent_id)
+        if space is None:
+            space = self.action_spaces[agent_id] = env.space("action_space", agent_id)
+            if self.seed is not None:
+                space.seed(self.seed + len(self.action_spaces))
+        return space
+
+    def rewrite(self, rows: Sequence[Row], update: bool) -> None:
+        """Send the observations of modules that rewrite them through their pipelines, in place, batched together."""
+        if not self._rewriting:
+            return
+        seats: dict[Any, list[tuple[ByAgent, Any, Any]]] = {}
+        for _, episode, observations in rows:
+            owners = episode.agent_episodes
+            for agent_id in observations:
+                module_id = episode.module_for(agent_id)
+                if module_id in self._rewriting:
+                    owner = owners.get(agent_id) or SingleAgentEpisode(agent_id=agent_id, module_id=module_id)
+                    seats.setdefault(module_id, []).append((observations, agent_id, owner))
+        for module_id, places in seats.items():
+            stacked = nested.stack([observations[agent_id] for observations, agent_id, _ in places])
+            rewritten = self.env_to_module[module_id].rewrite(stacked, [owner for _, _, owner in places], update)
+            for row, (observations, agent_id, _) in enumerate(places):
+                observations[agent_id] = nested.take(rewritten, row)
+
+    def random_actions(self, episodes: Sequence[MultiAgentEpisode]) -> tuple[list[ByAgent], list[ByAgent]]:
+        """Random actions of the agents that must act, by copy: as their policies would put them, and for the envs."""
+        for_env = [
+            {
+                agent_id: random_action(self._action_space(env, agent_id), own.get_observations(-1), own.get_infos(-1))
+                for agent_id, own in episode.episodes_to_act()
+            }
+            for env, episode in zip(self.envs, episodes, strict=True)
+        ]
+        actions = [
+            {agent_id: self._as_policys(episode.module_for(agent_id), action) for agent_id, action in own.items()}
+            for episode, own in zip(episodes, for_env, strict=True)
+        ]
+        return actions, for_env
+
+    def _as_policys(self, module_id: Any, action: Any) -> Any:
+        """An environment's action as the module's policy would have put it."""
+        pipeline = self.module_to_env.modules.get(module_id)
+        return action if pipeline is None else nested.take(pipeline.from_env(nested.stack([action])), 0)
