@@ -28,6 +28,7 @@ class Columns:
     AGENT_ID: Final = "agent_id"
     MODULE_ID: Final = "module_id"
     T: Final = "t"
+    IS_FIRST: Final = "is_first"
 
     ACTION_DIST_INPUTS: Final = "action_dist_inputs"
     ACTION_LOGP: Final = "action_logp"

@@ -4,5 +4,12 @@ from episodes.replay.buffer import EpisodeReplayBuffer
 from episodes.replay.multi_agent import MultiAgentEpisodeReplayBuffer
 from episodes.replay.prioritized import PrioritizedEpisodeReplayBuffer
 from episodes.replay.recorder import ReplayRecorder
+from episodes.replay.samples_per_insert import SamplesPerInsert
 
-__all__ = ["EpisodeReplayBuffer", "MultiAgentEpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer", "ReplayRecorder"]
+__all__ = [
+    "EpisodeReplayBuffer",
+    "MultiAgentEpisodeReplayBuffer",
+    "PrioritizedEpisodeReplayBuffer",
+    "ReplayRecorder",
+    "SamplesPerInsert",
+]

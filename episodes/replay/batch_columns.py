@@ -26,7 +26,7 @@ TRANSITION_KEYS = (
 )
 _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, "indices")
 _FACTS = (Columns.AGENT_ID, Columns.MODULE_ID)
-_KNOWN_KEYS = (*TRANSITION_KEYS, Columns.INFOS, Columns.T, Columns.EPS_ID, *_FACTS)
+_KNOWN_KEYS = (*TRANSITION_KEYS, Columns.INFOS, Columns.T, Columns.IS_FIRST, Columns.EPS_ID, *_FACTS)
 _ENDINGS = (TERMINATEDS, TRUNCATEDS)
 _OBSERVED = (Columns.OBS, Columns.NEXT_OBS)
 
@@ -47,14 +47,19 @@ def checked_keys(ring: LinkedRing, keys: Sequence[str] | None, include_infos: bo
 
 
 def followed(
-    ring: LinkedRing, slots: np.ndarray, n_step: int, gamma: float
+    ring: LinkedRing, slots: np.ndarray, n_step: int | np.ndarray, gamma: float
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The n-step windows from the positions `slots` [n] on: up to `n_step` steps, which stop where the episode does.
 
-    The positions [n] of the last ones, and columns [n]: the discounted sums of rewards, and how many steps they are.
+    `n_step` is one number, or one for each [n]. The positions [n] of the last steps, and columns [n]: the discounted
+    sums of rewards, and how many steps they are.
     """
-    path = walks.walk_to_ends(ring.links.next, slots, n_step - 1)
-    last = path[-1]
+    if isinstance(n_step, int):
+        path = walks.walk_to_ends(ring.links.next, slots, n_step - 1)
+        last = path[-1]
+    else:
+        path = walks.walk_to_ends(ring.links.next, slots, int(n_step.max(initial=1)) - 1)
+        last = np.stack(path)[np.minimum(n_step, len(path)) - 1, np.arange(len(slots))]
     num_later = ring.links.t[last] - ring.links.t[slots]
     sums = walks.discounted if ring.rewards_are_finite else walks.discounted_infinite
     returns = sums(ring.track(REWARDS), path, num_later, gamma)
@@ -123,6 +128,8 @@ def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> 
         return _observations(ring, last, after=True)
     if key == Columns.T:
         return ring.links.t[slots]
+    if key == Columns.IS_FIRST:
+        return (ring.links.previous[slots] == slots) & (slots < ring.capacity)
     return _infos(ring, last) if key == Columns.INFOS else _facts(ring, key, slots)
 
 

@@ -20,6 +20,7 @@ from episodes.pack import EpisodePack
 from episodes.replay import walks
 from episodes.replay.adding import add_pack
 from episodes.replay.batch_columns import checked_keys, columns_of, followed, states_before
+from episodes.replay.draw_options import check_boundary, check_counts, check_n_step, is_int
 from episodes.replay.history import BoundViews
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.read_packs import entries_in_order, packs_of
@@ -28,6 +29,8 @@ from episodes.replay.ring.episode_table import NONE
 from episodes.replay.ring.saving import ring_state, set_ring_state
 from episodes.replay.ring.step_ring import LinkedRing, chosen_outputs
 from episodes.replay.ring.track_ring import Allocator
+from episodes.replay.samples_per_insert import SamplesPerInsert
+from episodes.replay.sequence_grid import SequenceGrid
 from episodes.replay.walks import Extents, Windows
 from episodes.returns.checks import check_fraction
 from episodes.single_agent import SingleAgentEpisode
@@ -48,6 +51,10 @@ class EpisodeReplayBuffer:
         capacity: in steps.
         seed: of the one generator that every draw uses.
         path: a directory for memory-mapped files, for what does not fit into memory; in memory when None.
+        limit: how often a step is drawn, for loops that ask `may_sample` and `may_add`; draws themselves never wait.
+
+    Attributes:
+        num_sampled: how many steps were ever drawn to learn from.
 
     >>> buffer = EpisodeReplayBuffer(1000, seed=0)
     >>> buffer.add([SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 1, 0], [1.0, 1.0, 1.0], terminated=True)])
@@ -56,10 +63,22 @@ class EpisodeReplayBuffer:
     (3, (32,), [1, 2])
     """
 
-    def __init__(self, capacity: int, *, seed: int | None = None, path: str | Path | None = None) -> None:
-        if not isinstance(capacity, (int, np.integer)) or capacity < 1:
+    period: int | None = None  # the grid of all sequences that are drawn, where there is one
+
+    def __init__(
+        self,
+        capacity: int = 10_000,
+        *,
+        seed: int | None = None,
+        path: str | Path | None = None,
+        limit: SamplesPerInsert | None = None,
+    ) -> None:
+        if not is_int(capacity) or capacity < 1:
             raise InvalidArgument(f"capacity={capacity!r}: give an int, a buffer needs room for at least one step")
         self.capacity = int(capacity)
+        self.limit = limit
+        self.num_sampled = 0
+        self._grids: dict[int, SequenceGrid] = {}
         self.generator = np.random.default_rng(seed)
         self._path = path
         self.ring = LinkedRing(self.capacity, Allocator(path))
@@ -72,7 +91,8 @@ class EpisodeReplayBuffer:
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({len(self)} of {self.capacity} steps, {self.num_episodes} episodes, "
-            f"{self.nbytes} bytes)"
+            f"{self.nbytes} bytes; {self.num_added} added, {self.num_evicted} evicted, {self.num_sampled} sampled: "
+            f"{self.samples_per_insert:.3g} per insert)"
         )
 
     @property
@@ -84,6 +104,25 @@ class EpisodeReplayBuffer:
     def num_added(self) -> int:
         """The number of steps ever added."""
         return self.ring.head - self.ring.skipped
+
+    @property
+    def num_evicted(self) -> int:
+        """The number of steps that were added and are no longer there."""
+        return self.num_added - len(self)
+
+    @property
+    def samples_per_insert(self) -> float:
+        """How often an added step was drawn, on average."""
+        return self.num_sampled / max(self.num_added, 1)
+
+    def may_sample(self, n: int = 1) -> bool:
+        """Whether `n` steps may be drawn now: there are some, and the `limit` allows it."""
+        limit, counts = self.limit, {"num_added": self.num_added, "num_sampled": self.num_sampled}
+        return len(self) > 0 and (limit is None or limit.may_sample(n, size=len(self), **counts))
+
+    def may_add(self) -> bool:
+        """Whether steps may be added now, as the `limit` sees it."""
+        return self.limit is None or self.limit.may_add(num_added=self.num_added, num_sampled=self.num_sampled)
 
     @property
     def nbytes(self) -> int:
@@ -148,7 +187,7 @@ class EpisodeReplayBuffer:
         self,
         n: int,
         *,
-        n_step: int = 1,
+        n_step: int | tuple[int, int] = 1,
         gamma: float = 0.99,
         views: BoundViews | None = None,
         include_infos: bool = False,
@@ -159,26 +198,32 @@ class EpisodeReplayBuffer:
         Args:
             n_step: rewards are discounted sums of up to n steps of the episode, `new_obs` and the endings are those
                 after the last of them, and the column `n_step` [n] says how many they are. Near an ending they are
-                fewer; bootstrap with gamma ** n_step unless `terminateds`.
+                fewer; bootstrap with gamma ** n_step unless `terminateds`. With `(1, 5)`, each row draws its own n of
+                1, 2, 3, 4 and 5, all equally likely.
             views: what the module sees of the observations, such as `runner.env_to_module.views`: instead of `obs` and
                 `new_obs` there are all columns that they make, and a `new_<column>` of each.
             keys: which columns, of `obs`, `new_obs`, `actions`, `rewards`, `terminateds`, `truncateds` (the default),
-                the extra model outputs, `infos`, `t`, `eps_id`, `agent_id` and `module_id`.
+                the extra model outputs, `infos`, `t`, `is_first`, `eps_id`, `agent_id` and `module_id`.
 
         `indices` are step numbers: they stay those of these steps. `weights` are 1. Errors: `EpisodeStateError` when
         nothing is stored, `UnknownKey` for a column that there is not.
         """
-        if n < 1 or n_step < 1:
-            _check_positive(n=n, n_step=n_step)
+        if type(n) is not int or n < 1:
+            check_counts(n=n)
+        if type(n_step) is not int or n_step < 1:
+            check_n_step(n_step)
         check_fraction("gamma", gamma)
+        keys = checked_keys(self.ring, keys, include_infos)
         slots, weights = self._draw(n)
-        return self._transitions(slots, weights, n_step, gamma, views, checked_keys(self.ring, keys, include_infos))
+        batch = self._transitions(slots, weights, n_step, gamma, views, keys)
+        self.num_sampled += n
+        return batch
 
     def at(
         self,
         indices: np.ndarray,
         *,
-        n_step: int = 1,
+        n_step: int | tuple[int, int] = 1,
         gamma: float = 0.99,
         views: BoundViews | None = None,
         include_infos: bool = False,
@@ -189,7 +234,7 @@ class EpisodeReplayBuffer:
         Raises:
             StepOutOfRange: a step is not there.
         """
-        _check_positive(n_step=n_step)
+        check_n_step(n_step)
         check_fraction("gamma", gamma)
         numbers = np.asarray(indices, np.int64)
         if numbers.ndim != 1:
@@ -214,14 +259,29 @@ class EpisodeReplayBuffer:
             slots = (slots + first) % self.capacity  # the oldest were evicted before there was need to
         return slots, _ones(n, np.float32).copy()
 
+    def _draw_from_grid(self, n: int, period: int) -> tuple[np.ndarray, np.ndarray]:
+        """As `_draw`, of the steps at which the sequences of a grid begin."""
+        if not len(self.ring):
+            raise self._empty()
+        begins = self._grids.setdefault(period, SequenceGrid(period)).there(self.ring)
+        if not len(begins):
+            raise self._no_sequence()
+        numbers = begins[(self.generator.random(n) * len(begins)).astype(np.int64)]
+        return numbers % self.capacity, _ones(n, np.float32).copy()
+
     def _empty(self) -> EpisodeStateError:
         return EpisodeStateError("nothing is stored to draw from; add(episodes) first")
+
+    def _no_sequence(self) -> EpisodeStateError:
+        return EpisodeStateError(
+            "no stored step has a `t` at which a sequence begins; add more, or give another period"
+        )
 
     def _transitions(
         self,
         slots: np.ndarray,
         weights: np.ndarray,
-        n_step: int,
+        n_step: int | tuple[int, int],
         gamma: float,
         views: BoundViews | None,
         keys: Sequence[str],
@@ -231,12 +291,16 @@ class EpisodeReplayBuffer:
             columns = columns_of(ring, keys, slots, slots, views=views)
             columns[Columns.N_STEP] = _ones(len(slots), np.int32).copy()
         else:
-            last, sums = followed(ring, slots, n_step, gamma)
+            most = n_step if not isinstance(n_step, tuple) else self._random_steps(n_step, len(slots))
+            last, sums = followed(ring, slots, most, gamma)
             columns = columns_of(ring, keys, slots, last, sums, views)
             columns[Columns.N_STEP] = sums[Columns.N_STEP]
         columns[Columns.WEIGHTS] = weights
         columns[INDICES] = ring.slot_numbers(slots)
         return batch_of(columns)
+
+    def _random_steps(self, bounds: tuple[int, int], n: int) -> np.ndarray:
+        return self.generator.integers(bounds[0], bounds[1], n, endpoint=True)
 
     def sample_sequences(
         self,
@@ -246,41 +310,51 @@ class EpisodeReplayBuffer:
         burn_in: int = 0,
         lookback: int = 0,
         boundary: str = "pad",
+        period: int | None = None,
         views: BoundViews | None = None,
         keys: Sequence[str] | None = None,
         include_infos: bool = False,
     ) -> Batch:
         """Sequences of successive steps, zero-padded: a `Batch` of columns [B, W, ...].
 
-        W is lookback + burn_in + length. Each stored step is equally likely to be the first to learn from. A sequence
-        never leaves its episode.
+        W is lookback + burn_in + length, and learning begins at column lookback + burn_in of every row. Each stored
+        step is equally likely to stand there. A sequence never leaves its episode.
 
         Args:
-            burn_in: up to so many steps before that one come first, to warm up a recurrent state; `loss_mask` is
-                False on them.
-            lookback: so many columns more on the left, for context; zeros where the episode begins later.
-            boundary: what happens where an episode ends too soon: `"pad"` leaves the sequence shorter, `"stop"` moves
-                it back so that it stops with the episode, and is shorter only where the episode is.
+            burn_in: so many columns on the left, of the steps before, to warm up a recurrent state; `loss_mask` is
+                False on them, and they are zeros where the episode begins later.
+            lookback: so many columns more, left of those, for context.
+            boundary: what happens where an episode ends too soon: `"pad"` leaves the sequence shorter. `"stop"` moves
+                it back so that it stops with the episode, and is shorter only where the episode is; so the last whole
+                sequence of an episode is drawn `length` times as often as each one before it.
+            period: sequences begin only where `t` is a multiple of it, each of these steps equally likely: the fixed
+                grid of R2D2, whose neighbours overlap by length - period steps.
             views: as `sample` takes them.
 
-        `loss_mask` [B, W] is True on the steps to learn from, `seq_lens` [B] counts burn-in and those, `indices`
-        [B, W] are step numbers (-1 on padding), `weights` is [B]. If there is a `state_out`, `state_in` [B, ...] is
-        that of the step before column `lookback`, zeros at the episode's beginning.
+        `loss_mask` [B, W] is True on the steps to learn from, `is_first` [B, W] on the first step of an episode (or
+        of what is left of it): a recurrent state is zeros before it. `seq_lens` [B] counts the columns from column
+        `lookback` to the last step. `indices` [B, W] are step numbers (-1 on padding), `weights` is [B]. If there is
+        a `state_out`, `state_in` [B, ...] is that of the step before column `lookback`, zeros where there is none.
         """
-        _check_positive(batch_size=batch_size, length=length)
-        if burn_in < 0 or lookback < 0:
-            raise InvalidArgument(f"burn_in={burn_in}, lookback={lookback}: give at least 0")
-        if boundary not in ("pad", "stop"):
-            raise InvalidArgument(f"boundary={boundary!r}: give 'pad' or 'stop'")
+        period = self.period if period is None else period
+        if not (type(batch_size) is type(length) is type(burn_in) is type(lookback) is int):
+            check_counts(0, batch_size=batch_size, length=length, burn_in=burn_in, lookback=lookback)
+        if batch_size < 1 or length < 1 or burn_in < 0 or lookback < 0:
+            check_counts(batch_size=batch_size, length=length)
+            check_counts(0, burn_in=burn_in, lookback=lookback)
+        if period is not None or boundary != "pad":
+            check_boundary(boundary, period)
         keys = checked_keys(self.ring, keys, include_infos)
-        drawn, weights = self._draw(batch_size)
+        drawn, weights = self._draw(batch_size) if period is None else self._draw_from_grid(batch_size, period)
         slots, extents = drawn, self._extents(drawn)
         if boundary == "stop":
             slots, extents = self._moved_back(slots, extents, length)
-        found = walks.windows(self.ring.links, slots, extents, length, burn_in, lookback)
+        found = walks.windows(self.ring.links, slots, extents, length, lookback + burn_in)
         columns = self._sequences(found, lookback, views, keys)
+        columns[Columns.IS_FIRST] = found.first
         columns[Columns.WEIGHTS] = weights
         columns[INDICES] = self._sequence_indices(self.ring.slot_numbers(drawn), columns[INDICES])
+        self.num_sampled += int(np.count_nonzero(found.learned))
         return batch_of(columns)
 
     def _sequence_indices(self, drawn: np.ndarray, window: np.ndarray) -> np.ndarray:
@@ -321,12 +395,14 @@ class EpisodeReplayBuffer:
         Episodes whose steps lie in a row are views: nothing is copied, and they show what is stored there now, so
         read them before their steps are evicted, or copy them. The others are gathered.
         """
-        _check_positive(n=n)
+        check_counts(n=n)
         order = self.ring.table.order
         if not order:
             raise self._empty()
         picked = (self.generator.random(n) * len(order)).astype(np.int64)
-        return [self._episode(order[i]) for i in picked.tolist()]
+        episodes = [self._episode(order[i]) for i in picked.tolist()]
+        self.num_sampled += sum(map(len, episodes))
+        return episodes
 
     def iter_episodes(self) -> Iterator[SingleAgentEpisode]:
         """All stored episodes, the one with the oldest step first; views where `sample_episodes` gives views."""
@@ -339,7 +415,7 @@ class EpisodeReplayBuffer:
         The episode with the oldest step comes first. The packs are copies: they stay as they are when steps are
         evicted.
         """
-        _check_positive(num_steps=num_steps)
+        check_counts(num_steps=num_steps)
         return packs_of(self.ring, self._spaces, num_steps)
 
     def to_dataset(self, path: str | Path | EpisodeWriter) -> None:
@@ -380,6 +456,7 @@ class EpisodeReplayBuffer:
             "ring": ring_state(self.ring),
             "generator": self.generator.bit_generator.state,
             "spaces": self._spaces,
+            "num_sampled": self.num_sampled,
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -397,10 +474,18 @@ class EpisodeReplayBuffer:
         set_ring_state(self.ring, state["ring"])
         self.generator.bit_generator.state = state["generator"]
         self._spaces = state["spaces"]
+        self.num_sampled = state["num_sampled"]
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied and pickled. A copy lies in memory; recorders go on with the buffer that they were made by."""
-        return {**self.__dict__, "ring": None, "_path": None, "generator": None, "_state": self.get_state()}
+        return {
+            **self.__dict__,
+            "ring": None,
+            "_path": None,
+            "generator": None,
+            "_grids": {},
+            "_state": self.get_state(),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
@@ -415,9 +500,3 @@ class EpisodeReplayBuffer:
 def _ones(n: int, dtype: type) -> np.ndarray:
     """Ones [n]; to be copied, which is cheaper than making them."""
     return np.ones(n, dtype)
-
-
-def _check_positive(**counts: int) -> None:
-    for name, count in counts.items():
-        if count < 1:
-            raise InvalidArgument(f"{name}={count}: give at least 1")

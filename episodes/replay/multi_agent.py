@@ -166,7 +166,7 @@ class MultiAgentEpisodeReplayBuffer:
         n: int,
         *,
         module_ids: Sequence[Hashable] | None = None,
-        n_step: int = 1,
+        n_step: int | tuple[int, int] = 1,
         gamma: float = 0.99,
         views: Mapping[Hashable, BoundViews] | None = None,
         include_infos: bool = False,

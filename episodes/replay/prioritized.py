@@ -9,7 +9,10 @@ import numpy as np
 
 from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange, WrongType
 from episodes.replay.buffer import EpisodeReplayBuffer
+from episodes.replay.draw_options import check_counts
 from episodes.replay.priority_peaks import PriorityPeaks
+from episodes.replay.ring.track_ring import positions
+from episodes.replay.samples_per_insert import SamplesPerInsert
 from episodes.replay.sum_tree import SumTree
 
 _UNITS = ("transition", "sequence")
@@ -27,27 +30,38 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         beta: how much `weights` correct for it; see `set_beta`.
         unit: what a priority of `sample_sequences` belongs to. `"transition"`: each step; `indices` are [B, W].
             `"sequence"`: the drawn sequence; `indices` are [B], the number of the step it was drawn by.
+        period: with `unit="sequence"`, the grid of all sequences, see `sample_sequences`: only these steps are drawn,
+            and have priorities.
         min_priority: smaller priorities count as this one, so that every step can be drawn again.
     """
 
     def __init__(
         self,
-        capacity: int,
+        capacity: int = 10_000,
         *,
         alpha: float = 0.6,
         beta: float = 0.4,
         unit: str = "transition",
+        period: int | None = None,
         min_priority: float = 1e-6,
         seed: int | None = None,
         path: str | Path | None = None,
+        limit: SamplesPerInsert | None = None,
     ) -> None:
-        super().__init__(capacity, seed=seed, path=path)
+        super().__init__(capacity, seed=seed, path=path, limit=limit)
         if not alpha >= 0 or not min_priority > 0:
             raise InvalidArgument(f"alpha={alpha}, min_priority={min_priority}: give alpha >= 0 and min_priority > 0")
         if unit not in _UNITS:
             raise InvalidArgument(f"unit={unit!r}: give one of {list(_UNITS)}")
+        if period is not None:
+            check_counts(period=period)
+            if unit != "sequence":
+                raise InvalidArgument(
+                    f"period={period} with unit={unit!r}: a grid is of sequences; give unit='sequence'"
+                )
         self.alpha = alpha
         self.unit = unit
+        self.period = period
         self.min_priority = min_priority
         self.num_stale = 0
         """How many priorities came for steps that were no longer there."""
@@ -84,12 +98,16 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._num_gone = tail
         if self._num_known == head:
             return
-        new = self._stretches(max(self._num_known, tail), head)
+        start = max(self._num_known, tail)
+        new = self._stretches(start, head)
         for first, last in new:
             self._given.forget(first, last)
         share = self._share(max(self._given.highest, 1.0))
         for first, last in new:
             self._tree.fill(first, last, share)
+        if self.period is not None:
+            slots = positions(start, head - start, self.capacity)
+            self._tree.set(slots[self.ring.links.t[slots] % self.period != 0], 0.0)
         self._num_known = head
 
     def _stretches(self, number: int, stop: int) -> list[tuple[int, int]]:
@@ -105,9 +123,26 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return np.maximum(np.maximum(priorities, self.min_priority) ** self.alpha, _LEAST)
 
     def _draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        if self.period is not None:
+            raise InvalidArgument(
+                f"this buffer has priorities of sequences with period={self.period}; sample_sequences"
+            )
+        return self._draw_by_priority(n)
+
+    def _draw_from_grid(self, n: int, period: int) -> tuple[np.ndarray, np.ndarray]:
+        if period != self.period:
+            raise InvalidArgument(
+                f"period={period} of a buffer that was made with period={self.period}: give unit='sequence' and the "
+                "period when it is made, for what has priorities depends on it"
+            )
+        return self._draw_by_priority(n)
+
+    def _draw_by_priority(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         if not len(self):
             raise self._empty()
         self._welcome_new_steps()
+        if not self._tree.total:
+            raise self._no_sequence()
         slots = self._tree.draw(n, self.generator)
         drawn = self._tree.get(slots)
         return slots, ((drawn / drawn.min()) ** -self.beta).astype(np.float32)
@@ -146,6 +181,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             numbers, given, shares = numbers[there], given[there], shares[there]
         if not numbers.size:
             return
+        if self.period is not None and (self.ring.links.t[numbers % self.capacity] % self.period).any():
+            raise InvalidArgument(f"some of these steps begin no sequence of period={self.period}; give batch.indices")
         self._welcome_new_steps()
         slots = numbers.ravel() % self.capacity
         self._given.set(slots, given.ravel())
@@ -192,4 +229,4 @@ def _step_numbers(indices: Any) -> np.ndarray:
 
 _MOST = float(np.finfo(np.float64).max)
 _LEAST = 1e-290  # far above the smallest float, so that sums, draws and weights of such shares are still exact
-_STATE = ("alpha", "beta", "unit", "min_priority", "num_stale", "_num_known", "_num_gone")
+_STATE = ("alpha", "beta", "unit", "period", "min_priority", "num_stale", "_num_known", "_num_gone")

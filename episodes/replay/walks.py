@@ -83,40 +83,45 @@ class Extents:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Sequences of steps, each a run of columns in a row of W = lookback + burn-in + length columns.
+    """Sequences of steps, each a run of columns in a row of W = left + length columns.
 
     Attributes:
         slots: positions of steps [B, W]; where there is none, the position of padding.
         there: where there is a step, [B, W] bool.
-        learned: where there is one after lookback and burn-in, [B, W] bool.
+        learned: where there is one after the columns on the left, [B, W] bool.
+        first: where there is the first step of its episode, or of what is left of it, [B, W] bool.
         stops: column after the last step, [B].
     """
 
     slots: np.ndarray
     there: np.ndarray
     learned: np.ndarray
+    first: np.ndarray
     stops: np.ndarray
 
 
-def windows(links: StepLinks, slots: np.ndarray, extents: Extents, length: int, burn_in: int, lookback: int) -> Windows:
-    """Windows in which the steps at `slots` [B] are the first to learn from, after lookback and burn-in.
+def windows(links: StepLinks, slots: np.ndarray, extents: Extents, length: int, left: int) -> Windows:
+    """Windows in which the steps at `slots` [B] come after `left` columns, and are the first to learn from.
 
-    The burn-in takes the steps that there are; the lookback always takes `lookback` columns and is empty on the left
-    where the episode, or what is left of it, begins.
+    Columns on the left are empty where the episode, or what is left of it, begins later:
+
+        left = 3, length = 3    . . 5 | 6 7 8     the episode's first step is 5
+                                2 3 4 | 5 6 .     its last one is 6
     """
-    columns = np.arange(lookback + burn_in + length)
+    columns = np.arange(left + length)
     ahead = np.minimum(extents.onward, length)
-    if not (burn_in or lookback):
+    if not left:
         there = columns < ahead[:, None]
-        return Windows(_runs(links, slots, slots, ahead, there), there, there, ahead)
-    burnt = np.minimum(extents.before, burn_in)
-    behind = np.minimum(extents.before, burnt + lookback)
-    learns = lookback + burnt
-    stops = learns + ahead
+        first = np.zeros(there.shape, bool)
+        first[:, 0] = extents.before == 0
+        return Windows(_runs(links, slots, slots, ahead, there), there, there, first, ahead)
+    behind = np.minimum(extents.before, left)
+    stops = left + ahead
     before_stop = columns < stops[:, None]
-    there = before_stop & (columns >= (learns - behind)[:, None])
-    learned = before_stop & (columns >= learns[:, None])
-    return Windows(_runs(links, slots, slots - learns, stops, there, behind), there, learned, stops)
+    there = before_stop & (columns >= (left - behind)[:, None])
+    learned = before_stop & (columns >= left)
+    first = columns == (left - extents.before)[:, None]
+    return Windows(_runs(links, slots, slots - left, stops, there, behind), there, learned, first, stops)
 
 
 def _runs(

@@ -24,9 +24,15 @@ def episode(length: int, id_: str = "a", *, start: float = 0.0, t_started: int =
 
 
 def filled(
-    num_steps: int = 100, *, capacity: int = 100, alpha: float = 1.0, beta: float = 0.5, unit: str = "transition"
+    num_steps: int = 100,
+    *,
+    capacity: int = 100,
+    alpha: float = 1.0,
+    beta: float = 0.5,
+    unit: str = "transition",
+    period: int | None = None,
 ) -> PrioritizedEpisodeReplayBuffer:
-    buffer = PrioritizedEpisodeReplayBuffer(capacity, alpha=alpha, beta=beta, unit=unit, seed=0)
+    buffer = PrioritizedEpisodeReplayBuffer(capacity, alpha=alpha, beta=beta, unit=unit, period=period, seed=0)
     for number in range(num_steps // 10):
         buffer.add([episode(10, str(number), start=100.0 * number)])
     return buffer
@@ -242,6 +248,34 @@ def test_a_restored_buffer_draws_bit_for_bit_and_goes_on_being_fed() -> None:
         for one in (buffer, restored):
             one.update_priorities(first.indices, first.rewards * number)
     assert restored.num_stale == buffer.num_stale
+
+
+def test_sequences_of_a_grid_have_priorities_of_their_own() -> None:
+    buffer = filled(90, capacity=64, unit="sequence", period=4, alpha=1.0)
+    batch = buffer.sample_sequences(200, 8, keys=["t"])
+    assert (batch.t[:, 0] % 4 == 0).all()
+    begins = np.unique(batch.indices)
+    buffer.update_priorities(begins, np.arange(len(begins)) + 1.0)
+    counts = np.zeros(len(begins))
+    for _ in range(50):
+        counts += np.bincount(begins.searchsorted(buffer.sample_sequences(500, 8, keys=["t"]).indices))
+    assert chi_square_deviation(counts, np.arange(len(begins)) + 1.0) < 3
+    restored = PrioritizedEpisodeReplayBuffer(64, unit="sequence")
+    restored.set_state(buffer.get_state())
+    assert np.array_equal(restored.sample_sequences(9, 8).indices, buffer.sample_sequences(9, 8).indices)
+    for wrong in (lambda: buffer.sample(3), lambda: buffer.sample_sequences(3, 8, period=5)):
+        with pytest.raises(InvalidArgument, match="period=4"):
+            wrong()
+    with pytest.raises(InvalidArgument, match="begin no sequence of period=4"):
+        buffer.update_priorities(begins + 1, np.ones(len(begins)))
+    with pytest.raises(InvalidArgument, match="unit='sequence'"):
+        PrioritizedEpisodeReplayBuffer(64, period=4)
+    with pytest.raises(InvalidArgument, match="period=4 of a buffer that was made with period=None"):
+        filled().sample_sequences(3, 8, period=4)
+    buffer.clear()
+    buffer.add([episode(2, "late", t_started=5)])
+    with pytest.raises(EpisodeStateError, match="at which a sequence begins"):
+        buffer.sample_sequences(3, 8)
 
 
 def test_recorded_steps_have_priorities_too() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey
 from episodes.pack import EpisodePack
-from episodes.replay import EpisodeReplayBuffer
+from episodes.replay import EpisodeReplayBuffer, SamplesPerInsert
 from episodes.single_agent import SingleAgentEpisode
 from tests.reference_replay import LastObservations, chi_square_deviation
 
@@ -118,6 +118,44 @@ def test_integer_rewards_are_discounted_as_floats() -> None:
     assert set(buffer.sample(50).rewards.tolist()) == {1.0, 0.25}
 
 
+def test_random_n_steps_are_drawn_for_each_row_all_equally_likely() -> None:
+    buffer = buffer_of(episode(80, terminated=True))
+    batch = buffer.sample(50_000, n_step=(2, 5), gamma=0.5, keys=["actions", "rewards", "new_obs", "terminateds"])
+    left = 80 - batch.actions
+    counts = np.bincount(batch.n_step[left >= 5], minlength=6)
+    assert counts[:2].sum() == 0
+    assert chi_square_deviation(counts[2:]) < 3
+    assert np.allclose(batch.rewards, 2 - 0.5 ** (batch.n_step - 1.0))
+    assert np.array_equal(batch.new_obs, batch.actions + batch.n_step)
+    assert np.array_equal(batch.terminateds, left == batch.n_step)
+    assert (batch.n_step[left < 2] == 1).all()
+    assert set(buffer.sample(9, n_step=(1, 1)).n_step) == {1}
+
+
+@pytest.mark.parametrize("n_step", [(5, 1), (0, 2), (1, 2, 3), (1,), 2.0, True, [1, 5], "3", (1, 2.5)])
+def test_n_steps_that_make_no_sense_are_named(n_step: Any) -> None:
+    buffer = buffer_of(episode(8))
+    for draw in (lambda: buffer.sample(2, n_step=n_step), lambda: buffer.at(np.arange(2), n_step=n_step)):
+        with pytest.raises(InvalidArgument, match=r"n_step=.*bounds \(least, most\)"):
+            draw()
+
+
+@pytest.mark.parametrize("given", [2.0, True, "3", None])
+def test_counts_that_are_no_ints_are_named(given: Any) -> None:
+    buffer = buffer_of(episode(8))
+    for draw in (
+        lambda: buffer.sample(given),
+        lambda: buffer.sample_sequences(given, 2),
+        lambda: buffer.sample_sequences(2, given),
+        lambda: buffer.sample_sequences(2, 2, burn_in=given),
+        lambda: buffer.sample_episodes(given),
+        lambda: buffer.iter_packs(given),
+        lambda: EpisodeReplayBuffer(given),
+    ):
+        with pytest.raises(InvalidArgument, match="give an int"):
+            draw()
+
+
 # --- endings ----------------------------------------------------------------------------------------------------
 
 
@@ -212,6 +250,126 @@ def test_a_sequence_that_would_run_over_the_end_stops_there_or_is_shorter() -> N
     assert set(padded.seq_lens.tolist()) == {1, 2, 3, 4}
     assert set(stopped.seq_lens.tolist()) == {4}
     assert set(stopped.actions[:, 0].tolist()) == {0, 1, 2}
+
+
+def test_learning_begins_at_one_column_of_all_rows_however_near_the_start_they_are() -> None:
+    buffer = buffer_of(episode(6, terminated=True))
+    batch = buffer.sample_sequences(100, 3, burn_in=4, lookback=1)
+    q = np.where(batch.indices >= 0, batch.actions, -1)
+    assert batch.loss_mask[:, 5].all()
+    assert not batch.loss_mask[:, :5].any()
+    first = q[:, 5]
+    assert np.array_equal(q[:, :5], np.maximum(first[:, None] - np.arange(5, 0, -1), -1))
+    assert np.array_equal(batch.seq_lens, 4 + np.minimum(3, 6 - first))
+    assert not batch.obs[q < 0].any()
+
+
+def test_is_first_says_where_a_recurrent_state_is_zeros() -> None:
+    buffer = buffer_of(episode(6, terminated=True), episode(4, "b"), capacity=8)
+    batch = buffer.sample_sequences(200, 3, burn_in=2, keys=["t", "eps_id"])
+    begins = (batch.indices >= 0) & (batch.t == np.where(batch.eps_id == "a", 2, 0))
+    assert np.array_equal(batch.is_first, begins)
+    drawn = buffer.sample(100, keys=["t", "eps_id", "is_first"])
+    assert np.array_equal(drawn.is_first, drawn.t == np.where(drawn.eps_id == "a", 2, 0))
+
+
+def test_a_recurrent_learner_that_resets_where_it_is_first_sees_the_states_of_acting() -> None:
+    def next_state(state: np.ndarray, obs: np.ndarray) -> np.ndarray:
+        return np.tanh(0.7 * state + obs - 0.3)
+
+    buffer, rng = EpisodeReplayBuffer(60, seed=0), np.random.default_rng(0)
+    for number, length in enumerate((5, 20, 1, 9, 30)):
+        observations, states = rng.standard_normal(length + 1), [np.zeros(())]
+        for seen in observations[:-1]:
+            states.append(next_state(states[-1], seen))
+        outputs = {"state_out": np.array(states[1:])}
+        arrays = observations, np.zeros(length, int), np.zeros(length)
+        buffer.add([SingleAgentEpisode.from_arrays(*arrays, id_=str(number), extra_model_outputs=outputs)])
+    batch = buffer.sample_sequences(200, 6, burn_in=4, keys=["obs", "state_out"])
+    assert batch.is_first[:, 1:].any()
+    state, unrolled = batch.state_in, []
+    for column in range(10):
+        state = np.where(batch.is_first[:, column], 0.0, state)
+        state = next_state(state, batch.obs[:, column])
+        unrolled.append(state)
+    assert np.allclose(
+        np.stack(unrolled, 1)[:, 4:][batch.loss_mask[:, 4:]], batch.state_out[:, 4:][batch.loss_mask[:, 4:]]
+    )
+
+
+def test_sequences_of_a_grid_begin_at_its_steps_each_equally_likely() -> None:
+    buffer = EpisodeReplayBuffer(300, seed=7)
+    for length in range(1, 41):
+        buffer.add([episode(length, f"{length}", terminated=True)])
+        if length > 30:
+            batch = buffer.sample_sequences(10, 10, period=5)
+            assert (batch.actions[:, 0] % 5 == 0).all()
+    begins = [
+        n for n, t in zip(range(520, 820), buffer.at(np.arange(520, 820), keys=["t"]).t, strict=True) if t % 5 == 0
+    ]
+    drawn = np.concatenate([buffer.sample_sequences(1000, 10, period=5).indices[:, 0] for _ in range(50)])
+    found, counts = np.unique(drawn, return_counts=True)
+    assert found.tolist() == begins
+    assert chi_square_deviation(counts) < 3
+
+
+def test_a_grid_follows_clearing_restoring_and_what_other_chunks_bring() -> None:
+    buffer = buffer_of(episode(7, terminated=True))
+    assert set(buffer.sample_sequences(50, 4, period=3, keys=["t"]).t[:, 0]) == {0, 3, 6}
+    state = buffer.get_state()
+    buffer.clear()
+    with pytest.raises(EpisodeStateError, match="nothing is stored"):
+        buffer.sample_sequences(1, 4, period=3)
+    buffer.add([episode(2, "late", t_started=4)])
+    with pytest.raises(EpisodeStateError, match="no stored step has a `t` at which a sequence begins"):
+        buffer.sample_sequences(1, 4, period=3)
+    buffer.add([episode(2, "late", t_started=6)])
+    assert set(buffer.sample_sequences(50, 4, period=3, keys=["t"]).t[:, 0]) == {6}
+    buffer.set_state(state)
+    assert set(buffer.sample_sequences(50, 4, period=3, keys=["t"]).t[:, 0]) == {0, 3, 6}
+    with pytest.raises(InvalidArgument, match="off the grid"):
+        buffer.sample_sequences(1, 4, period=3, boundary="stop")
+
+
+def test_stopping_with_the_episode_draws_its_last_whole_sequence_for_each_of_its_steps() -> None:
+    drawn = buffer_of(episode(9, terminated=True)).sample_sequences(90_000, 3, boundary="stop", keys=["t"]).t[:, 0]
+    counts = np.bincount(drawn, minlength=7)
+    assert chi_square_deviation(counts, np.array([1.0, 1, 1, 1, 1, 1, 3])) < 3
+
+
+# --- counts -----------------------------------------------------------------------------------------------------
+
+
+def test_steps_are_counted_as_they_come_are_drawn_and_go() -> None:
+    buffer = buffer_of(episode(8), capacity=6)
+    buffer.sample(10)
+    buffer.at(np.arange(2, 8))
+    assert (buffer.num_added, buffer.num_evicted, buffer.num_sampled, buffer.samples_per_insert) == (8, 2, 10, 1.25)
+    learned = buffer.sample_sequences(5, 4, burn_in=3).loss_mask.sum() + sum(map(len, buffer.sample_episodes(2)))
+    assert buffer.num_sampled == 10 + learned
+    assert "8 added, 2 evicted" in repr(buffer)
+    restored = EpisodeReplayBuffer(6)
+    restored.set_state(buffer.get_state())
+    assert restored.num_sampled == buffer.num_sampled
+
+
+def test_a_loop_that_asks_keeps_within_the_samples_per_insert() -> None:
+    buffer = EpisodeReplayBuffer(1000, seed=0, limit=SamplesPerInsert(4, min_size=50, slack=64))
+    assert (buffer.may_sample(), buffer.may_add()) == (False, True)
+    for number in range(200):
+        added = buffer.may_add()
+        if added:
+            buffer.add([episode(7, str(number))])
+        drawn = buffer.may_sample(32)
+        if drawn:
+            buffer.sample(32)
+        assert added or drawn
+        assert buffer.num_sampled <= 4 * max(buffer.num_added - 50, 0) <= buffer.num_sampled + 64 + 4 * 7
+    assert buffer.samples_per_insert > 3
+    assert EpisodeReplayBuffer(5).may_add()
+    assert not EpisodeReplayBuffer(5).may_sample()
+    with pytest.raises(InvalidArgument, match="ratio > 0"):
+        SamplesPerInsert(0)
 
 
 # --- whole episodes ---------------------------------------------------------------------------------------------

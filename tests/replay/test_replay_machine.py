@@ -133,20 +133,23 @@ class ReplayMachine(RuleBasedStateMachine):
         assert indices.min() >= self.reference.tail
         return [self.reference.steps[i] for i in indices.tolist()]
 
-    @rule(n_step=st.integers(1, 5), stack=st.integers(1, 4))
+    @rule(least=st.integers(1, 5), more=st.integers(-1, 3), stack=st.integers(1, 4))
     @precondition(lambda self: len(self.buffer) > 0)
-    def sample(self, n_step: int, stack: int) -> None:
+    def sample(self, least: int, more: int, stack: int) -> None:
         keys = ["obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "vf_preds", "t", "eps_id", "infos"]
         batch = self.buffer.sample(
             20,
-            n_step=n_step,
+            n_step=least if more < 0 else (least, least + more),
             gamma=GAMMA,
             views=LastObservations(stack) if stack > 1 else None,
-            keys=[*keys, "agent_id"],
+            keys=[*keys, "agent_id", "is_first"],
         )
         batch["obs"], batch["new_obs"] = shown(batch.obs, self.kind), shown(batch.new_obs, self.kind)
         for i, step in enumerate(self.drawn(batch.indices)):
-            path = self.reference.forward(step, n_step)
+            path = self.reference.forward(step, least + max(more, 0))
+            assert min(least, len(path)) <= batch.n_step[i] <= len(path)
+            path = path[: batch.n_step[i]] if more > 0 else path
+            assert batch.is_first[i] == (step.previous is None)
             seen = self.reference.stack(step, stack, after=False), self.reference.stack(path[-1], stack, after=True)
             assert np.array_equal(batch.obs[i], seen[0] if stack > 1 else step.obs)
             assert np.array_equal(batch.new_obs[i], seen[1] if stack > 1 else path[-1].new_obs)
@@ -163,10 +166,15 @@ class ReplayMachine(RuleBasedStateMachine):
         burn_in=st.integers(0, 4),
         lookback=st.integers(0, 4),
         boundary=st.sampled_from(["pad", "stop"]),
+        period=st.one_of(st.none(), st.integers(1, 5)),
     )
     @precondition(lambda self: len(self.buffer) > 0)
-    def sample_sequences(self, length: int, burn_in: int, lookback: int, boundary: str) -> None:
-        batch = self.buffer.sample_sequences(6, length, burn_in=burn_in, lookback=lookback, boundary=boundary)
+    def sample_sequences(self, length: int, burn_in: int, lookback: int, boundary: str, period: int | None) -> None:
+        begins = [step for step in self.reference.alive() if step.t % (period or 1) == 0]
+        if boundary == "stop" or not begins:
+            period = None
+        options = {"burn_in": burn_in, "lookback": lookback, "boundary": boundary, "period": period}
+        batch = self.buffer.sample_sequences(6, length, **options)
         batch["obs"], batch["new_obs"] = shown(batch.obs, self.kind), shown(batch.new_obs, self.kind)
         for i in range(6):
             learned = np.flatnonzero(batch.loss_mask[i])
@@ -176,11 +184,13 @@ class ReplayMachine(RuleBasedStateMachine):
             before = self.reference.backward(first, 10**6)
             if boundary == "stop" and len(onward) < length:
                 assert not before
-            burnt = before[max(len(before) - burn_in, 0) :]
-            seen = before[max(len(before) - len(burnt) - lookback, 0) :]
-            self.check_row(batch[i], [*seen, *onward], lookback + len(burnt) - len(seen))
-            assert learned.tolist() == list(range(lookback + len(burnt), lookback + len(burnt) + len(onward)))
-            assert batch.seq_lens[i] == len(burnt) + len(onward)
+            left = lookback + burn_in
+            seen = before[max(len(before) - left, 0) :]
+            self.check_row(batch[i], [*seen, *onward], left - len(seen))
+            assert learned.tolist() == list(range(left, left + len(onward)))
+            assert batch.seq_lens[i] == burn_in + len(onward)
+            assert np.flatnonzero(batch.is_first[i]).tolist() == [left - len(seen)] * (len(seen) == len(before))
+            assert boundary != "pad" or period is None or first.t % period == 0
 
     def check_row(self, row: Batch, steps: list[Transition], start: int) -> None:
         width = len(row.rewards)

@@ -1,0 +1,47 @@
+"""`SequenceGrid`: the stored steps at which the sequences of a fixed grid begin."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from episodes.replay.ring.step_ring import LinkedRing
+from episodes.replay.ring.track_ring import positions
+
+
+class SequenceGrid:
+    """The steps whose time `t` in their episode is a multiple of `period`, in order of arrival.
+
+    It looks at each step once, when somebody draws after the step came: a draw costs the same however much is stored.
+
+        numbers   3 9 15 20 | 24 29 31 40 | .  .        step numbers; those before `_first` were evicted
+                              ^_first       ^_stop
+    """
+
+    def __init__(self, period: int) -> None:
+        self.period = period
+        self._numbers = np.zeros(64, np.int64)
+        self._first = self._stop = 0
+        self._seen = 0  # steps with smaller numbers were looked at
+        self._generation = -1  # of the ring
+
+    def there(self, ring: LinkedRing) -> np.ndarray:
+        """The numbers [k] of those that are stored: a view."""
+        if self._generation != ring.generation:
+            self._first = self._stop = self._seen = 0
+            self._generation = ring.generation
+        if self._seen < ring.head:
+            first = max(self._seen, ring.tail)
+            times = ring.links.t[positions(first, ring.head - first, ring.capacity)]
+            self._append(first + np.flatnonzero(times % self.period == 0))
+            self._seen = ring.head
+        self._first += int(self._numbers[self._first : self._stop].searchsorted(ring.tail))
+        return self._numbers[self._first : self._stop]
+
+    def _append(self, numbers: np.ndarray) -> None:
+        if self._stop + len(numbers) > len(self._numbers):
+            kept = self._numbers[self._first : self._stop]
+            longer = np.zeros(2 * (len(kept) + len(numbers)) + 64, np.int64)
+            longer[: len(kept)] = kept
+            self._numbers, self._first, self._stop = longer, 0, len(kept)
+        self._numbers[self._stop : self._stop + len(numbers)] = numbers
+        self._stop += len(numbers)
