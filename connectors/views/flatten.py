@@ -31,6 +31,7 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
 
     Args:
         dtype: of the vectors; Gymnasium's own when None.
+        multi_agent: accepted as RLlib has it, and says nothing: a module's pipeline sees its agents one by one.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
         input_action_space: gym.Space | None = None,
         *,
         dtype: Any = np.float32,
+        multi_agent: bool = False,
         name: str | None = None,
     ) -> None:
         self.dtype = dtype

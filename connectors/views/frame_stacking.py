@@ -26,6 +26,7 @@ class FrameStacking(ViewPiece):
 
     Args:
         axis: of an observation, along which frames are joined: -1, or 0 for images with channels first.
+        multi_agent: accepted as RLlib has it, and says nothing: a module's pipeline sees its agents one by one.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class FrameStacking(ViewPiece):
         *,
         num_frames: int = 4,
         axis: int = -1,
+        multi_agent: bool = False,
         name: str | None = None,
     ) -> None:
         if num_frames < 1:

@@ -23,6 +23,9 @@ class PrevActionsPrevRewards(ViewPiece):
 
     Discrete and MultiDiscrete actions are one-hot, others raveled, all float32; before an episode's start there are
     zeros. `FlattenObservations` behind it makes one vector of each.
+
+    Args:
+        multi_agent: accepted as RLlib has it, and says nothing: a module's pipeline sees its agents one by one.
     """
 
     def __init__(
@@ -32,6 +35,7 @@ class PrevActionsPrevRewards(ViewPiece):
         *,
         n_prev_actions: int = 1,
         n_prev_rewards: int = 1,
+        multi_agent: bool = False,
         name: str | None = None,
     ) -> None:
         if n_prev_actions < 0 or n_prev_rewards < 0 or not n_prev_actions + n_prev_rewards:

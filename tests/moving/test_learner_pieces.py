@@ -1,0 +1,357 @@
+"""Learner connectors in RLlib's style: they shape rewards and add columns, in the pipeline of a learner."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from connectors import ConnectorV2, learner_pipeline
+from connectors.learner import (
+    AddColumnsFromEpisodesToTrainBatch,
+    FrameStackingLearner,
+    GeneralAdvantageEstimation,
+    PrevActionsPrevRewards,
+)
+from episodes import Columns, SingleAgentEpisode
+from learners import PPO, MLPPolicy, PPOConfig, ppo_pipeline
+from runners import SingleAgentEnvRunner
+from tests.moving.environments import Always, BoxCorridor
+
+
+class ClipRewards(ConnectorV2):
+    """Rewards between two bounds, written back to the episodes."""
+
+    def __init__(self, *args, low=0.0, high=1.0, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.low, self.high = low, high
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            sa_episode.set_rewards(new_data=np.clip(sa_episode.get_rewards(), self.low, self.high))
+        return batch
+
+
+class CountBasedCuriosity(ConnectorV2):
+    """A bonus for observations that were seldom seen."""
+
+    def __init__(self, *args, intrinsic_reward_coeff=1.0, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._counts = {}
+        self.coeff = intrinsic_reward_coeff
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            for i in range(len(sa_episode)):
+                key = tuple(sa_episode.get_observations(i + 1))
+                self._counts[key] = self._counts.get(key, 0) + 1
+                bonus = self.coeff / self._counts[key]
+                sa_episode.set_rewards(new_data=sa_episode.get_rewards(i) + bonus, at_indices=i)
+        return batch
+
+    def get_state(self, components=None, *, not_components=None, **kwargs):
+        return {"counts": dict(self._counts)}
+
+    def set_state(self, state):
+        self._counts = dict(state["counts"])
+
+
+class DistanceCuriosity(ConnectorV2):
+    """A bonus for observations that are far from a few that were kept."""
+
+    def __init__(self, *args, num_kept=5, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._kept = deque(maxlen=num_kept)
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            observations = sa_episode.get_observations(slice(1, None))
+            if self._kept:
+                distances = np.linalg.norm(observations[:, None] - np.stack(self._kept)[None], axis=-1).min(1)
+                sa_episode.set_rewards(new_data=sa_episode.get_rewards() + distances.astype(np.float32))
+            self._kept.append(observations[-1].copy())
+        return batch
+
+
+class RandomNetworkDistillation(ConnectorV2):
+    """Intrinsic rewards: how badly a network that learns predicts one that does not. A column of their own."""
+
+    def __init__(self, *args, learning_rate=0.1, **kwargs):
+        super().__init__(*args, **kwargs)
+        size = self.input_observation_space.shape[0]
+        self.target, self.predictor = (nn.Linear(size, 4) for _ in range(2))
+        self.optimizer = torch.optim.SGD(self.predictor.parameters(), learning_rate)
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            seen = torch.tensor(sa_episode.get_observations(slice(1, None)), dtype=torch.float32)
+            errors = (self.predictor(seen) - self.target(seen).detach()).square().mean(-1)
+            self.optimizer.zero_grad()
+            errors.mean().backward()
+            self.optimizer.step()
+            self.add_n_batch_items(
+                batch, Columns.INTRINSIC_REWARDS, errors.detach().numpy(), len(sa_episode), sa_episode
+            )
+        return batch
+
+
+class AddIntrinsicToExtrinsic(ConnectorV2):
+    """The sum of both kinds of rewards, item by item in the batch."""
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        self.foreach_batch_item_change_in_place(
+            batch,
+            [Columns.REWARDS, Columns.INTRINSIC_REWARDS],
+            lambda items, eps_id, agent_id, module_id: (items[0] + items[1], items[1]),
+        )
+        return batch
+
+
+class PotentialShaping(ConnectorV2):
+    """Rewards for getting nearer: gamma * potential of the next observation - potential of this one."""
+
+    def __init__(self, *args, gamma=1.0, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.gamma = gamma
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            potential = sa_episode.get_observations()[:, 0]
+            shaped = sa_episode.get_rewards() + self.gamma * potential[1:] - potential[:-1]
+            sa_episode.set_rewards(new_data=shaped)
+        return batch
+
+
+class ScaleRewards(ConnectorV2):
+    """Divides by the largest reward ever seen: a state that copies of the piece merge."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.largest = 1e-8
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            rewards = sa_episode.get_rewards()
+            self.largest = max(self.largest, float(np.abs(rewards).max()))
+            sa_episode.set_rewards(new_data=rewards / self.largest)
+        return batch
+
+    def get_state(self, components=None, *, not_components=None, **kwargs):
+        return {"largest": self.largest}
+
+    def set_state(self, state):
+        self.largest = state["largest"]
+
+    def merge_states(self, states):
+        return {"largest": max(state["largest"] for state in states)}
+
+
+class RewardsFromInfos(ConnectorV2):
+    """Another reward, which the environment tells in its infos."""
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            told = [info["bonus"] for info in sa_episode.get_infos(slice(1, None))]
+            sa_episode.set_rewards(new_data=told)
+        return batch
+
+
+class AddTimesteps(ConnectorV2):
+    """A column with the time step of each row."""
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            steps = np.arange(sa_episode.t_started, sa_episode.t)
+            self.add_n_batch_items(batch, Columns.T, steps, len(sa_episode), sa_episode)
+        return batch
+
+
+class AddPastRewards(ConnectorV2):
+    """A column with the last rewards before each step, zeros before the start."""
+
+    def __init__(self, *args, num_rewards=2, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.num_rewards = num_rewards
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            past = [
+                sa_episode.get_rewards(slice(t - self.num_rewards, t), neg_index_as_lookback=True, fill=0.0)
+                for t in range(len(sa_episode))
+            ]
+            self.add_n_batch_items(batch, "past_rewards", past, len(sa_episode), sa_episode)
+        return batch
+
+
+class MonteCarloReturns(ConnectorV2):
+    """Discounted returns as advantages, and the mean of all taken off."""
+
+    def __init__(self, *args, gamma=0.9, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.gamma = gamma
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            returns, later = [], 0.0
+            for reward in reversed(sa_episode.get_rewards()):
+                later = reward + self.gamma * later
+                returns.append(later)
+            self.add_n_batch_items(
+                batch, Columns.ADVANTAGES, np.array(returns[::-1], np.float32), len(returns), sa_episode
+            )
+        return batch
+
+
+class LogRewards(ConnectorV2):
+    """Leaves all as it is and logs the mean reward, where there is a logger."""
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
+        for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            if metrics:
+                metrics.log_value("reward", np.mean(sa_episode.get_rewards()), window=10)
+        return batch
+
+
+class OwnFrameStacks(ConnectorV2):
+    """Stacks of two observations that the piece builds itself, in the place of the observations."""
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            items = [
+                np.concatenate(sa_episode.get_observations([t - 1, t], neg_index_as_lookback=True, fill=0.0))
+                for t in range(len(sa_episode))
+            ]
+            self.add_n_batch_items(batch, Columns.OBS, items, len(sa_episode), sa_episode)
+        return batch
+
+
+def sampled(**options: Any) -> Any:
+    """Three episodes of the corridor, always to the right."""
+    return SingleAgentEnvRunner(BoxCorridor, Always(1), **options).sample(num_episodes=3)
+
+
+REWARDS = [-0.1, -0.1, -0.1, 1.0]
+
+
+def rewards_after(*pieces: Any, **call: Any) -> np.ndarray:
+    """The rewards [3, 4] of the three episodes in the train batch; what was sampled is as it was."""
+    pack = sampled()
+    batch = learner_pipeline(pack.observation_space, pack.action_space, pieces=pieces)(episodes=pack, **call)
+    assert pack.rewards.tolist() == pytest.approx(REWARDS * 3)
+    return batch["rewards"].numpy().reshape(3, 4)
+
+
+def test_rewards_are_clipped():
+    assert rewards_after(ClipRewards(low=0.0, high=0.5)).tolist() == [[0, 0, 0, 0.5]] * 3
+
+
+def test_what_was_seldom_seen_is_worth_more_and_the_counts_are_a_state():
+    piece = CountBasedCuriosity()
+    bonus = rewards_after(piece) - np.array(REWARDS)
+    np.testing.assert_allclose(bonus, [[1] * 4, [1 / 2] * 4, [1 / 3] * 4], rtol=1e-5)
+    other = CountBasedCuriosity()
+    other.set_state(piece.get_state())
+    np.testing.assert_allclose(rewards_after(other)[0] - REWARDS, 1 / 4, rtol=1e-5)
+
+
+def test_what_is_far_from_all_that_was_kept_is_worth_more():
+    bonus = rewards_after(DistanceCuriosity()) - np.array(REWARDS)
+    np.testing.assert_allclose(bonus, [[0, 0, 0, 0], [3, 2, 1, 0], [3, 2, 1, 0]], atol=1e-5)
+
+
+def test_what_a_network_predicts_badly_is_worth_more():
+    pack = sampled()
+    piece = RandomNetworkDistillation(pack.observation_space)
+    pipeline = learner_pipeline(pack.observation_space, pack.action_space, pieces=[piece])
+    pipeline.insert_after(AddColumnsFromEpisodesToTrainBatch, AddIntrinsicToExtrinsic())
+    means = []
+    for _ in range(8):
+        batch = pipeline(episodes=pack)
+        intrinsic = batch["intrinsic_rewards"]
+        np.testing.assert_allclose(batch["rewards"] - intrinsic, REWARDS * 3, atol=1e-6)
+        means.append(float(intrinsic.mean()))
+    assert means[-1] < 0.5 * means[0]
+
+
+def test_rewards_for_getting_nearer_are_added():
+    np.testing.assert_allclose(rewards_after(PotentialShaping()), np.array([REWARDS] * 3) + 1, rtol=1e-6)
+
+
+def test_scaled_rewards_have_a_state_that_merges():
+    piece = ScaleRewards()
+    assert rewards_after(piece).max() == 1
+    pipeline = learner_pipeline(pieces=[ScaleRewards()])
+    states = [{"ScaleRewards": {"largest": 2.0}}, {"ScaleRewards": piece.get_state()}]
+    pipeline.set_state(pipeline.merge_states(states))
+    assert pipeline(episodes=sampled())["rewards"].max() == 0.5
+
+
+def test_rewards_are_read_from_infos():
+    assert rewards_after(RewardsFromInfos()).tolist() == [[1, 2, 3, 4]] * 3
+
+
+def test_time_steps_are_a_column_also_of_chunks_and_padded_rows():
+    runner = SingleAgentEnvRunner(BoxCorridor, Always(1))
+    runner.sample(num_timesteps=2)
+    pack = runner.sample(num_timesteps=4)
+    times = [2, 3, 0, 1]
+    assert learner_pipeline(pieces=[AddTimesteps()])(episodes=pack)["t"].tolist() == times
+    padded = learner_pipeline(pieces=[AddTimesteps()], max_seq_len=3)(episodes=pack)
+    assert padded["t"].tolist() == [[2, 3, 0], [0, 1, 0]]
+
+
+def test_past_rewards_are_a_column_and_go_back_to_the_chunk_before():
+    runner = SingleAgentEnvRunner(BoxCorridor, Always(1), len_lookback_buffer=2)
+    runner.sample(num_timesteps=3)
+    batch = learner_pipeline(pieces=[AddPastRewards()])(episodes=runner.sample(num_timesteps=2))
+    np.testing.assert_allclose(batch["past_rewards"], [[-0.1, -0.1], [0, 0]])
+
+
+def test_own_advantages_are_learned_from():
+    pack = sampled()
+    batch = learner_pipeline(pieces=[MonteCarloReturns(gamma=0.5)])(episodes=pack)
+    np.testing.assert_allclose(batch["advantages"][:4], [-0.05, 0.1, 0.4, 1.0], atol=1e-6)
+
+
+def test_metrics_are_logged_where_there_is_a_logger():
+    runner = SingleAgentEnvRunner(BoxCorridor, Always(1))
+    assert rewards_after(LogRewards(), metrics=runner.metrics_logger).shape == (3, 4)
+    assert runner.metrics()["reward"] == pytest.approx(0.175)
+
+
+def test_stacks_that_a_piece_builds_take_the_place_of_observations():
+    pack = sampled()
+    batch = learner_pipeline(pieces=[OwnFrameStacks()])(episodes=pack)
+    assert batch["obs"][:4].tolist() == [[0, 0], [0, 1], [1, 2], [2, 3]]
+
+
+def test_frame_stacks_and_previous_actions_of_the_library_are_seen_while_learning():
+    pack = sampled()
+    spaces = pack.observation_space, pack.action_space
+    stacked = learner_pipeline(*spaces, pieces=[FrameStackingLearner(num_frames=2, multi_agent=False)])(episodes=pack)
+    assert stacked["obs"][:4].tolist() == [[0, 0], [0, 1], [1, 2], [2, 3]]
+    previous = PrevActionsPrevRewards(multi_agent=False, n_prev_actions=1, n_prev_rewards=1)
+    seen = learner_pipeline(*spaces, pieces=[previous])(episodes=pack)["obs"]
+    assert seen["prev_n_actions"][:3].tolist() == [[0, 0], [0, 1], [0, 1]]
+    np.testing.assert_allclose(seen["prev_n_rewards"][:3, 0], [0, -0.1, -0.1])
+
+
+def test_shaped_rewards_make_the_advantages_that_ppo_learns_from():
+    one = BoxCorridor()
+    policy = MLPPolicy(one.observation_space, one.action_space)
+    runner = SingleAgentEnvRunner(BoxCorridor, policy, num_envs=2, seed=0)
+    config = PPOConfig(num_epochs=1)
+    pipeline = ppo_pipeline(policy, config)
+    pipeline.prepend(PotentialShaping())
+    ppo = PPO(policy, config, pipeline=pipeline)
+    pack = runner.sample(num_timesteps=64)
+    shaped, plain = pipeline(episodes=pack, rl_module=policy), PPO(policy, config).preprocess(pack)
+    assert not torch.equal(shaped["advantages"], plain["advantages"])
+    assert ppo.update(pack)
+    by_hand = GeneralAdvantageEstimation(gamma=config.gamma, lambda_=config.lambda_)
+    assert by_hand.gamma == config.gamma
+    assert SingleAgentEpisode is type(pack[0])
