@@ -56,6 +56,11 @@ class ColumnParts:
         pairs = zip(self.parts, self.owners, strict=True)
         return [owner for part, owner in pairs for _ in range(num_rows(part))]
 
+    def owned(self) -> ColumnParts:
+        """The parts that somebody owns; all where nobody does."""
+        pairs = [pair for pair in zip(self.parts, self.owners, strict=True) if pair[1] != Owner()]
+        return ColumnParts([part for part, _ in pairs], [owner for _, owner in pairs]) if pairs else self
+
     def with_rows(self, rows: Any) -> ColumnParts:
         """Parts of the same sizes and owners that hold other rows, nested arrays [sum of n_i, ...]."""
         ends = np.cumsum([num_rows(part) for part in self.parts]).tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from connectors.column_parts import ColumnParts
 from connectors.connector import ColumnDict, Connector, Needed
 from connectors.env_to_module.recent import recent
 from episodes.columns import Columns
@@ -13,7 +14,10 @@ __all__ = ["AddObservations"]
 
 
 class AddObservations(Connector):
-    """Adds "obs" [N, ...], each episode's newest observation; where the runner has brought the row, it is left."""
+    """Adds "obs" [N, ...], each episode's newest observation; where the runner has brought the row, it is left.
+
+    Items that pieces before it have added for their episodes take the place of the runner's row, as in RLlib.
+    """
 
     writes = (Columns.OBS,)
     reads_tracks = True
@@ -22,6 +26,8 @@ class AddObservations(Connector):
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
         if Columns.OBS not in batch:
             batch[Columns.OBS] = newest_observations(episodes)
+        elif isinstance(batch[Columns.OBS], ColumnParts):
+            batch[Columns.OBS] = batch[Columns.OBS].owned()
         return batch
 
 

@@ -58,6 +58,19 @@ class AddLastActions(ConnectorV2):
         return batch
 
 
+class OwnStacks(ConnectorV2):
+    """Stacks of two observations that the piece builds itself: the module sees them instead of the newest one."""
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        return gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
+        for sa_episode in self.single_agent_episode_iterator(episodes):
+            stack = np.concatenate(sa_episode.get_observations([-2, -1], fill=0.0))
+            self.add_batch_item(batch, Columns.OBS, item_to_add=stack, single_agent_episode=sa_episode)
+        return batch
+
+
 class NoisyObservations(ConnectorV2):
     """Noise on what the module sees, item by item; what is recorded stays clean."""
 
@@ -217,6 +230,17 @@ class Recording:
     def __call__(self, batch, explore=None):
         actions = (batch["obs"][:, 0] % 3 != 2).long() | (torch.rand(len(batch["obs"])) < 0.5)
         return {"actions": actions, "seen": batch["last_actions"].clone()}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_items_that_a_piece_adds_as_observations_are_what_the_module_sees(mode):
+    policy = Always(1)
+    runner = runner_of(BoxCorridor, policy, [OwnStacks()], autoreset_mode=mode, len_lookback_buffer=1)
+    packs = [runner.sample(num_timesteps=6) for _ in range(3)]
+    assert packs[0].observations.shape[1:] == (1,)
+    for batch in policy.seen:
+        before, now = batch["obs"].T
+        assert (before == (now - 1).clamp(min=0)).all()
 
 
 @pytest.mark.parametrize("explore", [True, False])
