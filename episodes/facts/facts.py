@@ -79,6 +79,12 @@ class EpisodeFacts(NamedTuple):
             part[_VERSIONS] = None  # where there are steps, some may have narrower ones, which nobody kept
         return _new(EpisodeFacts, part)
 
+    def ended(self, ending: Ending) -> EpisodeFacts:
+        """These facts with another ending."""
+        facts = list(self)
+        facts[_ENDING] = ending
+        return _new(EpisodeFacts, facts)
+
     def with_version(self, version: int) -> EpisodeFacts:
         """These facts once a step of this policy version came."""
         return self._replace(policy_versions=_joined_versions(self.policy_versions, (version, version)))
@@ -121,7 +127,7 @@ class HasEnding:
 
     @is_terminated.setter
     def is_terminated(self: Any, flag: bool) -> None:
-        self.facts = self._facts._replace(ending=Ending.of(flag, self.is_truncated))
+        self.facts = self._facts.ended(Ending.of(flag, self.is_truncated))
 
     @property
     def is_truncated(self) -> bool:
@@ -130,7 +136,7 @@ class HasEnding:
 
     @is_truncated.setter
     def is_truncated(self: Any, flag: bool) -> None:
-        self.facts = self._facts._replace(ending=Ending.of(self.is_terminated, flag))
+        self.facts = self._facts.ended(Ending.of(self.is_terminated, flag))
 
     @property
     def is_done(self) -> bool:

@@ -108,9 +108,9 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         observed = () if observations is None else observations
         told = [{} for _ in observed] if infos is None else infos
         acted, paid = () if actions is None else actions, () if rewards is None else rewards
+        whose = (new_id() if id_ is None else id_, t_started or 0, Ending.of(terminated, truncated))
         ids = (agent_id, module_id, multi_agent_episode_id)
-        whose = (new_id() if id_ is None else id_, t_started or 0, Ending.of(terminated, truncated), *ids)
-        self._facts = EpisodeFacts(*whose, observation_space=observation_space, action_space=action_space)
+        self._facts = EpisodeFacts(*whose, *ids, None, observation_space, action_space)
         self._tracks = Tracks.growing(observed, told, acted, paid, extra_model_outputs, lookback)
         self.custom_data = {}
         self.appends: Any = None  # the lists' own `append`s while it grows; None after any change of facts or tracks
@@ -216,7 +216,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     @extra_model_outputs.setter
     def extra_model_outputs(self, tracks: Mapping[str, Track]) -> None:
-        self.tracks = self._tracks._replace(extra=dict(tracks))
+        self.tracks = self._tracks.with_extra(dict(tracks))
 
     @property
     def lookback(self) -> int:
@@ -271,14 +271,15 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     def add_env_reset(self, observation: Any, infos: dict[str, Any] | None = None) -> None:
         """Begin with the reset observation. `EpisodeStateError` when the episode was reset already."""
-        track, told = self._tracks.observations, self._tracks.infos
-        if not isinstance(track, ListTrack) or not isinstance(told, ListTrack) or len(track) or self.is_done:
+        tracks: Any = self._tracks
+        if tracks.is_finished or len(tracks.observations) or self._facts.ending.is_done:
             raise EpisodeStateError(
                 f"episode {self.id_}: add_env_reset after a reset; make a new episode for a new reset"
             )
-        track.items.append(observation)
-        track.uniform = len(track.items) == 1
-        told.items.append({} if infos is None else infos)
+        observed = tracks.observations
+        observed.items.append(observation)
+        observed.uniform = len(observed.items) == 1
+        tracks.infos.items.append({} if infos is None else infos)
         self._item_shape = reading.shape_of(observation)
         self._began = perf_counter()
 
@@ -339,14 +340,15 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     def end(self, ending: Ending) -> None:
         """End the episode at its newest step; it grows no more."""
-        self.facts = self._facts._replace(ending=ending)
+        self.facts = self._facts.ended(ending)
         self._stop_clock()
 
     def growing(self, call: str) -> tuple[Any, ...]:
         """`Tracks.appends`, kept in `appends` until facts or tracks change; `EpisodeStateError` unless it grows."""
-        if self.is_done or self.is_numpy or not self.is_reset or self._is_cut:
+        tracks = self._tracks
+        if self._facts.ending.is_done or tracks.is_finished or not self.is_reset or self._is_cut:
             raise self._refusal(call)
-        self.appends = self._tracks.appends()
+        self.appends = tracks.appends()
         return self.appends
 
     def _check_observation(self, observation: Any) -> None:
@@ -363,7 +365,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         """The (key, `append`) pairs of extra model outputs that come with the first step."""
         if self._tracks.extra or self._tracks.rewards.total:
             raise self._extra_mismatch(given)
-        self.tracks = self._tracks._replace(extra={key: ListTrack([], 0, False, extra_field(key)) for key in given})
+        self.tracks = self._tracks.with_extra({key: ListTrack([], 0, False, extra_field(key)) for key in given})
         self.appends = self._tracks.appends()
         return self.appends[4]
 
@@ -393,7 +395,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             ShapeMismatch: names the first item that differs.
             EpisodeStateError: before the reset.
         """
-        if not self.is_numpy:
+        if not self._tracks.is_finished:
             self.tracks = self.finalized_tracks()
             self._stop_clock()
         return self
@@ -402,11 +404,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     def finalized_tracks(self) -> Tracks:
         """Its tracks as `to_numpy` makes them; the episode stays as it is."""
-        tracks = self._tracks
-        if tracks.is_finished:
-            return tracks
-        facts = self._facts
-        if not self.is_reset:
+        tracks, facts = self._tracks, self._facts
+        if not tracks.observations.total:
             raise EpisodeStateError(
                 f"episode {self.id_}: it has no observation yet; call add_env_reset(observation) first"
             )

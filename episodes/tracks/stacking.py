@@ -31,13 +31,37 @@ def _packing_codes() -> dict[type, str]:
 _CODES = _packing_codes()
 
 
-def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: Any = None, uniform: bool = False) -> Any:
+def joined_bytes(items: Sequence[Any], uniform: bool = False) -> np.ndarray | None:
+    """`np.array(items)` by joining bytes, which is faster and gives a read-only array.
+
+    None unless all items are numbers of one type, or arrays of one dtype. Packing refuses what has no `__float__` (or
+    `__index__`), so nothing else slips in.
+
+    Args:
+        uniform: True when the items are known to have one shape; arrays that are not are left.
+    """
+    kind, num = type(items[0]), len(items)
+    try:
+        if kind in _CODES:
+            return np.frombuffer(struct.pack(f"{num}{_CODES[kind]}", *items), _CODES[kind])
+        if issubclass(kind, np.number):
+            return np.frombuffer(b"".join(items), kind) if list(map(type, items)).count(kind) == num else None
+        if not uniform or kind is not np.ndarray or list(map(type, items)).count(kind) < num:
+            return None
+        dtype = items[0].dtype
+        if dtype.kind not in "iufb" or not dtype.isnative or list(map(_dtype_of, items)).count(dtype) < num:
+            return None
+        return np.frombuffer(b"".join(items), dtype).reshape(num, *items[0].shape)
+    except (struct.error, OverflowError, BufferError, TypeError, ValueError):  # such as crops: not contiguous
+        return None
+
+
+def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: Any = None) -> Any:
     """The items as nested arrays [len(items), ...].
 
     Args:
         name: of the track, for errors.
         dtypes: a dtype, a nested value of dtypes of the items' structure, or None for numpy's promotion.
-        uniform: True when the items are a list of values that are known to have one shape.
 
     Raises:
         ShapeMismatch: names the first item of another shape, or the space's dtype that loses something.
@@ -45,45 +69,16 @@ def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: Any 
     if not items:
         return nested.map_leaves(lambda dtype: np.zeros(0, dtype), dtypes)
     if nested.is_leaf(items[0]):
-        joined = _joined_bytes(items) if uniform else None
-        return _cast(_quick(items, name, lookback) if joined is None else joined, name, dtypes)
+        return _stack(items, name, lookback, dtypes)
     columns = nested.transpose(items)
     if dtypes is None or not nested.same_structure(columns, dtypes):
         return nested.map_leaves(lambda column: _stack(column, name, lookback, None), columns)
     return nested.map_leaves(lambda column, dtype: _stack(column, name, lookback, dtype), columns, dtypes)
 
 
-def _stack(column: Sequence[Any], name: str, lookback: int, dtype: np.dtype | None) -> np.ndarray:
-    return _cast(_quick(column, name, lookback), name, dtype)
-
-
-def _joined_bytes(items: Sequence[Any]) -> np.ndarray | None:
-    """Items of one shape, joined as bytes: faster than `np.array`; None unless all are arrays of one dtype."""
-    if list(map(type, items)).count(np.ndarray) != len(items):
-        return None
-    dtype = items[0].dtype
-    if dtype.kind not in "iufb" or list(map(_dtype_of, items)).count(dtype) != len(items):
-        return None
-    try:
-        return np.frombuffer(b"".join(items), dtype).reshape(len(items), *items[0].shape)
-    except (BufferError, TypeError, ValueError):  # items that are not contiguous, such as crops
-        return None
-
-
-def _quick(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
-    """`np.array(column)`, by a faster way for Python numbers and for numpy scalars of one type.
-
-    Packing refuses what has no `__float__` (or `__index__`), so nothing else slips in.
-    """
-    kind = type(column[0])
-    try:
-        if kind in _CODES:
-            return np.frombuffer(struct.pack(f"{len(column)}{_CODES[kind]}", *column), _CODES[kind])
-        if issubclass(kind, np.number) and list(map(type, column)).count(kind) == len(column):
-            return np.frombuffer(b"".join(column), kind)
-    except (struct.error, OverflowError):
-        pass
-    return _stacked(column, name, lookback)
+def _stack(column: Sequence[Any], name: str, lookback: int, dtype: Any) -> np.ndarray:
+    array = joined_bytes(column)
+    return fitted(_stacked(column, name, lookback) if array is None else array, name, dtype)
 
 
 def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
@@ -96,7 +91,8 @@ def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
     return array
 
 
-def _cast(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
+def fitted(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
+    """The array in the dtype, where it is one; `ShapeMismatch` when that loses something."""
     own = array.dtype
     if not isinstance(dtype, np.dtype):
         if own.isnative:

@@ -25,7 +25,7 @@ from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.joining import joined_infos
 from episodes.tracks.infos.kinds import Infos, same_info
 from episodes.tracks.spaces import dtypes_of, empty_items
-from episodes.tracks.stacking import stack_items
+from episodes.tracks.stacking import fitted, joined_bytes, stack_items
 
 ArrayChange = Callable[[str, np.ndarray], np.ndarray]  # from the path of an array and the array to another array
 
@@ -68,8 +68,9 @@ class _Items:
         return self
 
     def misfit(self: Any, total: int) -> tuple[str, int] | None:
-        """The path and the number of the items where they are not so many, the lookback's included; else None."""
-        return None if self.total == total else (self.field.path, self.total)
+        """The path and the length of the first array that does not have so many items; None when all have."""
+        lengths = {path: len(array) for path, array in self.arrays().items()} or {self.field.path: self.total}
+        return next(((path, length) for path, length in lengths.items() if length != total), None)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -159,11 +160,16 @@ class ListTrack(_Items):
     def finalize(self, space: Any = None) -> ArrayTrack | InfoTrack:
         """The finished track: arrays of the space's dtypes, or of numpy's promotion where it has none."""
         items, lookback, field = self.items, self.lookback, self.field
-        if field.holds == "infos":
+        if field is INFOS:
             return InfoTrack(infos_of(items), lookback)
-        if not items and space is not None:
-            return ArrayTrack.of(empty_items(space), lookback, field)
-        return ArrayTrack.of(stack_items(items, field.label, lookback, dtypes_of(space), self.uniform), lookback, field)
+        if not items:
+            return ArrayTrack.of(np.zeros(0) if space is None else empty_items(space), lookback, field)
+        joined = joined_bytes(items, self.uniform)
+        if joined is None:
+            return ArrayTrack.of(stack_items(items, field.label, lookback, dtypes_of(space)), lookback, field)
+        if space is not None:
+            joined = nested.frozen(fitted(joined, field.label, dtypes_of(space)))
+        return ArrayTrack(joined, lookback, field)
 
     def as_growing(self) -> ListTrack:
         """Itself: it grows."""
@@ -214,13 +220,6 @@ class ArrayTrack(_Items):
     def copied(self) -> ArrayTrack:
         """The same items in memory of their own."""
         return self.with_arrays(lambda path, array: array.copy())
-
-    def misfit(self, total: int) -> tuple[str, int] | None:
-        """The path and the length of the first array that does not have so many items; None when all have."""
-        data = self.data
-        if type(data) is np.ndarray and len(data) == total:
-            return None
-        return next(((path, len(leaf)) for path, leaf in self.arrays().items() if len(leaf) != total), None)
 
     def item(self, position: int) -> Any:
         """The item at a position."""

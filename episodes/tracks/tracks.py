@@ -50,13 +50,14 @@ class Tracks(NamedTuple):
         lookback: int = 0,
     ) -> Tracks:
         """Growing tracks of copies of the lists of items."""
-        return cls(
+        tracks = (
             ListTrack(list(observations), lookback, False, OBSERVATIONS),
             ListTrack(list(infos), lookback, False, INFOS),
             ListTrack(list(actions), lookback, False, ACTIONS),
             ListTrack(list(rewards), lookback, False, REWARDS),
             {key: ListTrack(list(items), lookback, False, extra_field(key)) for key, items in (extra or {}).items()},
         )
+        return _new(cls, tracks)
 
     @classmethod
     def finished(
@@ -118,10 +119,10 @@ class Tracks(NamedTuple):
 
     def appends(self) -> tuple[Any, ...]:
         """The `append`s of observations, actions, rewards and infos, and the (key, `append`) pairs of extra outputs."""
-        observations, infos, actions, rewards, extra = self
-        lists: list[Any] = [observations, actions, rewards, infos, *extra.values()]
-        appends = [track.items.append for track in lists]
-        return (*appends[:4], tuple(zip(extra, appends[4:], strict=True)))
+        tracks: Any = self
+        observations, infos, actions, rewards, extra = tracks
+        others = tuple([(key, track.items.append) for key, track in extra.items()])
+        return observations.items.append, actions.items.append, rewards.items.append, infos.items.append, others
 
     # --- other tracks made of these ------------------------------------------------------------------------------
 
@@ -129,7 +130,11 @@ class Tracks(NamedTuple):
         """Each track changed."""
         observations, infos, actions, rewards, extra = self
         others = {key: change(track) for key, track in extra.items()} if extra else {}
-        return Tracks(change(observations), change(infos), change(actions), change(rewards), others)
+        return _new(Tracks, (change(observations), change(infos), change(actions), change(rewards), others))
+
+    def with_extra(self, extra: Mapping[str, Track]) -> Tracks:
+        """These tracks with other extra model outputs."""
+        return _new(Tracks, (*self[:4], extra))
 
     def window(self, first: int, last: int, lookback: int = 0, episode: int = 0) -> Tracks:
         """The steps at positions [first, last), and one observation more: views where finished.
@@ -175,18 +180,14 @@ class Tracks(NamedTuple):
         if self.is_finished:
             return self
         observations, infos, actions, rewards, extra = self
-        tracks = Tracks(
-            observations.finalize(observation_space),
-            infos.finalize(),
-            actions.finalize(action_space),
-            rewards.finalize(),
-            {key: track.finalize() for key, track in extra.items()},
-        )
-        if tracks.rewards.whole().ndim != 1:
+        paid = rewards.finalize()
+        if paid.data.ndim != 1:
             raise ShapeMismatch(
-                f"{whose}: rewards have shape {tracks.rewards.whole().shape[1:]}; a reward is one number, not an array"
+                f"{whose}: rewards have shape {paid.data.shape[1:]}; a reward is one number, not an array"
             )
-        return tracks
+        observed, acted = observations.finalize(observation_space), actions.finalize(action_space)
+        others = {key: track.finalize() for key, track in extra.items()}
+        return _new(Tracks, (observed, infos.finalize(), acted, paid, others))
 
     def as_growing(self) -> Tracks:
         """Each track able to grow; those that are, are these very ones."""

@@ -19,7 +19,7 @@ _PLAIN = (bool, int, float, str)
 
 def infos_of(dicts: Sequence[dict[str, Any]]) -> Infos:
     """The dicts as `Infos` of their own: what happens to a dict later is not seen."""
-    if isinstance(dicts, Infos):
+    if type(dicts) is not list and isinstance(dicts, Infos):  # ABCs answer slowly
         return dicts
     num = len(dicts)
     if not any(dicts):
