@@ -26,6 +26,7 @@ __all__ = [
     "DiagonalGaussian",
     "JointDistribution",
     "MultiCategorical",
+    "SquashedGaussian",
     "distribution_for",
 ]
 
@@ -158,6 +159,45 @@ class DiagonalGaussian(ActionDistribution):
         return log_std.sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * log_std.shape[-1]
 
 
+class SquashedGaussian(ActionDistribution):
+    """Normal numbers pressed into -1..1 by tanh, `[..., *shape]`; the inputs are those of a `DiagonalGaussian`.
+
+    Densities are those of the pressed actions (Haarnoja et al., 2018, https://arxiv.org/abs/1801.01290, appendix C).
+    The entropy has no closed form: it is estimated from one draw a row.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.num_inputs = 2 * math.prod(shape)
+        self.shape = shape
+
+    def draw(self, inputs: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Random actions, through which gradients reach the inputs, and their log-densities `[...]`."""
+        mean, log_std = _bounded(inputs)
+        noise = torch.empty_like(mean).normal_(generator=generator)
+        raw = mean + log_std.exp() * noise
+        log_density = (-0.5 * noise.square() - log_std - _log_tanh_slope(raw)).sum(-1)
+        return _unflattened(raw.tanh(), self.shape), log_density - 0.5 * math.log(2 * math.pi) * mean.shape[-1]
+
+    def sample(self, inputs: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        mean, log_std = _bounded(inputs)
+        noise = torch.empty_like(mean).normal_(generator=generator)
+        return _unflattened((mean + log_std.exp() * noise).tanh(), self.shape)
+
+    def mode(self, inputs: Tensor) -> Tensor:
+        return _unflattened(_bounded(inputs)[0].tanh(), self.shape)
+
+    def log_prob(self, inputs: Tensor, actions: Tensor) -> Tensor:
+        mean, log_std = _bounded(inputs)
+        limit = 1.0 - torch.finfo(mean.dtype).eps
+        raw = _flattened(actions, self.shape).to(mean.dtype).clamp(-limit, limit).atanh()
+        deviations = (raw - mean) * (-log_std).exp()
+        log_density = (-0.5 * deviations.square() - log_std - _log_tanh_slope(raw)).sum(-1)
+        return log_density - 0.5 * math.log(2 * math.pi) * mean.shape[-1]
+
+    def entropy(self, inputs: Tensor) -> Tensor:
+        return -self.draw(inputs)[1]
+
+
 class JointDistribution(ActionDistribution):
     """Independent parts under the keys of a Dict space, or the places of a Tuple space; their inputs in that order."""
 
@@ -246,6 +286,17 @@ def _categorical_entropy(logits: Tensor) -> Tensor:
     """Entropies [...] of logits [..., n]; minus infinity counts as probability 0, with gradient 0."""
     log_probs = logits.clamp(min=torch.finfo(logits.dtype).min).log_softmax(-1)
     return -(log_probs.exp() * log_probs).sum(-1)
+
+
+def _bounded(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and log-deviations [..., k] of inputs [..., 2 k]; deviations stay where their logarithm is -20..2."""
+    mean, log_std = inputs.chunk(2, dim=-1)
+    return mean, log_std.clamp(-20.0, 2.0)
+
+
+def _log_tanh_slope(raw: Tensor) -> Tensor:
+    """log(1 - tanh(raw) ** 2), exact for large numbers too."""
+    return 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))
 
 
 def _flattened(actions: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -27,7 +27,7 @@ from episodes.storage import EpisodeWriter
 from learners.algorithms.algorithm import linear_decay
 from learners.algorithms.ppo import PPO, PPOConfig
 from learners.history import EpisodeHistory
-from learners.policy import MLPPolicy
+from learners.policies import MLPPolicy
 from learners.report import draw_run, episode_table
 from runners import SingleAgentEnvRunner, make_vector_env
 

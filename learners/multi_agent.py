@@ -12,7 +12,7 @@ from episodes.errors import InvalidArgument, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from learners.algorithms.algorithm import Algorithm
-from learners.policy import Policy
+from learners.policies.policy import Policy
 
 __all__ = ["MultiAgentAlgorithm"]
 

@@ -20,7 +20,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.nested import leaves, map_leaves
 from learners.algorithms.flat_optimizer import FlatOptimizer
 from learners.algorithms.target_network import TargetNetwork
-from learners.policy import Policy
+from learners.policies.policy import Policy
 
 __all__ = ["Algorithm", "Measured", "linear_decay"]
 
@@ -120,14 +120,14 @@ class Algorithm(nn.Module, ABC):
     def _updated(self, batch: dict[str, Any], episodes: Sequence[SingleAgentEpisode] | None = None) -> dict[str, float]:
         before = {name: optimizer.snapshot() for name, optimizer in self.optimizers.items()}
         targets = {name: self._target(name).vector.clone() for name in self.targets}
-        random_state = self.generator.get_state()
+        progress = self.get_progress()
         metrics = self.learn(batch)
         if not all(isfinite(value) for name, value in metrics.items() if name.endswith("gradient_norm")):
             for name, snapshot in before.items():
                 self.optimizers[name].restore(snapshot)
             for name, values in targets.items():
                 self._target(name).set_vector(values)
-            self.generator.set_state(random_state)
+            self.set_progress(progress)
             raise InvalidArgument(_not_finite(type(self).__name__, batch, episodes))
         for name, optimizer in self.optimizers.items():
             metrics["learning_rate" if len(self.optimizers) == 1 else f"{name}_learning_rate"] = optimizer.learning_rate
@@ -149,8 +149,7 @@ class Algorithm(nn.Module, ABC):
         return {
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "schedulers": {name: scheduler.state_dict() for name, scheduler in self.schedulers.items()},
-            "generator": self.generator.get_state(),
-            "num_updates": self.num_updates,
+            "progress": self.get_progress(),
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
@@ -162,8 +161,16 @@ class Algorithm(nn.Module, ABC):
                 )
             for name, one in ours.items():
                 one.load_state_dict(state[kind][name])
-        self.generator.set_state(state["generator"].cpu())
-        self.num_updates = state["num_updates"]
+        self.set_progress(state["progress"])
+
+    def get_progress(self) -> dict[str, Any]:
+        """Random states and counts: what changes with an update beside weights and optimizers."""
+        return {"generator": self.generator.get_state(), "num_updates": self.num_updates}
+
+    def set_progress(self, progress: dict[str, Any]) -> None:
+        """Go on from what `get_progress` gave."""
+        self.generator.set_state(progress["generator"].cpu())
+        self.num_updates = progress["num_updates"]
 
 
 def linear_decay(num_updates: int) -> MakeScheduler:

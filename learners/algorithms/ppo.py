@@ -25,7 +25,7 @@ from episodes.single_agent import SingleAgentEpisode
 from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, means, rows_of, tensors_of
 from learners.algorithms.flat_optimizer import FlatOptimizer
 from learners.algorithms.numbers import check_numbers
-from learners.policy import Policy
+from learners.policies.policy import Policy
 
 __all__ = ["PPO", "PPOConfig", "clipped_surrogate", "ppo_loss", "ppo_pipeline"]
 

@@ -1,0 +1,97 @@
+"""Behavior cloning: what was done is what is to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from connectors.learner import learner_pipeline
+from connectors.pipeline import ConnectorPipeline
+from connectors.policy import check_asked
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from episodes.single_agent import SingleAgentEpisode
+from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, rows_of, tensors_of
+from learners.algorithms.flat_optimizer import FlatOptimizer
+from learners.algorithms.numbers import check_numbers
+from learners.algorithms.replay_algorithm import adam
+from learners.policies.policy import Policy
+
+__all__ = ["BC", "BCConfig"]
+
+_ASKED = ("parameters", "device", "distribution", "observation_space", "action_space")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BCConfig:
+    """The numbers of behavior cloning."""
+
+    learning_rate: float = 1e-3
+    num_epochs: int = 1  # passes over a train batch
+    minibatch_size: int = 256  # steps; of a recurrent policy, sequences
+    entropy_coefficient: float = 0.0
+    max_gradient_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            counts=("num_epochs", "minibatch_size"),
+            positive=("learning_rate", "max_gradient_norm"),
+            not_negative=("entropy_coefficient",),
+        )
+
+
+class BC(Algorithm):
+    """Makes the actions of episodes, an expert's for instance, likelier; their rewards do not matter.
+
+    Args:
+        policy: one whose `forward(batch)` gives `action_dist_inputs`; with a memory too.
+        pipeline: episodes to a train batch with "obs" and "actions"; the default learner pipeline otherwise.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: BCConfig | None = None,
+        *,
+        pipeline: ConnectorPipeline | None = None,
+        scheduler: MakeScheduler | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_asked(policy, type(self).__name__, _ASKED)
+        config = config or BCConfig()
+        make, norm = adam(config.learning_rate), config.max_gradient_norm
+        optimizer = FlatOptimizer(policy.parameters(), make, max_norm=norm)
+        super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed)
+        self.config = config
+        self.pipeline = pipeline or learner_pipeline(
+            policy.observation_space, policy.action_space, policy=policy, device=policy.device
+        )
+
+    def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        return self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
+
+    def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        columns = tensors_of(batch)
+        num_rows = len(columns[Columns.ACTIONS])
+        if not num_rows:
+            raise InvalidArgument("BC: the batch has no steps")
+        for _ in range(self.config.num_epochs):
+            order = torch.randperm(num_rows, generator=self.generator).to(self.policy.device)
+            shuffled = rows_of(columns, order)
+            for start in range(0, num_rows, self.config.minibatch_size):
+                yield rows_of(shuffled, slice(start, start + self.config.minibatch_size))
+
+    def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
+        inputs, actions = self.policy(minibatch)[Columns.ACTION_DIST_INPUTS], minibatch[Columns.ACTIONS]
+        mask = minibatch.get(Columns.LOSS_MASK)
+        if mask is not None:
+            inputs, actions = inputs[mask], rows_of({"": actions}, mask)[""]
+        log_prob = self.policy.distribution.log_prob(inputs, actions).mean()
+        entropy = self.policy.distribution.entropy(inputs).mean()
+        loss = -log_prob - self.config.entropy_coefficient * entropy
+        return loss, {"loss": loss.detach(), "log_prob": log_prob.detach(), "entropy": entropy.detach()}

@@ -1,0 +1,106 @@
+"""Deep Q-learning (Mnih et al., 2015, https://doi.org/10.1038/nature14236): double, dueling, n-step, prioritized."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from connectors.views import Views
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from learners.algorithms.algorithm import MakeScheduler, Measured
+from learners.algorithms.flat_optimizer import FlatOptimizer
+from learners.algorithms.numbers import check_numbers
+from learners.algorithms.replay_algorithm import DISCOUNTS, ReplayAlgorithm, ReplayConfig, adam, after
+from learners.policies.action_values import QPolicy
+
+__all__ = ["DQN", "DQNConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DQNConfig(ReplayConfig):
+    """The numbers of DQN."""
+
+    max_gradient_norm: float | None = 10.0
+    double: bool = True  # the policy chooses, the target network says what it is worth: arxiv.org/abs/1509.06461
+    target_every: int = 500  # gradient steps between two copies to the target network
+    epsilon_start: float = 1.0  # the share of chance in the actions of the first step
+    epsilon_end: float = 0.05
+    epsilon_steps: int = 10_000  # environment steps in which it comes down, in equal steps
+
+    def __post_init__(self) -> None:
+        ReplayConfig.__post_init__(self)
+        check_numbers(self, counts=("target_every", "epsilon_steps"), fractions=("epsilon_start", "epsilon_end"))
+
+
+class DQN(ReplayAlgorithm[DQNConfig]):
+    """Learns what actions are worth from transitions of any policy."""
+
+    policy: QPolicy
+
+    def __init__(
+        self,
+        policy: QPolicy,
+        config: DQNConfig | None = None,
+        *,
+        views: Views | None = None,
+        scheduler: MakeScheduler | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(policy, QPolicy):
+            raise InvalidArgument(f"DQN trains a QPolicy, not a {type(policy).__name__}")
+        config = config or DQNConfig()
+        optimizer = FlatOptimizer(policy.parameters(), adam(config.learning_rate), max_norm=config.max_gradient_norm)
+        options: dict[str, Any] = {"scheduler": scheduler, "seed": seed, "targets": {"policy": policy}}
+        super().__init__(policy, config, views, optimizers={"policy": optimizer}, **options)
+        self.num_gradient_steps = 0
+        self.explore_after(0)
+
+    def explore_after(self, num_env_steps: int) -> None:
+        """Let the policy's epsilon be what it is to be after so many steps of the environments."""
+        done = min(1.0, num_env_steps / self.config.epsilon_steps)
+        start, end = self.config.epsilon_start, self.config.epsilon_end
+        self.policy.epsilon = start + done * (end - start)
+
+    def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
+        values = self.policy(minibatch)["q_values"]  # [B, n]
+        chosen = (minibatch[Columns.ACTIONS].long() - self.policy.start).unsqueeze(-1)
+        return self.loss_of_values(values, values.gather(-1, chosen).squeeze(-1), minibatch)
+
+    def loss_of_values(self, values: Tensor, taken: Tensor, minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
+        """The loss of what all actions [B, n] and the taken ones [B] are said to be worth, and what was measured."""
+        targets = self.targets_of(minibatch)
+        losses = functional.smooth_l1_loss(taken, targets, reduction="none")
+        weights = minibatch.get(Columns.WEIGHTS)
+        loss = (losses if weights is None else losses * weights).mean()
+        measured = {"loss": loss.detach(), "q_value": taken.detach().mean(), **self.measured_errors(taken - targets)}
+        return loss, measured
+
+    @torch.no_grad()
+    def targets_of(self, minibatch: Mapping[str, Any]) -> Tensor:
+        """What the taken actions turned out to be worth [B]: rewards, and the discounted value after them."""
+        later = after(minibatch)
+        worth = cast(QPolicy, self._target("policy").module).q_values(later)
+        if self.config.double:
+            best = self.policy.q_values(later).argmax(-1, keepdim=True)
+            value = worth.gather(-1, best).squeeze(-1)
+        else:
+            value = worth.amax(-1)
+        return torch.addcmul(minibatch[Columns.REWARDS], minibatch[DISCOUNTS], value)
+
+    def after_step(self) -> None:
+        self.num_gradient_steps += 1
+        if self.num_gradient_steps % self.config.target_every == 0:
+            self._target("policy").copy(self.policy)
+
+    def get_progress(self) -> dict[str, Any]:
+        return {**super().get_progress(), "num_gradient_steps": self.num_gradient_steps}
+
+    def set_progress(self, progress: dict[str, Any]) -> None:
+        super().set_progress(progress)
+        self.num_gradient_steps = progress["num_gradient_steps"]

@@ -1,0 +1,141 @@
+"""`ReplayAlgorithm`: what algorithms that learn from single transitions have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.optim import Adam
+
+from connectors.learner import learner_pipeline
+from connectors.pipeline import ConnectorPipeline
+from connectors.tensors import NumpyToTensor
+from connectors.views import Views
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument, UnknownKey
+from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
+from learners.algorithms.algorithm import Algorithm, Measured, rows_of, tensors_of
+from learners.algorithms.numbers import check_numbers
+from learners.policies.policy import Policy
+
+__all__ = ["ReplayAlgorithm", "ReplayConfig", "adam"]
+
+DISCOUNTS = "discounts"  # what the value after a transition counts: gamma ** n_step, 0 after a termination
+TD_ERRORS = "td_errors"
+_NEW = "new_"  # what the names of columns after a transition begin with
+_TRANSITION = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.NEXT_OBS, Columns.TERMINATEDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayConfig:
+    """The numbers of all algorithms that learn from transitions."""
+
+    learning_rate: float = 1e-3
+    gamma: float = 0.99  # discount per step
+    n_step: int = 1  # rewards in a target before the value
+    batch_size: int = 64  # transitions in a gradient step
+    max_gradient_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            counts=("n_step", "batch_size"),
+            positive=("learning_rate", "max_gradient_norm"),
+            fractions=("gamma",),
+        )
+
+
+Numbers = TypeVar("Numbers", bound=ReplayConfig)
+
+
+class ReplayAlgorithm(Algorithm, Generic[Numbers]):
+    """Learns from transitions: those that a replay buffer draws, or all those of episodes.
+
+    Args:
+        config: the numbers.
+        views: what the policy sees of the observations in a buffer: `runner.env_to_module.views`.
+        of_algorithm: the other arguments of `Algorithm`.
+    """
+
+    def __init__(self, policy: Policy, config: Numbers, views: Views | None, **of_algorithm: Any) -> None:
+        super().__init__(policy, **of_algorithm)
+        self.config, self.views = config, views
+        self.pipeline: ConnectorPipeline | None = None  # made when there are episodes to learn from
+        self._errors: list[torch.Tensor] = []  # of the targets in this update
+
+    def draw(self, replay: EpisodeReplayBuffer, n: int) -> dict[str, Any]:
+        """`n` transitions as columns of arrays."""
+        drawn = replay.sample(n, n_step=self.config.n_step, gamma=self.config.gamma, views=self.views)
+        columns = drawn.to_dict()
+        columns[DISCOUNTS] = self.config.gamma ** columns[Columns.N_STEP] * ~columns[Columns.TERMINATEDS]
+        return columns
+
+    def update_from(self, replay: EpisodeReplayBuffer, num_steps: int = 1) -> dict[str, float]:
+        """Take gradient steps on transitions that are drawn from a buffer all at once; returns metrics.
+
+        The priorities of a prioritized buffer become the absolute errors of the targets.
+
+        Raises:
+            InvalidArgument: gradients are not finite; nothing has changed.
+            EpisodeStateError: nothing is stored to draw from.
+        """
+        columns = self.draw(replay, num_steps * self.config.batch_size)
+        indices = columns.pop("indices")
+        batch = NumpyToTensor(device=self.policy.device)(batch=columns)
+        metrics = self._updated(batch)
+        if isinstance(replay, PrioritizedEpisodeReplayBuffer):
+            errors = torch.cat(self._errors).abs().cpu().numpy()
+            replay.update_priorities(indices, errors)
+        return metrics
+
+    def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        if self.pipeline is None:
+            spaces = (self.policy.observation_space, self.policy.action_space)
+            self.pipeline = learner_pipeline(
+                *spaces, views=self.views, next_observations=True, device=self.policy.device
+            )
+        batch = self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
+        missing = [name for name in _TRANSITION if name not in batch]
+        if missing:
+            raise UnknownKey(f"{type(self).__name__}: the train batch has no {', '.join(missing)}")
+        batch[DISCOUNTS] = self.config.gamma * ~batch[Columns.TERMINATEDS]
+        return batch
+
+    def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
+        self._errors = []
+        return super().learn(batch)
+
+    def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The rows in their order, `batch_size` at a time; of episodes, which are no draw, in random order."""
+        columns = tensors_of(batch)
+        num_rows, size = len(columns[Columns.REWARDS]), self.config.batch_size
+        if not num_rows:
+            raise InvalidArgument(f"{type(self).__name__}: the batch has no steps; sample some first")
+        if Columns.WEIGHTS not in columns:
+            order = torch.randperm(num_rows, generator=self.generator).to(columns[Columns.REWARDS].device)
+            columns = rows_of(columns, order)
+        if num_rows == size:
+            yield columns
+            return
+        for start in range(0, num_rows, size):
+            yield rows_of(columns, slice(start, start + size))
+
+    def measured_errors(self, errors: torch.Tensor) -> Measured:
+        """What is told of the errors [B] of a gradient step's targets; they are kept for priorities."""
+        errors = errors.detach()
+        self._errors.append(errors)
+        return {"td_error": errors.abs().mean()}
+
+
+def after(minibatch: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that a policy sees after the transitions: "obs" is "new_obs", and so on."""
+    return {name.removeprefix(_NEW): column for name, column in minibatch.items() if name.startswith(_NEW)}
+
+
+def adam(learning_rate: float) -> Any:
+    """What makes an Adam of a list of tensors."""
+    return partial(Adam, lr=learning_rate, fused=True)

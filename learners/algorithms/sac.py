@@ -1,0 +1,131 @@
+"""Soft actor-critic (Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905), with a temperature that is learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from connectors.views import Views
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from learners.algorithms.algorithm import MakeScheduler, Measured
+from learners.algorithms.flat_optimizer import FlatOptimizer
+from learners.algorithms.numbers import check_numbers
+from learners.algorithms.replay_algorithm import DISCOUNTS, ReplayAlgorithm, ReplayConfig, adam
+from learners.policies.soft_actor_critic import SACPolicy, lowest_of, values_of
+
+__all__ = ["SAC", "SACConfig"]
+
+_LOG_DENSITY = "log_density"  # of the actions that the actor's loss has drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SACConfig(ReplayConfig):
+    """The numbers of SAC."""
+
+    batch_size: int = 256
+    target_blend: float = 0.005  # how far the target critics go towards the critics after each gradient step
+    temperature: float | None = None  # None: it is learned
+    target_entropy: float | None = None  # of the actions, where the temperature is learned; None: minus their number
+
+    def __post_init__(self) -> None:
+        ReplayConfig.__post_init__(self)
+        check_numbers(self, positive=("temperature",), fractions=("target_blend",))
+
+
+class SAC(ReplayAlgorithm[SACConfig]):
+    """Learns bounded continuous actions from transitions of any policy, by what two critics say of them."""
+
+    policy: SACPolicy
+
+    def __init__(
+        self,
+        policy: SACPolicy,
+        config: SACConfig | None = None,
+        *,
+        views: Views | None = None,
+        scheduler: MakeScheduler | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(policy, SACPolicy):
+            raise InvalidArgument(f"{type(self).__name__} trains a SACPolicy, not a {type(policy).__name__}")
+        config = config or SACConfig()
+        learned = config.temperature is None
+        log_temperature = nn.Parameter(torch.tensor(0.0 if learned else math.log(config.temperature or 1.0)))
+        log_temperature.data = log_temperature.data.to(policy.device)
+        trained = {"critic": policy.critics.parameters(), "actor": policy.actor.parameters()}
+        if learned:
+            trained["temperature"] = iter([log_temperature])
+        make, norm = adam(config.learning_rate), config.max_gradient_norm
+        optimizers = {name: FlatOptimizer(those, make, max_norm=norm) for name, those in trained.items()}
+        options: dict[str, Any] = {"scheduler": scheduler, "seed": seed, "targets": {"critics": policy.critics}}
+        super().__init__(policy, config, views, optimizers=optimizers, **options)
+        self.log_temperature = log_temperature
+        self._drawn = torch.Generator(policy.device).manual_seed(seed)
+        entropy = config.target_entropy
+        self.target_entropy = -policy.squashed.num_inputs / 2 if entropy is None else entropy
+
+    def loss(self, minibatch: Mapping[str, Any], optimizer: str) -> tuple[Tensor, Measured]:
+        if optimizer == "critic":
+            return self._critic_loss(minibatch)
+        return self._actor_loss(minibatch) if optimizer == "actor" else self._temperature_loss(minibatch)
+
+    def _critic_loss(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
+        targets = self.targets_of(minibatch)
+        values = values_of(self.policy.critics, minibatch[Columns.OBS], minibatch[Columns.ACTIONS])
+        weights = minibatch.get(Columns.WEIGHTS)
+        if weights is None:
+            loss = torch.stack([functional.mse_loss(value, targets) for value in values]).sum()
+        else:
+            loss = torch.stack([(weights * (value - targets).square()).mean() for value in values]).sum()
+        measured = {"critic_loss": loss.detach(), "q_value": values[0].detach().mean()}
+        return loss, measured | self.measured_errors(values[0] - targets)
+
+    @torch.no_grad()
+    def targets_of(self, minibatch: Mapping[str, Any]) -> Tensor:
+        """What the taken actions turned out to be worth [B]: rewards, and the soft value after them."""
+        later = minibatch[Columns.NEXT_OBS]
+        inputs = self.policy({Columns.OBS: later})[Columns.ACTION_DIST_INPUTS]
+        actions, log_density = self.policy.squashed.draw(inputs, self._noise())
+        worth = lowest_of(cast(nn.ModuleList, self._target("critics").module), later, actions)
+        value = worth - self.log_temperature.exp() * log_density
+        return torch.addcmul(minibatch[Columns.REWARDS], minibatch[DISCOUNTS], value)
+
+    def _actor_loss(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
+        obs, critics = minibatch[Columns.OBS], self.policy.critics
+        inputs = self.policy(minibatch)[Columns.ACTION_DIST_INPUTS]
+        actions, log_density = self.policy.squashed.draw(inputs, self._noise())
+        critics.requires_grad_(False)  # their own gradients are of no use here
+        worth = lowest_of(critics, obs, actions)
+        critics.requires_grad_(True)
+        loss = (self.log_temperature.detach().exp() * log_density - worth).mean()
+        mean_density = log_density.detach().mean()
+        minibatch[_LOG_DENSITY] = mean_density  # type: ignore[index]  # a minibatch is a dict of its own
+        return loss, {"actor_loss": loss.detach(), "entropy": -mean_density}
+
+    def _temperature_loss(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
+        loss = -self.log_temperature * (minibatch[_LOG_DENSITY] + self.target_entropy)
+        return loss, {"temperature": self.log_temperature.detach().exp()}
+
+    def _noise(self) -> torch.Generator:
+        """The random numbers of the actions that losses draw, on the policy's device."""
+        if self._drawn.device != self.policy.device:
+            seed = int(torch.randint(2**62, (), generator=self.generator))
+            self._drawn = torch.Generator(self.policy.device).manual_seed(seed)
+        return self._drawn
+
+    def get_progress(self) -> dict[str, Any]:
+        return {**super().get_progress(), "noise": self._noise().get_state()}
+
+    def set_progress(self, progress: dict[str, Any]) -> None:
+        super().set_progress(progress)
+        self._noise().set_state(progress["noise"].cpu())
+
+    def after_step(self) -> None:
+        self._target("critics").blend(self.policy.critics, self.config.target_blend)

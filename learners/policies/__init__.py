@@ -1,0 +1,10 @@
+"""What turns a batch of observations into action distributions, values and whatever else an algorithm learns from."""
+
+from __future__ import annotations
+
+from learners.policies.action_values import QPolicy
+from learners.policies.actor_critic import LSTMPolicy, MLPPolicy
+from learners.policies.policy import Policy
+from learners.policies.soft_actor_critic import SACPolicy
+
+__all__ = ["LSTMPolicy", "MLPPolicy", "Policy", "QPolicy", "SACPolicy"]

@@ -1,0 +1,69 @@
+"""The policy of soft actor-critic: an actor over bounded actions, and two critics of what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from connectors.distributions import SquashedGaussian
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from learners.networks import ACTION_GAIN, VALUE_GAIN, flat, flat_size, hidden_layers, linear
+from learners.policies.policy import Policy
+
+__all__ = ["SACPolicy"]
+
+
+class SACPolicy(Policy):
+    """Acts in -1..1, which the module-to-env pipeline spreads over the action space's bounds; flat observations.
+
+    Args:
+        action_space: a Box of floats with two finite bounds in each dimension.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        *,
+        hidden_sizes: Sequence[int] = (256, 256),
+        activation: type[nn.Module] = nn.ReLU,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if not (isinstance(action_space, gym.spaces.Box) and np.isfinite([action_space.low, action_space.high]).all()):
+            raise InvalidArgument(f"{type(self).__name__} needs a Box with finite bounds to act in, not {action_space}")
+        super().__init__(observation_space, action_space)
+        self.distribution = self.squashed = SquashedGaussian(action_space.shape)
+        num_seen, num_actions = flat_size(observation_space), self.squashed.num_inputs // 2
+        sizes = (num_seen, *hidden_sizes)
+        head = linear(sizes[-1], 2 * num_actions, ACTION_GAIN, generator)
+        self.actor = nn.Sequential(*hidden_layers(sizes, activation, generator), head)
+        self.critics = nn.ModuleList(
+            nn.Sequential(
+                *hidden_layers((num_seen + num_actions, *hidden_sizes), activation, generator),
+                linear(hidden_sizes[-1], 1, VALUE_GAIN, generator),
+            )
+            for _ in range(2)
+        )
+
+    def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        return {Columns.ACTION_DIST_INPUTS: self.actor(flat(batch[Columns.OBS], 1))}
+
+
+def lowest_of(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> Tensor:
+    """The lowest of what the critics say [B] that actions [B, ...] are worth."""
+    first, *others = values_of(critics, obs, actions)
+    for other in others:
+        first = torch.min(first, other)
+    return first
+
+
+def values_of(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> list[Tensor]:
+    """What each critic says [B] that actions [B, ...] are worth."""
+    both = torch.cat([flat(obs, 1), actions.flatten(1)], -1)
+    return [critic(both).squeeze(-1) for critic in critics]

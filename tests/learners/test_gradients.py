@@ -1,0 +1,237 @@
+"""Gradients of every algorithm against a slow formula of their own, on episodes with endings of all three kinds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from episodes.replay import EpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
+from learners import (
+    BC,
+    CQL,
+    DQN,
+    PPO,
+    SAC,
+    BCConfig,
+    CQLConfig,
+    DQNConfig,
+    MLPPolicy,
+    PPOConfig,
+    QPolicy,
+    SACConfig,
+    SACPolicy,
+)
+
+OBSERVATIONS = spaces.Box(-1.0, 1.0, (3,))
+THREE = spaces.Discrete(3, start=2)
+BOX = spaces.Box(-2.0, 2.0, (2,))
+GAMMA = 0.9
+
+
+def episodes(action_space: spaces.Space) -> list[SingleAgentEpisode]:
+    """One that terminated, one that was truncated, one that was cut, and one that did both at once."""
+    rng = np.random.default_rng(3)
+    made = []
+    for length, ending in ((4, {"terminated": True}), (3, {"truncated": True}), (5, {}), (2, {"terminated": True})):
+        if isinstance(action_space, spaces.Discrete):
+            actions = rng.integers(2, 5, length)
+        else:
+            actions = rng.uniform(-0.99, 0.99, (length, 2)).astype(np.float32)
+        made.append(
+            SingleAgentEpisode.from_arrays(
+                rng.uniform(-1, 1, (length + 1, 3)).astype(np.float32),
+                actions,
+                rng.normal(size=length).astype(np.float32),
+                extra_model_outputs={"action_logp": np.full(length, math.log(1 / 3), np.float32)},
+                **ending,
+            )
+        )
+    return made
+
+
+def doubles(batch: dict[str, Any]) -> dict[str, Any]:
+    """The batch in float64; discounts, which float32 has rounded, are exact again."""
+    if "discounts" in batch:
+        batch = {
+            **batch,
+            "discounts": torch.where(batch["discounts"] > 0, torch.tensor(GAMMA, dtype=torch.float64), 0.0),
+        }
+    return {
+        name: column.double() if isinstance(column, Tensor) and column.is_floating_point() else column
+        for name, column in batch.items()
+    }
+
+
+def gradient_of(algorithm: Any, batch: dict[str, Any], optimizer: str) -> Tensor:
+    algorithm.optimizers[optimizer].zero_grad()
+    algorithm.backward(batch, optimizer)
+    return algorithm.optimizers[optimizer].gradient.clone()
+
+
+def assert_gradient(algorithm: Any, batch: dict[str, Any], slow: Tensor, optimizer: str = "policy") -> None:
+    ours = gradient_of(algorithm, batch, optimizer)
+    expected = torch.autograd.grad(slow, algorithm.optimizers[optimizer].parameters, allow_unused=True)
+    whole = torch.cat(
+        [
+            (torch.zeros_like(parameter) if part is None else part).reshape(-1)
+            for part, parameter in zip(expected, algorithm.optimizers[optimizer].parameters, strict=True)
+        ]
+    )
+    assert float(whole.abs().max()) > 1e-3
+    torch.testing.assert_close(ours, whole, rtol=0, atol=1e-10)
+
+
+def transitions(action_space: spaces.Space) -> list[tuple[Tensor, Any, float, Tensor, bool]]:
+    """(observation, action, reward, next observation, is it worth nothing after it) of every step."""
+    found = []
+    for episode in episodes(action_space):
+        obs = torch.tensor(episode.get_observations(), dtype=torch.float64)
+        for t in range(len(episode)):
+            ends = t == len(episode) - 1 and episode.is_terminated
+            action = episode.get_actions(t)
+            found.append((obs[t], action, float(episode.get_rewards(t)), obs[t + 1], ends))
+    return found
+
+
+def q_policy() -> QPolicy:
+    return QPolicy(OBSERVATIONS, THREE, hidden_sizes=(8,), generator=torch.Generator().manual_seed(0)).double()
+
+
+def blurred(module: torch.nn.Module) -> None:
+    """Other weights, so that a target network is not its source."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(9)))
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("conservatism", [None, 0.7])
+def test_the_gradient_of_action_values_is_that_of_their_targets_step_by_step(double, conservatism):
+    policy = q_policy()
+    if conservatism is None:
+        algorithm: DQN = DQN(policy, DQNConfig(gamma=GAMMA, double=double))
+    else:
+        algorithm = CQL(policy, CQLConfig(gamma=GAMMA, double=double, conservatism=conservatism))
+    target = algorithm.targets["policy"].module
+    blurred(target)
+    losses = []
+    for obs, action, reward, new_obs, ends in transitions(THREE):
+        values = policy.q_values({"obs": obs[None]})[0]
+        with torch.no_grad():
+            worth = target.q_values({"obs": new_obs[None]})[0]
+            best = policy.q_values({"obs": new_obs[None]})[0].argmax() if double else worth.argmax()
+            wanted = reward + (0.0 if ends else GAMMA * worth[best])
+        error = values[int(action) - 2] - wanted
+        losses.append(torch.where(error.abs() < 1, 0.5 * error**2, error.abs() - 0.5))
+        if conservatism is not None:
+            losses[-1] = losses[-1] + conservatism * (values.exp().sum().log() - values[int(action) - 2])
+    batch = doubles(algorithm.preprocess(episodes(THREE)))
+    assert_gradient(algorithm, batch, torch.stack(losses).mean())
+
+
+def test_a_draw_of_all_steps_teaches_what_their_episodes_teach():
+    algorithm = DQN(q_policy(), DQNConfig(gamma=GAMMA))
+    blurred(algorithm.targets["policy"].module)
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    buffer.add(episodes(THREE))
+    drawn = buffer.at(np.arange(len(buffer)), gamma=GAMMA).to_dict()
+    columns = {**drawn, "discounts": GAMMA * ~drawn["terminateds"]}
+    batch = doubles({name: torch.from_numpy(column) for name, column in columns.items()})
+    from_replay = gradient_of(algorithm, batch, "policy")
+    from_episodes = gradient_of(algorithm, doubles(algorithm.preprocess(episodes(THREE))), "policy")
+    torch.testing.assert_close(from_replay, from_episodes, rtol=0, atol=1e-7)
+
+
+def test_the_gradients_of_soft_actor_critic_are_those_of_its_formulas_step_by_step():
+    policy = SACPolicy(OBSERVATIONS, BOX, hidden_sizes=(8,), generator=torch.Generator().manual_seed(0)).double()
+    algorithm = SAC(policy, SACConfig(gamma=GAMMA, temperature=None))
+    algorithm.log_temperature.data = algorithm.log_temperature.data.double() - 0.5
+    algorithm.optimizers["temperature"].gathered()
+    blurred(algorithm.targets["critics"].module)
+    batch = doubles(algorithm.preprocess(episodes(BOX)))
+    steps = transitions(BOX)
+    temperature = math.exp(-0.5)
+
+    def drawn(observations: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions and log-densities by torch's own distributions, from the same noise."""
+        mean, log_std = policy.actor(observations).chunk(2, -1)
+        noise = torch.empty_like(mean).normal_(generator=generator_at(state))
+        normal = torch.distributions.Normal(mean, log_std.exp())
+        raw = mean + log_std.exp() * noise
+        return raw.tanh(), (normal.log_prob(raw) - torch.log(1 - raw.tanh() ** 2)).sum(-1)
+
+    def worth(critics: Any, obs: Tensor, action: Tensor) -> Tensor:
+        return torch.stack([critic(torch.cat([obs, action], -1)).squeeze(-1) for critic in critics])
+
+    state = algorithm._noise().get_state()
+    with torch.no_grad():
+        later = torch.stack([step[3] for step in steps])
+        actions, density = drawn(later, state)
+        value = worth(algorithm.targets["critics"].module, later, actions).min(0).values - temperature * density
+    losses = []
+    for (obs, action, reward, _, ends), after in zip(steps, value, strict=True):
+        wanted = reward + (0.0 if ends else GAMMA * after)
+        losses.append(((worth(policy.critics, obs, torch.tensor(action, dtype=torch.float64)) - wanted) ** 2).sum())
+    assert_gradient(algorithm, batch, torch.stack(losses).mean(), "critic")
+
+    state = algorithm._noise().get_state()
+    now = torch.stack([step[0] for step in steps])
+    actions, density = drawn(now, state)
+    slow = (temperature * density - worth(policy.critics, now, actions).min(0).values).mean()
+    assert_gradient(algorithm, batch, slow, "actor")
+    log_temperature = algorithm.log_temperature
+    assert_gradient(algorithm, batch, -(log_temperature * (density.detach() - 2)).mean(), "temperature")
+
+
+def generator_at(state: Tensor) -> torch.Generator:
+    generator = torch.Generator()
+    generator.set_state(state)
+    return generator
+
+
+def test_the_gradient_of_cloning_is_that_of_the_likelihood_step_by_step():
+    policy = MLPPolicy(OBSERVATIONS, THREE, hidden_sizes=(8,)).double()
+    algorithm = BC(policy, BCConfig(entropy_coefficient=0.1))
+    losses = []
+    for obs, action, *_ in transitions(THREE):
+        categorical = torch.distributions.Categorical(logits=policy.actor(obs))
+        losses.append(-categorical.log_prob(torch.tensor(int(action) - 2)) - 0.1 * categorical.entropy())
+    assert_gradient(algorithm, doubles(algorithm.preprocess(episodes(THREE))), torch.stack(losses).mean())
+
+
+def test_the_gradient_of_the_clipped_objective_is_that_of_the_paper_step_by_step():
+    policy = MLPPolicy(OBSERVATIONS, THREE, hidden_sizes=(8,))
+    blurred(policy)
+    config = PPOConfig(gamma=GAMMA, lambda_=0.8, clip=0.05, entropy_coefficient=0.01, standardize_advantages=False)
+    algorithm = PPO(policy, config)
+    batch = doubles(algorithm.preprocess(episodes(THREE)))
+    policy.double()
+    losses, row = [], 0
+    for episode in episodes(THREE):
+        obs = torch.tensor(episode.get_observations(), dtype=torch.float64)
+        with torch.no_grad():
+            values = policy.critic(obs).squeeze(-1)
+            values[-1] *= not episode.is_terminated
+        advantage, advantages = 0.0, []
+        for t in reversed(range(len(episode))):
+            delta = float(episode.get_rewards(t)) + GAMMA * values[t + 1] - values[t]
+            advantage = delta + GAMMA * 0.8 * advantage
+            advantages.insert(0, advantage)
+        for t, gain in enumerate(advantages):
+            torch.testing.assert_close(batch["advantages"][row], gain, rtol=0, atol=1e-6)
+            gain = batch["advantages"][row]  # computed in float32 by the pipeline
+            categorical = torch.distributions.Categorical(logits=policy.actor(obs[t]))
+            logp = categorical.log_prob(torch.tensor(int(episode.get_actions(t)) - 2))
+            ratio = (logp - batch["action_logp"][row]).exp()
+            surrogate = torch.min(ratio * gain, ratio.clamp(0.95, 1.05) * gain)
+            error = policy.critic(obs[t]).squeeze(-1) - batch["value_targets"][row]
+            losses.append(-surrogate + 0.5 * error**2 - 0.01 * categorical.entropy())
+            row += 1
+    assert_gradient(algorithm, batch, torch.stack(losses).mean())

@@ -1,0 +1,260 @@
+"""Algorithms that learn from replay: their policies, their doors, their states, and that they learn."""
+
+from __future__ import annotations
+
+import io
+from copy import deepcopy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from episodes.errors import InvalidArgument, StateMismatch
+from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
+from learners import BC, CQL, DQN, SAC, BCConfig, CQLConfig, DQNConfig, MLPPolicy, QPolicy, SACConfig, SACPolicy
+from runners import SingleAgentEnvRunner
+
+OBSERVATIONS = spaces.Box(-1.0, 1.0, (2,))
+TWO = spaces.Discrete(2)
+BOX = spaces.Box(-3.0, 1.0, (1,))
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def dqn(seed: int = 0, dueling: bool = False, **numbers: Any) -> DQN:
+    policy = QPolicy(OBSERVATIONS, TWO, hidden_sizes=(16,), dueling=dueling, generator=generator(seed))
+    return DQN(policy, DQNConfig(**{"batch_size": 32, "gamma": 0.5, "target_every": 10, **numbers}), seed=seed)
+
+
+def sac(seed: int = 0, **numbers: Any) -> SAC:
+    policy = SACPolicy(OBSERVATIONS, BOX, hidden_sizes=(16, 16), generator=generator(seed))
+    return SAC(policy, SACConfig(**{"batch_size": 64, "gamma": 0.5, **numbers}), seed=seed)
+
+
+def episodes(continuous: bool = False, seed: int = 0, num: int = 20) -> list[SingleAgentEpisode]:
+    """Where the observation's first number says which action is worth 1."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for i in range(num):
+        obs = rng.uniform(-1, 1, (11, 2)).astype(np.float32)
+        if continuous:
+            actions = rng.uniform(-1, 1, (10, 1)).astype(np.float32)
+            rewards = -((actions[:, 0] - obs[:-1, 0]) ** 2)
+        else:
+            actions = rng.integers(0, 2, 10)
+            rewards = (actions == (obs[:-1, 0] > 0)).astype(np.float32)
+        made.append(SingleAgentEpisode.from_arrays(obs, actions, rewards, terminated=i % 2 == 0, truncated=i % 2 == 1))
+    return made
+
+
+def filled(buffer: EpisodeReplayBuffer, **of_episodes: Any) -> EpisodeReplayBuffer:
+    buffer.add(episodes(**of_episodes))
+    return buffer
+
+
+def right_choices(policy: QPolicy) -> float:
+    obs = torch.rand(500, 2, generator=generator(7)) * 2 - 1
+    return float(((policy.q_values({"obs": obs}).argmax(-1) == 1) == (obs[:, 0] > 0)).float().mean())
+
+
+@pytest.mark.parametrize("kind", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
+@pytest.mark.parametrize("numbers", [{}, {"dueling": True}, {"n_step": 3, "double": False}], ids=str)
+def test_action_values_are_learned_from_a_buffer(kind, numbers):
+    algorithm = dqn(learning_rate=5e-3, **numbers)
+    buffer = filled(kind(1000, seed=0))
+    for _ in range(75):
+        metrics = algorithm.update_from(buffer, num_steps=4)
+    assert right_choices(algorithm.policy) > 0.93
+    assert algorithm.num_gradient_steps == 300
+    assert set(metrics) >= {"loss", "q_value", "td_error", "gradient_norm", "learning_rate"}
+
+
+def test_the_errors_of_targets_become_priorities():
+    algorithm, buffer = dqn(), filled(PrioritizedEpisodeReplayBuffer(1000, seed=0, alpha=1.0))
+    before = buffer.priorities(np.arange(200))
+    algorithm.update_from(buffer, num_steps=3)
+    after = buffer.priorities(np.arange(200))
+    changed = after != before
+    assert 20 < changed.sum() <= 96
+    assert len(set(after[changed].tolist())) > 10
+
+
+def test_action_values_are_learned_from_episodes_too():
+    algorithm = dqn(learning_rate=5e-3)
+    for _ in range(40):
+        algorithm.update(episodes())
+    assert right_choices(algorithm.policy) > 0.93
+
+
+def test_a_share_of_chance_is_drawn_uniformly_and_its_log_probabilities_are_right():
+    policy = QPolicy(OBSERVATIONS, spaces.Discrete(4, start=1), epsilon=0.4, generator=generator())
+    obs = torch.rand(3, 2)
+    best = policy.q_values({"obs": obs}).argmax(-1)
+    inputs = policy({"obs": obs}, explore=True)["action_dist_inputs"]
+    expected = torch.full((3, 4), 0.1).scatter_(1, best[:, None], 0.7)
+    torch.testing.assert_close(inputs.exp(), expected)
+    drawn = policy.distribution.sample(inputs[:1].expand(20_000, -1), generator())
+    assert float((drawn - 1 == best[0]).float().mean()) == pytest.approx(0.7, abs=0.02)
+    for epsilon, likeliest in ((0.0, 1.0), (1.0, 0.25)):
+        policy.epsilon = epsilon
+        inputs = policy({"obs": obs}, explore=True)["action_dist_inputs"]
+        assert torch.allclose(inputs.exp().amax(-1), torch.tensor(likeliest))
+    greedy = policy({"obs": obs}, explore=False)["action_dist_inputs"]
+    assert torch.equal(policy.distribution.mode(greedy) - 1, best)
+
+
+def test_chance_comes_down_with_the_steps_of_the_environments():
+    algorithm = dqn(epsilon_start=0.9, epsilon_end=0.1, epsilon_steps=100)
+    shares = []
+    for steps in (0, 50, 100, 1000):
+        algorithm.explore_after(steps)
+        shares.append(algorithm.policy.epsilon)
+    assert shares == pytest.approx([0.9, 0.5, 0.1, 0.1])
+
+
+def test_the_target_network_is_copied_every_so_many_gradient_steps():
+    algorithm, buffer = dqn(target_every=3), filled(EpisodeReplayBuffer(1000, seed=0))
+    target, copied = algorithm.targets["policy"].module, []
+    for _ in range(6):
+        algorithm.update_from(buffer)
+        copied.append(torch.equal(target.head.weight, algorithm.policy.head.weight))
+    assert copied == [False, False, True] * 2
+
+
+def test_soft_actor_critic_finds_the_action_that_is_worth_most():
+    algorithm = sac(learning_rate=3e-3, target_blend=0.05)
+    buffer = filled(EpisodeReplayBuffer(1000, seed=0), continuous=True)
+    for _ in range(60):
+        metrics = algorithm.update_from(buffer, num_steps=5)
+    obs = torch.rand(200, 2, generator=generator(7)) * 1.6 - 0.8
+    actions = algorithm.policy.squashed.mode(algorithm.policy({"obs": obs})["action_dist_inputs"])
+    assert float((actions[:, 0] - obs[:, 0]).detach().abs().mean()) < 0.2
+    assert 0 < metrics["temperature"] < 1
+
+
+def test_a_fixed_temperature_has_no_optimizer():
+    algorithm = sac(temperature=0.2)
+    before = float(algorithm.log_temperature.detach().exp())
+    algorithm.update_from(filled(EpisodeReplayBuffer(1000, seed=0), continuous=True))
+    assert set(algorithm.optimizers) == {"critic", "actor"}
+    assert float(algorithm.log_temperature.detach().exp()) == pytest.approx(before) == pytest.approx(0.2)
+
+
+def test_actions_of_a_soft_actor_are_spread_over_the_bounds_of_the_space():
+    env = gym.make_vec("Pendulum-v1", 2, vectorization_mode="sync")
+    policy = SACPolicy(env.single_observation_space, env.single_action_space, generator=generator())
+    with torch.no_grad():
+        policy.actor[-1].bias.fill_(3.0)
+    with SingleAgentEnvRunner(env, policy, seed=0) as runner:
+        pack = runner.sample(num_timesteps=20, explore=False)
+    assert np.allclose(pack.actions, np.tanh(3.0), atol=1e-2)  # the policy's own, in -1..1
+
+
+@pytest.mark.parametrize("make", [dqn, sac])
+def test_a_restored_run_goes_on_as_if_it_had_never_stopped(make):
+    continuous = make is sac
+    ours, theirs = make(0), make(5)
+    buffer = filled(EpisodeReplayBuffer(1000, seed=0), continuous=continuous)
+    for _ in range(4):
+        ours.update_from(buffer, num_steps=3)
+    file = io.BytesIO()
+    torch.save({"algorithm": ours.state_dict()}, file)
+    file.seek(0)
+    theirs.load_state_dict(torch.load(file, weights_only=True)["algorithm"])
+    twin = deepcopy(buffer)
+    for _ in range(3):
+        assert ours.update_from(buffer, num_steps=3) == theirs.update_from(twin, num_steps=3)
+    weights = theirs.state_dict()
+    for name, value in ours.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, weights[name]), name
+
+
+def test_an_update_that_is_not_finite_changes_nothing_not_even_targets():
+    algorithm, twin = sac(), sac()
+    sound, rotten = (filled(EpisodeReplayBuffer(1000, seed=0), continuous=True) for _ in range(2))
+    bad = episodes(continuous=True)[0]
+    bad.set_rewards(new_data=[float("nan")], at_indices=[0])
+    bad.id_ = "bad"
+    for _ in range(30):
+        rotten.add([SingleAgentEpisode.from_arrays(*_arrays(bad), terminated=True)])
+    with pytest.raises(InvalidArgument, match=r"the weights are as before.*rewards"):
+        algorithm.update_from(rotten, num_steps=3)
+    same = deepcopy(sound)
+    assert algorithm.update_from(sound, num_steps=2) == twin.update_from(same, num_steps=2)
+
+
+def _arrays(episode: SingleAgentEpisode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return episode.get_observations(), episode.get_actions(), episode.get_rewards()
+
+
+def test_a_state_of_another_algorithm_is_refused_by_what_it_lacks():
+    with pytest.raises((StateMismatch, RuntimeError)):
+        dqn().load_state_dict(sac().state_dict())
+    learned, fixed = sac(), sac(temperature=0.5)
+    with pytest.raises(StateMismatch, match="temperature"):
+        fixed.load_state_dict(learned.state_dict())
+
+
+def test_cloning_does_what_was_done():
+    rng = np.random.default_rng(0)
+    obs = rng.uniform(-1, 1, (301, 2)).astype(np.float32)
+    done = (obs[:-1, 0] > 0).astype(np.int64)
+    expert = SingleAgentEpisode.from_arrays(obs, done, np.zeros(300, np.float32), truncated=True)
+    policy = MLPPolicy(OBSERVATIONS, TWO, hidden_sizes=(16,), generator=generator())
+    algorithm = BC(policy, BCConfig(learning_rate=1e-2, num_epochs=20, minibatch_size=64))
+    metrics = algorithm.update([expert])
+    inputs = policy({"obs": torch.from_numpy(obs[:-1])}, explore=False)["action_dist_inputs"]
+    assert float((inputs.argmax(-1) == torch.from_numpy(done)).float().mean()) > 0.95
+    assert metrics["log_prob"] < 0
+
+
+def test_conservatism_holds_down_what_the_data_do_not_show():
+    never = [SingleAgentEpisode.from_arrays(*_arrays(e), truncated=True) for e in episodes(num=5)]
+    only_one = [
+        SingleAgentEpisode.from_arrays(e.get_observations(), np.ones(10, np.int64), e.get_rewards(), truncated=True)
+        for e in never
+    ]
+    gaps = []
+    for conservatism in (0.0, 5.0):
+        policy = QPolicy(OBSERVATIONS, TWO, hidden_sizes=(16,), generator=generator())
+        config = CQLConfig(conservatism=conservatism, batch_size=32, learning_rate=5e-3)
+        algorithm = CQL(policy, config)
+        for _ in range(20):
+            algorithm.update(only_one)
+        values = policy.q_values({"obs": torch.rand(100, 2)})
+        gaps.append(float((values[:, 1] - values[:, 0]).detach().mean()))
+    assert gaps[1] > gaps[0] + 1
+
+
+@pytest.mark.parametrize(
+    ("make", "wrong"),
+    [
+        (DQNConfig, {"learning_rate": float("nan")}),
+        (DQNConfig, {"gamma": 1.5}),
+        (DQNConfig, {"batch_size": 2.5}),
+        (DQNConfig, {"target_every": 0}),
+        (SACConfig, {"target_blend": -0.1}),
+        (CQLConfig, {"conservatism": -1.0}),
+        (BCConfig, {"num_epochs": True}),
+    ],
+    ids=str,
+)
+def test_numbers_that_make_no_sense_are_refused(make, wrong):
+    with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+        make(**wrong)
+
+
+def test_policies_for_other_actions_are_refused():
+    with pytest.raises(InvalidArgument, match="not Discrete"):
+        QPolicy(OBSERVATIONS, BOX)
+    with pytest.raises(InvalidArgument, match="finite bounds"):
+        SACPolicy(OBSERVATIONS, spaces.Box(-np.inf, np.inf, (1,)))
+    with pytest.raises(InvalidArgument, match="QPolicy"):
+        DQN(MLPPolicy(OBSERVATIONS, TWO))
