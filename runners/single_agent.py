@@ -24,6 +24,7 @@ from episodes.replay import EpisodeReplayBuffer, ReplayRecorder
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.indexing import checked_lookback
+from episodes.tracks.spaces import as_rows
 from runners.random_actions import RandomActions
 from runners.runner import EnvRunner, ShownEpisodes, check_counts, copied, quotas, tell
 from runners.stats import CollectStats, RunningReturns
@@ -306,7 +307,7 @@ class SingleAgentEnvRunner(EnvRunner):
         """Begin new episodes everywhere; those that were going on are cut."""
         observations, infos = self.env.reset(seed=self._reset_seed)
         self._reset_seed = None
-        self._raw_observations = observations
+        self._raw_observations = observations = self._rows(observations)
         self._observations = self._rewritten(observations, self._all, self._all, infos=infos)
         self._boundaries.reset(np.ones(self.num_envs, bool))
         self._sink.reset(self._observations, infos)
@@ -344,6 +345,8 @@ class SingleAgentEnvRunner(EnvRunner):
         """One vector step, recorded."""
         observations, rewards, terminateds, truncateds, infos = self.env.step(actions_for_env)
         last = self._last_observations(infos, terminateds | truncateds) if self._is_same_step else None
+        if type(observations) is not np.ndarray:
+            observations = self._rows(observations)
         self._raw_observations = observations
         if self._rewrites:
             row = self._boundaries.look(terminateds, truncateds)
@@ -404,7 +407,11 @@ class SingleAgentEnvRunner(EnvRunner):
 
     def _last_observations(self, infos: dict[str, Any], done: np.ndarray) -> Any:
         envs = np.flatnonzero(done)
-        return final_observations_of(infos, envs) if len(envs) else None
+        return final_observations_of(infos, envs, self.env.single_observation_space) if len(envs) else None
+
+    def _rows(self, observations: Any) -> Any:
+        """What the environments observe as nested arrays [N, ...]."""
+        return as_rows(observations, self.env.single_observation_space)
 
     def _rewritten(
         self,
@@ -430,7 +437,7 @@ class SingleAgentEnvRunner(EnvRunner):
             return
         observations, infos = self.env.reset(options={"reset_mask": done.copy()})
         envs = np.flatnonzero(done)
-        self._raw_observations = observations
+        self._raw_observations = observations = self._rows(observations)
         fresh = self._rewritten(nested.take(observations, envs), envs, envs, infos=infos)
         self._boundaries.reset(done)
         self._observations = nested.with_rows(self._observations, envs, fresh)

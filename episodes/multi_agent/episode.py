@@ -16,7 +16,14 @@ from time import perf_counter
 from typing import Any, Self
 
 from episodes.columns import DEFAULT_MODULE_ID
-from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, TrackMismatch, WrongType
+from episodes.errors import (
+    ChunkMismatch,
+    EpisodeStateError,
+    InvalidArgument,
+    ShapeMismatch,
+    TrackMismatch,
+    WrongType,
+)
 from episodes.facts import Ending, EpisodeFacts
 from episodes.facts.facts import new_id
 from episodes.multi_agent.agents import ALL, COMMON, Agents, ByAgent, Endings
@@ -26,6 +33,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import indexing
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.kinds import same_info
+from episodes.tracks.spaces import as_item
 
 __all__ = ["ALL", "COMMON", "MultiAgentEpisode"]
 
@@ -293,7 +301,11 @@ class MultiAgentEpisode(MultiAgentGetters):
             endings = agents.endings(observations, terminateds, truncateds)
             may_repeat = self.missing_final_observation == "repeat"
             observations = agents.repeated(observations, actions, endings, now, may_repeat=may_repeat)
-        waiting = agents.check_step(observations, actions, rewards, extra, now)
+        try:
+            waiting = agents.check_step(observations, actions, rewards, extra, now)
+        except ShapeMismatch:
+            observations = self._with_tuples(observations)
+            waiting = agents.check_step(observations, actions, rewards, extra, now)
         self.env_t = now
         if told:
             agents.keep_infos(observations, told, now)
@@ -317,6 +329,11 @@ class MultiAgentEpisode(MultiAgentGetters):
         )
         own.add_env_reset(observations[agent_id], infos.get(agent_id) or {})
         self.agents.enter(own, self.env_t, rewards.get(agent_id))
+
+    def _with_tuples(self, observations: ByAgent) -> ByAgent:
+        """Observations with tuples where their spaces have them, though lists were given."""
+        spaces = self.observation_space or NOTHING
+        return {agent_id: as_item(observation, spaces.get(agent_id)) for agent_id, observation in observations.items()}
 
     def _end(self, endings: Endings, terminateds: ByAgent, truncateds: ByAgent) -> None:
         """End agents, and the episode when it is over: by `"__all__"`, or when nothing is said and no agent is left."""
@@ -500,6 +517,7 @@ class MultiAgentEpisode(MultiAgentGetters):
     def __repr__(self) -> str:
         begin = f" from t={self.env_t_started}" if self.env_t_started else ""
         ending = "terminated" if self.is_terminated else "truncated" if self.is_truncated else "ongoing"
+        ending = "cut" if self.agents.passed_on is not None else ending
         steps = "1 env step" if len(self) == 1 else f"{len(self)} env steps"
         lines = self.agents.timelines.values()
         agents = "1 agent" if len(lines) == 1 else f"{len(lines)} agents"

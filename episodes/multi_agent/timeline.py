@@ -114,11 +114,15 @@ class Timeline:
         shape = self.item_shape
         if shape is None:
             shape = self.item_shape = reading.shape_of(self.episode.observations.get(-1))
-        if getattr(observation, "shape", None) != shape and reading.shape_of(observation) != shape:
-            raise ShapeMismatch(
-                f"{self._place(env_t)}: its observation has shape {reading.shape_of(observation)}, those before it "
-                f"have {shape}; all observations of an agent have one shape"
-            )
+        if getattr(observation, "shape", None) != shape:
+            self._check_shape(observation, shape, env_t)
+
+    def _check_shape(self, observation: Any, shape: Any, env_t: int) -> None:
+        def whose() -> str:
+            return f"{self._place(env_t)}: its observation"
+
+        if reading.as_before(observation, shape, self.episode.observation_space, whose) is not observation:
+            raise ShapeMismatch(f"{whose()} has lists where its space has tuples; give tuples")
 
     def _place(self, env_t: int) -> str:
         """Whose timeline it is, for errors."""

@@ -376,10 +376,22 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        mean = f"{self.returns().mean():g}" if len(self) else "none"
-        ended = f"{int(self.terminated.sum())} terminated, {int((self.truncated & ~self.terminated).sum())} truncated"
-        what = f"{len(self)} episodes, {self.num_steps} steps, mean return {mean}"
-        return f"EpisodePack({what}, {ended}, {self.nbytes} bytes)"
+        whole = (self.t_started == 0) & (self.terminated | self.truncated)
+        parts = counted(whole, self.returns(), self.num_steps)
+        parts += [f"{int(self.terminated.sum())} terminated"]
+        parts += [f"{int((self.truncated & ~self.terminated).sum())} truncated", f"{self.nbytes} bytes"]
+        return f"EpisodePack({', '.join(parts)})"
+
+
+def counted(whole: np.ndarray, returns: np.ndarray, num_steps: int) -> list[str]:
+    """Words on episodes of so many steps: the whole ones, of the mask [n], with their mean return, and chunks."""
+    num, steps = int(whole.sum()), f"{num_steps} step{'s' * (num_steps != 1)}"
+    mean = [f"mean return {returns[whole].mean():g}"] if num else []
+    if num == len(whole):
+        return [f"{num} episode{'s' * (num != 1)}", steps, *mean]
+    chunks = f"{len(whole) - num} chunk{'s' * (len(whole) - num != 1)}"
+    wholes = [f"{num} whole episode{'s' * (num != 1)} with {mean[0]}"] if num else []
+    return [*wholes, chunks, steps]
 
 
 def sums_of_parts(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:

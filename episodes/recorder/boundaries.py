@@ -21,6 +21,7 @@ from gymnasium.vector import AutoresetMode
 
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
 from episodes.tracks import nested
+from episodes.tracks.spaces import as_rows, stacked
 
 _NONE = np.zeros(0, np.intp)
 
@@ -186,10 +187,13 @@ def infos_at_ends(infos: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     return last | statistics, {key: value for key, value in infos.items() if key not in statistics}
 
 
-def final_observations_of(infos: Mapping[str, Any], envs: np.ndarray) -> Any:
+def final_observations_of(infos: Mapping[str, Any], envs: np.ndarray, space: Any = None) -> Any:
     """The true last observations, nested arrays [k, ...], of the k environments, out of a vector info.
 
     `infos["final_obs"]` is an object array with holes, or dense: (nested) arrays [N, ...].
+
+    Args:
+        space: of one environment's observations, as far as it is known.
     """
     given = infos.get("final_obs")
     if given is None:
@@ -198,9 +202,9 @@ def final_observations_of(infos: Mapping[str, Any], envs: np.ndarray) -> Any:
             f"{list(infos)}): their last observations are lost; pass final_observations, or another autoreset_mode"
         )
     if not isinstance(given, np.ndarray) or given.dtype != object:
-        return nested.take(nested.map_leaves(np.asarray, given), envs)
+        return nested.take(nested.map_leaves(np.asarray, as_rows(given, space)), envs)
     items = [given[env] for env in envs.tolist()]
     missing = [env for env, item in zip(envs.tolist(), items, strict=True) if item is None]
     if missing:
         raise TrackMismatch(f"environments {missing} ended, and infos['final_obs'] has None for them")
-    return nested.stack(items)
+    return stacked(items, space)

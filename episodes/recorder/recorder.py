@@ -171,7 +171,7 @@ class VectorRecorder:
 
     def _keep_last_observations(self, at: int, envs: np.ndarray, infos: dict[str, Any], given: Any) -> int:
         """Put the last observations and their infos aside; the slot of the infos that stay with the row."""
-        last = final_observations_of(infos, envs) if given is None else given
+        last = final_observations_of(infos, envs, self.observation_space) if given is None else given
         last = self._rows.fitted_observations(last, len(envs))
         last_infos, infos = infos_at_ends(infos)
         slot_of_last, slot = self._rows.infos.add(last_infos), self._rows.infos.add(infos)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import ShapeMismatch
+from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.tracks import nested
 
 
@@ -27,7 +27,7 @@ class RowBlock:
         if row.shape[:1] != (num_envs,):
             raise ShapeMismatch(
                 f"{name}: a row has shape {row.shape}; there are {num_envs} environments: give [{num_envs}, ...] "
-                "(items of Text, Sequence, Graph and OneOf spaces become arrays first: FlattenObservations)"
+                "(and the recorder the space, where its items are strings)"
             )
         self.name = name
         self.shape = row.shape
@@ -110,8 +110,11 @@ def put_row(blocks: Any, at: int, row: Any) -> None:
     """Copy a nested row in, leaf by leaf."""
     if type(blocks) is RowBlock:
         blocks.put(at, row)
-    else:
+        return
+    try:
         nested.map_leaves(lambda block, leaf: block.put(at, leaf), blocks, row)
+    except TrackMismatch:  # lists instead of tuples, or what does not belong here
+        nested.map_leaves(lambda block, leaf: block.put(at, leaf), blocks, nested.shaped_like(blocks, row))
 
 
 def gather(blocks: Any, index: np.ndarray) -> Any:

@@ -13,7 +13,7 @@ from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.recorder.info_rows import InfoRows
 from episodes.recorder.row_blocks import RowBlock, as_numbers, gather, make_blocks, put_row
 from episodes.tracks import nested
-from episodes.tracks.spaces import dtypes_of, empty_items
+from episodes.tracks.spaces import as_rows, dtypes_of, empty_items, irregular_part, of_no_shape
 
 _FIRST_CAPACITY = 32
 
@@ -87,13 +87,14 @@ class RecordedRows:
         self._started: _Started | None = None  # with which row the columns began that are there
         self.any_replaced = False
         self._capacity = _FIRST_CAPACITY
-        self._observation_dtypes = dtypes_of(observation_space)
+        self._observation_dtypes, self._observation_space = dtypes_of(observation_space), observation_space
         self._action_space = action_space
 
     # --- writing -----------------------------------------------------------------------------------------------
 
     def begin(self, observations: Any, info: dict[str, Any]) -> None:
         """Write row 0: observations without a step."""
+        observations = self._regular("observations", observations, self._observation_space)
         blocks = make_blocks("observations", observations, self.num_envs, self._capacity, self._observation_dtypes)
         put_row(blocks, 0, observations)
         slot = self.infos.add(info)
@@ -151,6 +152,7 @@ class RecordedRows:
         columns = (self.actions, self.rewards, self.extras, self._in_order)
         self._started = _Started(at, *columns, self.steps_from, self.extras_from)
         if self.actions is None:
+            actions = self._regular("actions", actions, self._action_space)
             action_blocks = self._blocks("actions", actions, dtypes_of(self._action_space))
             self.rewards = self._blocks("rewards", rewards)
             self.actions = action_blocks
@@ -159,6 +161,13 @@ class RecordedRows:
         self.extras_from = at - 1
         tracks = (self.observations, self.actions, self.rewards, self.terminateds, self.truncateds)
         self._in_order = [*tracks, *made.values()]
+
+    def _regular(self, name: str, rows: Any, space: spaces.Space | None) -> Any:
+        """The row as the space nests it; `ShapeMismatch` for items that no array holds."""
+        rows, part = as_rows(rows, space), irregular_part(space)
+        if part is not None and any(np.asarray(leaf).dtype.kind == "O" for leaf in nested.leaves(rows)):
+            raise of_no_shape(name, part)
+        return rows
 
     def _blocks(self, name: str, row: Any, dtypes: Any = None) -> Any:
         return make_blocks(name, row, self.num_envs, self._capacity, dtypes)
@@ -175,6 +184,7 @@ class RecordedRows:
 
     def replace_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
         """Write the environments [k] of the row [N, ...] over row `at`."""
+        observations = nested.shaped_like(self.observations, observations)
         nested.map_leaves(lambda block, leaf: block.fitted(leaf, block.shape), self.observations, observations)
         nested.map_leaves(lambda block, leaf: block.put_envs(at, envs, leaf), self.observations, observations)
 
@@ -223,6 +233,7 @@ class RecordedRows:
 
     def fitted_observations(self, observations: Any, num: int) -> Any:
         """Observations [num, ...] checked against the blocks."""
+        observations = nested.shaped_like(self.observations, observations)
         return nested.map_leaves(
             lambda block, leaf: block.fitted(leaf, (num, *block.shape[1:])), self.observations, observations
         )

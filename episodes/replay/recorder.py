@@ -38,7 +38,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.kinds import EmptyInfos
-from episodes.tracks.spaces import dtypes_of
+from episodes.tracks.spaces import as_rows, dtypes_of
 
 OBSERVATIONS = "observations"
 _NOTHING: dict[str, Any] = {}
@@ -174,7 +174,9 @@ class ReplayRecorder:
             self._make_room(len(row.stepped), self.num_envs)
             self._write(observations, tracks, row, row_infos)
         else:
-            finals = final_observations_of(infos, row.ended) if final_observations is None else final_observations
+            finals = final_observations
+            if finals is None:
+                finals = final_observations_of(infos, row.ended, self._spaces[0])
             self._step_and_reset(observations, tracks, row, infos, finals)
         self._seen_steps, self._seen = self._ring.head, self._ring.rows_head
         self._boundaries.commit(row)
@@ -272,11 +274,15 @@ class ReplayRecorder:
 
     def _arrays(self, name: str, items: Any) -> Any:
         """The rows as arrays: flags as bools, observations and actions with the dtypes of their spaces."""
+        dtypes = self._dtypes.get(name)
+        is_known = dtypes is not None and nested.same_structure(items, dtypes)
+        if not is_known and name in self._dtypes:
+            items = as_rows(items, self._spaces[name == ACTIONS])
+            is_known = dtypes is not None and nested.same_structure(items, dtypes)
         arrays = nested.map_leaves(np.asarray, items)
         if name in (TERMINATEDS, TRUNCATEDS):
             arrays = arrays.astype(bool)
-        dtypes = self._dtypes.get(name)
-        if dtypes is not None and nested.same_structure(arrays, dtypes):
+        if is_known:
             arrays = nested.map_leaves(lambda leaf, dtype: cast(name, leaf, dtype), arrays, dtypes)
         leaves = nested.leaves(arrays)
         if not leaves:

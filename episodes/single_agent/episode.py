@@ -25,6 +25,7 @@ from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.kinds import EmptyInfos, same_info
+from episodes.tracks.spaces import NESTED, as_item, as_items
 
 
 def _fact(name: str) -> Any:
@@ -105,9 +106,10 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     ) -> None:
         num_given = len(rewards) if rewards is not None else 0
         lookback = num_given if len_lookback_buffer == "auto" else min(checked_lookback(len_lookback_buffer), num_given)
-        observed = () if observations is None else observations
+        observed = () if observations is None else as_items(observations, observation_space)
         told = [{} for _ in observed] if infos is None else infos
-        acted, paid = () if actions is None else actions, () if rewards is None else rewards
+        acted = () if actions is None else as_items(actions, action_space)
+        paid = () if rewards is None else rewards
         whose = (new_id() if id_ is None else id_, t_started or 0, Ending.of(terminated, truncated))
         ids = (agent_id, module_id, multi_agent_episode_id)
         self._facts = EpisodeFacts(*whose, *ids, None, observation_space, action_space)
@@ -120,7 +122,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._duration = 0.0  # seconds that it grew before
         if len(observed) or num_given or actions is not None or extra_model_outputs:
             self.validate()
-            self._item_shape = reading.shape_of(self._tracks.observations.get(-1))
+            self._item_shape = reading.shape_of(self._tracks.observations.get(-1), self._newest_observation)
 
     @classmethod
     def from_arrays(
@@ -276,11 +278,13 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             raise EpisodeStateError(
                 f"episode {self.id_}: add_env_reset after a reset; make a new episode for a new reset"
             )
+        if type(observation) is not np.ndarray:
+            observation = as_item(observation, self._facts.observation_space)
+        self._item_shape = reading.shape_of(observation, self._newest_observation)
         observed = tracks.observations
         observed.items.append(observation)
         observed.uniform = len(observed.items) == 1
         tracks.infos.items.append({} if infos is None else infos)
-        self._item_shape = reading.shape_of(observation)
         self._began = perf_counter()
 
     def add_env_step(
@@ -309,9 +313,9 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         add_observation, add_action, add_reward, add_info, extra = self.appends or self.growing("add_env_step")
         try:
             if observation.shape != self._item_shape:
-                self._check_observation(observation)
+                observation = self._checked_observation(observation)
         except AttributeError:
-            self._check_observation(observation)
+            observation = self._checked_observation(observation)
         if extra_model_outputs:
             if len(extra_model_outputs) != len(extra):
                 extra = self.start_extra(extra_model_outputs)
@@ -349,25 +353,27 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         if self._facts.ending.is_done or tracks.is_finished or not self.is_reset or self._is_cut:
             raise self._refusal(call)
         self.appends = tracks.appends()
+        if isinstance(self._facts.action_space, NESTED):
+            self.appends = reading.with_nested_actions(self.appends, self._facts.action_space)
         return self.appends
 
-    def _check_observation(self, observation: Any) -> None:
+    def _checked_observation(self, observation: Any) -> Any:
+        """The observation, of the shape of those before it, with tuples where its space has them."""
         if self._item_shape is None:
-            self._item_shape = reading.shape_of(self.observations.get(-1))
-        shape = reading.shape_of(observation)
-        if shape != self._item_shape:
-            raise ShapeMismatch(
-                f"episode {self.id_}: the observation of step {len(self)} has shape {shape}, those before it have "
-                f"{self._item_shape}; all observations of an episode have one shape"
-            )
+            self._item_shape = reading.shape_of(self.observations.get(-1), self._newest_observation)
+        space = self._facts.observation_space
+        return reading.as_before(observation, self._item_shape, space, self._newest_observation)
+
+    def _newest_observation(self) -> str:
+        """What a new observation is called in errors."""
+        return f"episode {self.id_}: the observation of {f'step {len(self)}' if self.is_reset else 'the reset'}"
 
     def start_extra(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
         """The (key, `append`) pairs of extra model outputs that come with the first step."""
         if self._tracks.extra or self._tracks.rewards.total:
             raise self._extra_mismatch(given)
         self.tracks = self._tracks.with_extra({key: ListTrack([], 0, False, extra_field(key)) for key in given})
-        self.appends = self._tracks.appends()
-        return self.appends[4]
+        return self.growing("add_env_step")[4]
 
     def _without_half_a_step(self, given: Mapping[str, Any]) -> TrackMismatch:
         """The error for a key that is not given, after what was appended for other keys is taken back."""
@@ -409,7 +415,12 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             raise EpisodeStateError(
                 f"episode {self.id_}: it has no observation yet; call add_env_reset(observation) first"
             )
-        return tracks.finalized(facts.observation_space, facts.action_space, f"episode {facts.id_}")
+        try:
+            return tracks.finalized(facts.observation_space, facts.action_space, f"episode {facts.id_}")
+        except (ShapeMismatch, TrackMismatch):
+            reading.check_regular(tracks.observations, facts.observation_space)
+            reading.check_regular(tracks.actions, facts.action_space)
+            raise
 
     def __getitem__(self, slice_: slice) -> Self:
         """The sub-episode of the steps `[a:b]`; as `slice`."""
@@ -530,18 +541,19 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     def __reduce__(self) -> Any:
         """What pickles and copies need, and nothing of what is cached."""
-        rest = (self.custom_data, self._item_shape, self.get_duration_s())
+        rest = (self.custom_data, self._item_shape, self.get_duration_s(), self._is_cut)
         return _restored, (type(self), self._facts, self._tracks, *rest)
 
     def get_state(self) -> dict[str, Any]:
         """The whole episode as a dict of plain values and arrays; it shares no memory with the episode."""
-        return state_of(self._facts, self._tracks, self.custom_data) | {"duration_s": self.get_duration_s()}
+        rest = {"duration_s": self.get_duration_s(), "is_cut": bool(self._is_cut)}
+        return state_of(self._facts, self._tracks, self.custom_data) | rest
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """The episode of a `get_state`; it shares no memory with the state."""
         episode = cls.of(*parts_of(state))
-        episode._duration = state["duration_s"]
+        episode._duration, episode._is_cut = state["duration_s"], state.get("is_cut")
         return episode
 
     def get_data_dict(self) -> dict[str, Any]:
@@ -561,14 +573,21 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     def __repr__(self) -> str:
         begin = f" from t={self.t_started}" if self.t_started else ""
         ending = "terminated" if self.is_terminated else "truncated" if self.is_truncated else "ongoing"
+        ending = "cut" if self._is_cut else ending
         agent = "" if self.agent_id is None else f", agent {self.agent_id}"
         steps = "1 step" if len(self) == 1 else f"{len(self)} steps"
         return f"SingleAgentEpisode({str(self.id_)[:8]}: {steps}{begin}{agent}, return {self.get_return():g}, {ending})"
 
 
 def _restored(
-    cls: type[SingleAgentEpisode], facts: Any, tracks: Tracks, custom_data: Any, item_shape: Any, duration: float
+    cls: type[SingleAgentEpisode],
+    facts: Any,
+    tracks: Tracks,
+    custom_data: Any,
+    item_shape: Any,
+    duration: float,
+    is_cut: bool | None = None,
 ) -> SingleAgentEpisode:
     episode = cls.of(facts, tracks, custom_data)
-    episode._item_shape, episode._duration = item_shape, duration
+    episode._item_shape, episode._duration, episode._is_cut = item_shape, duration, is_cut
     return episode

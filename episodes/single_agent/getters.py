@@ -8,7 +8,8 @@ from episodes.errors import StepOutOfRange, UnknownKey
 from episodes.facts import EpisodeFacts
 from episodes.tracks import ListTrack, Track, Tracks, reading
 from episodes.tracks.field import extra_field
-from episodes.tracks.indexing import Indices
+from episodes.tracks.indexing import INTEGERS, Indices
+from episodes.tracks.spaces import as_item, as_items
 
 
 class TrackGetters:
@@ -106,10 +107,12 @@ class TrackGetters:
         self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
         """Replace observations, all from step 0 on or those at the indices; O(track) once finalized."""
+        new_data = _nested_as(self._facts.observation_space, new_data, at_indices)
         self._write(self._tracks.observations, new_data, at_indices, neg_index_as_lookback)
 
     def set_actions(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
         """Replace actions, all from step 0 on or those at the indices; O(track) once finalized."""
+        new_data = _nested_as(self._facts.action_space, new_data, at_indices)
         self._write(self._tracks.actions, new_data, at_indices, neg_index_as_lookback)
 
     def set_rewards(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
@@ -136,3 +139,8 @@ class TrackGetters:
                 f"episode {self._facts.id_}: no {field.label} to change; add the new key whole, without at_indices"
             )
         self.tracks = self._tracks.replaced(reading.new_track(field, new_data, self._tracks.rewards))
+
+
+def _nested_as(space: Any, new_data: Any, at_indices: Indices) -> Any:
+    """New items with tuples where the space has them."""
+    return as_item(new_data, space) if isinstance(at_indices, INTEGERS) else as_items(new_data, space)

@@ -16,6 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from episodes.errors import InvalidArgument, StepOutOfRange, UnreadableData, WrongType
 from episodes.pack import EpisodePack
+from episodes.pack.pack import counted
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import pyarrow, reading
 from episodes.storage.episode_rows import EpisodeRows
@@ -249,10 +250,11 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     def __repr__(self) -> str:
         rows = self.metadata
         terminated, truncated = int(rows["terminated"].sum()), int((rows["truncated"] & ~rows["terminated"]).sum())
-        parts = [f"{len(self)} episodes", f"{self.num_steps} steps"]
+        whole = (rows["t_started"] == 0) & (rows["terminated"] | rows["truncated"])
+        parts = counted(whole, rows["return"], self.num_steps)
         if len(self):
             cut = len(self) - terminated - truncated
-            parts += [f"mean return {rows['return'].mean():g}", f"{terminated} terminated", f"{truncated} truncated"]
+            parts += [f"{terminated} terminated", f"{truncated} truncated"]
             parts += [f"{cut} cut"] * bool(cut)
         parts += [f"{self.recovered} recovered"] * bool(self.recovered)
         parts += [f"{sum(self.unread.values())} bytes unread"] * bool(self.unread)

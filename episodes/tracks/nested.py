@@ -155,6 +155,15 @@ def same_structure(a: Any, b: Any) -> bool:
     return not isinstance(b, dict) and len(a) == len(b) and all(map(same_structure, a, b))
 
 
+def shaped_like(pattern: Any, nested: Any) -> Any:
+    """The nested value, with tuples where it has lists in the places of the pattern's tuples."""
+    if isinstance(pattern, dict) and isinstance(nested, dict) and pattern.keys() == nested.keys():
+        return {key: shaped_like(part, nested[key]) for key, part in pattern.items()}
+    if isinstance(pattern, tuple) and isinstance(nested, (list, tuple)) and len(pattern) == len(nested):
+        return tuple(map(shaped_like, pattern, nested))
+    return nested
+
+
 def transpose(items: Sequence[Any]) -> Any:
     """One nested value whose leaves are the lists of the items' leaves."""
     first = items[0]

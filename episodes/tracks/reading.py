@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from episodes.errors import ShapeMismatch
+from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.tracks import indexing, nested
 from episodes.tracks.casting import check_kinds
 from episodes.tracks.field import REWARDS, Field
 from episodes.tracks.indexing import Indices
-from episodes.tracks.spaces import dtypes_of, empty_items, one_hot
+from episodes.tracks.spaces import as_item, dtypes_of, empty_items, irregular_part, of_no_shape, one_hot
 from episodes.tracks.stacking import stack_items
 from episodes.tracks.track import ArrayTrack, ListTrack, Track
 
 
-def shape_of(item: Any) -> Any:
-    """The shape of an item; a nested value of shapes for a nested item."""
+def shape_of(item: Any, whose: Callable[[], str] = lambda: "an item") -> Any:
+    """The shape of an item; a nested value of shapes for a nested item. `ShapeMismatch` where it is ragged."""
     if type(item) is np.ndarray:
         return item.shape
-    return nested.map_leaves(_LeafShape, item) if not nested.is_leaf(item) else np.shape(item)
+    try:
+        return nested.map_leaves(_LeafShape, item) if not nested.is_leaf(item) else np.shape(item)
+    except ValueError:
+        raise ShapeMismatch(f"{whose()} is ragged; give an array of numbers") from None
 
 
 class _LeafShape(list):
@@ -30,6 +33,43 @@ class _LeafShape(list):
 
     def __init__(self, leaf: Any) -> None:
         super().__init__(np.shape(leaf))
+
+
+def as_before(observation: Any, shape: Any, space: spaces.Space | None, whose: Callable[[], str]) -> Any:
+    """An observation of the shape of those before it, with tuples where the space has them.
+
+    Args:
+        whose: gives the first words of the message.
+
+    Raises:
+        ShapeMismatch: it has another shape, and its space has no parts without a shape in common.
+    """
+    try:
+        if shape_of(observation) == shape:
+            return observation
+    except ShapeMismatch:
+        pass
+    given = as_item(observation, space)
+    own = shape_of(given, whose)
+    if own != shape and irregular_part(space) is None:
+        raise ShapeMismatch(f"{whose()} has shape {own}, those before it have {shape}; all observations have one shape")
+    return given
+
+
+def with_nested_actions(appends: tuple[Any, ...], space: spaces.Space) -> tuple[Any, ...]:
+    """The `appends` of tracks, that of actions with tuples where the space has them and lists are given."""
+    add_action = appends[1]
+    return (appends[0], lambda action: add_action(as_item(action, space)), *appends[2:])
+
+
+def check_regular(track: Track, space: spaces.Space | None) -> None:
+    """Raise `ShapeMismatch` where a track cannot be finalized since parts of its space have no shape in common."""
+    part = irregular_part(space)
+    try:
+        if part is not None:
+            track.finalize(space)
+    except (ShapeMismatch, TrackMismatch):
+        raise of_no_shape(track.field.label, part) from None  # type: ignore[arg-type]
 
 
 def read_one_hot(track: Track, indices: Indices, neg: bool, fill: Any, space: spaces.Space | None) -> Any:

@@ -1,16 +1,97 @@
-"""What a Gymnasium space tells of its items: their dtypes, and their one-hot form."""
+"""What a Gymnasium space tells of its items: how they are nested, their dtypes, and their one-hot form."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import is_
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.tracks import nested
 
 _ONE_ARRAY = frozenset((spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
+NESTED = (spaces.Dict, spaces.Tuple)
+_IRREGULAR = (spaces.OneOf, spaces.Sequence, spaces.Graph)
+
+
+def as_item(item: Any, space: spaces.Space | None) -> Any:
+    """The item itself; where it has lists in the places of a space's tuples, as Gymnasium allows, one with tuples.
+
+    >>> as_item({"at": [1, 2]}, spaces.Dict(at=spaces.Tuple([spaces.Discrete(3)] * 2)))
+    {'at': (1, 2)}
+    """
+    if isinstance(space, spaces.Tuple) and isinstance(item, (list, tuple)) and len(item) == len(space.spaces):
+        parts = [as_item(part, sub) for part, sub in zip(item, space.spaces, strict=True)]
+        same = type(item) is not list and all(map(is_, parts, item))
+        return item if same else nested.rebuild(item, parts)
+    if isinstance(space, spaces.Dict) and isinstance(item, dict):
+        changed = {key: as_item(part, space.spaces.get(key)) for key, part in item.items()}
+        return item if all(map(is_, changed.values(), item.values())) else changed
+    return item
+
+
+def as_items(items: Any, space: spaces.Space | None) -> Any:
+    """Each of the items of a list `as_item`; what is no list as it is."""
+    return [as_item(item, space) for item in items] if isinstance(space, NESTED) and type(items) is list else items
+
+
+def as_rows(rows: Any, space: spaces.Space | None) -> Any:
+    """A vector environment's row of N items as nested arrays [N, ...]: arrays of strings for `Text` parts.
+
+    The items of `OneOf`, `Sequence` and `Graph` parts, which have no shape in common, become an array of objects.
+    """
+    if isinstance(space, spaces.Tuple) and isinstance(rows, (list, tuple)) and len(rows) == len(space.spaces):
+        return tuple(map(as_rows, rows, space.spaces))
+    if isinstance(space, spaces.Dict) and isinstance(rows, dict):
+        return {key: as_rows(part, space.spaces.get(key)) for key, part in rows.items()}
+    if isinstance(space, spaces.Text) and isinstance(rows, (list, tuple)):
+        return np.array(rows)
+    if isinstance(space, _IRREGULAR) and isinstance(rows, (list, tuple)):
+        return _objects(rows)
+    return rows
+
+
+def stacked(items: Sequence[Any], space: spaces.Space | None) -> Any:
+    """Items of a space as nested arrays [len(items), ...], those of irregular parts as `as_rows` has them."""
+    if isinstance(space, spaces.Tuple):
+        items = as_items(list(items), space)
+        return tuple(stacked([item[i] for item in items], sub) for i, sub in enumerate(space.spaces))
+    if isinstance(space, spaces.Dict):
+        return {key: stacked([item[key] for item in items], space.spaces.get(key)) for key in items[0]}
+    return _objects(items) if isinstance(space, _IRREGULAR) else nested.stack(items)
+
+
+def _objects(items: Sequence[Any]) -> np.ndarray:
+    array = np.empty(len(items), object)
+    for i, item in enumerate(items):
+        array[i] = item
+    return array
+
+
+def irregular_part(space: spaces.Space | None, path: str = "") -> tuple[str, spaces.Space] | None:
+    """The first part of a space whose items have no shape in common, and its path; None where all have one."""
+    if isinstance(space, _IRREGULAR):
+        return path, space
+    if not isinstance(space, NESTED):
+        return None
+    parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    found = (irregular_part(part, f"{path}/{nested.escape(str(key))}") for key, part in parts)
+    return next((one for one in found if one is not None), None)
+
+
+def of_no_shape(name: str, part: tuple[str, spaces.Space]) -> ShapeMismatch:
+    """The error for items of an `irregular_part`, which no array holds."""
+    path, space = part
+    how = "an ObservationPreprocessor of yours make arrays of one shape of them first: pad them, say"
+    if isinstance(space, spaces.OneOf):
+        how = "FlattenObservations, before all views, make vectors of them"
+    return ShapeMismatch(
+        f"{name}{path}: items of a {type(space).__name__} space have no shape in common, and no array holds them; let "
+        f"{how}"
+    )
 
 
 def dtypes_of(space: spaces.Space | None) -> Any:

@@ -142,6 +142,18 @@ def test_a_pack_says_in_one_line_what_it_holds() -> None:
     assert repr(many(10)).startswith("EpisodePack(10 episodes, 34 steps, mean return 3.4, 10 terminated, 0 truncated")
 
 
+def test_a_pack_tells_the_returns_of_whole_episodes_apart_from_the_sums_of_chunks() -> None:
+    whole = SingleAgentEpisode.from_arrays(np.zeros(3), [0, 1], [1.0, 2.0], terminated=True)
+    begun = SingleAgentEpisode.from_arrays(np.zeros(2), [0], [50.0])
+    rest = SingleAgentEpisode.from_arrays(np.zeros(2), [0], [9.0], t_started=7, truncated=True)
+    pack = EpisodePack.from_episodes([whole, begun, rest])
+    assert repr(pack).startswith(
+        "EpisodePack(1 whole episode with mean return 3, 2 chunks, 4 steps, 1 terminated, 1 truncated, "
+    )
+    assert repr(pack[1:]).startswith("EpisodePack(2 chunks, 2 steps, 0 terminated, 1 truncated, ")
+    assert repr(pack[:0]).startswith("EpisodePack(0 episodes, 0 steps, 0 terminated, ")
+
+
 def test_random_ids_differ() -> None:
     assert len(set(many().ids)) == 1000
 

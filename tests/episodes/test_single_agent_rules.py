@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -429,6 +430,26 @@ def test_tracks_whose_lengths_do_not_go_together_are_refused(counts: tuple[int, 
         SingleAgentEpisode(observations=observations, actions=actions, rewards=rewards, len_lookback_buffer=0)
     with pytest.raises(TrackMismatch):
         SingleAgentEpisode.from_arrays(observations, actions, rewards)
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+def test_a_cut_chunk_stays_cut_in_pickles_and_states(finalized: bool) -> None:
+    chunk = grown(2)
+    successor = chunk.cut()
+    if finalized:
+        chunk.to_numpy()
+    travelled = [
+        pickle.loads(pickle.dumps(chunk)),
+        copy.deepcopy(chunk),
+        SingleAgentEpisode.from_state(chunk.get_state()),
+    ]
+    for again in travelled:
+        assert repr(again) == "SingleAgentEpisode(abc: 2 steps, return 1, cut)"
+        if not finalized:
+            with pytest.raises(EpisodeStateError, match="after cut"):
+                again.add_env_step(np.zeros(2), 0, 1.0)
+        again.concat_episode(successor)
+        assert "ongoing" in repr(again)
 
 
 def test_an_episode_that_is_cut_before_its_reset_goes_on_with_one_that_is_not_reset() -> None:

@@ -727,15 +727,86 @@ def test_a_lookback_that_is_no_length_is_refused(length):
         SingleAgentEnvRunner("CartPole-v1", len_lookback_buffer=length)
 
 
-def test_observations_that_are_no_arrays_are_told_how_to_become_some():
-    class Words(gym.Env):
-        observation_space, action_space = spaces.Text(3), spaces.Discrete(2)
+class Sayings(gym.Env):
+    """Episodes of 3 steps; observation t is item t of those given."""
 
-        def reset(self, *, seed=None, options=None):
-            return "ab", {}
+    action_space = spaces.Discrete(2)
 
-    with pytest.raises(ShapeMismatch, match="FlattenObservations"):
-        SingleAgentEnvRunner(Words, num_envs=2).sample(num_timesteps=1, random_actions=True)
+    def __init__(self, space: gym.Space, items: list[Any]) -> None:
+        self.observation_space, self.items, self.t = space, items, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self.items[0], {}
+
+    def step(self, action):
+        self.t += 1
+        return self.items[self.t], 1.0, self.t == 3, False, {}
+
+
+def zeros(batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
+    """A policy that always takes action 0."""
+    return {"actions": torch.zeros(len(batch["obs"]), dtype=torch.int64)}
+
+
+SAYINGS = [
+    (spaces.Text(4), ["a", "long", "be", "c"]),
+    (spaces.Dict(say=spaces.Text(4), at=spaces.Discrete(9)), [{"say": s, "at": i} for i, s in enumerate("abcd")]),
+    (
+        spaces.OneOf([spaces.Discrete(5), spaces.Box(-1, 1, (2,))]),
+        [(0, np.int64(1)), (1, np.ones(2, np.float32)), (0, np.int64(3)), (1, np.zeros(2, np.float32))],
+    ),
+]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("space", "items"), SAYINGS)
+def test_texts_and_alternatives_are_flattened_alike_in_every_autoreset_mode(mode, space, items):
+    pipeline = env_to_module_pipeline(space, spaces.Discrete(2), pieces=[FlattenObservations()])
+    runner = SingleAgentEnvRunner(
+        lambda: Sayings(space, items), zeros, num_envs=2, env_to_module=pipeline, autoreset_mode=mode
+    )
+    flat = np.array([spaces.flatten(space, item) for item in items], np.float32)
+    for episode in runner.sample(num_episodes=3):
+        np.testing.assert_array_equal(episode.get_observations(), flat)
+    runner.sample_into(buffer := EpisodeReplayBuffer(100, seed=0), num_timesteps=6)
+    np.testing.assert_array_equal(buffer.sample_episodes(1)[0].get_observations(), flat)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("space", "items"),
+    [
+        (spaces.Sequence(spaces.Discrete(3)), [(0, 1), (), (2,), (0, 0, 0)]),
+        (spaces.Sequence(spaces.Discrete(3), stack=True), [np.zeros(t, int) for t in range(4)]),
+        (spaces.Graph(spaces.Discrete(3), None), [spaces.GraphInstance(np.zeros(2, int), None, None)] * 4),
+    ],
+)
+def test_items_without_a_shape_in_common_are_refused_and_told_how_to_get_one(mode, space, items):
+    runner = SingleAgentEnvRunner(lambda: Sayings(space, items), num_envs=2, autoreset_mode=mode)
+    with pytest.raises(ShapeMismatch, match=r"observations: items of a (Sequence|Graph) space .* ObservationPreproc"):
+        runner.sample(num_timesteps=8, random_actions=True)
+
+
+class Lengths(ObservationPreprocessor):
+    """The length of an item."""
+
+    def preprocess(self, observation, episode):
+        return np.array([len(observation)], np.float32)
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        return spaces.Box(0, 9, (1,))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_preprocessor_gets_each_sequence_whole(mode):
+    space, items = spaces.Sequence(spaces.Discrete(3)), [(0, 1), (), (2,), (0, 0, 0)]
+    pipeline = env_to_module_pipeline(space, spaces.Discrete(2), pieces=[Lengths()])
+    runner = SingleAgentEnvRunner(
+        lambda: Sayings(space, items), zeros, num_envs=2, env_to_module=pipeline, autoreset_mode=mode
+    )
+    for episode in runner.sample(num_episodes=3):
+        assert episode.get_observations()[:, 0].tolist() == [2, 0, 1, 3]
 
 
 @pytest.mark.parametrize(("env", "error"), [(7, WrongType), (lambda: 7, WrongType)])

@@ -218,7 +218,8 @@ def test_a_pack_of_a_data_set_outlives_it_in_a_pickle(tmp_path: Path) -> None:
 
 def test_a_data_set_says_in_one_line_what_it_holds(tmp_path: Path) -> None:
     dataset = in_batches(tmp_path, some(4), 2)
-    assert repr(dataset).startswith(f"EpisodeDataset({str(tmp_path)!r}: 4 episodes, 10 steps, mean return ")
+    assert repr(dataset).startswith(f"EpisodeDataset({str(tmp_path)!r}: 3 whole episodes with mean return ")
+    assert ", 1 chunk, 10 steps, " in repr(dataset)
     assert "2 terminated, 1 truncated, 1 cut, " in repr(dataset)
     assert "closed" not in repr(EpisodeWriter(tmp_path))
 
