@@ -1,4 +1,4 @@
-"""The README's examples run as they stand, top to bottom, each page in one namespace."""
+"""The examples of the README and of the pages in docs run as they stand, top to bottom, each page in one namespace."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ ROOT = Path(__file__).parent.parent
 EXAMPLE = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 TEST = re.compile(r'\]\((\S+) "(test_\w+)"\)')  # [test](file "name")
+HOW_TOS = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "how_to").glob("*.md"))
+PAGES = ["README.md", "docs/moving_from_rllib.md", *HOW_TOS]
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
@@ -24,8 +26,9 @@ def test_the_readme_has_examples() -> None:
     assert len(examples(ROOT / "README.md")) >= 2
 
 
-def test_the_examples_of_the_readme_run_and_print_what_they_say() -> None:
-    page = ROOT / "README.md"
+@pytest.mark.parametrize("name", PAGES)
+def test_the_examples_of_a_page_run_and_print_what_they_say(name: str) -> None:
+    page = ROOT / name
     parser, report = doctest.DocTestParser(), []
     runner = doctest.DocTestRunner(optionflags=OPTIONS, verbose=False)
     source = "\n".join(examples(page))
@@ -34,13 +37,20 @@ def test_the_examples_of_the_readme_run_and_print_what_they_say() -> None:
     assert not report, "".join(report)
 
 
-@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"])
-def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
-    missing = [target for target in LINK.findall((ROOT / page).read_text()) if not (ROOT / target).exists()]
+@pytest.mark.parametrize("name", [*PAGES, "ARCHITECTURE.md", "CHANGELOG.md", "docs/format.md"])
+def test_every_link_of_a_page_leads_somewhere(name: str) -> None:
+    page = ROOT / name
+    missing = [target for target in LINK.findall(page.read_text()) if not (page.parent / target).exists()]
     assert not missing
 
 
-def test_every_test_that_the_readme_names_is_there() -> None:
-    named = TEST.findall((ROOT / "README.md").read_text())
+def test_the_readme_links_every_how_to() -> None:
+    assert set(HOW_TOS) <= set(LINK.findall((ROOT / "README.md").read_text()))
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/moving_from_rllib.md"])
+def test_every_test_that_a_page_names_is_there(name: str) -> None:
+    page = ROOT / name
+    named = TEST.findall(page.read_text())
     assert named
-    assert not [name for file, name in named if f"def {name}(" not in (ROOT / file).read_text()]
+    assert not [test for file, test in named if f"def {test}(" not in (page.parent / file).read_text()]

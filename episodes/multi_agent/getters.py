@@ -89,6 +89,11 @@ class MultiAgentGetters(HasEnding):
         """Each agent's own step at which this chunk begins."""
         return {agent_id: line.episode.t_started for agent_id, line in self.agents.timelines.items()}
 
+    @property
+    def agent_episode_ids(self) -> dict[Any, Any]:
+        """The id of each agent's own episode."""
+        return {agent_id: line.episode.id_ for agent_id, line in self.agents.timelines.items()}
+
     def has_agent(self, agent_id: Any) -> bool:
         """True when the agent was observed in this chunk or its lookback."""
         return agent_id in self.agents.timelines
