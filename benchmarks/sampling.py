@@ -29,6 +29,7 @@ ROWS = 256  # vector steps of one call: a usual rollout
 COUNTED_ROWS = 2000
 BARE = {1: 0.85, 8: 0.9, 64: 0.93}  # environments: our speed beside the bare loop's
 ENVPOOL_BARE = {64: 0.8, 1024: 0.85}  # likewise, over EnvPool
+WIDE, WIDE_ROWS = 4096, 24  # of a simulator that lives in torch
 KEPT = 100_000  # steps in the replay buffer that ours samples into
 
 
@@ -158,8 +159,43 @@ def envpool_figures() -> tuple[Figure, ...]:
     return (*loops, Figure("sampling/EnvPool 64 sync", sides[64], sync, at_least(3.5), "steps/s"))
 
 
+def torch_bare_loop(size: Size) -> Timed:
+    """The policy and the simulator, tensors in and out. Every row is a step of every environment."""
+    from benchmarks.torch_cartpole import TorchCartPole
+
+    simulator, module, rows = TorchCartPole(size(WIDE)), policy(), size(WIDE_ROWS)
+    draw = module.distribution.sample
+    observations = simulator.reset()[0]
+
+    def run() -> None:
+        nonlocal observations
+        with torch.no_grad():
+            for _ in range(rows):
+                outputs = module({"obs": observations}, explore=True)
+                observations = simulator.step(draw(outputs["action_dist_inputs"]))[0]
+
+    return Timed(run, rows * simulator.num_envs)
+
+
+def torch_ours(size: Size) -> Timed:
+    from benchmarks.torch_cartpole import ACTION_SPACE, OBSERVATION_SPACE, TorchCartPole
+    from runners import SingleAgentEnvRunner
+    from runners.environments import TorchVectorEnv
+
+    env = TorchVectorEnv(TorchCartPole(size(WIDE)), OBSERVATION_SPACE, ACTION_SPACE)
+    runner, count = SingleAgentEnvRunner(env, policy(), seed=0), size(WIDE_ROWS) * size(WIDE)
+    return Timed(lambda: runner.sample(num_timesteps=count), count)
+
+
 FIGURES = (
     *(figure for num_envs in BARE for figure in figures(num_envs)),
     Figure("sampling/64 sample_into", Side("ours", into_replay(64)), Side("sample", ours(64)), at_most(1.1), "steps/s"),
     *envpool_figures(),
+    Figure(
+        "sampling/torch simulator",
+        Side("ours", torch_ours),
+        Side("bare loop", torch_bare_loop),
+        at_most(1.3),
+        "steps/s",
+    ),
 )

@@ -69,6 +69,17 @@ def _check_needs_no_adapter(env: Any) -> None:
             f"{type(env).__name__} is a bare EnvPool, which calls a fall at its time limit truncated only and takes no "
             "seed: give EnvPoolVectorEnv(task, num_envs) of runners.environments"
         )
+    if isinstance(env, (VectorEnv, gym.Env)) or not (hasattr(env, "step") and hasattr(env, "reset")):
+        return
+    if hasattr(env, "num_envs"):
+        raise WrongType(
+            f"{type(env).__name__} steps {env.num_envs} environments and is no gymnasium.vector.VectorEnv, so its "
+            "spaces and autoreset mode are not known: for one that lives in torch give TorchVectorEnv(simulator, "
+            "observation_space, action_space) of runners.environments; or derive it from VectorEnv and state its "
+            "metadata['autoreset_mode']"
+        )
+    if hasattr(env, "possible_agents"):
+        raise WrongType(f"{type(env).__name__} is an environment of several agents: give it to a MultiAgentEnvRunner")
 
 
 def _only(env: gym.Env) -> Callable[[], gym.Env]:

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from runners.environments.envpool import EnvPoolVectorEnv
+from runners.environments.torch_simulator import TorchVectorEnv
 
-__all__ = ["EnvPoolVectorEnv"]
+__all__ = ["EnvPoolVectorEnv", "TorchVectorEnv"]

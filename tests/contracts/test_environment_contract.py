@@ -14,10 +14,11 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from mpe2 import simple_spread_v3
 
+from benchmarks.torch_cartpole import ACTION_SPACE, OBSERVATION_SPACE, TorchCartPole
 from episodes import MultiAgentEpisode
 from episodes.testing import check_vector_env
 from runners import make_vector_env
-from runners.environments import EnvPoolVectorEnv
+from runners.environments import EnvPoolVectorEnv, TorchVectorEnv
 from runners.multi_agent_envs import as_multi_agent_env, random_action
 
 MODES = list(AutoresetMode)
@@ -60,6 +61,18 @@ def test_an_envpool_task_behind_its_adapter_keeps_its_word(task: str) -> None:
     limit = (POOLS | LARGE_POOLS)[task]
     made = EnvPoolVectorEnv(task, 2, max_episode_steps=limit, pool_kwargs={"num_threads": 1})
     check_vector_env(made, num_steps=60 if task in POOLS else 25)
+    made.close()
+
+
+SIMULATORS = {"final": {}, "logs": {"info_keys": ("log",)}, "repeated": {"missing_final_observation": "repeat"}}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("name", SIMULATORS)
+def test_a_torch_simulator_behind_its_adapter_keeps_its_word(name: str, device: str) -> None:
+    simulator = TorchCartPole(3, device, limit=15, gives_final=name != "repeated")
+    made = TorchVectorEnv(simulator, OBSERVATION_SPACE, ACTION_SPACE, **SIMULATORS[name])
+    check_vector_env(made, num_steps=60)
     made.close()
 
 

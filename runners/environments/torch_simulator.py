@@ -1,0 +1,198 @@
+"""`TorchVectorEnv`: a simulator that lives in torch, many environments at once, as a vector environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from torch import Tensor
+
+from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
+from episodes.tracks import nested
+
+__all__ = ["TorchVectorEnv"]
+
+
+class TorchVectorEnv(VectorEnv):
+    """The environments of a batched simulator, which resets those that end within the step; same-step autoreset.
+
+    Args:
+        simulator: `reset()` gives observations, or (observations, extras). `step(actions)` gives (observations,
+            rewards, dones, extras) or (observations, rewards, terminateds, truncateds, extras): tensors [N, ...] on one
+            device, which it may write to again, and a dict of extras.
+        observation_space, action_space: of one environment.
+        num_envs: `simulator.num_envs` by default.
+        final_observations: the key in the extras of the true last observations [N, ...], wherever an episode ended.
+        missing_final_observation: what happens where the extras have none: "raise", or "repeat" the one before.
+        time_outs: the key in the extras of the flags [N] that tell which of the `dones` are time limits.
+        observation_key: which of a dict of observations is the environment's: "policy", say; all of them by default.
+        info_keys: which of the extras become infos: tensors [N, ...], or dicts of 0-d ones as "log"; none by default.
+
+    "repeat" is for simulators that write over the last observation before anybody saw it. Then a time limit bootstraps
+    from the value of the observation before, and `new_obs` of an episode's last step is false: wrong for world models,
+    a little wrong for the rest. Better: let the simulator put its observations into the extras before it resets.
+
+    A simulator on a GPU is waited for once a step, since rows come down together, and once more where episodes ended.
+    Its tensors are never inference tensors, so that it may write to them in and out of a runner. `reset(seed=...)`
+    calls `simulator.seed(seed)` where there is one.
+
+    Raises:
+        TrackMismatch: from `step`, an episode ended and there are neither final observations nor time-outs.
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
+    simulator: Any = None
+
+    def __init__(
+        self,
+        simulator: Any,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        *,
+        num_envs: int | None = None,
+        final_observations: str = "final_obs",
+        missing_final_observation: str = "raise",
+        time_outs: str = "time_outs",
+        observation_key: str | None = None,
+        info_keys: Sequence[str] = (),
+    ) -> None:
+        if missing_final_observation not in ("raise", "repeat"):
+            raise InvalidArgument(f'missing_final_observation={missing_final_observation!r}: give "raise" or "repeat"')
+        count = getattr(simulator, "num_envs", None) if num_envs is None else num_envs
+        if count is None:
+            raise InvalidArgument(f"{type(simulator).__name__} does not say its num_envs; pass num_envs")
+        self.simulator, self.num_envs = simulator, int(count)
+        self.single_observation_space, self.single_action_space = observation_space, action_space
+        self.observation_space = batch_space(observation_space, self.num_envs)
+        self.action_space = batch_space(action_space, self.num_envs)
+        self._action_shape = (self.num_envs, *(action_space.shape or ()))
+        self.missing_final_observation = missing_final_observation
+        self._final_key, self._time_outs = final_observations, time_outs
+        self._observation_key, self._info_keys = observation_key, tuple(info_keys)
+        self._device: Any = None  # of the newest observations
+        self._newest: Any = None  # these, as numpy
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """The first observations [N, ...] of new episodes, and no infos."""
+        with _as_outside():
+            if seed is not None and hasattr(self.simulator, "seed"):
+                self.simulator.seed(seed)
+            answer = self.simulator.reset()
+            observations = self._own(answer[0] if isinstance(answer, tuple) else answer)
+            self._device = nested.first_leaf(observations).device
+            self._newest = _as_numpy(observations)
+        return self._newest, {}
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """The row [N, ...] after the actions [N, ...]; last observations of episodes that ended in `infos`."""
+        actions = np.asarray(actions, self.single_action_space.dtype)
+        if actions.shape != self._action_shape:
+            raise ShapeMismatch(f"{self}: actions have shape {actions.shape}; give {self._action_shape}")
+        with _as_outside():
+            row = self.simulator.step(torch.tensor(actions, device=self._device))
+            observations, rewards, terminateds, truncateds, extras = self._in_five(row)
+            told = {key: extras[key] for key in self._info_keys if key in extras}
+            down = _as_numpy((self._own(observations), rewards, terminateds, truncateds, told))
+            observations, rewards, terminateds, truncateds, told = down
+            done = terminateds | truncateds
+            infos = _infos(told, done)
+            if np.count_nonzero(done):
+                infos["final_obs"] = self._last_observations(extras, np.flatnonzero(done))
+            self._newest = observations
+        return observations, rewards, terminateds, truncateds, infos
+
+    def _in_five(self, row: Any) -> tuple[Any, ...]:
+        """Observations, rewards, two flags and extras, of what `step` of the simulator gave."""
+        if not isinstance(row, tuple) or len(row) not in (4, 5):
+            raise WrongType(f"step of {type(self.simulator).__name__} must give a tuple of four or five: {_brief(row)}")
+        if len(row) == 5:
+            observations, rewards, terminateds, truncateds, extras = row
+            return observations, rewards, terminateds.bool(), truncateds.bool(), extras
+        observations, rewards, dones, extras = row
+        if self._time_outs not in extras:
+            raise TrackMismatch(
+                f"extras of {type(self.simulator).__name__} has no {self._time_outs!r} (it has {list(extras)}), so "
+                "nobody can tell a time limit from a termination; name its key: time_outs="
+            )
+        dones, late = dones.bool(), extras[self._time_outs].bool()
+        return observations, rewards, dones & ~late, dones & late, extras
+
+    def _own(self, observations: Any) -> Any:
+        if self._observation_key is None:
+            return observations
+        if not isinstance(observations, dict) or self._observation_key not in observations:
+            raise UnknownKey(f"observation_key={self._observation_key!r}, and observations are {_brief(observations)}")
+        return observations[self._observation_key]
+
+    def _last_observations(self, extras: dict[str, Any], envs: np.ndarray) -> Any:
+        """Rows [N, ...] that hold the last observations of the environments that ended."""
+        if self._final_key in extras:
+            rows = torch.as_tensor(envs, device=self._device)
+            last = _as_numpy(nested.map_leaves(lambda leaf: leaf[rows], self._own(extras[self._final_key])))
+            return nested.map_leaves(lambda leaf: _spread(leaf, envs, self.num_envs), last)
+        if self.missing_final_observation == "repeat":
+            return self._newest
+        raise TrackMismatch(
+            f"environments {envs[:5].tolist()}{'...' * (len(envs) > 5)} ended, and extras of "
+            f"{type(self.simulator).__name__} has no {self._final_key!r} (it has {list(extras)}): their last "
+            'observations are lost. Name the key (final_observations=), or pass missing_final_observation="repeat"'
+        )
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the simulator, where it can be closed."""
+        close = getattr(self.simulator, "close", None)
+        if close is not None:
+            close()
+
+
+@contextmanager
+def _as_outside() -> Any:
+    """Out of inference mode, where a runner samples: tensors made there could not be written to elsewhere."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def _as_numpy(tensors: Any) -> Any:
+    """The nested tensors as arrays of their own, brought down together with one wait for the device."""
+    brought = nested.map_leaves(_brought, tensors)
+    device = next((leaf.device for leaf in nested.leaves(tensors) if isinstance(leaf, Tensor) and leaf.is_cuda), None)
+    if device is not None:
+        torch.cuda.current_stream(device).synchronize()
+    return nested.map_leaves(lambda leaf: leaf.numpy() if isinstance(leaf, Tensor) else leaf, brought)
+
+
+def _brought(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    leaf = leaf.detach()
+    return leaf.to("cpu", non_blocking=True) if leaf.is_cuda else leaf.to("cpu", copy=True)
+
+
+def _infos(told: dict[str, Any], done: np.ndarray) -> dict[str, Any]:
+    """A vector info: what the step said belongs to the episodes that ended, and to those that go on."""
+    told = nested.map_leaves(lambda leaf: leaf.item() if isinstance(leaf, np.ndarray) and not leaf.ndim else leaf, told)
+    if not told or not np.count_nonzero(done):
+        return told
+    goes_on = {f"_{key}": ~done for key in told}
+    return {**told, **goes_on, "final_info": {**told, **{f"_{key}": done for key in told}}}
+
+
+def _spread(rows: np.ndarray, envs: np.ndarray, num_envs: int) -> np.ndarray:
+    """Rows [k, ...] at their environments among [N, ...]."""
+    spread = np.zeros((num_envs, *rows.shape[1:]), rows.dtype)
+    spread[envs] = rows
+    return spread
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"{len(value)} items"
+    return f"a dict with {list(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"

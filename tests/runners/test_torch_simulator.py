@@ -1,0 +1,171 @@
+"""Simulators that live in torch: what the runner records is what happened inside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from mpe2 import simple_spread_v3
+
+from benchmarks.torch_cartpole import ACTION_SPACE, OBSERVATION_SPACE, TorchCartPole
+from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
+from episodes.testing import check_vector_env
+from learners import MLPPolicy
+from runners import SingleAgentEnvRunner
+from runners.environments import TorchVectorEnv
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+class Watched(TorchCartPole):
+    """Keeps copies of what happens in it: rows of (before, after, rewards, ended, late)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.happened: list[Any] = []
+
+    def step(self, actions: torch.Tensor) -> Any:
+        before = self.state.clone()
+        row = super().step(actions)
+        after = self.extras.get("final_obs", self.state)
+        self.happened.append(
+            [part.cpu().numpy().copy() for part in (before, after, row[1], row[2], row[3]["time_outs"])]
+        )
+        return row
+
+    def episodes(self) -> list[tuple[Any, ...]]:
+        """Observations, rewards and the two flags of each episode, environment after environment."""
+        told = []
+        for env in range(self.num_envs):
+            observations, rewards = [], []
+            for before, after, reward, ended, late in self.happened:
+                observations.append(before[env])
+                rewards.append(reward[env])
+                if ended[env] or after is self.happened[-1][1]:
+                    flags = (bool(ended[env] and not late[env]), bool(late[env]))
+                    told.append((np.stack([*observations, after[env]]), np.stack(rewards), *flags))
+                    observations, rewards = [], []
+        return told
+
+
+def adapted(simulator: Any, **kwargs: Any) -> TorchVectorEnv:
+    return TorchVectorEnv(simulator, OBSERVATION_SPACE, ACTION_SPACE, **kwargs)
+
+
+def runner_of(env: TorchVectorEnv) -> SingleAgentEnvRunner:
+    return SingleAgentEnvRunner(env, MLPPolicy(OBSERVATION_SPACE, ACTION_SPACE), seed=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_episodes_are_what_happened_in_the_simulator(device: str) -> None:
+    simulator = Watched(16, device, limit=15)
+    pack = runner_of(adapted(simulator)).sample(num_timesteps=16 * 50)
+    told = simulator.episodes()
+    assert len(pack) == len(told)
+    assert {episode.ending.name for episode in pack} == {"TERMINATED", "TRUNCATED", "OPEN"}
+    for episode, (observations, rewards, terminated, truncated) in zip(pack, told, strict=True):
+        assert np.array_equal(episode.get_observations(), observations)
+        assert np.array_equal(episode.get_rewards(), rewards)
+        assert (episode.is_terminated, episode.is_truncated) == (terminated, truncated)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_rows_that_were_handed_out_stay_though_the_simulator_writes_over_its_tensors(device: str) -> None:
+    env = adapted(TorchCartPole(4, device, limit=3), info_keys=("log", "time_outs"))
+    first, _ = env.reset(seed=0)
+    kept = first.copy()
+    rows = [env.step(np.zeros(4, int)) for _ in range(3)]
+    assert np.array_equal(first, kept)
+    assert rows[0][4]["log"] != rows[1][4]["log"]
+    assert [row[3].any() for row in rows] == [False, False, True]
+
+
+def test_a_simulator_without_last_observations_is_refused_unless_it_is_said() -> None:
+    runner = runner_of(adapted(TorchCartPole(4, limit=5, gives_final=False)))
+    with pytest.raises(TrackMismatch, match=r"no 'final_obs' \(it has .*'log'.*missing_final_observation=\"repeat\""):
+        runner.sample(num_timesteps=100)
+
+
+def test_a_missing_last_observation_is_the_one_before_where_that_is_asked_for() -> None:
+    simulator = TorchCartPole(4, limit=5, gives_final=False)
+    pack = runner_of(adapted(simulator, missing_final_observation="repeat")).sample(num_timesteps=100)
+    for episode in pack:
+        last, before = episode.get_observations([-1, -2])
+        assert np.array_equal(last, before) == episode.is_done
+
+
+def test_infos_of_a_step_belong_to_the_episode_that_ended_with_it() -> None:
+    pack = runner_of(adapted(TorchCartPole(4, limit=5), info_keys=("log",))).sample(num_timesteps=100)
+    for episode in pack:
+        assert [("log" in info) for info in episode.get_infos()] == [False] + [True] * len(episode)
+
+
+def test_a_simulator_may_go_on_outside_of_the_runner() -> None:
+    simulator = TorchCartPole(4)
+    runner_of(adapted(simulator)).sample(num_timesteps=8)
+    simulator.state.add_(1)
+    assert not simulator.state.is_inference()
+
+
+class FiveFold:
+    """Observations in groups, two flags, the last observations under another name; no time-outs."""
+
+    def __init__(self, simulator: TorchCartPole) -> None:
+        self.simulator = simulator
+
+    def reset(self) -> Any:
+        return {"policy": self.simulator.reset()[0], "critic": torch.zeros(4, 9)}
+
+    def step(self, actions: torch.Tensor) -> Any:
+        observations, rewards, dones, extras = self.simulator.step(actions)
+        late = extras["time_outs"]
+        grouped = {"policy": observations, "critic": torch.zeros(4, 9)}
+        return grouped, rewards, dones & ~late, late.int(), {"before_reset": {"policy": extras["final_obs"]}}
+
+
+def test_groups_of_observations_and_five_results_are_taken_too() -> None:
+    simulator = FiveFold(TorchCartPole(4, limit=5))
+    names = {"observation_key": "policy", "final_observations": "before_reset"}
+    check_vector_env(adapted(simulator, num_envs=4, **names), num_steps=40, reproducible=False)
+    with pytest.raises(UnknownKey, match=r"observation_key='actor', and observations are a dict with \['policy'"):
+        adapted(simulator, num_envs=4, observation_key="actor").reset()
+    with pytest.raises(InvalidArgument, match="FiveFold does not say its num_envs"):
+        adapted(simulator)
+
+
+def test_what_a_simulator_lacks_is_said() -> None:
+    simulator = TorchCartPole(4)
+    with pytest.raises(InvalidArgument, match='give "raise" or "repeat"'):
+        adapted(simulator, missing_final_observation="previous")
+    env = adapted(simulator, time_outs="timeouts")
+    env.reset()
+    with pytest.raises(ShapeMismatch, match=r"actions have shape \(3,\); give \(4,\)"):
+        env.step(np.zeros(3, int))
+    with pytest.raises(TrackMismatch, match=r"no 'timeouts' \(it has .*name its key: time_outs="):
+        env.step(np.zeros(4, int))
+    env.simulator.step = lambda actions: actions
+    with pytest.raises(WrongType, match="tuple of four or five: a Tensor"):
+        env.step(np.zeros(4, int))
+
+
+def test_what_is_no_vector_environment_is_refused_by_naming_what_takes_it() -> None:
+    with pytest.raises(WrongType, match=r"TorchCartPole steps 4 environments .* give TorchVectorEnv\(simulator, "):
+        SingleAgentEnvRunner(TorchCartPole(4))
+    with pytest.raises(WrongType, match="several agents: give it to a MultiAgentEnvRunner"):
+        SingleAgentEnvRunner(simple_spread_v3.parallel_env())
+
+
+def test_continuous_actions_arrive_with_the_dtype_of_their_space() -> None:
+    class Pushed(TorchCartPole):
+        def step(self, actions: torch.Tensor) -> Any:
+            assert actions.dtype == torch.float32
+            assert actions.shape == (4, 1)
+            return super().step(actions[:, 0])
+
+    space = gym.spaces.Box(0, 1, (1,), np.float32)
+    env = TorchVectorEnv(Pushed(4), OBSERVATION_SPACE, space)
+    SingleAgentEnvRunner(env, MLPPolicy(OBSERVATION_SPACE, space), seed=0).sample(num_timesteps=40)
+    env.step(np.zeros((4, 1)))
