@@ -2,6 +2,7 @@
 
 from episodes.replay.buffer import EpisodeReplayBuffer
 from episodes.replay.multi_agent import MultiAgentEpisodeReplayBuffer
+from episodes.replay.multi_agent_prioritized import MultiAgentPrioritizedEpisodeReplayBuffer
 from episodes.replay.prioritized import PrioritizedEpisodeReplayBuffer
 from episodes.replay.recorder import ReplayRecorder
 from episodes.replay.samples_per_insert import SamplesPerInsert
@@ -9,6 +10,7 @@ from episodes.replay.samples_per_insert import SamplesPerInsert
 __all__ = [
     "EpisodeReplayBuffer",
     "MultiAgentEpisodeReplayBuffer",
+    "MultiAgentPrioritizedEpisodeReplayBuffer",
     "PrioritizedEpisodeReplayBuffer",
     "ReplayRecorder",
     "SamplesPerInsert",

@@ -22,6 +22,7 @@ from episodes.replay.adding import add_pack
 from episodes.replay.batch_columns import checked_keys, columns_of, followed, states_before
 from episodes.replay.draw_options import check_boundary, check_counts, check_n_step, is_int
 from episodes.replay.history import BoundViews
+from episodes.replay.read_dataset import chunks_that_follow
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.read_packs import entries_in_order, packs_of
 from episodes.replay.recorder import ReplayRecorder
@@ -29,17 +30,19 @@ from episodes.replay.ring.episode_table import NONE
 from episodes.replay.ring.saving import ring_state, set_ring_state
 from episodes.replay.ring.step_ring import LinkedRing, chosen_outputs
 from episodes.replay.ring.track_ring import Allocator
-from episodes.replay.samples_per_insert import SamplesPerInsert
+from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert
 from episodes.replay.sequence_grid import SequenceGrid
 from episodes.replay.walks import Extents, Windows
 from episodes.returns.checks import check_fraction
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage.header import read_header
 
 INDICES = "indices"
+_PACK_STEPS = 1 << 16
 
 
-class EpisodeReplayBuffer:
+class EpisodeReplayBuffer(SampleCounts):
     """Holds the newest `capacity` steps of the episodes and chunks that are added, and draws from them uniformly.
 
     Steps lie in rings, in order of arrival; an observation is stored once, whoever refers to it (one of at most 16
@@ -77,8 +80,8 @@ class EpisodeReplayBuffer:
             raise InvalidArgument(f"capacity={capacity!r}: give an int, a buffer needs room for at least one step")
         self.capacity = int(capacity)
         self.limit = limit
-        self.num_sampled = 0
         self._grids: dict[int, SequenceGrid] = {}
+        self._written: dict[str, int] = {}  # by data set, the number of the step after the last one that is there
         self.generator = np.random.default_rng(seed)
         self._path = path
         self.ring = LinkedRing(self.capacity, Allocator(path))
@@ -91,8 +94,7 @@ class EpisodeReplayBuffer:
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({len(self)} of {self.capacity} steps, {self.num_episodes} episodes, "
-            f"{self.nbytes} bytes; {self.num_added} added, {self.num_evicted} evicted, {self.num_sampled} sampled: "
-            f"{self.samples_per_insert:.3g} per insert)"
+            f"{self.nbytes} bytes; {self.counts})"
         )
 
     @property
@@ -104,25 +106,6 @@ class EpisodeReplayBuffer:
     def num_added(self) -> int:
         """The number of steps ever added."""
         return self.ring.head - self.ring.skipped
-
-    @property
-    def num_evicted(self) -> int:
-        """The number of steps that were added and are no longer there."""
-        return self.num_added - len(self)
-
-    @property
-    def samples_per_insert(self) -> float:
-        """How often an added step was drawn, on average."""
-        return self.num_sampled / max(self.num_added, 1)
-
-    def may_sample(self, n: int = 1) -> bool:
-        """Whether `n` steps may be drawn now: there are some, and the `limit` allows it."""
-        limit, counts = self.limit, {"num_added": self.num_added, "num_sampled": self.num_sampled}
-        return len(self) > 0 and (limit is None or limit.may_sample(n, size=len(self), **counts))
-
-    def may_add(self) -> bool:
-        """Whether steps may be added now, as the `limit` sees it."""
-        return self.limit is None or self.limit.may_add(num_added=self.num_added, num_sampled=self.num_sampled)
 
     @property
     def nbytes(self) -> int:
@@ -409,7 +392,7 @@ class EpisodeReplayBuffer:
         for entry in entries_in_order(self.ring).tolist():
             yield self._episode(entry)
 
-    def iter_packs(self, num_steps: int = 1 << 16) -> Iterator[EpisodePack]:
+    def iter_packs(self, num_steps: int = _PACK_STEPS) -> Iterator[EpisodePack]:
         """All stored episodes as packs of at most `num_steps` steps (an episode that is longer has one of its own).
 
         The episode with the oldest step comes first. The packs are copies: they stay as they are when steps are
@@ -419,30 +402,47 @@ class EpisodeReplayBuffer:
         return packs_of(self.ring, self._spaces, num_steps)
 
     def to_dataset(self, path: str | Path | EpisodeWriter) -> None:
-        """Write all stored episodes to a data set on disk, new or there already, or by a writer that is open.
+        """Write what is stored to a data set on disk, new or there already, or by a writer that is open.
 
-        What is stored of an episode is one chunk: one that lost its beginning has a later `t_started`, one that goes on
-        is cut. The buffer stays as it is. Errors: those of `EpisodeWriter` and its `add`.
+        Called again for the same data set, it appends the steps that came since: a snapshot now and then is the usual
+        way to save. What is stored of an episode is one chunk: one that lost its beginning has a later `t_started`,
+        one that goes on is cut, and the next snapshot goes on with it. Steps that are evicted between two snapshots
+        are in neither. The buffer stays as it is. Errors: those of `EpisodeWriter` and its `add`.
         """
+        folder = path.path if isinstance(path, EpisodeWriter) else Path(path)
+        first = self._written.get(_place(folder), 0) if read_header(folder) is not None else 0
         with nullcontext(path) if isinstance(path, EpisodeWriter) else EpisodeWriter(path) as writer:
-            for pack in self.iter_packs():
+            for pack in packs_of(self.ring, self._spaces, _PACK_STEPS, first):
                 writer.add(pack)
+            writer.flush()
+        self._written[_place(folder)] = self.ring.head
 
     @classmethod
     def from_dataset(
-        cls, dataset: EpisodeDataset | str | Path, capacity: int | None = None, *, seed: int | None = None
+        cls,
+        dataset: EpisodeDataset | str | Path,
+        capacity: int | None = None,
+        *,
+        seed: int | None = None,
+        **options: Any,
     ) -> Self:
-        """A buffer of the episodes of a data set (or of its path), added in order.
+        """A buffer of the episodes of a data set (or of its path), added in order: also of many snapshots of a buffer.
 
-        Room is for all of their steps unless a `capacity` is given; if it is smaller, the last ones stay. Errors:
-        `InvalidArgument` for episodes without a step and no capacity; those of `add`.
+        Room is for all of their steps unless a `capacity` is given; if it is smaller, the last ones stay. `to_dataset`
+        of the buffer to the same path appends what is added afterwards. Errors: `InvalidArgument` for episodes without
+        a step and no capacity; those of `add`.
+
+        Args:
+            options: what else the class takes: `alpha`, `beta`, `unit`, `limit`, ...
         """
         episodes = dataset if isinstance(dataset, EpisodeDataset) else EpisodeDataset(dataset)
         if capacity is None and not episodes.num_steps:
             raise InvalidArgument(f"{episodes!r} has no steps; give the buffer's capacity")
-        buffer = cls(episodes.num_steps if capacity is None else capacity, seed=seed)
+        buffer = cls(episodes.num_steps if capacity is None else capacity, seed=seed, **options)
         for pack in episodes.packs():
-            buffer.add(pack)
+            for chunks in chunks_that_follow(buffer.ring, pack):
+                buffer.add(chunks)
+        buffer._written[_place(episodes.path)] = buffer.ring.head
         return buffer
 
     def _episode(self, entry: int) -> SingleAgentEpisode:
@@ -457,6 +457,7 @@ class EpisodeReplayBuffer:
             "generator": self.generator.bit_generator.state,
             "spaces": self._spaces,
             "num_sampled": self.num_sampled,
+            "written": dict(self._written),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -475,6 +476,7 @@ class EpisodeReplayBuffer:
         self.generator.bit_generator.state = state["generator"]
         self._spaces = state["spaces"]
         self.num_sampled = state["num_sampled"]
+        self._written = dict(state["written"])
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied and pickled. A copy lies in memory; recorders go on with the buffer that they were made by."""
@@ -494,6 +496,11 @@ class EpisodeReplayBuffer:
         self.ring = LinkedRing(self.capacity, Allocator(None))
         self.generator = np.random.default_rng()
         self.set_state(own)
+
+
+def _place(folder: Path) -> str:
+    """What tells a directory from others."""
+    return str(folder.absolute())
 
 
 @lru_cache(maxsize=16)

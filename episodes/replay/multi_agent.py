@@ -14,13 +14,15 @@ from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.replay.adding import add_pack, check_pack
 from episodes.replay.buffer import EpisodeReplayBuffer
+from episodes.replay.draw_options import check_counts, is_int
 from episodes.replay.env_steps import EnvSteps
 from episodes.replay.history import BoundViews
 from episodes.replay.ring.episode_table import NONE
+from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert
 from episodes.single_agent import SingleAgentEpisode
 
 
-class MultiAgentEpisodeReplayBuffer:
+class MultiAgentEpisodeReplayBuffer(SampleCounts):
     """Holds the newest `capacity` env steps of the multi-agent episodes and chunks that are added.
 
     Each module has an `EpisodeReplayBuffer` of its own (in `modules`) for the steps of its agents, with room for
@@ -31,12 +33,17 @@ class MultiAgentEpisodeReplayBuffer:
     Args:
         capacity: in env steps.
         seed: of the one generator that every draw uses.
+        limit: as of `EpisodeReplayBuffer`. A draw of n counts as n steps, here and in each module that it is from;
+            those of modules are counted by `modules[module_id]`.
     """
 
-    def __init__(self, capacity: int, *, seed: int | None = None) -> None:
-        if capacity < 1:
-            raise InvalidArgument(f"capacity={capacity}: a buffer needs room for at least one env step")
-        self.capacity = capacity
+    def __init__(
+        self, capacity: int = 10_000, *, seed: int | None = None, limit: SamplesPerInsert | None = None
+    ) -> None:
+        if not is_int(capacity) or capacity < 1:
+            raise InvalidArgument(f"capacity={capacity!r}: give an int, a buffer needs room for at least one env step")
+        self.capacity = int(capacity)
+        self.limit = limit
         self._piece = max(
             capacity // 16, 1
         )  # env steps added at once: agent after agent, so the oldest go piece by piece
@@ -51,7 +58,13 @@ class MultiAgentEpisodeReplayBuffer:
 
     def __repr__(self) -> str:
         modules = ", ".join(f"{module_id}: {len(buffer)} agent steps" for module_id, buffer in self.modules.items())
-        return f"{type(self).__name__}({len(self)} of {self.capacity} env steps; {modules or 'no modules'})"
+        size = f"{len(self)} of {self.capacity} env steps, {self.counts}"
+        return f"{type(self).__name__}({size}; {modules or 'no modules'})"
+
+    @property
+    def num_added(self) -> int:
+        """The number of env steps ever added."""
+        return self._env_steps.head
 
     @property
     def nbytes(self) -> int:
@@ -130,9 +143,13 @@ class MultiAgentEpisodeReplayBuffer:
         return module_id
 
     def _new_buffer(self, num_agents: int) -> EpisodeReplayBuffer:
-        buffer = EpisodeReplayBuffer((self.capacity + self._piece) * num_agents)
+        buffer = self._module_buffer((self.capacity + self._piece) * num_agents)
         buffer.generator = self.generator
         return buffer
+
+    def _module_buffer(self, capacity: int) -> EpisodeReplayBuffer:
+        """An empty buffer for a module's steps."""
+        return EpisodeReplayBuffer(capacity)
 
     # --- draws -------------------------------------------------------------------------------------------------
 
@@ -157,9 +174,11 @@ class MultiAgentEpisodeReplayBuffer:
             chosen = [module_id for module_id in chosen if len(self.modules[module_id])]
             if not chosen:
                 raise self._empty()
-        return {
+        drawn = {
             module_id: self._buffer(module_id).sample(n, views=views.get(module_id), **options) for module_id in chosen
         }
+        self.num_sampled += n
+        return drawn
 
     def sample_synchronized(
         self,
@@ -181,8 +200,7 @@ class MultiAgentEpisodeReplayBuffer:
             module_ids: only agents of these modules are given; env steps are drawn in the same way.
             views: what each module sees of its observations, by module; without any, what is stored.
         """
-        if n < 1:
-            raise InvalidArgument(f"n={n}: give at least 1")
+        check_counts(n=n)
         rows, chosen = self._draw_rows(n), set(self._chosen(module_ids))
         batches: dict[Hashable, Batch] = {}
         for agent_id, module_id in self._module_of.items():
@@ -193,6 +211,9 @@ class MultiAgentEpisodeReplayBuffer:
                 batch = self.modules[module_id].at(numbers, keys=keys, include_infos=include_infos, **options)
                 batch[Columns.LOSS_MASK] = there
                 batches[agent_id] = batch
+        for module_id in chosen:
+            self.modules[module_id].num_sampled += n
+        self.num_sampled += n
         return batches
 
     def _draw_rows(self, n: int) -> np.ndarray:
@@ -238,6 +259,7 @@ class MultiAgentEpisodeReplayBuffer:
             "module_of": dict(self._module_of),
             "env_steps": self._env_steps.get_state(),
             "generator": self.generator.bit_generator.state,
+            "num_sampled": self.num_sampled,
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -254,6 +276,7 @@ class MultiAgentEpisodeReplayBuffer:
         self._module_of = dict(state["module_of"])
         self._env_steps.set_state(state["env_steps"])
         self.generator.bit_generator.state = state["generator"]
+        self.num_sampled = state["num_sampled"]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

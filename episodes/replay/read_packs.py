@@ -16,24 +16,30 @@ from episodes.tracks import Tracks
 from episodes.tracks.infos.kinds import EmptyInfos
 
 
-def packs_of(ring: LinkedRing, spaces: tuple[Any, Any], most_steps: int) -> Iterator[EpisodePack]:
+def packs_of(ring: LinkedRing, spaces: tuple[Any, Any], most_steps: int, first: int = 0) -> Iterator[EpisodePack]:
     """What is stored of all episodes, the one with the oldest step first.
 
     Args:
         spaces: the observation and the action space of the packs.
         most_steps: in one pack, but for an episode that is longer.
+        first: number of the oldest step that they have: of an episode that began before, the steps from there on.
     """
-    entries = entries_in_order(ring)
-    slots = positions(ring.tail, len(ring), ring.capacity)
-    ranks = np.empty(len(ring.table.first), np.int64)
+    first = max(ring.tail, first)
+    slots = positions(first, ring.head - first, ring.capacity)
+    entry_of = ring.links.entry[slots]
+    lengths, ranks = np.bincount(entry_of, minlength=len(ring.table.first)), np.zeros(len(ring.table.first), np.int64)
+    ranks[entry_of[::-1]] = np.arange(len(slots))[::-1]  # where the first step of each is
+    entries = np.flatnonzero(lengths)
+    entries = entries[ranks[entries].argsort()]
     ranks[entries] = np.arange(len(entries))
-    slots = slots[np.argsort(ranks[ring.links.entry[slots]], kind="stable")]  # episode after episode
-    ends = np.cumsum(_lengths(ring, entries))
+    slots = slots[np.argsort(ranks[entry_of], kind="stable")]  # episode after episode
+    ends = np.cumsum(lengths[entries])
     begin = 0
     while begin < len(entries):
         first_step = int(ends[begin - 1]) if begin else 0
         end = max(int(np.searchsorted(ends, first_step + most_steps, "right")), begin + 1)
-        yield _pack(ring, entries[begin:end], slots[first_step : ends[end - 1]], spaces)
+        which = entries[begin:end]
+        yield _pack(ring, which, lengths[which], slots[first_step : ends[end - 1]], spaces)
         begin = end
 
 
@@ -43,14 +49,12 @@ def entries_in_order(ring: LinkedRing) -> np.ndarray:
     return entries[np.argsort(ring.slot_numbers(ring.table.first[entries]))]
 
 
-def _lengths(ring: LinkedRing, entries: np.ndarray) -> np.ndarray:
-    return ring.t_next(entries) - ring.links.t[ring.table.first[entries]]
-
-
-def _pack(ring: LinkedRing, entries: np.ndarray, slots: np.ndarray, spaces: tuple[Any, Any]) -> EpisodePack:
-    table, lengths = ring.table, _lengths(ring, entries)
-    firsts, lasts = table.first[entries], table.last[entries]
-    rows = np.insert(ring.links.next_row[slots], np.cumsum(lengths) - lengths, ring.links.row[firsts])
+def _pack(
+    ring: LinkedRing, entries: np.ndarray, lengths: np.ndarray, slots: np.ndarray, spaces: tuple[Any, Any]
+) -> EpisodePack:
+    table, begins = ring.table, np.cumsum(lengths) - lengths
+    firsts, lasts = slots[begins], table.last[entries]
+    rows = np.insert(ring.links.next_row[slots], begins, ring.links.row[firsts])
     columns = {name: track.take(slots) for name, track in ring.tracks.items() if name not in (TERMINATEDS, TRUNCATEDS)}
     known = entries.tolist()
     facts = PackFacts.of([table.facts[entry] for entry in known], [table.custom_data[entry] or {} for entry in known])

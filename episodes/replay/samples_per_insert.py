@@ -1,7 +1,8 @@
-"""`SamplesPerInsert`: how often a stored step is drawn, kept within bounds by a loop that asks."""
+"""How often a stored step is drawn: counted by every buffer, and kept within bounds by a loop that asks."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from math import inf
 
@@ -46,3 +47,48 @@ class SamplesPerInsert:
     def may_add(self, *, num_added: int, num_sampled: int) -> bool:
         """Whether steps may be added."""
         return self.due(num_added, num_sampled) <= self.slack
+
+
+class SampleCounts:
+    """What a buffer counts of its steps.
+
+    Attributes:
+        limit: None for no limit.
+        num_sampled: how many steps were ever drawn to learn from.
+    """
+
+    limit: SamplesPerInsert | None = None
+    num_sampled: int = 0
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def num_added(self) -> int:
+        """The number of steps ever added."""
+
+    @property
+    def num_evicted(self) -> int:
+        """The number of steps that were added and are no longer there."""
+        return self.num_added - len(self)
+
+    @property
+    def samples_per_insert(self) -> float:
+        """How often an added step was drawn, on average."""
+        return self.num_sampled / max(self.num_added, 1)
+
+    @property
+    def counts(self) -> str:
+        """All counts, in words."""
+        counted = f"{self.num_added} added, {self.num_evicted} evicted, {self.num_sampled} sampled"
+        return f"{counted}: {self.samples_per_insert:.3g} per insert"
+
+    def may_sample(self, n: int = 1) -> bool:
+        """Whether `n` steps may be drawn now: there are some, and the `limit` allows it."""
+        limit, counts = self.limit, {"num_added": self.num_added, "num_sampled": self.num_sampled}
+        return len(self) > 0 and (limit is None or limit.may_sample(n, size=len(self), **counts))
+
+    def may_add(self) -> bool:
+        """Whether steps may be added now, as the `limit` sees it."""
+        return self.limit is None or self.limit.may_add(num_added=self.num_added, num_sampled=self.num_sampled)

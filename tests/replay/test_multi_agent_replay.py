@@ -10,9 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, StepOutOfRange, UnknownKey
+from episodes.errors import (
+    ChunkMismatch,
+    EpisodeStateError,
+    InvalidArgument,
+    StateMismatch,
+    StepOutOfRange,
+    UnknownKey,
+)
 from episodes.multi_agent import MultiAgentEpisode
-from episodes.replay import MultiAgentEpisodeReplayBuffer
+from episodes.replay import (
+    MultiAgentEpisodeReplayBuffer,
+    MultiAgentPrioritizedEpisodeReplayBuffer,
+    SamplesPerInsert,
+)
 from tests.reference_replay import LastObservations, chi_square_deviation
 
 AGENTS = ("a0", "a1", "b0")
@@ -294,3 +305,57 @@ def test_steps_that_are_no_longer_counted_are_never_drawn(chunk: int) -> None:
     again = MultiAgentEpisodeReplayBuffer(100)
     again.set_state(buffer.get_state())
     assert again.sample(50)["b"].actions.tolist() == buffer.sample(50)["b"].actions.tolist()
+
+
+def test_a_prioritized_buffer_draws_the_steps_of_each_module_by_their_priorities() -> None:
+    buffer = MultiAgentPrioritizedEpisodeReplayBuffer(50, alpha=1.0, beta=1.0, seed=0)
+    episode = MultiAgentEpisode("one", agent_to_module_mapping_fn=module_of)
+    episode.add_env_reset(observations={"a0": 0.0, "b0": 100.0})
+    for t in range(8):
+        episode.add_env_step({"a0": t + 1.0, "b0": t + 101.0}, {"a0": t, "b0": t}, {"a0": 1.0, "b0": 1.0})
+    buffer.add(episode)
+    indices = {"a": np.arange(8), "b": np.arange(8)}
+    buffer.update_priorities(indices, {"a": np.arange(8) + 1.0, "b": 8.0 - np.arange(8)})
+    drawn = buffer.sample(20_000, keys=["actions"])
+    rising = np.arange(8) + 1.0
+    for module_id, wanted in (("a", rising), ("b", rising[::-1])):
+        batch = drawn[module_id]
+        assert chi_square_deviation(np.bincount(batch.actions, minlength=8), wanted) < 3
+        assert np.allclose(batch.weights, wanted[batch.actions].min() / wanted[batch.actions])
+    restored = MultiAgentPrioritizedEpisodeReplayBuffer(50)
+    restored.set_state(buffer.get_state())
+    again = restored.sample(9)
+    assert all(np.array_equal(batch.indices, again[m].indices) for m, batch in buffer.sample(9).items())
+    assert set(buffer.sample_synchronized(30)) == {"a0", "b0"}
+    buffer.set_beta(0.0)
+    assert set(buffer.sample(9)["a"].weights) == {1.0}
+
+
+def test_priorities_of_modules_that_do_not_fit_are_named() -> None:
+    buffer = MultiAgentPrioritizedEpisodeReplayBuffer(50, seed=0)
+    buffer.add(played("x", 3))
+    with pytest.raises(UnknownKey, match=r"indices of modules \['a'\], priorities of \['b'\]"):
+        buffer.update_priorities({"a": np.arange(2)}, {"b": np.ones(2)})
+    with pytest.raises(UnknownKey, match="no module 'b'"):
+        buffer.update_priorities({"b": np.arange(2)}, {"b": np.ones(2)})
+    with pytest.raises(InvalidArgument, match="alpha"):
+        MultiAgentPrioritizedEpisodeReplayBuffer(50, alpha=-1.0)
+    with pytest.raises(InvalidArgument, match="beta"):
+        buffer.set_beta(-1.0)
+    plain = MultiAgentEpisodeReplayBuffer(50)
+    plain.add(played("x", 3))
+    with pytest.raises(StateMismatch, match="without priorities"):
+        buffer.set_state(plain.get_state())
+
+
+def test_env_steps_are_counted_as_they_come_are_drawn_and_go() -> None:
+    buffer = MultiAgentEpisodeReplayBuffer(20, seed=0, limit=SamplesPerInsert(2, min_size=10))
+    assert not buffer.may_sample()
+    buffer.add([played(str(number), 5, start=10.0 * number) for number in range(6)])
+    assert (buffer.num_added, buffer.num_evicted, len(buffer)) == (30, 10, 20)
+    assert buffer.may_sample(40)
+    assert not buffer.may_sample(41)
+    buffer.sample(10)
+    buffer.sample_synchronized(5)
+    assert (buffer.num_sampled, buffer.modules["a"].num_sampled) == (15, 15)
+    assert "30 added, 10 evicted, 15 sampled: 0.5 per insert" in repr(buffer)

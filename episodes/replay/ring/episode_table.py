@@ -80,12 +80,17 @@ class EpisodeTable:
         self._ids[entry] = id_
         self._entries[id_] = entry
 
+    def part_with(self, id_: str) -> None:
+        """What is there of an episode stays as it is; the next chunk with this id begins an entry of its own."""
+        self._entries.pop(id_, None)
+
     def close(self, entries: Iterable[int]) -> None:
         """Forget episodes that have no step in the ring any more."""
         order, places = self.order, self._place
         for entry in entries:
             if (id_ := self._ids[entry]) is not None:
-                del self._entries[id_]
+                if self._entries.get(id_) == entry:
+                    del self._entries[id_]
                 self._ids[entry] = None
             self.facts[entry], self.custom_data[entry] = NO_FACTS, None
             self.free.append(entry)
@@ -99,7 +104,7 @@ class EpisodeTable:
         for entry in self.order:
             self.id_of(entry)
         facts = [None if fact is NO_FACTS else deepcopy(fact._asdict()) for fact in self.facts]
-        facts_too = {"facts": facts, "custom_data": deepcopy(self.custom_data)}
+        facts_too = {"facts": facts, "custom_data": deepcopy(self.custom_data), "entries": dict(self._entries)}
         lists = facts_too | {"ids": list(self._ids), "order": list(self.order), "free": list(self.free)}
         return {"first": self.first.copy(), "last": self.last.copy(), **lists}
 
@@ -109,7 +114,7 @@ class EpisodeTable:
         self._ids, self.order, self.free = list(state["ids"]), list(state["order"]), list(state["free"])
         self.facts = [NO_FACTS if fact is None else EpisodeFacts(**fact) for fact in state["facts"]]
         self.custom_data = list(state["custom_data"])
-        self._entries = {self.id_of(entry): entry for entry in self.order}
+        self._entries = dict(state["entries"])
         self._place = [0] * len(self._ids)
         for place, entry in enumerate(self.order):
             self._place[entry] = place

@@ -1,0 +1,62 @@
+"""A data set's chunks as those that a ring goes on with: snapshots may repeat steps, and have gaps between them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+
+from episodes.pack import EpisodePack
+from episodes.replay.ring.step_ring import LinkedRing
+
+
+def chunks_that_follow(ring: LinkedRing, pack: EpisodePack) -> Iterator[EpisodePack]:
+    """The chunks of the pack, in packs to be added one after another.
+
+    Steps that were read before are left out. Where steps are missing between two chunks of an episode, because they
+    were evicted before a snapshot, the later chunk becomes an episode of its own beside the earlier one, with its id.
+
+        read before      t = 0..9
+        chunk            t = 6..14     10..14 are new
+        chunk            t = 20..25    15..19 are missing
+    """
+    chunks = list(zip(pack.ids.tolist(), pack.t_started.tolist(), pack.lengths.tolist(), strict=True))
+    begin = 0
+    while begin < len(pack):
+        seen: dict[str, int] = {}
+        skipped: list[int] = []  # steps of each chunk that are left out
+        for id_, t_started, length in chunks[begin:]:
+            t_next = seen.get(id_, _t_next(ring, id_))
+            if t_next is not None and t_started > t_next and length:
+                if id_ in seen:
+                    break
+                ring.table.part_with(id_)
+                t_next = None
+            skip = 0 if t_next is None else max(min(t_next - t_started, length), 0)
+            skipped.append(skip)
+            if skip < length:
+                seen[id_] = t_started + length
+        end = begin + len(skipped)
+        yield _without_beginnings(pack[begin:end], np.array(skipped, np.int64))
+        begin = end
+
+
+_NEVER = sys.maxsize  # later than any step
+
+
+def _t_next(ring: LinkedRing, id_: str) -> int | None:
+    """The time of the step that an episode goes on with, never after its end; None for one that is not there."""
+    entries = ring.table.find([id_])
+    if entries[0] < 0:
+        return None
+    return _NEVER if ring.ended(entries)[0] else int(ring.t_next(entries)[0])
+
+
+def _without_beginnings(pack: EpisodePack, skipped: np.ndarray) -> EpisodePack:
+    """The pack without the first steps [n] of its chunks, and without the chunks that have no step then."""
+    if skipped.any():
+        pack = pack.replace(
+            lengths=pack.lengths - skipped, lookbacks=pack.lookbacks + skipped, t_started=pack.t_started + skipped
+        )
+    return pack if pack.lengths.all() else pack.select(np.flatnonzero(pack.lengths))

@@ -1,0 +1,144 @@
+"""Snapshots of a buffer in a data set: each adds what is new, and all together are read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer, SamplesPerInsert
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage import EpisodeDataset, EpisodeWriter
+
+
+def chunk(id_: str, t_started: int, length: int, *, terminated: bool = False) -> SingleAgentEpisode:
+    """Observations are the times of their steps, actions too."""
+    times = t_started + np.arange(length + 1)
+    arrays = times.astype(float), times[:-1], np.ones(length)
+    return SingleAgentEpisode.from_arrays(*arrays, id_=id_, t_started=t_started, terminated=terminated)
+
+
+def contents(buffer: EpisodeReplayBuffer) -> dict[str, list[int]]:
+    """The times of the stored steps, by episode."""
+    found: dict[str, list[int]] = {}
+    for episode in buffer.iter_episodes():
+        episode.validate()
+        times = episode.t_started + np.arange(len(episode))
+        assert np.array_equal(episode.get_actions(), times)
+        assert np.array_equal(episode.get_observations(), [*times, times[-1] + 1])
+        found.setdefault(str(episode.id_), []).extend(times.tolist())
+    return found
+
+
+def test_a_second_snapshot_has_only_what_is_new_and_both_are_read_back(tmp_path: Path) -> None:
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    buffer.add([chunk("a", 0, 5), chunk("b", 0, 3, terminated=True)])
+    buffer.to_dataset(tmp_path / "data")
+    buffer.to_dataset(tmp_path / "data")
+    buffer.add([chunk("a", 5, 4, terminated=True), chunk("c", 0, 2)])
+    buffer.to_dataset(tmp_path / "data")
+    rows = EpisodeDataset(tmp_path / "data").metadata
+    assert rows["length"].tolist() == [5, 3, 4, 2]
+    restored = EpisodeReplayBuffer.from_dataset(tmp_path / "data")
+    assert contents(restored) == contents(buffer)
+    assert {e.id_: e.is_terminated for e in restored.iter_episodes()} == {"a": True, "b": True, "c": False}
+
+
+def test_a_buffer_that_was_read_goes_on_with_its_snapshots(tmp_path: Path) -> None:
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    buffer.add([chunk("a", 0, 5)])
+    buffer.to_dataset(tmp_path / "data")
+    for restored in (EpisodeReplayBuffer.from_dataset(tmp_path / "data", 50), EpisodeReplayBuffer(100)):
+        if restored.capacity == 100:
+            restored.set_state(buffer.get_state())
+        start = restored.num_added
+        restored.add([chunk("a", start, 3)])
+        restored.to_dataset(tmp_path / "data")
+        buffer = EpisodeReplayBuffer.from_dataset(tmp_path / "data", 100)
+    assert EpisodeDataset(tmp_path / "data").metadata["length"].tolist() == [5, 3, 3]
+    assert contents(buffer) == {"a": list(range(11))}
+
+
+def test_whole_snapshots_of_several_buffers_repeat_steps_that_are_read_once(tmp_path: Path) -> None:
+    for length in (3, 3, 7):
+        buffer = EpisodeReplayBuffer(100)
+        buffer.add([chunk("a", 0, length, terminated=length == 7), chunk("b", 0, 2, terminated=True)])
+        buffer.to_dataset(tmp_path / "data")
+    restored = EpisodeReplayBuffer.from_dataset(tmp_path / "data")
+    assert contents(restored) == {"a": list(range(7)), "b": [0, 1]}
+
+
+def test_steps_that_went_between_two_snapshots_leave_two_parts_of_one_episode(tmp_path: Path) -> None:
+    buffer = EpisodeReplayBuffer(10, seed=0)
+    buffer.add([chunk("a", 0, 4)])
+    buffer.to_dataset(tmp_path / "data")
+    for t in range(4, 24, 5):
+        buffer.add([chunk("a", t, 5)])
+    buffer.to_dataset(tmp_path / "data")
+    restored = EpisodeReplayBuffer.from_dataset(tmp_path / "data")
+    assert [(e.id_, e.t_started, len(e)) for e in restored.iter_episodes()] == [("a", 0, 4), ("a", 14, 10)]
+    drawn = restored.sample(200, n_step=3, gamma=1.0)
+    assert np.array_equal(drawn.new_obs, drawn.obs + drawn.n_step)
+    assert set(drawn.n_step[drawn.actions == 3]) == {1}
+    restored.add([chunk("a", 24, 2)])
+    restored.set_state(restored.get_state())
+    restored.add([chunk("a", 26, 1)])
+    assert [(e.t_started, len(e)) for e in restored.iter_episodes()] == [(3, 1), (14, 13)]
+    restored.add([chunk("a", 27, 2)])
+    assert [(e.t_started, len(e)) for e in restored.iter_episodes()] == [(15, 14)]
+
+
+def test_a_directory_that_was_emptied_gets_everything_again(tmp_path: Path) -> None:
+    import shutil
+
+    buffer = EpisodeReplayBuffer(10, seed=0)
+    buffer.add([chunk("a", 0, 4)])
+    buffer.to_dataset(tmp_path / "data")
+    shutil.rmtree(tmp_path / "data")
+    with EpisodeWriter(tmp_path / "data") as writer:
+        buffer.to_dataset(writer)
+        buffer.add([chunk("a", 4, 1)])
+        buffer.to_dataset(writer)
+    assert EpisodeDataset(tmp_path / "data").metadata["length"].tolist() == [4, 1]
+
+
+def test_a_prioritized_buffer_is_read_with_its_own_parameters(tmp_path: Path) -> None:
+    buffer = EpisodeReplayBuffer(10, seed=0)
+    buffer.add([chunk("a", 0, 4)])
+    buffer.to_dataset(tmp_path / "data")
+    options: dict[str, Any] = {"alpha": 0.9, "beta": 0.1, "unit": "sequence", "limit": SamplesPerInsert(2)}
+    read = PrioritizedEpisodeReplayBuffer.from_dataset(tmp_path / "data", 8, seed=3, **options)
+    assert (read.alpha, read.beta, read.unit, read.limit) == tuple(options.values())
+    assert read.sample_sequences(5, 2).indices.shape == (5,)
+    with pytest.raises(TypeError, match="alpha"):
+        EpisodeReplayBuffer.from_dataset(tmp_path / "data", alpha=0.9)
+
+
+@settings(max_examples=25)
+@given(capacity=st.integers(3, 40), seed=st.integers(0, 1000))
+def test_snapshots_at_any_moments_hold_every_step_that_was_there_at_one_of_them(
+    capacity: int, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    rng, path = np.random.default_rng(seed), tmp_path_factory.mktemp("snapshots") / "data"
+    buffer, going_on, expected = EpisodeReplayBuffer(capacity), {"0": 0}, set()
+    for number in range(12):
+        for id_ in list(going_on):
+            length, ends = int(rng.integers(1, 7)), rng.random() < 0.2
+            buffer.add([chunk(id_, going_on[id_], length, terminated=ends)])
+            going_on[id_] += length
+            if ends:
+                del going_on[id_]
+        if len(going_on) < 3:
+            going_on[str(number + 1)] = 0
+        if rng.random() < 0.5:
+            buffer.to_dataset(path)
+            expected |= {(id_, t) for id_, times in contents(buffer).items() for t in times}
+    if expected:
+        restored = EpisodeReplayBuffer.from_dataset(path)
+        found = [(id_, t) for id_, times in contents(restored).items() for t in times]
+        assert len(found) == len(set(found))
+        assert set(found) == expected
