@@ -77,6 +77,40 @@ class Categorical(ActionDistribution):
         return choices + self.start if self.start else choices
 
 
+class CategoricalRows:
+    """Actions [N] of rows of inputs [N, n] in host memory, one `Categorical` after another: those that it gives itself.
+
+    The clocks of `_gumbel_argmax` are kept from row to row and compared in numpy, which takes half the time of drawing
+    and comparing them in torch: 4 us a vector step.
+    """
+
+    def __init__(self) -> None:
+        self._clocks = torch.empty(0)
+        self._array = self._clocks.numpy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CategoricalRows, ()  # the clocks are no state: each draw sets them anew
+
+    def sample(
+        self, distribution: Categorical, inputs: np.ndarray, generator: torch.Generator | None = None
+    ) -> np.ndarray:
+        """What `distribution.sample` draws with the same generator."""
+        if self._array.shape != inputs.shape:
+            with torch.inference_mode(False):  # to be written to in either mode
+                self._clocks = torch.empty(inputs.shape)
+            self._array = self._clocks.numpy()
+        self._clocks.exponential_(generator=generator).log_()
+        return self._from_choices(distribution, inputs - self._array)
+
+    def mode(self, distribution: Categorical, inputs: np.ndarray) -> np.ndarray:
+        """What `distribution.mode` gives."""
+        return self._from_choices(distribution, inputs)
+
+    def _from_choices(self, distribution: Categorical, weights: np.ndarray) -> np.ndarray:
+        choices = weights.argmax(-1)
+        return choices + distribution.start if distribution.start else choices
+
+
 class MultiCategorical(ActionDistribution):
     """Several independent choices at once, `[..., *shape]`; the inputs are their logits, one choice after another."""
 

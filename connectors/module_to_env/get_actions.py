@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from connectors.connector import ColumnDict, Connector
-from connectors.distributions import ActionDistribution, distribution_for
+from connectors.distributions import ActionDistribution, Categorical, CategoricalRows, distribution_for
 from connectors.policy import distribution_of
 from connectors.tensors import tensor_of
 from episodes.columns import Columns
@@ -51,6 +51,7 @@ class GetActions(Connector):
         self._seed, self.adds_log_probs = seed, log_probs
         self._generator: torch.Generator | None = None
         self._distribution: ActionDistribution | None = None
+        self._rows = CategoricalRows()
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
@@ -63,28 +64,52 @@ class GetActions(Connector):
     ) -> ColumnDict:
         if Columns.ACTIONS in batch:
             return batch
+        inputs, distribution = self._described(batch, rl_module)
+        if explore is False:
+            actions = distribution.mode(inputs)
+        else:
+            actions = distribution.sample(inputs, self._generator_for(inputs))
+        batch[Columns.ACTIONS] = actions
+        if self.adds_log_probs and Columns.ACTION_LOGP not in batch:
+            batch[Columns.ACTION_LOGP] = distribution.log_prob(inputs, actions)
+        return batch
+
+    def on_row_to_numpy(
+        self, rl_module: Any, batch: ColumnDict, episodes: Any, explore: bool, shared_data: dict[str, Any]
+    ) -> ColumnDict:
+        """The call where all becomes arrays right after it: a choice among few is then made in numpy, which is faster."""
+        if Columns.ACTIONS in batch:
+            return batch
+        inputs, distribution = self._described(batch, rl_module)
+        if type(distribution) is not Categorical or self.adds_log_probs or not inputs.is_cpu or inputs.requires_grad:
+            return self(rl_module=rl_module, batch=batch, explore=explore)
+        array = batch[Columns.ACTION_DIST_INPUTS] = inputs.numpy()
+        if explore is False:
+            batch[Columns.ACTIONS] = self._rows.mode(distribution, array)
+        else:
+            batch[Columns.ACTIONS] = self._rows.sample(distribution, array, self._generator_for(inputs))
+        return batch
+
+    def _described(self, batch: ColumnDict, policy: Any) -> tuple[torch.Tensor, ActionDistribution]:
+        """The inputs that the policy gave, and the distribution that they describe."""
         inputs = batch.get(Columns.ACTION_DIST_INPUTS)
         if inputs is None:
             raise UnknownKey(
                 f"{self.name}: the policy gave neither 'actions' nor 'action_dist_inputs', "
                 f"but {', '.join(batch) or 'nothing'}"
             )
-        distribution = self.distribution_of(rl_module)
+        distribution = self.distribution_of(policy)
         if type(inputs) is not torch.Tensor or inputs.dtype is not torch.float32:
             inputs = batch[Columns.ACTION_DIST_INPUTS] = _as_floats(inputs)
-        if inputs.size(-1) != distribution.num_inputs:
+        if inputs.shape[-1] != distribution.num_inputs:
             raise _other_width(inputs, distribution)
-        if explore is False:
-            actions = distribution.mode(inputs)
-        else:
-            generator = self._generator
-            if generator is None and self._seed is not None:
-                generator = self._generator = torch.Generator(inputs.device).manual_seed(self._seed)
-            actions = distribution.sample(inputs, generator)
-        batch[Columns.ACTIONS] = actions
-        if self.adds_log_probs and Columns.ACTION_LOGP not in batch:
-            batch[Columns.ACTION_LOGP] = distribution.log_prob(inputs, actions)
-        return batch
+        return inputs, distribution
+
+    def _generator_for(self, inputs: torch.Tensor) -> torch.Generator | None:
+        """The piece's own, on the device of the inputs; None for torch's."""
+        if self._generator is None and self._seed is not None:
+            self._generator = torch.Generator(inputs.device).manual_seed(self._seed)
+        return self._generator
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
         """The state of its own random generator; nothing without a seed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
@@ -16,7 +17,7 @@ from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClip
 from connectors.module_to_env.remove_time_dimension import RemoveTimeDimension
 from connectors.module_to_env.tensor_to_numpy import TensorToNumpy
 from connectors.module_to_env.unbatch_items import UnbatchItems, check_rows
-from connectors.pipeline import ConnectorPipeline
+from connectors.pipeline import ConnectorPipeline, RowCall
 from connectors.policy import module_of
 from episodes.columns import Columns
 from episodes.errors import UnknownKey, WrongType
@@ -88,6 +89,13 @@ class ModuleToEnvPipeline(ConnectorPipeline):
     def _late(self) -> GetActions | None:
         pieces = (piece for piece in self.connectors if isinstance(piece, GetActions))
         return next((piece for piece in pieces if not piece.adds_log_probs), None)
+
+    def _calls_for_rows(self, pieces: tuple[Connector, ...]) -> tuple[RowCall, ...]:
+        calls = list(super()._calls_for_rows(pieces))
+        for at, (piece, after) in enumerate(pairwise(pieces)):
+            if type(piece) is GetActions and type(after) is TensorToNumpy:
+                calls[at] = piece.on_row_to_numpy
+        return tuple(calls)
 
     def _called_for_rows(self, pieces: Iterable[Connector]) -> Iterable[Connector]:
         """The pieces that do something to rows; where "actions_for_env" is left out, it is "actions"."""

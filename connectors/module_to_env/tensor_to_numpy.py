@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from connectors.connector import ColumnDict, Connector
 from episodes.columns import Columns
@@ -27,11 +28,13 @@ class TensorToNumpy(Connector):
     """
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
+        return self.on_row(None, batch, episodes)
+
+    def on_row(self, rl_module: Any, batch: ColumnDict, episodes: Any, *context: Any) -> ColumnDict:
+        """The call, as a runner's pipeline makes it."""
         for name, column in batch.items():
-            try:
-                batch[name] = column.numpy()
-            except (AttributeError, RuntimeError, TypeError):  # no tensor, one with a gradient, one on a device
-                batch[name] = nested.map_leaves(array_of, column)
+            if type(column) is not np.ndarray:
+                batch[name] = array_of(column) if type(column) is Tensor else nested.map_leaves(array_of, column)
         checked = Columns.ACTION_DIST_INPUTS if Columns.ACTION_DIST_INPUTS in batch else Columns.ACTIONS
         column = batch.get(checked)
         if type(column) is np.ndarray:
@@ -44,9 +47,12 @@ class TensorToNumpy(Connector):
 
 def array_of(leaf: Any) -> Any:
     """A tensor as a numpy array, anything else as it is."""
-    if not isinstance(leaf, torch.Tensor):
+    if not isinstance(leaf, Tensor):
         return leaf
-    leaf = leaf.detach().cpu()
+    try:
+        return leaf.numpy()
+    except (RuntimeError, TypeError):  # one with a gradient, one on a device, one of bfloat16
+        leaf = leaf.detach().cpu()
     return (leaf.float() if leaf.dtype is torch.bfloat16 else leaf).numpy()
 
 
