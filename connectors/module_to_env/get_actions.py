@@ -77,7 +77,7 @@ class GetActions(Connector):
     def on_row_to_numpy(
         self, rl_module: Any, batch: ColumnDict, episodes: Any, explore: bool, shared_data: dict[str, Any]
     ) -> ColumnDict:
-        """The call where all becomes arrays right after it: a choice among few is then made in numpy, which is faster."""
+        """The call where all becomes arrays right behind it: a choice among few is then made in numpy."""
         if Columns.ACTIONS in batch:
             return batch
         inputs, distribution = self._described(batch, rl_module)

@@ -30,6 +30,7 @@ from episodes.tracks.infos import Infos
 from episodes.tracks.infos.kinds import EmptyInfos
 
 _NONE = np.zeros(0, np.intp)
+_NOTHING: dict[str, Any] = {}
 
 
 class VectorRecorder:
@@ -151,23 +152,31 @@ class VectorRecorder:
         at = rows.num_rows
         if not at:
             raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
-        self._boundaries.check_step_may_come()
         row = [observations, actions, rewards, terminateds, truncateds]
         try:
-            rows.write(at, row, extra_model_outputs or {}, self._base)
             if self._settles_late:
+                rows.write(at, row, extra_model_outputs or _NOTHING, self._base)
                 slot = rows.infos.add(infos) if infos else 0
             else:
-                row = self._boundaries.look(rows.terminateds.data[at], rows.truncateds.data[at])
-                if self._boundaries.last_lies_apart and len(row.ended):
-                    slot = self._keep_last_observations(at, row.ended, infos or {}, final_observations)
-                else:
-                    slot = rows.infos.add(infos) if infos else 0
-                self._settle_newest(at, row)
+                self._boundaries.check_step_may_come()
+                rows.write(at, row, extra_model_outputs or _NOTHING, self._base)
+                slot = self._settle_with(at, infos or {}, final_observations)
         except BaseException:
             rows.give_up(at)
             raise
-        rows.commit(slot)
+        rows.info_slots.append(slot)
+        rows.num_rows = at + 1
+
+    def _settle_with(self, at: int, infos: dict[str, Any], final_observations: Any) -> int:
+        """Tell the boundaries of row `at`, which is written; the slot of its infos."""
+        rows = self._rows
+        row = self._boundaries.look(rows.terminateds.data[at], rows.truncateds.data[at])
+        if self._boundaries.last_lies_apart and len(row.ended):
+            slot = self._keep_last_observations(at, row.ended, infos, final_observations)
+        else:
+            slot = rows.infos.add(infos)
+        self._settle_newest(at, row)
+        return slot
 
     def _keep_last_observations(self, at: int, envs: np.ndarray, infos: dict[str, Any], given: Any) -> int:
         """Put the last observations and their infos aside; the slot of the infos that stay with the row."""

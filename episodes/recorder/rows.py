@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from episodes.tracks import nested
 from episodes.tracks.spaces import as_rows, dtypes_of, empty_items, irregular_part, of_no_shape
 
 _FIRST_CAPACITY = 32
+_kind_of = attrgetter("dtype", "shape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,9 @@ class RecordedRows:
         self.replaced = RowBlock("replaced", flags, num_envs, _FIRST_CAPACITY, bool)
         self.resets = RowBlock("resets", flags, num_envs, _FIRST_CAPACITY, bool)
         self._in_order: list[Any] = []  # the tracks as `write` gets them
+        self._kinds: list[
+            tuple[np.dtype, tuple[int, ...]]
+        ] = []  # of these, where each is one block that was written to
         self._started: _Started | None = None  # with which row the columns began that are there
         self.any_replaced = False
         self._capacity = _FIRST_CAPACITY
@@ -110,16 +115,25 @@ class RecordedRows:
         """
         if at >= self._capacity:
             self._grow()
-        if self.actions is None or extras.keys() != self.extras.keys():
+        if extras.keys() != self.extras.keys() or self.actions is None:
             self._start_columns(at, rows[1], rows[2], extras, base)
-        rows += [extras[key] for key in self.extras]
-        for block, row in zip(self._in_order, rows, strict=True):
-            if type(block) is not RowBlock:
-                put_row(block, at, row)
-            elif type(row) is np.ndarray and row.dtype is block.dtype and row.shape == block.shape:
-                block.data[at] = row  # what `put` does, without the call: this is the hot path
-            else:
-                block.put(at, row)
+        for key in self.extras:
+            rows.append(extras[key])
+        if self._kinds and self._are_usual(rows):
+            for block, row in zip(self._in_order, rows, strict=True):
+                block.data[at] = row
+            return
+        for blocks, row in zip(self._in_order, rows, strict=True):
+            put_row(blocks, at, row)
+        is_plain = all(type(block) is RowBlock for block in self._in_order)
+        self._kinds = [(block.dtype, block.shape) for block in self._in_order] if is_plain else []
+
+    def _are_usual(self, rows: list[Any]) -> bool:
+        """Whether the rows are arrays of the blocks' own dtypes and shapes, as they mostly are: one look at all of them."""
+        try:
+            return list(map(_kind_of, rows)) == self._kinds
+        except AttributeError:  # no arrays
+            return False
 
     def commit(self, info_slot: int) -> None:
         """Count the row that was written, with the slot of its infos."""
@@ -131,6 +145,7 @@ class RecordedRows:
         before = self._started
         if before is not None and before.row == at:
             _, self.actions, self.rewards, self.extras, self._in_order, self.steps_from, self.extras_from = before
+            self._kinds = []
             self._started = None
 
     def _start_columns(self, at: int, actions: Any, rewards: Any, extras: Mapping[str, Any], base: int) -> None:
@@ -161,6 +176,7 @@ class RecordedRows:
         self.extras_from = at - 1
         tracks = (self.observations, self.actions, self.rewards, self.terminateds, self.truncateds)
         self._in_order = [*tracks, *made.values()]
+        self._kinds = []
 
     def _regular(self, name: str, rows: Any, space: spaces.Space | None) -> Any:
         """The row as the space nests it; `ShapeMismatch` for items that no array holds."""
