@@ -81,7 +81,8 @@ class GetActions(Connector):
         if Columns.ACTIONS in batch:
             return batch
         inputs, distribution = self._described(batch, rl_module)
-        if type(distribution) is not Categorical or self.adds_log_probs or not inputs.is_cpu or inputs.requires_grad:
+        is_plain = inputs.is_cpu and inputs.dtype is torch.float32 and not inputs.requires_grad
+        if type(distribution) is not Categorical or self.adds_log_probs or not is_plain:
             return self(rl_module=rl_module, batch=batch, explore=explore)
         array = batch[Columns.ACTION_DIST_INPUTS] = inputs.numpy()
         if explore is False:

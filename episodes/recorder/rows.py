@@ -117,8 +117,7 @@ class RecordedRows:
             self._grow()
         if extras.keys() != self.extras.keys() or self.actions is None:
             self._start_columns(at, rows[1], rows[2], extras, base)
-        for key in self.extras:
-            rows.append(extras[key])
+        rows += map(extras.__getitem__, self.extras)
         if self._kinds and self._are_usual(rows):
             for block, row in zip(self._in_order, rows, strict=True):
                 block.data[at] = row
@@ -129,7 +128,7 @@ class RecordedRows:
         self._kinds = [(block.dtype, block.shape) for block in self._in_order] if is_plain else []
 
     def _are_usual(self, rows: list[Any]) -> bool:
-        """Whether the rows are arrays of the blocks' own dtypes and shapes, as they mostly are: one look at all of them."""
+        """Whether the rows are arrays of the blocks' own dtypes and shapes, as they mostly are: one look at all."""
         try:
             return list(map(_kind_of, rows)) == self._kinds
         except AttributeError:  # no arrays
