@@ -25,6 +25,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.spaces import as_rows
+from runners.environment_errors import name_culprit
 from runners.random_actions import RandomActions
 from runners.runner import EnvRunner, ShownEpisodes, check_counts, copied, quotas, tell
 from runners.stats import CollectStats, RunningReturns
@@ -109,6 +110,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._shared_data: dict[str, Any] = {}
         self._observations: Any = None  # the newest row, rewritten
         self._raw_observations: Any = None  # and as the environments gave it
+        self._row: Any = None  # what they gave last
         self._random = RandomActions(self.env)
         self._reset_seed = seed
         self._turn = 0  # the environment whose turn it is to give an episode more
@@ -279,8 +281,13 @@ class SingleAgentEnvRunner(EnvRunner):
         return sink, False
 
     def _begin(self, reset: bool) -> None:
-        if self._needs_reset or reset:
+        if not (self._needs_reset or reset):
+            return
+        try:
             self._reset()
+        except Exception as error:
+            name_culprit(error, self.env, self._row, lambda: np.full(self.num_envs, -1), (self, self._sink))
+            raise
 
     def _run(self, num_timesteps: int | None, num_episodes: int | None, explore: bool, random_actions: bool) -> None:
         if self.policy is None and not random_actions:
@@ -294,8 +301,9 @@ class SingleAgentEnvRunner(EnvRunner):
                 else:
                     self._quotas, self._turn = quotas(num_episodes or 0, self.num_envs, self._turn)
                     self._run_episodes(self._quotas, act, explore)
-        except BaseException:
+        except BaseException as error:
             self._needs_reset = True  # the environments may be a step ahead of what is recorded
+            name_culprit(error, self.env, self._row, lambda: self._sink.ages, (self, self._sink))
             raise
 
     def _count(self, num_steps: int, seconds: float) -> None:
@@ -305,7 +313,8 @@ class SingleAgentEnvRunner(EnvRunner):
 
     def _reset(self) -> None:
         """Begin new episodes everywhere; those that were going on are cut."""
-        observations, infos = self.env.reset(seed=self._reset_seed)
+        self._row = self.env.reset(seed=self._reset_seed)
+        observations, infos = self._row
         self._reset_seed = None
         self._raw_observations = observations = self._rows(observations)
         self._observations = self._rewritten(observations, self._all, self._all, infos=infos)
@@ -343,7 +352,8 @@ class SingleAgentEnvRunner(EnvRunner):
 
     def _step(self, actions: Any, actions_for_env: Any, outputs: dict[str, Any]) -> None:
         """One vector step, recorded."""
-        observations, rewards, terminateds, truncateds, infos = self.env.step(actions_for_env)
+        self._row = self.env.step(actions_for_env)
+        observations, rewards, terminateds, truncateds, infos = self._row
         last = self._last_observations(infos, terminateds | truncateds) if self._is_same_step else None
         if type(observations) is not np.ndarray:
             observations = self._rows(observations)

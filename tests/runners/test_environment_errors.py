@@ -1,0 +1,175 @@
+"""What an environment does wrong is told with the environment, the leaf and the step; its own errors stay its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from episodes.errors import EpisodeError, TrackMismatch
+from episodes.replay import EpisodeReplayBuffer
+from learners import MLPPolicy
+from runners import Hook, SingleAgentEnvRunner
+
+SPACE = gym.spaces.Dict(
+    image=gym.spaces.Box(0, 255, (4, 4), np.uint8),
+    arm=gym.spaces.Tuple([gym.spaces.Discrete(3), gym.spaces.Box(-1, 1, (2,), np.float32)]),
+)
+
+
+def good() -> dict[str, Any]:
+    return {"image": np.zeros((4, 4), np.uint8), "arm": (np.int64(0), np.zeros(2, np.float32))}
+
+
+class Spoilt(gym.Env):
+    """Gives `spoil(good row)` at its step `at`; step 0 is the reset."""
+
+    observation_space, action_space = SPACE, gym.spaces.Discrete(2)
+
+    def __init__(self, spoil: Callable[..., Any], at: int) -> None:
+        self.spoil, self.at = spoil, at
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.t = 0
+        return self.spoil(good())[0] if self.at == 0 else good(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return self.spoil(good()) if self.t == self.at else (good(), 1.0, False, False, {})
+
+
+def runner_of(spoil: Callable[..., Any], at: int = 3, kind: Any = SyncVectorEnv) -> SingleAgentEnvRunner:
+    makers = [lambda at=at: Spoilt(spoil, at) for at in (-1, at, -1)]
+    return SingleAgentEnvRunner(kind(makers), seed=0)
+
+
+def replaced(**leaves: Any) -> Callable[..., Any]:
+    return lambda row: ({**row, **leaves}, 1.0, False, False, {})
+
+
+SPOILT = {
+    "shape": (replaced(image=np.zeros((4, 5), np.uint8)), r"observations\['image'\] have shape \[4, 5\]; .* \[4, 4\]"),
+    "dtype": (replaced(image=np.zeros((4, 4))), r"observations\['image'\] are float64; the space says uint8"),
+    "None": (replaced(image=None), r"observations\['image'\] are None"),
+    "leaf of a tuple": (replaced(arm=(np.int64(0), np.zeros(3))), r"observations\['arm'\]\[1\] have shape \[3\]"),
+    "length of a tuple": (replaced(arm=(np.int64(0),)), r"observations\['arm'\] are 1 items; .* a Tuple of 2"),
+    "key": (
+        lambda row: ({"arm": row["arm"]}, 1.0, False, False, {}),
+        r"observations have no 'image': there are \['arm'\]",
+    ),
+    "no dict": (lambda row: (row["image"], 1.0, False, False, {}), r"observations are a ndarray; the space is a Dict"),
+}
+
+
+@pytest.mark.parametrize("at", [0, 3])
+@pytest.mark.parametrize("name", SPOILT)
+def test_an_observation_that_does_not_fit_is_named_by_environment_step_and_leaf(name: str, at: int) -> None:
+    spoil, message = SPOILT[name]
+    with pytest.raises(TrackMismatch, match=rf"environment 1, step {at} of its episode: {message}"):
+        runner_of(spoil, at).sample(num_timesteps=30, random_actions=True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda row: (row, 1.0, False, {}), "not enough values to unpack.*; its step must give"),
+        (lambda row: (row, np.ones(2), False, False, {}), "its step must give .observation, a number"),
+        (lambda row: (row, "much", False, False, {}), "could not convert string to float.*; its step must give"),
+    ],
+)
+def test_a_step_of_another_form_is_named_by_environment_and_step(spoil: Callable[..., Any], message: str) -> None:
+    with pytest.raises(TrackMismatch, match=f"environment 1, step 3 of its episode: .*{message}"):
+        runner_of(spoil).sample(num_timesteps=30, random_actions=True)
+
+
+def burning(row: Any) -> Any:
+    raise ZeroDivisionError("motor on fire")
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+@pytest.mark.filterwarnings("ignore")  # Gymnasium tells what its processes raised
+def test_an_error_of_the_environment_itself_stays_what_it_is_with_a_note_of_where(kind: Any) -> None:
+    with runner_of(burning, kind=kind) as runner, pytest.raises(ZeroDivisionError) as caught:
+        runner.sample(num_timesteps=30, random_actions=True)
+    assert "environment 1, step 3 of its episode" in caught.value.__notes__[0]
+
+
+def test_steps_are_counted_in_the_episode_and_what_came_before_can_be_taken() -> None:
+    runner = runner_of(SPOILT["shape"][0], at=40)
+    runner.sample(num_timesteps=90, random_actions=True)
+    with pytest.raises(TrackMismatch, match="environment 1, step 40 of its episode"):
+        runner.sample(num_timesteps=90, random_actions=True)
+    assert runner.take().num_steps == 27
+
+
+class Rows(VectorEnv):
+    """A vector environment of two, whose rows are spoilt at vector step 3."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    num_envs = 2
+    single_observation_space, single_action_space = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2)
+    observation_space, action_space = batch_space(single_observation_space, 2), batch_space(single_action_space, 2)
+
+    def __init__(self, spoil: Callable[..., Any]) -> None:
+        self.spoil = spoil
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.t = 0
+        return np.zeros((2, 3), np.float32), {}
+
+    def step(self, actions: Any) -> Any:
+        self.t += 1
+        row = (np.zeros((2, 3), np.float32), np.ones(2), np.zeros(2, bool), np.zeros(2, bool), {})
+        return self.spoil(*row) if self.t == 3 else row
+
+
+ROWS = {
+    "shape": (lambda obs, *rest: (obs[:, :2], *rest), r"observations have shape \[2, 2\]; the space says \[2, 3\]"),
+    "number of rows": (lambda obs, *rest: (obs[:1], *rest), r"observations have shape \[1, 3\]"),
+    "rewards": (lambda obs, _, *rest: (obs, np.ones(3), *rest), r"rewards have shape \[3\]; give \[2\], one for each"),
+    "no rewards": (lambda obs, _, *rest: (obs, None, *rest), r"rewards are None"),
+    "flags": (lambda *row: (*row[:2], np.zeros(1, bool), *row[3:]), r"terminateds have shape \[1\]"),
+    "four": (lambda *row: row[:4], "step must give .* and gave 4 items"),
+    "infos": (lambda *row: (*row[:4], [{}, {}]), r"infos are 2 items; give a dict of arrays \[2, ...\]"),
+}
+
+
+@pytest.mark.parametrize("into_replay", [False, True])
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_that_does_not_fit_is_named_by_step_and_leaf(name: str, into_replay: bool) -> None:
+    spoil, message = ROWS[name]
+    runner = SingleAgentEnvRunner(Rows(spoil), seed=0)
+    buffer = EpisodeReplayBuffer(100)
+    run = partial(runner.sample_into, buffer) if into_replay else runner.sample
+    with pytest.raises(EpisodeError, match=rf"the vector step after steps \[2, 2\] of its episodes: {message}"):
+        run(num_timesteps=30, random_actions=True)
+
+
+class Clumsy(Hook):
+    def on_step(self, runner: Any) -> None:
+        raise KeyError("mine")
+
+
+class Blind(MLPPolicy):
+    def forward(self, batch: Any, explore: bool | None = None) -> Any:
+        if explore and len(batch["obs"]) == 2:
+            raise ValueError("mine")
+        return super().forward(batch, explore)
+
+
+def test_errors_of_hooks_and_policies_are_left_alone() -> None:
+    env = Rows(lambda *row: row)
+    with pytest.raises(KeyError, match="mine") as caught:
+        SingleAgentEnvRunner(env, hooks=[Clumsy()]).sample(num_timesteps=2, random_actions=True)
+    assert not hasattr(caught.value, "__notes__")
+    runner = SingleAgentEnvRunner(env, MLPPolicy(env.single_observation_space, env.single_action_space))
+    runner.policy = Blind(env.single_observation_space, env.single_action_space)
+    with pytest.raises(ValueError, match="mine") as caught_too:
+        runner.sample(num_timesteps=2)
+    assert not hasattr(caught_too.value, "__notes__")
