@@ -34,13 +34,19 @@ class EditableEpisodes(Sequence[SingleAgentEpisode]):
         return self._episode(position)
 
     def __iter__(self) -> Iterator[SingleAgentEpisode]:
+        if not self._made and not isinstance(self._source, EpisodePack):  # a recorder's cost less all at once
+            for position, episode in enumerate(self._source[:]):
+                self._keep(position, episode)
         return (self._episode(i) for i in range(len(self)))
 
     def _episode(self, position: int) -> SingleAgentEpisode:
         if position not in self._made:
-            self._made[position] = episode = self._source[position]
-            self._as_made[position] = _tracks(episode)
+            self._keep(position, self._source[position])
         return self._made[position]
+
+    def _keep(self, position: int, episode: SingleAgentEpisode) -> None:
+        self._made[position] = episode
+        self._as_made[position] = _tracks(episode)
 
     @property
     def changed(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -58,6 +58,9 @@ class ShownEpisodes(Sequence[Any]):
     def __getitem__(self, env: Any) -> Any:
         return self.kept[env]
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.kept)
+
     @property
     def ages(self) -> np.ndarray:
         """See `OngoingEpisodes.ages`."""
@@ -83,6 +86,11 @@ class _AsStepped(Sequence[Any]):
         return len(self._ongoing)
 
     def __getitem__(self, env: Any) -> Any:
+        if isinstance(env, slice):
+            shown = self._ongoing[:]
+            for ended, episode in self._ended.items():
+                shown[ended] = episode
+            return shown[env]
         return self._ended[env] if env in self._ended else self._ongoing[env]
 
 

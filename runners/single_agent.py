@@ -440,7 +440,9 @@ class SingleAgentEnvRunner(EnvRunner):
             infos: of the vector environment, those that came with the observations.
         """
         episodes = IncomingEpisodes(self._sink.episodes, observations, envs, begun, actions, rewards, infos)
-        return self._rewrite(observations, episodes, self._updates)
+        rewritten = self._rewrite(observations, episodes, self._updates)
+        episodes.close()
+        return rewritten
 
     def _reset_where(self, done: np.ndarray) -> None:
         if not np.count_nonzero(done):

@@ -7,6 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from episodes.errors import EpisodeStateError
 from episodes.recorder.info_rows import InfoRows
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
@@ -19,8 +20,9 @@ __all__ = ["IncomingEpisodes"]
 class IncomingEpisodes(Sequence[SingleAgentEpisode]):
     """The episode that each new observation belongs to: the observation is its last one, and its last action led there.
 
-    Episodes are made when they are read, O(steps since the last take) each, without extra model outputs: finalized
-    where the observation is one of those that are recorded, growing where it is to become one.
+    What is in an episode is looked up when something of it is read, O(steps since the last take) each, until `close`:
+    who only wants the observation pays nothing for its episode. There are no extra model outputs. It is finalized where
+    the observation is like those that are recorded, and grows where it is to become like them.
 
     Args:
         episodes: the ongoing ones [N], without the new observations.
@@ -46,6 +48,12 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
         self._actions, self._rewards = actions, rewards
         self._infos = infos
         self._told: InfoRows | None = None  # the infos by environment, once somebody looked
+        self._own: Any = None  # the ongoing episodes by environment, likewise
+        self._is_closed = False
+
+    def close(self) -> None:
+        """The observations are recorded now: what was not read can no longer be."""
+        self._is_closed = True
 
     def __len__(self) -> int:
         return len(self._envs)
@@ -57,13 +65,26 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
     def __getitem__(self, index: int | slice) -> SingleAgentEpisode | list[SingleAgentEpisode]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        i = range(len(self))[index]
+        return _Incoming(self, range(len(self))[index])
+
+    def read(self, i: int) -> SingleAgentEpisode:
+        """The episode of observation i, whole.
+
+        Raises:
+            EpisodeStateError: its observation is recorded already.
+        """
+        if self._is_closed:
+            raise EpisodeStateError(
+                "an episode that came with an observation to preprocess is read after that: read it within preprocess"
+            )
         env = int(self._envs[i])
         observation = _row(self._observations, i)
         told = self._info(env)
         if env in self._begun:
             return SingleAgentEpisode(observations=[nested.take(observation, 0)], infos=list(told))
-        own = self._episodes[env]
+        if self._own is None:
+            self._own = self._episodes[:] if len(self._envs) > 1 else {env: self._episodes[env]}
+        own = self._own[env]
         seen, step = own.get_observations(), _row((self._actions, self._rewards), env)
         if not _are_alike(seen, observation):
             return _grown(own, observation, step, told)
@@ -84,6 +105,27 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
             self._told = InfoRows(len(self._episodes))
             self._told.add(self._infos or {})
         return self._told.gather(np.array([(self._told.num_slots - 1) * len(self._episodes) + env]))
+
+
+class _Incoming(SingleAgentEpisode):
+    """An episode whose slots are empty until one of them is read."""
+
+    __slots__ = ("_among", "_place")
+
+    def __init__(self, among: IncomingEpisodes, place: int) -> None:
+        self._among, self._place = among, place
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in SingleAgentEpisode.__slots__:
+            raise AttributeError(f"an episode has no attribute {name!r}")
+        whole = self._among.read(self._place)
+        for slot in SingleAgentEpisode.__slots__:
+            setattr(self, slot, getattr(whole, slot))
+        return getattr(self, name)
+
+    def __reduce__(self) -> Any:
+        restored, (_, *parts) = super().__reduce__()
+        return restored, (SingleAgentEpisode, *parts)
 
 
 def _grown(own: SingleAgentEpisode, observation: Any, step: Any, told: Infos) -> SingleAgentEpisode:

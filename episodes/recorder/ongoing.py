@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -30,10 +30,11 @@ class Recording(Protocol):
 class OngoingEpisodes(Sequence[SingleAgentEpisode]):
     """The ongoing episode of each environment. It follows the recorder: nothing is copied until it is read."""
 
-    __slots__ = ("_recorder",)
+    __slots__ = ("_read_all", "_recorder")
 
-    def __init__(self, recorder: Recording) -> None:
+    def __init__(self, recorder: Recording, read_all: Callable[[], list[SingleAgentEpisode]] | None = None) -> None:
         self._recorder = recorder
+        self._read_all = read_all  # where reading all of them at once costs less than one by one
 
     def __len__(self) -> int:
         return self._recorder.num_envs
@@ -46,6 +47,8 @@ class OngoingEpisodes(Sequence[SingleAgentEpisode]):
         """The ongoing chunk of an environment, finalized: its steps since the last take, all there is as lookback."""
         num_envs = len(self)
         if isinstance(env, slice):
+            if self._read_all is not None:
+                return self._read_all()[env]
             return [self._recorder.ongoing(i) for i in range(*env.indices(num_envs))]
         index = env + num_envs if env < 0 else env
         if not 0 <= index < num_envs:

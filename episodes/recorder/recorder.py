@@ -70,7 +70,7 @@ class VectorRecorder:
         self.autoreset_mode = self._boundaries.mode
         self.len_lookback_buffer = len_lookback_buffer
         self.reward_dtype = None if reward_dtype is None else np.dtype(reward_dtype)
-        self.episodes = OngoingEpisodes(self)
+        self.episodes = OngoingEpisodes(self, self._all_ongoing)
         self.taken_envs = _NONE  # of the chunks of the last take
         self._rows = RecordedRows(num_envs, observation_space, action_space)
         self.stand_ins = self._rows.stand_ins
@@ -241,11 +241,16 @@ class VectorRecorder:
 
         What is written to its `custom_data` arrives in the pack that is taken, and goes on with the episode.
         """
-        last, age = self._rows.num_rows - 1, int(self.ages[env])
-        length = min(age, last - self._base)
-        lookback = min(age - length, self._rows.lookback_at(self._base))
-        one = (np.array([number]) for number in (env, last, length, lookback))
-        return self._looked_at(Chunks(*one))[0]
+        return self._ongoing(np.array([env]))[0]
+
+    def _all_ongoing(self) -> list[SingleAgentEpisode]:
+        return self._ongoing(np.arange(self.num_envs))
+
+    def _ongoing(self, envs: np.ndarray) -> list[SingleAgentEpisode]:
+        last, ages = self._rows.num_rows - 1, self.ages[envs]
+        lengths = np.minimum(ages, last - self._base)
+        lookbacks = np.minimum(ages - lengths, self._rows.lookback_at(self._base))
+        return self._looked_at(Chunks(envs, np.full(len(envs), last), lengths, lookbacks))
 
     def ended(self) -> EpisodePack:
         """The chunks whose episodes ended with the newest step."""

@@ -472,3 +472,19 @@ def test_an_ending_flag_that_is_repeated_on_the_reset_row_loses_no_step(taken_af
     whole = [(0.0, 2, True), (3.0, 2, False)]
     cut = {1: [(0.0, 1, False), (1.0, 1, True), whole[1]], 4: [whole[0], (3.0, 1, False), (4.0, 1, False)]}
     assert starts == cut.get(taken_after, whole)
+
+
+def test_ongoing_episodes_are_the_same_read_at_once_and_one_by_one():
+    recorder = VectorRecorder(3, autoreset_mode=AutoresetMode.NEXT_STEP, len_lookback_buffer=2)
+    recorder.reset(np.zeros((3, 1)), {"speed": np.arange(3.0)})
+    for t in range(1, 8):
+        done = np.array([t == 3, t == 6, False])
+        told = {"speed": np.full(3, float(t))}
+        recorder.step(np.full((3, 1), float(t)), np.arange(3), np.full(3, 0.5), done, ~done & (t == 7), told)
+        if t == 4:
+            recorder.take()
+        at_once = recorder.episodes[:]
+        for env, episode in enumerate(at_once):
+            assert episode.equals(recorder.episodes[env])
+            assert episode.custom_data is recorder.episodes[env].custom_data
+        assert [episode.id_ for episode in recorder.episodes[1:]] == [episode.id_ for episode in at_once[1:]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,9 @@ from gymnasium.vector import AutoresetMode
 
 from connectors import env_to_module_pipeline
 from connectors.env_to_module import SingleAgentObservationPreprocessor
+from episodes.errors import EpisodeStateError
 from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
 from runners import SingleAgentEnvRunner
 from tests.moving.environments import Always, BoxCorridor, Corridor, NestedCorridor, PictureCorridor
 
@@ -232,3 +235,32 @@ def test_the_state_of_a_preprocessor_is_kept_with_its_pipeline():
     assert state["env_to_module"] == {"RunningMaximum": {"max": 4.0}}
     runner.set_state(state)
     assert runner.sample(num_episodes=1)[0].get_observations()[:, 0].tolist() == [0, 0.25, 0.5, 0.75, 1]
+
+
+class Keeps(SingleAgentObservationPreprocessor):
+    """Keeps the episodes it is given, and reads some of them at once."""
+
+    def __init__(self, *args, looks, **kwargs):
+        self.looks, self.kept = looks, []
+        super().__init__(*args, **kwargs)
+
+    def preprocess(self, observation, episode):
+        self.kept.append(episode)
+        if self.looks:
+            assert len(episode) == episode.t
+        return observation
+
+
+def test_an_episode_that_was_read_in_time_can_be_kept_and_others_say_so():
+    read, unread = Keeps(looks=True), Keeps(looks=False)
+    for piece in (read, unread):
+        one = BoxCorridor()
+        pipeline = env_to_module_pipeline(one.observation_space, one.action_space, pieces=[piece])
+        SingleAgentEnvRunner(BoxCorridor, Always(1), env_to_module=pipeline).sample(num_episodes=1)
+    assert [episode.get_observations()[-1] for episode in read.kept] == [0, 1, 2, 3, 4]
+    assert [episode.get_return() for episode in copy.deepcopy(read.kept[3:])] == pytest.approx([-0.3, 0.7])
+    assert isinstance(read.kept[0], SingleAgentEpisode)
+    with pytest.raises(EpisodeStateError, match="read it within preprocess"):
+        len(unread.kept[-1])
+    with pytest.raises(AttributeError, match="an episode has no attribute 'length'"):
+        _ = read.kept[0].length
