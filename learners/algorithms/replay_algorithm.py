@@ -67,6 +67,9 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         self.pipeline: ConnectorPipeline | None = None  # made when there are episodes to learn from
         self._errors: list[torch.Tensor] = []  # of the targets in this update
 
+    def explore_after(self, num_env_steps: int) -> None:
+        """Let the policy explore as it is to after so many steps of the environments; by default as it does anyway."""
+
     def draw(self, replay: EpisodeReplayBuffer, n: int) -> dict[str, Any]:
         """`n` transitions as columns of arrays."""
         drawn = replay.sample(n, n_step=self.config.n_step, gamma=self.config.gamma, views=self.views)

@@ -1,0 +1,10 @@
+"""Where a run's numbers go."""
+
+from __future__ import annotations
+
+from learners.loggers.csv_logger import CSVLogger
+from learners.loggers.logger import Logger, MultiLogger
+from learners.loggers.run_description import describe_run
+from learners.loggers.tensorboard_logger import TensorBoardLogger
+
+__all__ = ["CSVLogger", "Logger", "MultiLogger", "TensorBoardLogger", "describe_run"]

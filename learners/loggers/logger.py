@@ -1,0 +1,88 @@
+"""`Logger`: where a run's numbers go, at intervals of environment steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from episodes.errors import InvalidArgument
+
+__all__ = ["SCOPES", "Logger", "MultiLogger"]
+
+SCOPES = ("train", "test", "update", "info")
+
+
+class Logger:
+    """Takes metrics by scope and step; this one forgets them. Others override `write`.
+
+    Scopes: "train" is what was sampled, "test" what a test found, "update" what an algorithm measured, "info" the rest.
+
+    Args:
+        intervals: environment steps between two rows of a scope; 0, the default, takes every row.
+    """
+
+    def __init__(self, intervals: Mapping[str, int] | None = None) -> None:
+        self.intervals = dict(intervals or {})
+        unknown = set(self.intervals) - set(SCOPES)
+        if unknown:
+            raise InvalidArgument(f"intervals has the scopes {sorted(unknown)}; there are {', '.join(SCOPES)}")
+        self._last: dict[str, int] = {}
+
+    def log(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
+        """Take metrics of a scope after so many environment steps, unless the last ones are too near."""
+        if scope not in SCOPES:
+            raise InvalidArgument(f"{scope!r} is no scope; there are {', '.join(SCOPES)}")
+        last = self._last.get(scope)
+        if last is None or step - last >= self.intervals.get(scope, 0) or step < last:
+            self._last[scope] = step
+            self.write(scope, metrics, step)
+
+    def write(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
+        """Keep a row."""
+
+    def describe(self, description: Mapping[str, Any]) -> None:
+        """Keep what the run is: its configuration, versions, the command."""
+
+    def resume(self, step: int) -> None:
+        """Go on after that step: rows that an interrupted run wrote later are dropped, where that can be done."""
+
+    def flush(self) -> None:
+        """Let everything be where it can be read."""
+
+    def close(self) -> None:
+        """Flush, and let go of files."""
+        self.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class MultiLogger(Logger):
+    """Several loggers, each with intervals of its own."""
+
+    def __init__(self, loggers: Sequence[Logger]) -> None:
+        super().__init__()
+        self.loggers = list(loggers)
+
+    def log(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
+        for logger in self.loggers:
+            logger.log(scope, metrics, step)
+
+    def describe(self, description: Mapping[str, Any]) -> None:
+        for logger in self.loggers:
+            logger.describe(description)
+
+    def resume(self, step: int) -> None:
+        for logger in self.loggers:
+            logger.resume(step)
+
+    def flush(self) -> None:
+        for logger in self.loggers:
+            logger.flush()
+
+    def close(self) -> None:
+        for logger in self.loggers:
+            logger.close()

@@ -1,0 +1,38 @@
+"""What a run is: enough to do it again."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from typing import Any
+
+__all__ = ["describe_run"]
+
+_PACKAGES = ("rl-episodes", "numpy", "torch", "gymnasium")
+
+
+def describe_run(**configuration: Any) -> dict[str, Any]:
+    """The configuration, the command, the versions of what matters, and where the working directory's git stands."""
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return {"command": sys.argv, "configuration": configuration, "versions": versions, "git": _git()}
+
+
+def _git() -> dict[str, Any]:
+    """The commit of the working directory, and whether anything has changed since; empty where there is no git."""
+    try:
+        commit = _said("git", "rev-parse", "HEAD")
+        return {"commit": commit, "is_changed": bool(_said("git", "status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return {}
+
+
+def _said(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=5)
+    return done.stdout.strip()

@@ -1,0 +1,62 @@
+"""`TensorBoardLogger`: curves under the names that dashboards of Tianshou's users have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from episodes.errors import MissingExtra
+from learners.loggers.logger import Logger
+
+__all__ = ["TensorBoardLogger"]
+
+_SCOPES = {"train": "training"}
+_STEPS = {"train": "env_step", "test": "env_step", "update": "update_step"}
+_NAMES = {
+    "mean_return": "returns_stat/mean",
+    "std_return": "returns_stat/std",
+    "min_return": "returns_stat/min",
+    "max_return": "returns_stat/max",
+    "mean_length": "lens_stat/mean",
+    "num_episodes": "n_collected_episodes",
+    "num_steps": "n_collected_steps",
+    "seconds": "collect_time",
+    "steps_per_second": "collect_speed",
+}
+
+
+class TensorBoardLogger(Logger):
+    """Writes event files (extra `tensorboard`): "test/returns_stat/mean", "update/loss", ..., by environment step."""
+
+    def __init__(self, folder: str | Path, intervals: Mapping[str, int] | None = None) -> None:
+        super().__init__(intervals)
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtra("TensorBoardLogger needs tensorboard: pip install 'rl-episodes[tensorboard]'") from error
+        self.folder = Path(folder)
+        self._make = SummaryWriter
+        self._writer: Any = SummaryWriter(str(self.folder))
+
+    def write(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
+        shown = _SCOPES.get(scope, scope)
+        if scope in _STEPS:
+            self._writer.add_scalar(f"{shown}/{_STEPS[scope]}", step, global_step=step)
+        for name, value in metrics.items():
+            self._writer.add_scalar(f"{shown}/{_NAMES.get(name, name)}", value, global_step=step)
+
+    def describe(self, description: Mapping[str, Any]) -> None:
+        for name, value in description.items():
+            self._writer.add_text(name, f"    {value}")
+
+    def resume(self, step: int) -> None:
+        """Curves go on after the step; what an interrupted run wrote later is hidden by TensorBoard."""
+        self._writer.close()
+        self._writer = self._make(str(self.folder), purge_step=step + 1)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()

@@ -1,0 +1,81 @@
+"""`OffPolicyTrainer`: what was sampled is kept in a replay buffer, and learned from again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from episodes.replay import EpisodeReplayBuffer
+from learners.algorithms.numbers import check_numbers
+from learners.algorithms.replay_algorithm import ReplayAlgorithm
+from learners.trainers.trainer import Trainer, TrainerConfig
+from runners import Evaluation, SingleAgentEnvRunner, evaluate
+
+__all__ = ["OffPolicyConfig", "OffPolicyTrainer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffPolicyConfig(TrainerConfig):
+    """How much is sampled between two updates, and how many gradient steps that pays for."""
+
+    steps_per_collect: int = 8  # of all environments together
+    gradient_steps_per_collect: int = 1
+    warmup_steps: int = 500  # of random actions, before anything is learned
+
+    def __post_init__(self) -> None:
+        TrainerConfig.__post_init__(self)
+        check_numbers(self, counts=("steps_per_collect", "gradient_steps_per_collect"), not_negative=("warmup_steps",))
+
+
+class OffPolicyTrainer(Trainer[OffPolicyConfig]):
+    """Samples into a buffer, and takes gradient steps on what the buffer draws.
+
+    Args:
+        runner: with the algorithm's policy.
+        buffer: that the runner feeds.
+        of_trainer: the other arguments of `Trainer`.
+    """
+
+    def __init__(
+        self,
+        algorithm: ReplayAlgorithm[Any],
+        runner: SingleAgentEnvRunner,
+        buffer: EpisodeReplayBuffer,
+        config: OffPolicyConfig | None = None,
+        **of_trainer: Any,
+    ) -> None:
+        super().__init__(algorithm, config or OffPolicyConfig(), **of_trainer)
+        self.runner, self.buffer = runner, buffer
+        self.learner = algorithm
+
+    def _collect_and_update(self) -> int:
+        if self.num_steps < self.config.warmup_steps:
+            stats = self.runner.sample_into(self.buffer, num_timesteps=self.config.warmup_steps, random_actions=True)
+            return stats.num_steps
+        self.learner.explore_after(self.num_steps)
+        stats = self.runner.sample_into(self.buffer, num_timesteps=self.config.steps_per_collect)
+        if stats.num_episodes:
+            self.logger.log("train", stats.as_dict(), self.num_steps)
+        gradient_steps = self.config.gradient_steps_per_collect
+        self._update(self.learner.update_from(self.buffer, gradient_steps), gradient_steps)
+        return stats.num_steps
+
+    def test(self, seed: int) -> Evaluation:
+        return evaluate(self.runner, num_episodes=self.config.num_test_episodes, seed=seed)
+
+    def _parts(self) -> Mapping[str, Any]:
+        return {"runner": self.runner, "buffer": _Stored(self.buffer)}
+
+
+class _Stored:
+    """A buffer's state without its spaces, which the runner gives it again and no checkpoint holds."""
+
+    def __init__(self, buffer: EpisodeReplayBuffer) -> None:
+        self.buffer = buffer
+
+    def get_state(self) -> dict[str, Any]:
+        return {name: value for name, value in self.buffer.get_state().items() if name != "spaces"}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.buffer.set_state({**state, "spaces": self.buffer.get_state()["spaces"]})

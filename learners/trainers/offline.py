@@ -1,0 +1,86 @@
+"""`OfflineTrainer`: learns from data that are there already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from episodes.replay import EpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
+from learners.algorithms.algorithm import Algorithm
+from learners.algorithms.numbers import check_numbers
+from learners.algorithms.replay_algorithm import ReplayAlgorithm
+from learners.trainers.trainer import Trainer, TrainerConfig
+from runners import Evaluation
+
+__all__ = ["OfflineConfig", "OfflineTrainer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflineConfig(TrainerConfig):
+    """How much is learned from at once. An epoch is `steps_per_epoch` steps of the data, or gradient steps on draws."""
+
+    episodes_per_update: int = 50  # of a data set, for algorithms that learn from episodes
+    gradient_steps_per_update: int = 10  # on draws, for algorithms that learn from replay
+
+    def __post_init__(self) -> None:
+        TrainerConfig.__post_init__(self)
+        check_numbers(self, counts=("episodes_per_update", "gradient_steps_per_update"))
+
+
+class OfflineTrainer(Trainer[OfflineConfig]):
+    """Goes through episodes again and again, or draws from a buffer of them.
+
+    Args:
+        data: a list of episodes, a pack or a data set; or, for an algorithm that learns from replay, a buffer.
+        evaluate_fn: an `Evaluation` of the policy for (number of episodes, seed); None: it is not tested.
+        of_trainer: the other arguments of `Trainer`.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        data: Sequence[SingleAgentEpisode] | EpisodeReplayBuffer,
+        config: OfflineConfig | None = None,
+        *,
+        evaluate_fn: Callable[[int, int], Evaluation] | None = None,
+        **of_trainer: Any,
+    ) -> None:
+        super().__init__(algorithm, config or OfflineConfig(), **of_trainer)
+        self.data, self.evaluate_fn = data, evaluate_fn
+        self._at = 0  # the next episode
+
+    def _collect_and_update(self) -> int:
+        if isinstance(self.data, EpisodeReplayBuffer) and isinstance(self.algorithm, ReplayAlgorithm):
+            steps = self.config.gradient_steps_per_update
+            self._update(self.algorithm.update_from(self.data, steps), steps)
+            return steps
+        episodes = self._next_episodes()
+        self._update(self.algorithm.update(episodes))
+        return sum(len(episode) for episode in episodes)
+
+    def _next_episodes(self) -> Sequence[SingleAgentEpisode]:
+        if self._at >= len(self.data):
+            self._at = 0
+        start, self._at = self._at, self._at + self.config.episodes_per_update
+        return self.data[start : self._at]  # type: ignore[index]
+
+    def test(self, seed: int) -> Evaluation | None:
+        return None if self.evaluate_fn is None else self.evaluate_fn(self.config.num_test_episodes, seed)
+
+    def _parts(self) -> Mapping[str, Any]:
+        return {"data": self.data} if isinstance(self.data, EpisodeReplayBuffer) else {"place": _Place(self)}
+
+
+class _Place:
+    """Where a trainer is in its episodes, as something with a state."""
+
+    def __init__(self, trainer: OfflineTrainer) -> None:
+        self.trainer = trainer
+
+    def get_state(self) -> int:
+        return self.trainer._at
+
+    def set_state(self, state: int) -> None:
+        self.trainer._at = state

@@ -1,0 +1,258 @@
+"""`Trainer`: collects, updates, tests, logs and keeps checkpoints until it is time to stop."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from tqdm import tqdm
+
+from episodes.errors import InvalidArgument, StateMismatch
+from learners.algorithms.algorithm import Algorithm
+from learners.algorithms.numbers import check_numbers
+from learners.loggers import Logger
+from learners.trainers.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from runners import Evaluation
+
+__all__ = ["TrainResult", "Trainer", "TrainerConfig"]
+
+_KEPT = 2  # checkpoints: the newest, and the one before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerConfig:
+    """How long a run is, and how often it is tested and kept."""
+
+    max_epochs: int = 100
+    steps_per_epoch: int = 10_000  # at least so many environment steps (offline: gradient steps)
+    num_test_episodes: int = 20  # after each epoch; 0: no tests
+    test_seed: int = 1_000_000  # of the tests; each epoch's differ
+    checkpoint_every: int | None = None  # epochs; None: no checkpoints
+    shows_progress: bool = True
+
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            counts=("max_epochs", "steps_per_epoch", "checkpoint_every"),
+            not_negative=("num_test_episodes", "test_seed"),
+        )
+
+
+Config = TypeVar("Config", bound=TrainerConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """What came of a run."""
+
+    num_epochs: int
+    num_steps: int  # of the environments; offline, gradient steps
+    num_updates: int
+    best_score: float  # the best mean return of a test; -inf without tests
+    best_epoch: int
+    last_test: Evaluation | None
+    seconds: float
+    stopped_by: str  # "max_epochs", "stop_fn" or "interrupt"
+
+
+class Trainer(ABC, Generic[Config]):
+    """An algorithm and where it learns from; `run()` goes through epochs of collecting, updating and testing.
+
+    An epoch ends with a test, then the best policy so far is told of, then a checkpoint is written. Environments cannot
+    be saved: after each checkpoint new episodes begin, with seeds that depend on the steps so far, in the run that goes
+    on as in one that is resumed. So both go on alike, number for number.
+
+    Args:
+        algorithm: what learns.
+        config: how long, how often.
+        test: gives an evaluation of the policy for a seed; `on_policy` and `off_policy` trainers have one.
+        stop_fn: is asked with the mean return of each test whether that is enough.
+        save_best_fn: is called with the algorithm whenever a test was better than all before it.
+        logger: where metrics go.
+        hooks: objects with any of `on_update(trainer, metrics)`, `on_test(trainer, evaluation)`, `on_epoch(trainer)`.
+        folder: of the checkpoints.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        config: Config,
+        *,
+        stop_fn: Callable[[float], bool] | None = None,
+        save_best_fn: Callable[[Any], object] | None = None,
+        logger: Logger | None = None,
+        hooks: Sequence[Any] = (),
+        folder: str | Path | None = None,
+    ) -> None:
+        if config.checkpoint_every is not None and folder is None:
+            raise InvalidArgument("checkpoint_every is given, but no folder to write checkpoints to")
+        self.algorithm, self.config = algorithm, config
+        self.stop_fn, self.save_best_fn = stop_fn, save_best_fn
+        self.logger = logger or Logger()
+        self.hooks = list(hooks)
+        self.folder = None if folder is None else Path(folder)
+        self.num_epochs = self.num_steps = self.num_updates = 0
+        self.best_score, self.best_epoch = float("-inf"), 0
+        self.last_test: Evaluation | None = None
+        self.seconds = 0.0
+        self.is_stopped = False
+
+    @abstractmethod
+    def _collect_and_update(self) -> int:
+        """One collection and the updates that it pays for; how many steps that was."""
+
+    @abstractmethod
+    def test(self, seed: int) -> Evaluation | None:
+        """Whole episodes of the policy as it is; None where there is nothing to test in."""
+
+    @abstractmethod
+    def _parts(self) -> Mapping[str, Any]:
+        """What has a state beside the algorithm: runners, buffers."""
+
+    # --- running ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> TrainResult:
+        """Go on until `max_epochs`, `stop_fn`, or Ctrl-C, after which everything is there as it was left."""
+        began, before = time.perf_counter(), self.seconds
+        stopped_by = "max_epochs"
+        try:
+            while self.num_epochs < self.config.max_epochs and not self.is_stopped:
+                self._epoch()
+                self.seconds = before + time.perf_counter() - began
+            if self.is_stopped:
+                stopped_by = "stop_fn"
+        except KeyboardInterrupt:
+            stopped_by = "interrupt"
+        self.seconds = before + time.perf_counter() - began
+        self.logger.flush()
+        counts = (self.num_epochs, self.num_steps, self.num_updates)
+        return TrainResult(*counts, self.best_score, self.best_epoch, self.last_test, self.seconds, stopped_by)
+
+    def _epoch(self) -> None:
+        goal = self.num_steps + self.config.steps_per_epoch
+        description = f"epoch {self.num_epochs + 1}"
+        with tqdm(
+            total=self.config.steps_per_epoch,
+            desc=description,
+            unit=" steps",
+            unit_scale=True,
+            disable=not self.config.shows_progress,
+            leave=False,
+        ) as bar:
+            while self.num_steps < goal:
+                steps = self._collect_and_update()
+                self.num_steps += steps
+                bar.update(steps)
+                if self.last_test is not None:
+                    bar.set_postfix_str(f"return {self.last_test.mean_return:.1f}", refresh=False)
+        self.num_epochs += 1
+        self._test()
+        self._tell("on_epoch")
+        if self.config.checkpoint_every is not None and self.num_epochs % self.config.checkpoint_every == 0:
+            self.save()
+
+    def _update(self, metrics: dict[str, float], num_updates: int = 1) -> None:
+        """Count and tell of updates."""
+        self.num_updates += num_updates
+        self.logger.log("update", metrics, self.num_steps)
+        self._tell("on_update", metrics)
+
+    def _test(self) -> None:
+        if not self.config.num_test_episodes:
+            return
+        evaluation = self.test(self.config.test_seed + self.num_epochs)
+        if evaluation is None:
+            return
+        self.last_test = evaluation
+        self.logger.log("test", evaluation.as_dict(), self.num_steps)
+        self._tell("on_test", evaluation)
+        if evaluation.mean_return > self.best_score:
+            self.best_score, self.best_epoch = evaluation.mean_return, self.num_epochs
+            if self.save_best_fn is not None:
+                self.save_best_fn(self.algorithm)
+        self.is_stopped = self.stop_fn is not None and bool(self.stop_fn(evaluation.mean_return))
+
+    def _tell(self, name: str, *told: Any) -> None:
+        for hook in self.hooks:
+            method = getattr(hook, name, None)
+            if method is not None:
+                method(self, *told)
+
+    # --- checkpoints -----------------------------------------------------------------------------------------------
+
+    def save(self) -> Path:
+        """Write a checkpoint of everything, and begin new episodes, as a run does that is resumed from it.
+
+        Raises:
+            InvalidArgument: there is no folder to write it to.
+        """
+        if self.folder is None:
+            raise InvalidArgument("save: this trainer was made without a folder")
+        state = self._state()
+        path = self.folder / f"checkpoint-{self.num_epochs:06d}.pt"
+        save_checkpoint(path, state)
+        for old in sorted(self.folder.glob("checkpoint-*.pt"))[:-_KEPT]:
+            old.unlink()
+        self._set_states(state)
+        return path
+
+    def resume(self) -> bool:
+        """Go on from the newest readable checkpoint of the folder; False where there is none.
+
+        Raises:
+            StateMismatch: it is of another algorithm, other numbers, or other networks.
+        """
+        path = None if self.folder is None else newest_checkpoint(self.folder)
+        if path is None:
+            return False
+        self.load(path)
+        return True
+
+    def load(self, path: str | Path) -> None:
+        """Go on from a checkpoint. Errors: those of `load_checkpoint`, and StateMismatch as `resume` says."""
+        state = load_checkpoint(Path(path))
+        mine = self._identity()
+        for name, value in mine.items():
+            if state["identity"].get(name) != value:
+                raise StateMismatch(
+                    f"{path} has {name} {state['identity'].get(name)!r}, this trainer has {value!r}: resume with the "
+                    "trainer, algorithm and numbers that the run was begun with"
+                )
+        try:
+            self.algorithm.load_state_dict(state["algorithm"])
+        except RuntimeError as error:
+            raise StateMismatch(f"{path} is of other networks: {error}") from error
+        self._set_states(state)
+        for name, value in state["counts"].items():
+            setattr(self, name, value)
+        self.logger.resume(self.num_steps)
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same in a run that is resumed."""
+        numbers = getattr(self.algorithm, "config", None)
+        return {
+            "trainer": type(self).__name__,
+            "algorithm": type(self.algorithm).__name__,
+            "numbers": {} if numbers is None else {name: str(value) for name, value in asdict(numbers).items()},
+        }
+
+    def _state(self) -> dict[str, Any]:
+        names = ("num_epochs", "num_steps", "num_updates", "best_score", "best_epoch", "seconds", "is_stopped")
+        return {
+            "identity": self._identity(),
+            "algorithm": dict(self.algorithm.state_dict()),
+            "counts": {name: getattr(self, name) for name in names},
+            "parts": {name: part.get_state() for name, part in self._parts().items()},
+            "torch": torch.get_rng_state(),
+        }
+
+    def _set_states(self, state: Mapping[str, Any]) -> None:
+        """Let runners and buffers go on from a state; the run that wrote it does so too."""
+        for name, part in self._parts().items():
+            part.set_state(state["parts"][name])
+        torch.set_rng_state(state["torch"])

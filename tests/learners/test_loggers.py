@@ -1,0 +1,92 @@
+"""Loggers: intervals, tables that grow columns, curves, and going on after an interruption."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from episodes.errors import InvalidArgument
+from learners.loggers import CSVLogger, Logger, MultiLogger, TensorBoardLogger, describe_run
+
+
+class Kept(Logger):
+    def __init__(self, intervals=None):
+        super().__init__(intervals)
+        self.rows = []
+
+    def write(self, scope, metrics, step):
+        self.rows.append((scope, step, dict(metrics)))
+
+
+def test_rows_nearer_than_the_interval_are_passed_over_scope_by_scope():
+    logger = Kept({"update": 100})
+    for step in range(0, 301, 50):
+        logger.log("update", {"loss": 1.0}, step)
+        logger.log("test", {"mean_return": 2.0}, step)
+    assert [step for scope, step, _ in logger.rows if scope == "update"] == [0, 100, 200, 300]
+    assert len([scope for scope, *_ in logger.rows if scope == "test"]) == 7
+
+
+def test_an_unknown_scope_is_refused():
+    with pytest.raises(InvalidArgument, match="tests"):
+        Logger({"tests": 1})
+    with pytest.raises(InvalidArgument, match="train, test, update, info"):
+        Logger().log("loss", {}, 0)
+
+
+def test_a_table_gets_columns_that_come_later(tmp_path: Path):
+    with CSVLogger(tmp_path) as logger:
+        logger.log("update", {"loss": 1.5}, 10)
+        logger.log("update", {"loss": 0.5, "kl": 0.1}, 20)
+        logger.log("update", {"kl": 0.2}, 30)
+    rows = CSVLogger(tmp_path).rows("update")
+    assert rows == [
+        {"step": "10", "loss": "1.5", "kl": ""},
+        {"step": "20", "loss": "0.5", "kl": "0.1"},
+        {"step": "30", "loss": "", "kl": "0.2"},
+    ]
+
+
+def test_a_resumed_run_goes_on_in_the_same_table_after_its_step(tmp_path: Path):
+    with CSVLogger(tmp_path) as logger:
+        for step in (10, 20, 30):
+            logger.log("test", {"mean_return": float(step)}, step)
+    with CSVLogger(tmp_path) as logger:
+        logger.resume(20)
+        logger.log("test", {"mean_return": -1.0}, 30)
+        logger.log("train", {"num_steps": 1}, 30)
+    assert [row["mean_return"] for row in CSVLogger(tmp_path).rows("test")] == ["10.0", "20.0", "-1.0"]
+
+
+def test_curves_have_the_names_that_dashboards_of_tianshou_have_and_go_on(tmp_path: Path):
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with TensorBoardLogger(tmp_path) as logger:
+        for step in (10, 20, 30):
+            logger.log("test", {"mean_return": float(step)}, step)
+        logger.log("train", {"steps_per_second": 5.0}, 10)
+    with TensorBoardLogger(tmp_path) as logger:
+        logger.resume(20)
+        logger.log("test", {"mean_return": 99.0}, 30)
+        logger.log("update", {"loss": 0.5}, 30)
+    found = accumulators.EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in found.Scalars("test/returns_stat/mean")] == [
+        (10, 10.0),
+        (20, 20.0),
+        (30, 99.0),
+    ]
+    assert {"training/collect_speed", "training/env_step", "update/loss"} <= set(found.Tags()["scalars"])
+
+
+def test_several_loggers_get_everything_each_at_its_own_interval(tmp_path: Path):
+    often, seldom = Kept(), Kept({"test": 20})
+    logger = MultiLogger([often, seldom, CSVLogger(tmp_path)])
+    for step in (0, 10, 20):
+        logger.log("test", {"mean_return": 1.0}, step)
+    logger.describe(describe_run(gamma=0.9))
+    logger.close()
+    assert (len(often.rows), len(seldom.rows)) == (3, 2)
+    description = json.loads((tmp_path / "run.json").read_text())
+    assert description["configuration"] == {"gamma": 0.9}
+    assert set(description["versions"]) >= {"python", "torch", "numpy"}

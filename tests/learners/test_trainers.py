@@ -1,0 +1,265 @@
+"""Trainers: what a run does in which order, and that a resumed run is the run that was not interrupted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
+from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from learners import (
+    BC,
+    DQN,
+    PPO,
+    SAC,
+    BCConfig,
+    DQNConfig,
+    LSTMPolicy,
+    MLPPolicy,
+    PPOConfig,
+    QPolicy,
+    SACConfig,
+    SACPolicy,
+)
+from learners.loggers import CSVLogger
+from learners.trainers import (
+    OfflineConfig,
+    OfflineTrainer,
+    OffPolicyConfig,
+    OffPolicyTrainer,
+    OnPolicyConfig,
+    OnPolicyTrainer,
+    Trainer,
+)
+from runners import SingleAgentEnvRunner, evaluate
+
+CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
+SHORT: dict[str, Any] = {"num_test_episodes": 2, "shows_progress": False, "steps_per_epoch": 64}
+
+
+def spaces_of(env_id: str) -> tuple[gym.Space, gym.Space]:
+    env = gym.make(env_id)
+    return env.observation_space, env.action_space
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def ppo_trainer(seed: int = 0, recurrent: bool = False, config: dict[str, Any] | None = None, **more: Any) -> Trainer:
+    kind = LSTMPolicy if recurrent else MLPPolicy
+    policy = kind(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(seed))
+    algorithm = PPO(policy, PPOConfig(num_epochs=2, minibatch_size=32), seed=seed)
+    runner = SingleAgentEnvRunner(CARTPOLE, policy, num_envs=2, seed=seed)
+    return OnPolicyTrainer(
+        algorithm, runner, OnPolicyConfig(**{**SHORT, "steps_per_collect": 32, **(config or {})}), **more
+    )
+
+
+def lstm_trainer(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) -> Trainer:
+    return ppo_trainer(seed, True, config, **more)
+
+
+def dqn_trainer(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) -> Trainer:
+    policy = QPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(seed))
+    algorithm = DQN(policy, DQNConfig(batch_size=16, target_every=5, epsilon_steps=100), seed=seed)
+    runner = SingleAgentEnvRunner(CARTPOLE, policy, num_envs=2, seed=seed)
+    buffer = PrioritizedEpisodeReplayBuffer(200, seed=seed)
+    numbers = {**SHORT, "warmup_steps": 20, "gradient_steps_per_collect": 2, **(config or {})}
+    return OffPolicyTrainer(algorithm, runner, buffer, OffPolicyConfig(**numbers), **more)
+
+
+def sac_trainer(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) -> Trainer:
+    policy = SACPolicy(*spaces_of(PENDULUM), hidden_sizes=(8,), generator=generator(seed))
+    algorithm = SAC(policy, SACConfig(batch_size=16), seed=seed)
+    runner = SingleAgentEnvRunner(PENDULUM, policy, num_envs=2, seed=seed)
+    numbers = {**SHORT, "warmup_steps": 20, "steps_per_collect": 4, **(config or {})}
+    return OffPolicyTrainer(algorithm, runner, EpisodeReplayBuffer(100, seed=seed), OffPolicyConfig(**numbers), **more)
+
+
+class Notes:
+    """A hook that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.updates: list[dict[str, float]] = []
+        self.told: list[str] = []
+
+    def on_update(self, trainer, metrics):
+        self.updates.append(metrics)
+        self.told.append("update")
+
+    def on_test(self, trainer, evaluation):
+        self.told.append("test")
+
+    def on_epoch(self, trainer):
+        self.told.append("epoch")
+
+
+MAKERS = {"PPO": ppo_trainer, "recurrent PPO": lstm_trainer, "DQN": dqn_trainer, "SAC": sac_trainer}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_resumed_run_equals_the_one_that_was_not_interrupted(make, tmp_path: Path):
+    whole, later = Notes(), Notes()
+    config = {"max_epochs": 4, "checkpoint_every": 1}
+    straight = make(config=config, folder=tmp_path / "a", hooks=[whole])
+    kept = []
+
+    class Keeps:
+        def on_epoch(self, trainer):
+            kept.append(len(whole.updates))
+            if trainer.num_epochs == 3:  # two checkpoints are there, of the epochs before
+                shutil.copytree(tmp_path / "a", tmp_path / "b")
+
+    straight.hooks.append(Keeps())
+    first = straight.run()
+    resumed = make(seed=5, config=config, folder=tmp_path / "b", hooks=[later])
+    assert resumed.resume()
+    assert (resumed.num_epochs, resumed.num_updates) != (0, 0)
+    second = resumed.run()
+    assert later.updates == whole.updates[kept[1] :]
+    weights = resumed.algorithm.state_dict()
+    for name, value in straight.algorithm.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, weights[name]), name
+    assert np.array_equal(first.last_test.returns, second.last_test.returns)
+    for name in ("num_steps", "num_updates", "best_score"):
+        assert getattr(first, name) == getattr(second, name)
+    assert len(list((tmp_path / "a").glob("checkpoint-*.pt"))) == 2
+
+
+CHILD = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.learners.test_trainers import dqn_trainer
+dqn_trainer(config=dict(max_epochs=400, checkpoint_every=1), folder=sys.argv[1]).run()
+"""
+
+
+def test_a_run_killed_in_the_middle_goes_on_as_if_it_had_never_stopped(tmp_path: Path):
+    root = Path(__file__).parents[2]
+    child = subprocess.Popen([sys.executable, "-c", CHILD.format(root=str(root)), str(tmp_path / "killed")], cwd=root)
+    try:
+        deadline = time.monotonic() + 120
+        while not list((tmp_path / "killed").glob("checkpoint-*.pt")) and time.monotonic() < deadline:
+            assert child.poll() is None
+            time.sleep(0.02)
+        time.sleep(0.3)  # somewhere in an epoch, or in a checkpoint
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    found = dqn_trainer(folder=tmp_path / "killed", config={"checkpoint_every": 1})
+    assert found.resume()
+    epochs = found.num_epochs + 1
+    assert epochs > 1
+    config = {"max_epochs": epochs, "checkpoint_every": 1}
+    resumed = dqn_trainer(seed=9, folder=tmp_path / "killed", config=config)
+    straight = dqn_trainer(folder=tmp_path / "straight", config=config)
+    resumed.resume()
+    resumed.run()
+    straight.run()
+    weights = resumed.algorithm.policy.state_dict()
+    for name, value in straight.algorithm.policy.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, weights[name]), name
+
+
+def test_an_epoch_collects_updates_tests_and_tells_in_this_order(tmp_path: Path):
+    notes, best = Notes(), []
+    with CSVLogger(tmp_path) as logger:
+        trainer = ppo_trainer(config={"max_epochs": 2}, hooks=[notes], logger=logger, save_best_fn=best.append)
+        result = trainer.run()
+        assert [64 <= int(row["step"]) < 70 * epoch for epoch, row in enumerate(logger.rows("test"), 1)] == [True] * 2
+        assert {"policy_loss", "step"} <= set(logger.rows("update")[0])
+        assert len(logger.rows("train")) == 4
+    assert notes.told == ["update", "update", "test", "epoch"] * 2
+    assert (result.num_epochs, result.num_updates, result.stopped_by) == (2, 4, "max_epochs")
+    assert best[0] is trainer.algorithm
+    assert result.best_score >= result.last_test.mean_return
+
+
+def test_stop_fn_ends_a_run_with_the_test_that_is_enough():
+    seen = []
+    result = ppo_trainer(config={"max_epochs": 5}, stop_fn=lambda score: seen.append(score) or len(seen) == 2).run()
+    assert (result.num_epochs, result.stopped_by) == (2, "stop_fn")
+    assert max(seen) == result.best_score
+
+
+def test_ctrl_c_ends_a_run_with_what_there_is_and_it_can_go_on():
+    class Presses:
+        def on_update(self, trainer, metrics):
+            if trainer.num_updates == 3:
+                raise KeyboardInterrupt
+
+    trainer = ppo_trainer(config={"max_epochs": 3}, hooks=[Presses()])
+    assert trainer.run().stopped_by == "interrupt"
+    assert trainer.run().stopped_by == "max_epochs"
+    assert trainer.num_epochs == 3
+
+
+def test_offline_learning_goes_through_the_episodes_again_and_again():
+    policy = MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(0))
+    with SingleAgentEnvRunner(CARTPOLE, policy, num_envs=2, seed=0) as runner:
+        data = list(runner.sample(num_episodes=7))
+    seen: list[int] = []
+
+    class Watched(BC):
+        def update(self, episodes):
+            seen.append(len(episodes))
+            return super().update(episodes)
+
+    config = OfflineConfig(**{**SHORT, "steps_per_epoch": sum(map(len, data)), "max_epochs": 2}, episodes_per_update=3)
+    result = OfflineTrainer(
+        Watched(policy, BCConfig()),
+        data,
+        config,
+        evaluate_fn=lambda num, seed: evaluate(CARTPOLE, policy, num_episodes=num, seed=seed),
+    ).run()
+    assert seen == [3, 3, 1] * 2
+    assert result.last_test.num_episodes == 2
+
+
+def test_damaged_and_foreign_checkpoints_are_refused_and_the_last_good_one_is_found(tmp_path: Path):
+    trainer = ppo_trainer(config={"max_epochs": 2, "checkpoint_every": 1}, folder=tmp_path)
+    trainer.run()
+    newest, older = sorted(tmp_path.glob("checkpoint-*.pt"), reverse=True)
+    whole = newest.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], b"nonsense" * 100, whole[:1000] + bytes(64) + whole[1064:]):
+        newest.write_bytes(damaged)
+        again = ppo_trainer(folder=tmp_path)
+        with pytest.raises(UnreadableData, match=newest.name):
+            again.load(newest)
+        assert again.resume()
+        assert again.num_epochs == 1
+    with pytest.raises(StateMismatch, match=r"trainer 'OnPolicyTrainer'.*'OffPolicyTrainer'"):
+        dqn_trainer(folder=tmp_path).load(older)
+    other = ppo_trainer(folder=tmp_path)
+    other.algorithm.config = PPOConfig(gamma=0.5)
+    with pytest.raises(StateMismatch, match="numbers"):
+        other.load(older)
+    torch.save({"format": 99}, newest)
+    with pytest.raises(StateMismatch, match="format 99"):
+        ppo_trainer(folder=tmp_path).load(newest)
+    assert not ppo_trainer(folder=tmp_path / "empty").resume()
+
+
+@pytest.mark.parametrize("wrong", [{"max_epochs": 0}, {"steps_per_collect": 1.5}, {"checkpoint_every": -1}], ids=str)
+def test_numbers_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+        OnPolicyConfig(**wrong)
+
+
+def test_checkpoints_without_a_folder_are_refused_at_once():
+    with pytest.raises(InvalidArgument, match="no folder"):
+        ppo_trainer(config={"checkpoint_every": 1})
