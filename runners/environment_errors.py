@@ -6,7 +6,7 @@ numpy's error without saying from where.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -21,7 +21,7 @@ _RESULTS = ("observations", "rewards", "terminateds", "truncateds", "infos")
 
 
 def name_culprit(
-    error: BaseException, env: VectorEnv, row: Any, get_ages: Callable[[], np.ndarray], takers: Sequence[Any]
+    error: BaseException, env: VectorEnv, row: Any, get_ages: Callable[[], np.ndarray], runner: Any, sink: Any
 ) -> None:
     """Raise `TrackMismatch` where the environment's row is what is wrong; else note whose error it is.
 
@@ -29,7 +29,7 @@ def name_culprit(
         error: what somebody complained about.
         row: the newest that `step` gave, or (observations, infos) of a reset.
         get_ages: steps [N] of the ongoing episodes before the one that failed.
-        takers: those who take rows apart; what others complain about is no matter of the row.
+        runner, sink: who takes rows apart, and who keeps them; what others complain about is no matter of the row.
     """
     if not isinstance(error, Exception):
         return
@@ -38,10 +38,11 @@ def name_culprit(
     index = next((_index_in(frame) for frame in reversed(frames) if _owner(frame) is vector_env), None)
     if index is not None:
         _name_environment(error, env, index, get_ages(), raised_itself=_owner(frames[-1]) is vector_env)
-    elif any(_owner(frame) is taker for frame in frames for taker in takers):
+    elif _owner(frames[-1]) is runner or any(_owner(frame) is sink for frame in frames):
+        where = f"{env}, the vector step after steps {get_ages().tolist()[:8]} of its episodes"
         for misfit in _misfits_of_row(env, row):
-            after = f"after steps {get_ages().tolist()[:8]} of its episodes"
-            raise TrackMismatch(f"{env}, the vector step {after}: {misfit}") from error
+            raise TrackMismatch(f"{where}: {misfit}") from error
+        error.add_note(where)
 
 
 def _name_environment(error: Exception, env: VectorEnv, index: int, ages: np.ndarray, raised_itself: bool) -> None:
@@ -88,8 +89,6 @@ def _misfits_of_row(env: VectorEnv, row: Any) -> Iterator[str]:
         found = _array(column)
         if found is None or found.shape != (env.num_envs,):
             yield f"{name} {_told(found, column)}; give [{env.num_envs}], one for each environment"
-    if not isinstance(row[-1], dict):
-        yield f"infos are {_brief(row[-1])}; give a dict of arrays [{env.num_envs}, ...]"
 
 
 def _misfits(space: gym.Space, value: Any, name: str, leading: tuple[int, ...] = ()) -> Iterator[str]:

@@ -286,7 +286,7 @@ class SingleAgentEnvRunner(EnvRunner):
         try:
             self._reset()
         except Exception as error:
-            name_culprit(error, self.env, self._row, lambda: np.full(self.num_envs, -1), (self, self._sink))
+            name_culprit(error, self.env, self._row, lambda: np.full(self.num_envs, -1), self, self._sink)
             raise
 
     def _run(self, num_timesteps: int | None, num_episodes: int | None, explore: bool, random_actions: bool) -> None:
@@ -303,7 +303,7 @@ class SingleAgentEnvRunner(EnvRunner):
                     self._run_episodes(self._quotas, act, explore)
         except BaseException as error:
             self._needs_reset = True  # the environments may be a step ahead of what is recorded
-            name_culprit(error, self.env, self._row, lambda: self._sink.ages, (self, self._sink))
+            name_culprit(error, self.env, self._row, lambda: self._sink.ages, self, self._sink)
             raise
 
     def _count(self, num_steps: int, seconds: float) -> None:

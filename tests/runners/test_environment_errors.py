@@ -12,7 +12,7 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from episodes.errors import EpisodeError, TrackMismatch
+from episodes.errors import EpisodeError, TrackMismatch, WrongType
 from episodes.replay import EpisodeReplayBuffer
 from learners import MLPPolicy
 from runners import Hook, SingleAgentEnvRunner
@@ -136,7 +136,6 @@ ROWS = {
     "no rewards": (lambda obs, _, *rest: (obs, None, *rest), r"rewards are None"),
     "flags": (lambda *row: (*row[:2], np.zeros(1, bool), *row[3:]), r"terminateds have shape \[1\]"),
     "four": (lambda *row: row[:4], "step must give .* and gave 4 items"),
-    "infos": (lambda *row: (*row[:4], [{}, {}]), r"infos are 2 items; give a dict of arrays \[2, ...\]"),
 }
 
 
@@ -149,6 +148,13 @@ def test_a_row_that_does_not_fit_is_named_by_step_and_leaf(name: str, into_repla
     run = partial(runner.sample_into, buffer) if into_replay else runner.sample
     with pytest.raises(EpisodeError, match=rf"the vector step after steps \[2, 2\] of its episodes: {message}"):
         run(num_timesteps=30, random_actions=True)
+
+
+def test_what_the_recorder_says_of_infos_gets_a_note_of_the_step() -> None:
+    runner = SingleAgentEnvRunner(Rows(lambda *row: (*row[:4], [{}, {}])), seed=0)
+    with pytest.raises(WrongType, match="infos is a list") as caught:
+        runner.sample(num_timesteps=30, random_actions=True)
+    assert "the vector step after steps [2, 2] of its episodes" in caught.value.__notes__[0]
 
 
 class Clumsy(Hook):
