@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from benchmarks.figure import Figure, Side, Size, Timed, at_most
 from benchmarks.storage import Scratch, our_dataset
+from benchmarks.transitions import BATCH
 
 NUM_ENVS, ROWS = 64, 200
 KEYS = ("energy", "speed", "height", "contact")
@@ -107,6 +108,45 @@ def reading(pack: Any) -> Timed:
     return Timed(lambda: (scratch, EpisodeDataset(path).pack()))
 
 
+def drawing(*, told: bool) -> Callable[[Size], Timed]:
+    """256 transitions, with their infos as columns."""
+
+    def prepare(size: Size) -> Timed:
+        from episodes.replay import EpisodeReplayBuffer
+
+        num_envs = size(NUM_ENVS)
+        pack = recorded(vector_rows(num_envs, told=True), num_envs)
+        buffer = EpisodeReplayBuffer(pack.num_steps, seed=0)
+        buffer.add(pack)
+        return Timed(lambda: buffer.sample(BATCH, include_infos="columns" if told else False))
+
+    return prepare
+
+
+def growing(*, told: bool) -> Callable[[Size], Timed]:
+    """An episode of 200 steps grown by hand, finished and pickled."""
+
+    def prepare(size: Size) -> Timed:
+        from episodes import SingleAgentEpisode
+
+        rng, steps = np.random.default_rng(0), size(ROWS)
+        observations = list(rng.standard_normal((steps + 1, 4), np.float32))
+        infos = [dict(zip(KEYS, rng.random(len(KEYS)).tolist(), strict=True)) if told else {} for _ in observations]
+
+        def run() -> list[Any]:
+            episode = SingleAgentEpisode()
+            episode.add_env_reset(observations[0], infos[0])
+            for observation, info in zip(observations[1:], infos[1:], strict=True):
+                episode.add_env_step(observation, 1, 1.0, info)
+            parts: list[Any] = []
+            pickle.dumps(episode.to_numpy(), protocol=5, buffer_callback=parts.append)
+            return parts
+
+        return Timed(run)
+
+    return prepare
+
+
 def figure(name: str, work: Work, most: float, unit: str = "ms") -> Figure:
     sides = (Side("ours", working(work, told=True)), Side("without", working(work, told=False)))
     return Figure(f"infos/{name}", *sides, at_most(most), unit)
@@ -128,4 +168,14 @@ FIGURES = (
     figure("write", writing, 1.5),
     figure("write one by one", writing_one_by_one, 2.5),
     figure("read", reading, 2),
+    Figure(
+        "infos/replay draw", Side("ours", drawing(told=True)), Side("without", drawing(told=False)), at_most(2), "us"
+    ),
+    Figure(
+        "infos/grow and pickle",
+        Side("ours", growing(told=True)),
+        Side("without", growing(told=False)),
+        at_most(4),
+        "us",
+    ),
 )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from episodes.columns import Columns
-from episodes.errors import UnknownKey, WrongType
+from episodes.errors import InvalidArgument, UnknownKey, WrongType
 from episodes.replay import walks
 from episodes.replay.history import BoundViews, ReplayHistory
 from episodes.replay.ring.step_ring import REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
@@ -28,21 +28,28 @@ _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS,
 _FACTS = (Columns.AGENT_ID, Columns.MODULE_ID)
 _KNOWN_KEYS = (*TRANSITION_KEYS, Columns.INFOS, Columns.T, Columns.IS_FIRST, Columns.EPS_ID, *_FACTS)
 _ENDINGS = (TERMINATEDS, TRUNCATEDS)
+_INFO_COLUMNS = "infos/columns"  # asks for the column "infos", as columns of its own
 _OBSERVED = (Columns.OBS, Columns.NEXT_OBS)
 
 
-def checked_keys(ring: LinkedRing, keys: Sequence[str] | None, include_infos: bool) -> Sequence[str]:
+def checked_keys(ring: LinkedRing, keys: Sequence[str] | None, include_infos: bool | str) -> Sequence[str]:
     """The names of the columns to draw. `UnknownKey` for one that there is not."""
     if isinstance(keys, str):
         raise WrongType(f"keys={keys!r}: give a list of column names")
+    if not isinstance(include_infos, bool) and include_infos != "columns":
+        raise InvalidArgument(f"include_infos={include_infos!r}: give True for dicts, or 'columns'")
     if keys is None:
-        return (*TRANSITION_KEYS, Columns.INFOS) if include_infos else TRANSITION_KEYS
+        keys = TRANSITION_KEYS
+        if not include_infos:
+            return keys
     for key in keys:
         if key not in ring.tracks and key not in _KNOWN_KEYS:
             if key in _ALWAYS:
                 raise UnknownKey(f"the column {key!r} always comes; leave it out of keys")
             extras = [name for name in ring.tracks if name not in STEP_TRACKS]
             raise UnknownKey(f"no column {key!r} to draw; there are {[*_KNOWN_KEYS, *extras]}")
+    if include_infos == "columns":
+        return (*(key for key in keys if key != Columns.INFOS), _INFO_COLUMNS)
     return (*keys, Columns.INFOS) if include_infos and Columns.INFOS not in keys else keys
 
 
@@ -87,6 +94,8 @@ def columns_of(
     seen = {} if views is None else _seen(ring, keys, slots, last, views)
     own = keys if views is None else [key for key in keys if key not in _OBSERVED]
     columns = {key: known[key] if key in known else _column(ring, key, slots, last) for key in own}
+    if _INFO_COLUMNS in columns:
+        columns[Columns.INFOS] = columns.pop(_INFO_COLUMNS)
     return {**columns, **seen}
 
 
@@ -128,6 +137,8 @@ def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> 
         return _observations(ring, last, after=True)
     if key == Columns.T:
         return ring.links.t[slots]
+    if key == _INFO_COLUMNS:
+        return ring.info_columns.columns(ring, ring.links.next_row[last].astype(np.int64))
     if key == Columns.IS_FIRST:
         return (ring.links.previous[slots] == slots) & (slots < ring.capacity)
     return _infos(ring, last) if key == Columns.INFOS else _facts(ring, key, slots)
@@ -154,9 +165,12 @@ def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
 def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
     """The infos [...] after the steps; empty ones on padding."""
     found = np.full(slots.shape, None, object)
-    rows = ring.row_numbers(ring.links.next_row[slots].astype(np.int64)).ravel().tolist()
-    there = (slots < ring.capacity).ravel().tolist()
-    found.reshape(-1)[:] = [ring.infos.item(row) if real else {} for row, real in zip(rows, there, strict=True)]
+    rows = ring.links.next_row[slots].astype(np.int64).ravel()
+    infos = ring.info_columns.dicts(ring, rows)
+    if infos is None:
+        numbers, there = ring.row_numbers(rows).tolist(), (rows < ring.num_rows).tolist()
+        infos = [ring.infos.item(row) if real else {} for row, real in zip(numbers, there, strict=True)]
+    found.reshape(-1)[:] = infos
     return found
 
 

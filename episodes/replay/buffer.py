@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from gymnasium import spaces
@@ -173,7 +173,7 @@ class EpisodeReplayBuffer(SampleCounts):
         n_step: int | tuple[int, int] = 1,
         gamma: float = 0.99,
         views: BoundViews | None = None,
-        include_infos: bool = False,
+        include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
         """`n` transitions, each stored step equally likely: a `Batch` of columns [n, ...].
@@ -187,6 +187,9 @@ class EpisodeReplayBuffer(SampleCounts):
                 `new_obs` there are all columns that they make, and a `new_<column>` of each.
             keys: which columns, of `obs`, `new_obs`, `actions`, `rewards`, `terminateds`, `truncateds` (the default),
                 the extra model outputs, `infos`, `t`, `is_first`, `eps_id`, `agent_id` and `module_id`.
+            include_infos: the infos that came with `new_obs`: a dict for each row, or with "columns" at the speed of
+                columns, as vector environments have them: `batch.infos["energy"]` [n] (of nested keys "log/loss"),
+                zeros where `batch.infos["_energy"]` [n] is False.
 
         `indices` are step numbers: they stay those of these steps. `weights` are 1. Errors: `EpisodeStateError` when
         nothing is stored, `UnknownKey` for a column that there is not.
@@ -209,7 +212,7 @@ class EpisodeReplayBuffer(SampleCounts):
         n_step: int | tuple[int, int] = 1,
         gamma: float = 0.99,
         views: BoundViews | None = None,
-        include_infos: bool = False,
+        include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
         """The transitions of the steps with these numbers [n], as `sample` gives them; zeros in tracks where it is -1.
@@ -296,7 +299,7 @@ class EpisodeReplayBuffer(SampleCounts):
         period: int | None = None,
         views: BoundViews | None = None,
         keys: Sequence[str] | None = None,
-        include_infos: bool = False,
+        include_infos: bool | Literal["columns"] = False,
     ) -> Batch:
         """Sequences of successive steps, zero-padded: a `Batch` of columns [B, W, ...].
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -188,7 +188,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         n_step: int | tuple[int, int] = 1,
         gamma: float = 0.99,
         views: Mapping[Hashable, BoundViews] | None = None,
-        include_infos: bool = False,
+        include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> dict[Hashable, Batch]:
         """What all agents did at `n` env steps: `{agent_id: Batch}`, row i of each from the same env step.

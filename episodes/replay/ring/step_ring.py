@@ -17,6 +17,7 @@ import numpy as np
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
 from episodes.replay.ring.episode_table import EpisodeTable
+from episodes.replay.ring.info_columns import InfoColumns
 from episodes.replay.ring.info_segments import InfoSegments
 from episodes.replay.ring.step_links import NEXT_ROW, ROW, ROW_FIELDS, STEP_FIELDS, StepLinks
 from episodes.replay.ring.step_records import Fields, StepRecords, fits_in_a_line, is_small
@@ -120,6 +121,7 @@ class LinkedRing:
         self._kept_from = 0  # at most `oldest_row(self.tail)`
         self.table = EpisodeTable()
         self.infos = InfoSegments()
+        self.info_columns = InfoColumns()
         self.generation += 1
 
     def __len__(self) -> int:

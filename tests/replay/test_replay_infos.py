@@ -1,0 +1,103 @@
+"""Infos of draws, as dicts and as columns, are those that came with the observations after the steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from episodes.batch import Batch
+from episodes.errors import InvalidArgument
+from episodes.replay import EpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.infos.kinds import same_info
+
+VALUES = st.sampled_from(
+    [1, 2.5, True, "short", "rather longer", np.float32(0.5), np.int64(3), np.arange(2.0), ["a", 1], None]
+)
+INFOS = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries({"energy": st.floats(0, 1), "log": st.fixed_dictionaries({"loss": st.integers(0, 9)})}),
+    st.dictionaries(st.sampled_from(["energy", "a", "b/c"]), VALUES, max_size=3),
+)
+
+
+def episode(infos: list[dict[str, Any]], id_: str = "a") -> SingleAgentEpisode:
+    length = len(infos) - 1
+    return SingleAgentEpisode.from_arrays(
+        np.arange(length + 1.0), np.arange(length), np.zeros(length), infos=infos, id_=id_, terminated=True
+    )
+
+
+def value_at(info: dict[str, Any], path: str) -> Any:
+    """The value at a path, and whether there is one."""
+    for key in path.split("/"):
+        key = key.replace("~1", "/").replace("~0", "~")
+        if not isinstance(info, dict) or key not in info:
+            return None, False
+        info = info[key]
+    return info, True
+
+
+@settings(max_examples=60)
+@given(chunks=st.lists(st.lists(INFOS, min_size=2, max_size=6), min_size=1, max_size=6), capacity=st.integers(3, 20))
+def test_infos_as_columns_and_as_dicts_say_the_same_of_any_infos(
+    chunks: list[list[dict[str, Any]]], capacity: int
+) -> None:
+    buffer = EpisodeReplayBuffer(capacity, seed=0)
+    expected: list[dict[str, Any]] = []
+    for number, infos in enumerate(chunks):
+        buffer.add([episode(infos, str(number))])
+        expected += infos[1:]
+        for draw in (
+            buffer.sample(8, include_infos="columns"),
+            buffer.sample_sequences(3, 4, burn_in=1, include_infos="columns"),
+        ):
+            columns, numbers = draw.infos, draw.indices.ravel().tolist()
+            for path in [name for name, _ in columns.items() if not name.startswith("_")]:
+                values, there = columns[path].reshape(len(numbers), -1), columns["_" + path].ravel()
+                for i, step in enumerate(numbers):
+                    value, is_there = value_at(expected[step] if step >= 0 else {}, path)
+                    assert there[i] == is_there
+                    if is_there and columns[path].dtype != object:
+                        assert np.array_equal(values[i], np.ravel(value))
+                    elif is_there:
+                        assert same_info(columns[path].ravel()[i], value)
+        drawn = buffer.sample(8, include_infos=True)
+        for info, step in zip(drawn.infos, drawn.indices.tolist(), strict=True):
+            assert same_info(info, expected[step])
+            assert all(type(info[key]) is type(expected[step][key]) for key in info)
+
+
+def test_what_a_reader_writes_into_drawn_infos_nobody_else_sees() -> None:
+    buffer = EpisodeReplayBuffer(10, seed=0)
+    buffer.add([episode([{}, {"tokens": [1, 2], "image": np.zeros(2)}])])
+    for include_infos in (True, "columns"):
+        drawn = buffer.sample(2, include_infos=include_infos).infos
+        first = drawn["tokens"][0] if isinstance(drawn, Batch) else drawn[0]["tokens"]
+        first.append(99)
+    assert buffer.sample(1, include_infos=True).infos[0]["tokens"] == [1, 2]
+    assert buffer.sample(1, include_infos="columns").infos["tokens"][0] == [1, 2]
+
+
+def test_infos_of_a_recorder_are_columns_and_rows_without_any_are_not_those_before() -> None:
+    buffer, rng = EpisodeReplayBuffer(20, seed=0), np.random.default_rng(0)
+    recorder, no = buffer.recorder(2, autoreset_mode="NextStep"), np.zeros(2, bool)
+    recorder.reset(np.zeros(2))
+    for t in range(60):
+        told = {"speed": np.full(2, float(t)), "_speed": rng.random(2) < 0.5} if t % 3 else {}
+        recorder.step(np.full(2, t + 1.0), np.full(2, t), np.zeros(2), no, rng.random(2) < 0.1, told)
+        drawn = buffer.sample(16, include_infos="columns")
+        dicts = buffer.at(drawn.indices, include_infos=True).infos
+        if "speed" in drawn.infos:
+            assert drawn.infos["_speed"].tolist() == ["speed" in info for info in dicts]
+            assert np.array_equal(drawn.infos["speed"], np.where(drawn.infos["_speed"], drawn.actions, 0))
+    buffer.set_state(buffer.get_state())
+    assert "speed" in buffer.sample(4, include_infos="columns").infos
+    buffer.clear()
+    buffer.add([episode([{}, {}])])
+    with pytest.raises(InvalidArgument, match="give True for dicts, or 'columns'"):
+        buffer.sample(1, include_infos="dicts")  # type: ignore[arg-type]
