@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import gymnasium as gym
 
 from connectors.agent_to_module_mapping import SEATS, AgentToModuleMapping, Seat
 from connectors.connector import ColumnDict, Connector
@@ -12,7 +14,9 @@ from connectors.learner.pipeline import LearnerPipeline, learner_pipeline
 from connectors.module_to_env.module_to_agent_unmapping import ModuleToAgentUnmapping
 from connectors.module_to_env.pipeline import ModuleToEnvPipeline, module_to_env_pipeline
 from connectors.pipeline import ConnectorPipeline, set_states
+from connectors.rewriting.multi_agent import MultiAgentObservationPreprocessor, rewrite_newest, rewritten_agents
 from episodes.errors import StateMismatch, UnknownKey
+from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 
 __all__ = [
@@ -25,18 +29,22 @@ __all__ = [
 ]
 
 Spaces = Mapping[Any, Any]  # module -> Gymnasium space
+Joint = Sequence[MultiAgentObservationPreprocessor]
+_JOINT = "__joint__"  # the key of their state
 P = TypeVar("P", bound=ConnectorPipeline)
 
 
 class MultiAgentPipeline(Connector):
     """One pipeline for each module; batches are `{module_id: {column: array}}`, `rl_module` is `{module_id: policy}`.
 
-    Each module has spaces, pieces and filters of its own, and the pieces know nothing of agents.
+    Each module has spaces, pieces and filters of its own, and the pieces know nothing of agents. `joint` pieces see the
+    observations of all agents first.
     """
 
-    def __init__(self, modules: Mapping[Any, ConnectorPipeline]) -> None:
+    def __init__(self, modules: Mapping[Any, ConnectorPipeline], joint: Joint = ()) -> None:
         super().__init__()
         self.modules = dict(modules)
+        self.joint = ConnectorPipeline(connectors=joint)
 
     def __getitem__(self, module_id: Any) -> Any:
         """The module's pipeline; `UnknownKey` when there is none."""
@@ -91,28 +99,35 @@ class MultiAgentPipeline(Connector):
         """The most items that any module's pipeline needs from before a chunk's first step."""
         return max((pipeline.lookback for pipeline in self.modules.values()), default=0)
 
+    @property
+    def _parts(self) -> dict[Any, Any]:
+        """What has a state: the modules' pipelines, and that of the joint pieces where there are some."""
+        return {_JOINT: self.joint, **self.modules} if len(self.joint) else self.modules
+
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[Any, Any]:
-        """The states of the modules' pipelines, by module."""
-        return {module_id: pipeline.get_state() for module_id, pipeline in self.modules.items()}
+        """The states of the modules' pipelines, by module; that of the joint pieces is under "__joint__"."""
+        return {module_id: pipeline.get_state() for module_id, pipeline in self._parts.items()}
 
     def set_state(self, state: dict[Any, Any]) -> None:
         """Restore what `get_state` gave; `StateMismatch` for other modules, and nothing is changed."""
-        if state.keys() != self.modules.keys():
+        if state.keys() != self._parts.keys():
             raise StateMismatch(
-                f"{self.name}.set_state: the state has the modules {list(state)}, this has {list(self.modules)}"
+                f"{self.name}.set_state: the state has the modules {list(state)}, this has {list(self._parts)}"
             )
-        set_states(self.modules, state, self.get_state())
+        set_states(self._parts, state, self.get_state())
 
     def reset_state(self) -> None:
         """Forget what any module's pieces have learned from data."""
-        for pipeline in self.modules.values():
+        for pipeline in self._parts.values():
             pipeline.reset_state()
 
     def merge_states(self, states: list[dict[Any, Any]]) -> dict[Any, Any]:
         """One state out of those of several copies, merged module by module."""
         modules = dict.fromkeys(module_id for state in states for module_id in state)
         return {
-            module_id: self[module_id].merge_states([state[module_id] for state in states if module_id in state])
+            module_id: (self.joint if module_id == _JOINT else self[module_id]).merge_states(
+                [state[module_id] for state in states if module_id in state]
+            )
             for module_id in modules
         }
 
@@ -121,13 +136,27 @@ class MultiAgentPipeline(Connector):
 
 
 class MultiAgentEnvToModule(MultiAgentPipeline):
-    """Makes each module's input batch out of the observations of its agents that must act, batched together."""
+    """Makes each module's input batch out of the observations of its agents that must act, batched together.
+
+    Args:
+        joint: preprocessors of the observations of all agents; a runner sends those of each env step through them
+            before they are stored. The modules' pipelines have the spaces that these give.
+    """
 
     modules: dict[Any, EnvToModulePipeline]  # type: ignore[assignment]
 
-    def __init__(self, modules: Mapping[Any, EnvToModulePipeline]) -> None:
-        super().__init__(modules)
+    def __init__(self, modules: Mapping[Any, EnvToModulePipeline], joint: Joint = ()) -> None:
+        super().__init__(modules, joint)
         self.mapping = AgentToModuleMapping()
+
+    def joint_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[Any, Any]:
+        """The observation spaces of the agents behind the joint preprocessors, which take theirs one after another."""
+        self.joint.set_input_spaces(gym.spaces.Dict(dict(observation_spaces)), gym.spaces.Dict(dict(action_spaces)))
+        return dict(cast(gym.spaces.Dict, self.joint.observation_space).spaces)
+
+    def rewrite_joint(self, episode: MultiAgentEpisode, observations: Mapping[Any, Any]) -> None:
+        """Send the observations of a growing episode's newest env step through the joint preprocessors, in place."""
+        rewrite_newest(self.joint.connectors, episode, observations)
 
     def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
         """`{module_id: columns}` of the modules that have an agent to act for."""
@@ -167,10 +196,14 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
 
 
 class MultiAgentLearner(MultiAgentPipeline):
-    """Makes each module's train batch of exactly the real steps of its agents."""
+    """Makes each module's train batch of exactly the real steps of its agents.
 
-    def __init__(self, modules: Mapping[Any, LearnerPipeline]) -> None:
-        super().__init__(modules)
+    Args:
+        joint: preprocessors of the observations of all agents, for episodes that were stored without them.
+    """
+
+    def __init__(self, modules: Mapping[Any, LearnerPipeline], joint: Joint = ()) -> None:
+        super().__init__(modules, joint)
         self.mapping = AgentToModuleMapping()
 
     def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
@@ -179,6 +212,10 @@ class MultiAgentLearner(MultiAgentPipeline):
         Args:
             episodes: multi-agent episodes, agents' own episodes, their pack, or `{module_id: its agents' episodes}`.
         """
+        if len(self.joint):
+            episodes = [
+                own for episode in episodes for own in rewritten_agents(self.joint.connectors, episode) if len(own)
+            ]
         packs = episodes if isinstance(episodes, Mapping) else self.mapping.packs(episodes)
         return self._called(batch, packs, rl_module, context)
 
@@ -188,10 +225,21 @@ def _episodes_at(seats: Mapping[Any, list[Seat]]) -> dict[Any, list[SingleAgentE
 
 
 def multi_agent_env_to_module(
-    observation_spaces: Spaces, action_spaces: Spaces, *, policies: Mapping[Any, Any] | None = None, **options: Any
+    observation_spaces: Spaces,
+    action_spaces: Spaces,
+    *,
+    policies: Mapping[Any, Any] | None = None,
+    joint: Joint = (),
+    **options: Any,
 ) -> MultiAgentEnvToModule:
-    """The default env-to-module pipeline of each module; `options` are those of `env_to_module_pipeline`."""
-    return MultiAgentEnvToModule(_each(env_to_module_pipeline, observation_spaces, action_spaces, policies, options))
+    """The default env-to-module pipeline of each module; `options` are those of `env_to_module_pipeline`.
+
+    Args:
+        observation_spaces: by module, behind the joint preprocessors.
+        joint: see `MultiAgentEnvToModule`; likewise `multi_agent_learner(joint=...)`.
+    """
+    pipelines = _each(env_to_module_pipeline, observation_spaces, action_spaces, policies, options)
+    return MultiAgentEnvToModule(pipelines, joint)
 
 
 def multi_agent_module_to_env(
@@ -207,6 +255,7 @@ def multi_agent_learner(
     *,
     policies: Mapping[Any, Any] | None = None,
     returns: Callable[[], Connector] | None = None,
+    joint: Joint = (),
     **options: Any,
 ) -> MultiAgentLearner:
     """The default learner pipeline of each module; `options` are those of `learner_pipeline`.
@@ -220,7 +269,7 @@ def multi_agent_learner(
     def build(*spaces: Any, **arguments: Any) -> LearnerPipeline:
         return learner_pipeline(*spaces, returns=None if returns is None else returns(), **arguments)
 
-    return MultiAgentLearner(_each(build, observation_spaces, action_spaces, policies, options))
+    return MultiAgentLearner(_each(build, observation_spaces, action_spaces, policies, options), joint)
 
 
 def _each(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 
 from connectors.multi_agent import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import check_asked, module_of
@@ -16,6 +17,8 @@ from episodes.errors import InvalidArgument
 from episodes.facts.facts import random_ids
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.episode import ALL
+from episodes.multi_agent.timeline import RESTS
+from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from runners.multi_agent_envs import EnvStep, as_multi_agent_env, makes_envs
 from runners.multi_agent_pipelines import RunnerPipelines
@@ -43,7 +46,7 @@ class MultiAgentEnvRunner(EnvRunner):
         seed: of the environments (copy i gets `seed + i`), of random actions, of sampling actions by default, and of
             the episodes' ids.
         len_lookback_buffer: how many env steps from before its first one a continued chunk brings along, at least.
-        update_stats: pieces that learn from observations learn while exploring, as in `SingleAgentEnvRunner`.
+        update_stats, reward_dtype, returns_interrupted: as in `SingleAgentEnvRunner`.
         missing_final_observation: see `MultiAgentEpisode`.
 
     Only agents that must act are asked. What a policy puts out beside its actions is recorded. No gradients are kept.
@@ -64,6 +67,8 @@ class MultiAgentEnvRunner(EnvRunner):
         seed: int | None = None,
         len_lookback_buffer: int = 0,
         update_stats: bool = True,
+        reward_dtype: DTypeLike | None = np.float32,
+        returns_interrupted: bool = False,
         missing_final_observation: str = "raise",
     ) -> None:
         super().__init__(hooks, seed, update_stats)
@@ -83,9 +88,14 @@ class MultiAgentEnvRunner(EnvRunner):
         self._mapping_fn = agent_to_module_mapping_fn
         self._missing = missing_final_observation
         self._lookback = len_lookback_buffer
+        self.reward_dtype = None if reward_dtype is None else np.dtype(reward_dtype)
+        self.returns_interrupted = returns_interrupted
+        self._interrupted: list[MultiAgentEpisode] = []  # what calls that failed have left
+        self._failed = False  # the last call did, and what it left is still in its place
+        self._in_step: list[tuple[int, int]] = []  # (copy, env step before) of steps that are being recorded
         self._tallies = [Tally() for _ in self.envs]
         self._taken: list[MultiAgentEpisode] = []  # ended since the last call began
-        self._resuming: set[tuple[int, Any]] = set()  # (copy, agent) whose chunk has a lookback and no step yet
+        self._resuming: set[tuple[int, Any]] = set()  # (copy, agent) that began this call without a step
         self._shared_data: dict[str, Any] = {}
         self._id_generator = np.random.default_rng(seed)
         self._seeds: list[int | None] = [None if seed is None else seed + i for i in range(num_envs)]
@@ -122,21 +132,24 @@ class MultiAgentEnvRunner(EnvRunner):
             raise InvalidArgument("this runner has no policies; give them, or sample with random_actions=True")
         began = perf_counter()
         self._updates = self.update_stats and explore
+        self._put_interrupted_aside()
         if self._needs_reset or force_reset or num_episodes is not None:
             self._reset_all()
         act = self._random_actions if random_actions else self._policy_actions
         self._resuming = {
             (i, agent_id)
             for i, episode in enumerate(self.episodes)
-            for agent_id, own in episode.agent_episodes.items()
-            if own.lookback and not len(own)
+            for agent_id, line in episode.agents.timelines.items()
+            if not len(line.episode)
         }
         try:
             with torch.inference_mode():
                 chunks = self._sampled(num_timesteps, num_episodes, act, explore)
         except BaseException:
-            self._needs_reset = True
+            self._needs_reset = self._failed = True
             raise
+        if self.returns_interrupted and num_timesteps is not None:
+            chunks = [*self.take(), *chunks]
         self.stats = stats_of(chunks, self._tallies, perf_counter() - began)
         self._num_steps += self.stats.num_env_steps
         self.num_episodes += self.stats.num_episodes
@@ -151,13 +164,42 @@ class MultiAgentEnvRunner(EnvRunner):
             for _ in range(-(-num_timesteps // num_envs)):
                 self._step_all(range(num_envs), *act(explore))
             taken, self._taken = self._taken, []
-            return [chunk.to_numpy() for chunk in [*taken, *self._cut_all()]]
+            return [self._finished(chunk) for chunk in [*taken, *self._cut_all()]]
         missing = [(num_episodes or 0) // num_envs + (i < (num_episodes or 0) % num_envs) for i in range(num_envs)]
         while going := [i for i in range(num_envs) if missing[i] > 0]:
             self._step_all(going, *act(explore), missing=missing)
         self._needs_reset = True
         taken, self._taken = self._taken, []
-        return [chunk.to_numpy() for chunk in taken]
+        return [self._finished(chunk) for chunk in taken]
+
+    def _finished(self, chunk: MultiAgentEpisode) -> MultiAgentEpisode:
+        """The chunk, finalized, with rewards of the runner's dtype."""
+        chunk.to_numpy()
+        if (dtype := self.reward_dtype) is not None:
+            for own in chunk.agent_episodes.values():
+                rewards = own.rewards.with_arrays(lambda path, array: array.astype(dtype, copy=False))
+                own.tracks = own.tracks.replaced(rewards)
+        return chunk
+
+    def take(self) -> list[MultiAgentEpisode]:
+        """What calls of `sample` recorded that failed or were interrupted, and that nobody has got; finalized chunks.
+
+        It can also be taken of a runner that is closed or whose environments died. A step in the middle of which it
+        failed is left out.
+        """
+        self._put_interrupted_aside()
+        taken, self._interrupted = self._interrupted, []
+        return taken
+
+    def _put_interrupted_aside(self) -> None:
+        if not self._failed:
+            return
+        self._failed = False
+        for i, env_t in self._in_step:
+            self.episodes[i] = self.episodes[i][: env_t - self.episodes[i].env_t_started]
+        waiting = [own for own in self.episodes if len(own) and not any(own is taken for taken in self._taken)]
+        chunks, self._taken, self.episodes, self._in_step = [*self._taken, *waiting], [], [], []
+        self._interrupted += [self._finished(chunk) for chunk in chunks]
 
     def _cut_all(self) -> list[MultiAgentEpisode]:
         """The ongoing chunks that have steps; their successors go on."""
@@ -194,13 +236,17 @@ class MultiAgentEnvRunner(EnvRunner):
         )
         rows = [(i, episode, observations)]
         self._pipelines.welcome(rows)
-        self._pipelines.rewrite(rows, self._updates)
         episode.add_env_reset(observations=observations, infos=infos)
+        self._pipelines.rewrite(rows, self._updates)
         return episode
 
     # --- acting --------------------------------------------------------------------------------------------------
 
     def _policy_actions(self, explore: bool) -> Answers:
+        for i, agent_id in self._resuming:
+            line = self.episodes[i].agents.timelines[agent_id]
+            if line.phase == RESTS:  # it acts now, and what it did before is there
+                self._begin_state(line.episode)
         policies, context = self.policies, {"explore": explore, "shared_data": self._shared_data}
         batch = self.env_to_module(rl_module=policies, episodes=self.episodes, **context)
         outputs = {module_id: policies[module_id](columns, explore=explore) for module_id, columns in batch.items()}  # type: ignore[index]
@@ -224,13 +270,15 @@ class MultiAgentEnvRunner(EnvRunner):
     ) -> None:
         """One env step of each copy that goes on, recorded."""
         if self._resuming:
-            self._fit_lookbacks(actions, outputs)
+            self._fit_outputs(actions, outputs)
         steps = [(i, self.envs[i].step(for_env[i])) for i in going]
         rows = [(i, self.episodes[i], step.observations) for i, step in steps]
         self._pipelines.welcome(rows)
-        self._pipelines.rewrite(rows, self._updates)
+        self._in_step = [(i, episode.env_t) for i, episode, _ in rows]
         for i, step in steps:
             self._record(self.episodes[i], step, actions[i], outputs[i])
+        self._pipelines.rewrite(rows, self._updates)
+        self._in_step = []
         for call in self._on_step:
             call(self)
         for i in going:
@@ -242,8 +290,9 @@ class MultiAgentEnvRunner(EnvRunner):
                     self.episodes[i] = self._fresh(i)
                     self._tell_start(i)
 
-    def _fit_lookbacks(self, actions: list[ByAgent], outputs: list[ByAgent]) -> None:
-        """Give agents' lookbacks the keys of the outputs that come now; random actions have none.
+    def _fit_outputs(self, actions: list[ByAgent], outputs: list[ByAgent]) -> None:
+        """Give the lookback of each agent that acts for the first time in this chunk, and its step that waited, the
+        keys of the outputs that come now; random actions have none.
 
         Items of steps that had no such output are zeros; of a recurrent state, the initial one: the policy begins with
         it, and so does a learner.
@@ -251,15 +300,25 @@ class MultiAgentEnvRunner(EnvRunner):
         for i, agent_id in [place for place in self._resuming if place[1] in actions[place[0]]]:
             self._resuming.remove((i, agent_id))
             own, given = self.episodes[i].agent_episodes[agent_id], outputs[i].get(agent_id) or {}
-            if own.extra_model_outputs.keys() == given.keys() or len(own) or not own.lookback:
+            known = dict(own.extra_model_outputs)
+            if known.keys() == given.keys():
                 continue
-            own.extra_model_outputs = {}
-            items = nested.map_leaves(lambda leaf: np.zeros_like(np.asarray(leaf)), dict(given))
-            if Columns.STATE_OUT in items:
-                policy = (self.policies or {}).get(self.episodes[i].module_for(agent_id))
-                items[Columns.STATE_OUT] = nested.map_leaves(np.asarray, module_of(policy).initial_state())
-            for key, item in items.items():
-                own.set_extra_model_outputs(key=key, new_data=[item] * own.lookback)
+            own.extra_model_outputs = {key: track for key, track in known.items() if key in given and track.total}
+            if not own.actions.total:
+                continue
+            if Columns.STATE_OUT in given:
+                self._begin_state(own)
+            missing = {key: item for key, item in given.items() if key not in own.extra_model_outputs}
+            for key, item in nested.map_leaves(lambda leaf: np.zeros_like(np.asarray(leaf)), missing).items():
+                own.set_extra_model_outputs(key=key, new_data=[item] * own.actions.total)
+
+    def _begin_state(self, own: SingleAgentEpisode) -> None:
+        """Let an agent whose steps so far have no state begin with its policy's initial one, if that has a memory."""
+        if own.actions.total and Columns.STATE_OUT not in own.extra_model_outputs:
+            initial = module_of((self.policies or {}).get(own.module_id)).initial_state()
+            if initial:
+                state = nested.map_leaves(np.asarray, initial)
+                own.set_extra_model_outputs(key=Columns.STATE_OUT, new_data=[state] * own.actions.total)
 
     def _record(self, episode: MultiAgentEpisode, step: EnvStep, actions: ByAgent, outputs: ByAgent) -> None:
         terminateds, truncateds = step.terminateds, step.truncateds
@@ -278,6 +337,7 @@ class MultiAgentEnvRunner(EnvRunner):
     def _end(self, i: int, episode: MultiAgentEpisode) -> None:
         self._tallies[i].add(episode)
         self._taken.append(episode)
+        self._resuming = {place for place in self._resuming if place[0] != i}
         for call in self._on_episode_end:
             call(self, i, episode)
 
@@ -304,6 +364,7 @@ class MultiAgentEnvRunner(EnvRunner):
             hooks=hooks,
             seed=seed,
             update_stats=False,
+            reward_dtype=self.reward_dtype,
             missing_final_observation=self._missing,
         )
 
@@ -325,8 +386,14 @@ class MultiAgentEnvRunner(EnvRunner):
         self._seeds = [int(seed) for seed in sequence.generate_state(len(self.envs)) >> 1]
 
     def _close(self) -> None:
-        for env in self.envs:
-            env.close()
+        errors = []
+        for env in self.envs:  # all of them, also where one fails
+            try:
+                env.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def __repr__(self) -> str:
         modules = "random actions" if self.policies is None else ", ".join(map(str, self.policies))

@@ -46,17 +46,26 @@ class RunnerPipelines:
         self.observation_spaces: ByAgent = {}
         self.action_spaces: ByAgent = {}
         modules = self.env_to_module.modules
+        self._env_observation_spaces: ByAgent = {}  # as the environments have them
+        self._has_joint = len(self.env_to_module.joint) > 0
         self._rewriting = {module_id for module_id, pipeline in modules.items() if pipeline.rewrites}
 
     def welcome(self, rows: Sequence[Row]) -> None:
         """Know the spaces of agents that come for the first time, and the pipelines of their modules."""
         for i, episode, observations in rows:
-            for agent_id in observations:
-                if agent_id not in self.observation_spaces or not episode.has_agent(agent_id):
-                    self._know(self.envs[i], agent_id, episode.module_for(agent_id))
+            known = self.observation_spaces
+            new = [agent_id for agent_id in observations if agent_id not in known or not episode.has_agent(agent_id)]
+            if new:
+                env = self.envs[i]
+                self._env_observation_spaces |= {agent: env.space("observation_space", agent) for agent in new}
+                actions = {agent: self._action_space(env, agent) for agent in self._env_observation_spaces}
+                spaces = self._env_observation_spaces
+                if self._has_joint:
+                    spaces = self.env_to_module.joint_spaces(spaces, actions)
+                for agent_id in new:
+                    self._know(agent_id, episode.module_for(agent_id), (spaces[agent_id], actions[agent_id]))
 
-    def _know(self, env: MultiAgentEnv, agent_id: Any, module_id: Any) -> None:
-        spaces = env.space("observation_space", agent_id), self._action_space(env, agent_id)
+    def _know(self, agent_id: Any, module_id: Any, spaces: tuple[Any, Any]) -> None:
         if self.policies is not None:
             self._make(module_id, agent_id, spaces)
         seeing = self.env_to_module.modules.get(module_id)
@@ -91,22 +100,27 @@ class RunnerPipelines:
         return space
 
     def rewrite(self, rows: Sequence[Row], update: bool) -> None:
-        """Send the observations of modules that rewrite them through their pipelines, in place, batched together."""
+        """Rewrite the newest observations of the growing episodes, in place; those of a module batched together.
+
+        The episodes have their step already: each agent's last observation is the new one, its last action led there.
+        """
+        if self._has_joint:
+            for _, episode, observations in rows:
+                self.env_to_module.rewrite_joint(episode, observations)
         if not self._rewriting:
             return
-        seats: dict[Any, list[tuple[ByAgent, Any, Any]]] = {}
+        seats: dict[Any, list[SingleAgentEpisode]] = {}
         for _, episode, observations in rows:
             owners = episode.agent_episodes
             for agent_id in observations:
                 module_id = episode.module_for(agent_id)
                 if module_id in self._rewriting:
-                    owner = owners.get(agent_id) or SingleAgentEpisode(agent_id=agent_id, module_id=module_id)
-                    seats.setdefault(module_id, []).append((observations, agent_id, owner))
-        for module_id, places in seats.items():
-            stacked = nested.stack([observations[agent_id] for observations, agent_id, _ in places])
-            rewritten = self.env_to_module[module_id].rewrite(stacked, [owner for _, _, owner in places], update)
-            for row, (observations, agent_id, _) in enumerate(places):
-                observations[agent_id] = nested.take(rewritten, row)
+                    seats.setdefault(module_id, []).append(owners[agent_id])
+        for module_id, owners in seats.items():
+            stacked = nested.stack([own.get_observations(-1) for own in owners])
+            rewritten = self.env_to_module[module_id].rewrite(stacked, owners, update)
+            for row, own in enumerate(owners):
+                own.set_observations(new_data=nested.take(rewritten, row), at_indices=-1)
 
     def random_actions(self, episodes: Sequence[MultiAgentEpisode]) -> tuple[list[ByAgent], list[ByAgent]]:
         """Random actions of the agents that must act, by copy: as their policies would put them, and for the envs."""

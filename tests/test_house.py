@@ -30,6 +30,7 @@ NOUNS = {  # files that hold one class which says one thing, whole
     "episodes/replay/buffer.py",
     "episodes/recorder/recorder.py",
     "runners/single_agent.py",
+    "runners/multi_agent.py",
 }
 
 LONELY_BASES = {  # bases with a single subclass that no package exports, and why they are there

@@ -8,7 +8,7 @@ from connectors.env_to_module.add_observations import AddObservations
 from connectors.env_to_module.add_states import AddStates
 from connectors.env_to_module.add_time_dimension import AddTimeDimension
 from connectors.env_to_module.pipeline import EnvToModulePipeline, env_to_module_pipeline
-from connectors.rewriting import MeanStdFilter, ObservationPreprocessor
+from connectors.rewriting import MeanStdFilter, MultiAgentObservationPreprocessor, ObservationPreprocessor
 from connectors.rewriting.for_each_agent import ForEachAgent
 from connectors.tensors import NumpyToTensor
 from connectors.views.flatten import FlattenObservations
@@ -26,6 +26,7 @@ __all__ = [
     "ForEachAgent",
     "FrameStacking",
     "MeanStdFilter",
+    "MultiAgentObservationPreprocessor",
     "NumpyToTensor",
     "ObservationPreprocessor",
     "PrevActionsPrevRewards",

@@ -34,7 +34,7 @@ TURN_BASED = {
 
 def whole_episode(make: Any, seed: int, chunk_size: int | None = None) -> MultiAgentEpisode:
     """The first episode with random actions, sampled at once or in chunks that are joined again."""
-    with MultiAgentEnvRunner(make, seed=seed) as runner:
+    with MultiAgentEnvRunner(make, seed=seed, reward_dtype=None) as runner:  # as the loops have them
         if chunk_size is None:
             return runner.sample(num_episodes=1, random_actions=True)[0]
         episode = runner.sample(num_timesteps=chunk_size, random_actions=True)[0]

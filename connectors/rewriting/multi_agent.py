@@ -1,0 +1,107 @@
+"""Observations of several agents changed together, by a function of yours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+
+from connectors.connector import ColumnDict, Connector
+from episodes.errors import InvalidArgument
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import ArrayTrack, nested
+
+__all__ = ["MultiAgentObservationPreprocessor", "rewritten_agents"]
+
+
+class MultiAgentObservationPreprocessor(Connector):
+    """A base class: override `preprocess`, which sees what all agents observe at an env step, and changes it.
+
+    It is given to `MultiAgentEnvToModule(..., joint=[...])`, where a runner sends the observations of each env step
+    through it before they go to the modules' own pipelines: what it makes of them is stored. A `MultiAgentLearner` with
+    one makes of stored episodes what acting would have stored of them. Spaces are `Dict` spaces by agent: override
+    `recompute_output_observation_space` too where shapes, dtypes or bounds change.
+
+    >>> class Relative(MultiAgentObservationPreprocessor):
+    ...     def preprocess(self, observations, episode):
+    ...         center = sum(observations.values()) / len(observations)
+    ...         return {agent_id: place - center for agent_id, place in observations.items()}
+    >>> Relative().rewrite({"a": 1.0, "b": 3.0})
+    {'a': -1.0, 'b': 1.0}
+    """
+
+    _rewritten: frozenset[tuple[Any, int]] = frozenset()  # (episode id, env step) of what the last call rewrote
+
+    def preprocess(self, observations: dict[Any, Any], episode: Any) -> Mapping[Any, Any]:
+        """What the observations of one env step become.
+
+        Args:
+            observations: by agent, of those that observe something at this env step.
+            episode: the `MultiAgentEpisode` whose newest env step it is; None in a learner pipeline.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no preprocess(observations, episode)")
+
+    def rewrite(self, observations: Mapping[Any, Any], episode: Any = None) -> dict[Any, Any]:
+        """What `preprocess` makes of the observations.
+
+        Raises:
+            InvalidArgument: it gives observations of other agents.
+        """
+        changed = self.preprocess(dict(observations), episode)
+        if not isinstance(changed, Mapping) or changed.keys() != observations.keys():
+            gave = list(changed) if isinstance(changed, Mapping) else f"a {type(changed).__name__}"
+            raise InvalidArgument(
+                f"{self.name}.preprocess was given observations of {list(observations)} and gave {gave}; give a dict "
+                "with one for each of these agents"
+            )
+        return dict(changed)
+
+    def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
+        """Rewrite the newest observations of growing episodes, once."""
+        for episode in episodes:
+            if (episode.id_, episode.env_t) not in self._rewritten:
+                rewrite_newest([self], episode, episode.get_observations(-1))
+        self._rewritten = frozenset((episode.id_, episode.env_t) for episode in episodes)
+        return batch
+
+
+def rewrite_newest(pieces: Sequence[Any], episode: MultiAgentEpisode, observations: Mapping[Any, Any]) -> None:
+    """Rewrite the observations, those of the newest env step, in a growing episode."""
+    for piece in pieces:
+        observations = piece.rewrite(observations, episode)
+    for agent_id, observation in observations.items():
+        episode.agents.timeline(agent_id).episode.set_observations(new_data=observation, at_indices=-1)
+
+
+def rewritten_agents(pieces: Sequence[Any], episode: MultiAgentEpisode) -> list[SingleAgentEpisode]:
+    """The agents' own episodes, finalized, with all observations rewritten env step by env step, lookbacks too."""
+    if not isinstance(episode, MultiAgentEpisode):
+        raise InvalidArgument(
+            f"{pieces[0].name} sees the observations of all agents at once, a {type(episode).__name__} has those "
+            "of one: give the learner pipeline multi-agent episodes"
+        )
+    at: dict[int, dict[Any, Any]] = {}
+    for agent_id, line in episode.agents.timelines.items():
+        track = line.episode.observations
+        for env_t, observation in zip(line.clocks()[0].tolist(), track.item_list(0, track.total), strict=True):
+            at.setdefault(env_t, {})[agent_id] = observation
+    found: dict[Any, list[Any]] = {}
+    for env_t in sorted(at):
+        observations = at[env_t]
+        for piece in pieces:
+            observations = piece.rewrite(observations)
+        for agent_id, observation in observations.items():
+            found.setdefault(agent_id, []).append(observation)
+    return [_with_observations(line.episode, found[a], pieces) for a, line in episode.agents.timelines.items()]
+
+
+def _with_observations(own: SingleAgentEpisode, observations: list[Any], pieces: Sequence[Any]) -> SingleAgentEpisode:
+    """A copy of the episode with these observations [L + T + 1]."""
+    part = own.slice(slice(None), len_lookback_buffer=own.lookback).to_numpy()
+    part.tracks = part.tracks.replaced(ArrayTrack.of(nested.stack(observations), own.lookback, part.observations.field))
+    space = pieces[-1].observation_space
+    known = isinstance(space, gym.spaces.Dict) and own.agent_id in space.spaces
+    part.observation_space = space.spaces[own.agent_id] if known else None
+    return part

@@ -1,0 +1,401 @@
+"""What users bring to `MultiAgentEnvRunner`: preprocessors, hooks, interrupts, environments that fail."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pettingzoo
+import pytest
+import torch
+from gymnasium import spaces
+
+from connectors import multi_agent_env_to_module, multi_agent_learner
+from connectors.env_to_module import MeanStdFilter, MultiAgentObservationPreprocessor, ObservationPreprocessor
+from episodes.errors import InvalidArgument
+from episodes.multi_agent import MultiAgentEpisode
+from runners import Hook, MultiAgentEnvRunner, evaluate
+
+AGENTS = ("p0", "p1")
+ACTIONS = spaces.Discrete(3)
+PLACE = spaces.Box(-99, 99, (1,), np.float32)
+
+
+class Meeting:
+    """Agents observe the time, and 100 more each; p1 rests at odd times; it is over at time 4."""
+
+    observation_spaces = dict.fromkeys(AGENTS, PLACE)
+    action_space = ACTIONS
+    closed = 0
+
+    def __init__(self, length: int = 4, fails_at: int | None = None) -> None:
+        self.length, self.fails_at = length, fails_at
+
+    def _observed(self) -> dict[str, np.ndarray]:
+        there = ["p0"] if self.t % 2 and self.t < self.length else AGENTS
+        return {agent: np.array([self.t + 100 * AGENTS.index(agent)], np.float32) for agent in there}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.t = 0
+        return self._observed(), {}
+
+    def step(self, actions: Any) -> Any:
+        self.t += 1
+        if self.t == self.fails_at:
+            raise RuntimeError("the environment broke")
+        observations = self._observed()
+        over = self.t == self.length
+        return observations, dict.fromkeys(AGENTS, 0.1 * self.t), {"__all__": over}, {"__all__": False}, {}
+
+    def close(self) -> None:
+        Meeting.closed += 1
+
+
+class Numbered:
+    """A policy whose actions count up, over all agents."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        rows = len(batch["obs"])
+        self.asked += rows
+        return {"actions": torch.arange(self.asked - rows, self.asked) % 3}
+
+
+class Asking(ObservationPreprocessor):
+    """Notes of each observation whose it is, its time, how many steps its episode has and the last action there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Any] = []
+
+    def preprocess(self, observation: Any, episode: Any) -> Any:
+        assert np.array_equal(episode.get_observations(-1), observation)
+        last = int(episode.get_actions(-1)) if len(episode) else None
+        self.told.append((episode.agent_id, float(observation[0]), episode.t_started + len(episode), last))
+        return observation
+
+
+def test_a_preprocessor_sees_each_agents_episode_with_the_action_that_led_to_its_observation() -> None:
+    asking = Asking()
+    pipelines = multi_agent_env_to_module({"default_policy": PLACE}, {"default_policy": ACTIONS}, pieces=[asking])
+    runner = MultiAgentEnvRunner(Meeting, Numbered(), env_to_module=pipelines, num_envs=2)
+    expected = []
+    for episode in runner.sample(num_episodes=4):
+        for agent_id, own in episode.agent_episodes.items():
+            actions = [None, *own.get_actions().tolist()]
+            times = own.get_observations()[:, 0].tolist()
+            expected += [
+                (agent_id, time, t, action) for t, (time, action) in enumerate(zip(times, actions, strict=True))
+            ]
+    key = lambda told: tuple(map(str, told))  # noqa: E731
+    assert sorted(asking.told, key=key) == sorted(expected, key=key)
+
+
+class Twice(ObservationPreprocessor):
+    """Each observation twice: another shape."""
+
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
+        return spaces.Box(-99, 99, (2,), np.float32)
+
+    def preprocess(self, observation: Any, episode: Any) -> Any:
+        return np.repeat(observation, 2)
+
+
+@pytest.mark.parametrize("calls", [[100], [3, 4, 5, 9]])
+def test_a_preprocessor_may_change_shapes_and_chunks_go_on(calls: list[int]) -> None:
+    pipelines = multi_agent_env_to_module({"default_policy": PLACE}, {"default_policy": ACTIONS}, pieces=[Twice()])
+    runner = MultiAgentEnvRunner(partial(Meeting, 9), Numbered(), env_to_module=pipelines)
+    chunks = [chunk for num_timesteps in calls for chunk in runner.sample(num_timesteps=num_timesteps)]
+    for chunk in chunks:
+        for own in chunk.agent_episodes.values():
+            seen = own.get_observations()
+            assert seen.shape == (len(own) + 1, 2)
+            assert np.array_equal(seen[:, 0], seen[:, 1])
+            assert own.observation_space.shape == (2,)
+
+
+def test_an_agent_that_is_truncated_in_the_middle_of_a_step_repeats_what_was_stored() -> None:
+    class Cut(Meeting):
+        def step(self, actions: Any) -> Any:
+            observations, rewards, _, _, infos = super().step(actions)
+            return observations, rewards, {}, {"__all__": self.t == 3}, infos
+
+    pipelines = multi_agent_env_to_module({"default_policy": PLACE}, {"default_policy": ACTIONS}, pieces=[Twice()])
+    runner = MultiAgentEnvRunner(Cut, Numbered(), env_to_module=pipelines, missing_final_observation="repeat")
+    (episode,) = runner.sample(num_episodes=1)
+    assert episode.agent_episodes["p1"].get_observations().tolist() == [[100, 100], [102, 102], [102, 102]]
+
+
+class Centered(MultiAgentObservationPreprocessor):
+    """Each observation beside the mean of all at that env step."""
+
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
+        return spaces.Dict(dict.fromkeys(input_observation_space.spaces, spaces.Box(-999, 999, (2,), np.float32)))
+
+    def preprocess(self, observations: Any, episode: Any) -> Any:
+        if episode is not None:
+            assert isinstance(episode, MultiAgentEpisode)
+            assert episode.get_observations(-1).keys() == observations.keys()
+        mean = np.mean(list(observations.values()), axis=0)
+        return {agent: np.concatenate([own, mean]) for agent, own in observations.items()}
+
+
+SEEN = spaces.Box(-999, 999, (2,), np.float32)
+
+
+@pytest.mark.parametrize("num_timesteps", [4, 3])
+def test_a_joint_preprocessor_sees_all_agents_and_learning_sees_what_acting_saw(num_timesteps: int) -> None:
+    mapping = lambda agent_id, episode: agent_id  # noqa: E731
+    seen, actions = dict.fromkeys(AGENTS, SEEN), dict.fromkeys(AGENTS, ACTIONS)
+    policies = {agent: Numbered() for agent in AGENTS}
+    pipelines = multi_agent_env_to_module(seen, actions, joint=[Centered()])
+    acting = MultiAgentEnvRunner(
+        Meeting, policies, env_to_module=pipelines, agent_to_module_mapping_fn=mapping, num_envs=2, seed=0
+    )
+    raw = MultiAgentEnvRunner(
+        Meeting, {a: Numbered() for a in AGENTS}, agent_to_module_mapping_fn=mapping, num_envs=2, seed=0
+    )
+    learner = multi_agent_learner(seen, actions)
+    joint = multi_agent_learner(seen, actions, joint=[Centered()])
+    for _ in range(4):
+        chunks, raw_chunks = acting.sample(num_timesteps=num_timesteps), raw.sample(num_timesteps=num_timesteps)
+        stored, rewritten = learner(episodes=chunks), joint(episodes=raw_chunks)
+        for agent_id in AGENTS:
+            assert torch.equal(stored[agent_id]["obs"], rewritten[agent_id]["obs"])
+    (first, *_) = acting.sample(num_episodes=2)
+    assert first.agent_episodes["p0"].get_observations().tolist() == [[0, 50], [1, 1], [2, 52], [3, 3], [4, 54]]
+    assert first.agent_episodes["p1"].get_observations().tolist() == [[100, 50], [102, 52], [104, 54]]
+    assert first.agent_episodes["p1"].observation_space == SEEN
+
+
+def test_a_joint_preprocessor_comes_before_the_modules_own_pieces_and_its_state_is_kept() -> None:
+    class Counting(Centered):
+        count = 0
+
+        def preprocess(self, observations: Any, episode: Any) -> Any:
+            self.count += 1
+            return super().preprocess(observations, episode)
+
+        def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+            return {"count": self.count}
+
+        def set_state(self, state: dict[str, Any]) -> None:
+            self.count = state["count"]
+
+    def runner() -> MultiAgentEnvRunner:
+        spaces = ({"default_policy": SEEN}, {"default_policy": ACTIONS})
+        pipelines = multi_agent_env_to_module(*spaces, pieces=lambda: [MeanStdFilter()], joint=[Counting()])
+        return MultiAgentEnvRunner(Meeting, Numbered(), env_to_module=pipelines, seed=0)
+
+    first, second = runner(), runner()
+    first.sample(num_episodes=2)
+    state = first.get_state()
+    assert state["env_to_module"]["__joint__"] == {"Counting": {"count": 10}}
+    second.set_state(state)
+    assert str(second.get_state()) == str(state)
+    evaluate(first, num_episodes=1)
+    assert str(first.get_state()) == str(state)
+
+
+def test_a_joint_preprocessor_by_hand_rewrites_the_newest_observations_once() -> None:
+    episode, piece = MultiAgentEpisode(), Centered()
+    episode.add_env_reset(observations={"a": np.array([1.0]), "b": np.array([3.0])})
+    for _ in range(2):
+        piece(batch={}, episodes=[episode])
+    assert episode.agent_episodes["a"].get_observations(-1).tolist() == [1.0, 2.0]
+
+
+GIVES = {"none": lambda observations: {}, "a list": list, "more": lambda observations: {**observations, "p9": 1}}
+
+
+@pytest.mark.parametrize("wrong", GIVES.values(), ids=GIVES)
+def test_a_joint_preprocessor_that_gives_other_agents_is_told_so(wrong: Any) -> None:
+    class Wrong(MultiAgentObservationPreprocessor):
+        def preprocess(self, observations: Any, episode: Any) -> Any:
+            return wrong(observations)
+
+    pipelines = multi_agent_env_to_module({"default_policy": PLACE}, {"default_policy": ACTIONS}, joint=[Wrong()])
+    runner = MultiAgentEnvRunner(Meeting, Numbered(), env_to_module=pipelines)
+    with pytest.raises(InvalidArgument, match=r"Wrong.preprocess was given observations of \['p0', 'p1'\] and gave"):
+        runner.sample(num_timesteps=1)
+    assert not runner.take()
+
+
+def test_agents_own_episodes_are_too_little_for_a_joint_preprocessor() -> None:
+    (episode,) = MultiAgentEnvRunner(Meeting, Numbered()).sample(num_episodes=1)
+    learner = multi_agent_learner({"default_policy": SEEN}, {"default_policy": ACTIONS}, joint=[Centered()])
+    with pytest.raises(InvalidArgument, match="sees the observations of all agents at once"):
+        learner(episodes=list(episode.agent_episodes.values()))
+
+
+def test_rewards_of_agents_are_float32_unless_asked_otherwise() -> None:
+    for dtype, found in ((np.float32, np.float32), (None, np.float64), (np.float64, np.float64)):
+        runner = MultiAgentEnvRunner(Meeting, Numbered(), reward_dtype=dtype, len_lookback_buffer=2)
+        for chunk in [*runner.sample(num_timesteps=3), *runner.sample(num_timesteps=3)]:
+            for own in chunk.agent_episodes.values():
+                assert own.get_rewards().dtype == found
+    assert MultiAgentEnvRunner(Meeting, Numbered()).sample(num_episodes=1)[0].get_return() == pytest.approx(2.0)
+
+
+class Interrupts(Hook):
+    """Ctrl-C at a step, or at another moment."""
+
+    def __init__(self, when: str, step: int) -> None:
+        self.when, self.missing = when, step
+
+    def _count(self, when: str) -> None:
+        if when == self.when:
+            self.missing -= 1
+            if not self.missing:
+                raise KeyboardInterrupt
+
+    def on_step(self, runner: Any) -> None:
+        self._count("step")
+
+    def on_episode_start(self, runner: Any, env: int, episode: Any) -> None:
+        self._count("start")
+
+    def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
+        self._count("end")
+
+
+@pytest.mark.parametrize(("when", "step"), [("step", 6), ("step", 4), ("end", 1), ("end", 2), ("start", 3)])
+@pytest.mark.parametrize("counts", [{"num_timesteps": 5}, {"num_episodes": 2}])
+def test_what_was_recorded_before_ctrl_c_can_be_taken_once(when: str, step: int, counts: dict[str, int]) -> None:
+    runner = MultiAgentEnvRunner(Meeting, Numbered(), num_envs=2, seed=0, hooks=[Interrupts(when, step)])
+    with pytest.raises(KeyboardInterrupt):
+        runner.sample(num_timesteps=500)
+    later = runner.sample(**counts)
+    left = runner.take()
+    assert sum(map(len, left)) == (12 if (when, step) == ("step", 6) else 8)
+    assert not {chunk.id_ for chunk in left} & {chunk.id_ for chunk in later}
+    for chunk in left:
+        chunk.validate()
+        assert chunk.agent_episodes["p0"].get_observations()[:, 0].tolist() == list(range(len(chunk) + 1))
+    assert sum(map(len, later)) == (6 if "num_timesteps" in counts else 8)
+    assert runner.take() == []
+
+
+def test_an_interrupted_call_is_part_of_the_next_one_where_that_is_asked_for() -> None:
+    runner = MultiAgentEnvRunner(Meeting, Numbered(), hooks=[Interrupts("step", 3)], returns_interrupted=True)
+    with pytest.raises(KeyboardInterrupt):
+        runner.sample(num_timesteps=500)
+    assert [len(chunk) for chunk in runner.sample(num_timesteps=2)] == [3, 2]
+    assert runner.take() == []
+
+
+def test_an_environment_that_breaks_leaves_whole_steps_and_all_others_are_closed() -> None:
+    made = iter([Meeting(9), Meeting(9, fails_at=3), Meeting(9)])
+    runner = MultiAgentEnvRunner(lambda: next(made), Numbered(), num_envs=3)
+    with pytest.raises(RuntimeError, match="the environment broke"):
+        runner.sample(num_timesteps=500)
+    assert [len(chunk) for chunk in runner.take()] == [2, 2, 2]
+
+    class StaysOpen(Meeting):
+        def close(self) -> None:
+            raise OSError("it does not close")
+
+    Meeting.closed = 0
+    made = iter([Meeting(), StaysOpen(), Meeting()])
+    runner = MultiAgentEnvRunner(lambda: next(made), Numbered(), num_envs=3)
+    with pytest.raises(OSError, match="it does not close"):
+        runner.close()
+    assert Meeting.closed == 2
+    runner.close()
+
+
+def test_a_preprocessor_that_fails_leaves_no_observation_half_rewritten() -> None:
+    class Fails(Twice):
+        asked = 0
+
+        def preprocess(self, observation: Any, episode: Any) -> Any:
+            self.asked += 1
+            if self.asked == 6:
+                raise RuntimeError("no")
+            return super().preprocess(observation, episode)
+
+    pipelines = multi_agent_env_to_module({"default_policy": PLACE}, {"default_policy": ACTIONS}, pieces=[Fails()])
+    runner = MultiAgentEnvRunner(partial(Meeting, 9), Numbered(), env_to_module=pipelines)
+    with pytest.raises(RuntimeError, match="no"):
+        runner.sample(num_timesteps=500)
+    (left,) = runner.take()
+    assert len(left) == 2
+    assert left.agent_episodes["p0"].get_observations().tolist() == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_what_hooks_write_to_custom_data_arrives_also_over_cuts() -> None:
+    class Writes(Hook):
+        def on_episode_start(self, runner: Any, env: int, episode: Any) -> None:
+            episode.custom_data["env"] = env
+
+        def on_step(self, runner: Any) -> None:
+            for episode in runner.episodes:
+                episode.custom_data["age"] = episode.env_t
+                for own in episode.agent_episodes.values():
+                    own.custom_data["steps"] = own.t
+
+        def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
+            episode.custom_data["over"] = True
+
+    runner = MultiAgentEnvRunner(partial(Meeting, 5), Numbered(), num_envs=2, hooks=[Writes()])
+    chunks = [*runner.sample(num_timesteps=6), *runner.sample(num_timesteps=8)]
+    assert len(chunks) > 4
+    for chunk in chunks:
+        expected = {"age": chunk.env_t} | ({"over": True} if chunk.is_done else {})
+        assert {key: value for key, value in chunk.custom_data.items() if key != "env"} == expected
+        for own in chunk.agent_episodes.values():
+            assert own.custom_data == {"steps": own.t}
+
+
+class Putting(Numbered):
+    """Puts out what it saw, and counts its steps in a state."""
+
+    def get_initial_state(self) -> dict[str, Any]:
+        return {"count": np.full(1, 7, np.float32)}
+
+    def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        rows = len(batch["obs"])
+        outputs = {"seen": batch["obs"][..., 0]} | ({"explored": torch.ones(rows, 1)} if explore else {})
+        count = batch["state_in"]["count"] + 1
+        return {"actions": torch.zeros(rows, 1).int(), "state_out": {"count": count}, **outputs}
+
+
+class FirstLegal:
+    """Connect Four's first legal column, and what it saw."""
+
+    def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        obs = batch["obs"]
+        return {"actions": obs["action_mask"].argmax(1), "seen": obs["observation"].float().mean((1, 2, 3))}
+
+
+@pytest.mark.parametrize("lookback", [0, 2])
+@pytest.mark.parametrize(
+    ("make", "policy"),
+    [(partial(Meeting, 9), Putting), (partial(pettingzoo.make, "aec", "classic/connect_four_v3"), FirstLegal)],
+    ids=["resting", "turns"],
+)
+def test_an_agent_whose_action_waits_may_be_taken_over_at_any_time(make: Any, policy: Any, lookback: int) -> None:
+    runner = MultiAgentEnvRunner(make, policy(), seed=0, len_lookback_buffer=lookback)
+    own_steps = 0
+    for num_timesteps in (1, 3, 2, 1, 1, 2, 5):
+        for how in ({"random_actions": True}, {}, {"explore": False}):
+            for chunk in runner.sample(num_timesteps=num_timesteps, **how):
+                chunk.validate()
+                for own in chunk.agent_episodes.values():
+                    for t in range(len(own)):
+                        outputs = {key: own.get_extra_model_outputs(key, t) for key in own.extra_model_outputs}
+                        own_steps += bool(outputs)
+                        if policy is Putting and outputs and outputs["state_out"]["count"] != 7:  # the policy's own
+                            assert outputs["seen"] in (own.get_observations(t)[0], 0)
+    assert own_steps
+
+
+def test_what_a_policy_put_out_with_an_action_that_waits_is_kept_where_it_goes_on() -> None:
+    runner = MultiAgentEnvRunner(partial(Meeting, 9), Putting(), seed=0)
+    runner.sample(num_timesteps=1)  # p1 has acted, and waits
+    chunk = runner.sample(num_timesteps=3, explore=False)[0].agent_episodes["p1"]
+    assert chunk.get_extra_model_outputs("state_out")["count"].ravel().tolist() == [8, 9]
+    assert set(chunk.extra_model_outputs) == {"seen", "state_out"}
