@@ -25,6 +25,7 @@ from episodes.multi_agent.timeline import (
 )
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import reading
+from episodes.tracks.casting import check_reward
 from episodes.tracks.infos.kinds import same_info
 
 COMMON: Final = "__common__"  # the key of infos that belong to no agent
@@ -119,6 +120,11 @@ class Agents:
                 line.check_action(extra.get(agent_id), env_t - 1)
                 waiting.append(agent_id)
         return waiting
+
+    def check_rewards(self, rewards: ByAgent, env_t: int) -> None:
+        """Raise `ShapeMismatch` or `WrongType` unless each reward is one real number."""
+        for agent_id, reward in rewards.items():
+            check_reward(reward, lambda agent_id=agent_id: self._place(agent_id, env_t))  # type: ignore[misc]
 
     def endings(self, observations: ByAgent, terminateds: Flags, truncateds: Flags) -> Endings:
         """The agents that end in an env step: those flagged, and all others when `"__all__"` is, whatever they say."""

@@ -31,6 +31,7 @@ from episodes.multi_agent.getters import MultiAgentGetters
 from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import indexing
+from episodes.tracks.casting import REAL_TYPES
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.kinds import same_info
 from episodes.tracks.spaces import as_item
@@ -301,6 +302,8 @@ class MultiAgentEpisode(MultiAgentGetters):
             endings = agents.endings(observations, terminateds, truncateds)
             may_repeat = self.missing_final_observation == "repeat"
             observations = agents.repeated(observations, actions, endings, now, may_repeat=may_repeat)
+        if not REAL_TYPES.issuperset(map(type, rewards.values())):
+            agents.check_rewards(rewards, now)
         try:
             waiting = agents.check_step(observations, actions, rewards, extra, now)
         except ShapeMismatch:

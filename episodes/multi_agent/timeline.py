@@ -92,6 +92,13 @@ class Timeline:
                 f"{self._at(env_t, 'acts')} with the extra model outputs {list(given)}, its steps so far have "
                 f"{list(own.extra)}; every step of an agent has the same"
             )
+        for key, track in own.extra.items():
+            first = track.whole()[0] if track.total else None
+            if type(first) is np.ndarray and np.shape(given[key]) != first.shape:
+                raise ShapeMismatch(
+                    f"{self._at(env_t, 'acts')}: {track.field.label} has shape {np.shape(given[key])}, those before it "
+                    f"have {first.shape}; give that shape"
+                )
 
     def check_step(self, observation: Any, acts: bool, is_rewarded: bool, outputs: Any, env_t: int) -> None:
         """Raise unless an observation that arrives at an env step completes a step that has a reward.
@@ -119,10 +126,10 @@ class Timeline:
 
     def _check_shape(self, observation: Any, shape: Any, env_t: int) -> None:
         def whose() -> str:
-            return f"{self._place(env_t)}: its observation"
+            return self._place(env_t)
 
         if reading.as_before(observation, shape, self.episode.observation_space, whose) is not observation:
-            raise ShapeMismatch(f"{whose()} has lists where its space has tuples; give tuples")
+            raise ShapeMismatch(f"{whose()}: the observation has lists where its space has tuples; give tuples")
 
     def _place(self, env_t: int) -> str:
         """Whose timeline it is, for errors."""

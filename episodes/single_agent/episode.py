@@ -21,11 +21,14 @@ from episodes.facts.facts import EpisodeFacts, HasEnding, new_id
 from episodes.single_agent.getters import TrackGetters
 from episodes.single_agent.state import columns_of, parts_of, state_of
 from episodes.tracks import ListTrack, Track, Tracks, indexing, nested, reading
+from episodes.tracks.casting import check_reward
 from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.kinds import EmptyInfos, same_info
 from episodes.tracks.spaces import NESTED, as_item, as_items
+
+_NEVER = (None, None)
 
 
 def _fact(name: str) -> Any:
@@ -69,7 +72,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     (1, 0.5, [1.0, 1.0, 1.0, 1.0])
     """
 
-    __slots__ = ("_began", "_duration", "_facts", "_is_cut", "_item_shape", "_tracks", "appends", "custom_data")
+    __slots__ = ("_acted", "_began", "_duration", "_facts", "_is_cut", "_shape", "_tracks", "appends", "custom_data")
 
     id_: Any = _fact("id_")
     t_started: int = _fact("t_started")
@@ -116,13 +119,14 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._tracks = Tracks.growing(observed, told, acted, paid, extra_model_outputs, lookback)
         self.custom_data = {}
         self.appends: Any = None  # the lists' own `append`s while it grows; None after any change of facts or tracks
-        self._item_shape: Any = None  # of the observations added; a stored one may have been rewritten
+        self._shape: Any = None  # of the observations added; a stored one may have been rewritten
+        self._acted: Any = _NEVER  # the type and the shape of the newest action that was checked
         self._is_cut: bool | None = None  # True once a successor grows in its place
         self._began: float | None = None  # when this object began to grow
         self._duration = 0.0  # seconds that it grew before
         if len(observed) or num_given or actions is not None or extra_model_outputs:
             self.validate()
-            self._item_shape = reading.shape_of(self._tracks.observations.get(-1), self._newest_observation)
+            self._shape = reading.shape_of(self._tracks.observations.get(-1))
 
     @classmethod
     def from_arrays(
@@ -182,8 +186,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._facts = facts
         self._tracks = tracks
         self.custom_data = custom_data
-        self.appends = self._item_shape = self._began = self._is_cut = None
-        self._duration = 0.0
+        self.appends = self._shape = self._began = self._is_cut = None
+        self._duration, self._acted = 0.0, _NEVER
         return self
 
     # --- what it is --------------------------------------------------------------------------------------------
@@ -256,7 +260,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     def get_return(self) -> float:
         """The undiscounted sum of the rewards from step 0 of this chunk on."""
         rewards = self._tracks.rewards.get()
-        return float(rewards.sum() if isinstance(rewards, np.ndarray) else sum(rewards))
+        return float(rewards.sum(dtype=np.float64) if isinstance(rewards, np.ndarray) else sum(map(float, rewards)))
 
     def get_duration_s(self) -> float:
         """The seconds that it grew: from the reset to the end, the cut or `to_numpy`; until now while it grows."""
@@ -280,7 +284,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             )
         if type(observation) is not np.ndarray:
             observation = as_item(observation, self._facts.observation_space)
-        self._item_shape = reading.shape_of(observation, self._newest_observation)
+        self._shape = reading.shape_of(observation, lambda: f"{self._newest()}: the observation")
         observed = tracks.observations
         observed.items.append(observation)
         observed.uniform = len(observed.items) == 1
@@ -306,28 +310,34 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
         Raises (each leaves the episode as it was):
             EpisodeStateError: before the reset, after the end, or once finalized.
-            ShapeMismatch: an observation of another shape.
+            ShapeMismatch: an observation, action or extra model output of another shape; a reward of several numbers.
+            WrongType: a reward that is no real number.
             TrackMismatch: an extra model output that starts late or stops early.
             InvalidArgument: a policy version that is no number, 0 or more.
         """
         add_observation, add_action, add_reward, add_info, extra = self.appends or self.growing("add_env_step")
         try:
-            if observation.shape != self._item_shape:
+            if observation.shape != self._shape:
                 observation = self._checked_observation(observation)
         except AttributeError:
             observation = self._checked_observation(observation)
+        kind, shape = self._acted
+        if type(action) is not kind or (kind is np.ndarray and action.shape != shape):
+            self._acted = reading.acted(action, shape, self._tracks.actions, self._facts.action_space, self._newest)
+        if type(reward) is not float:
+            check_reward(reward, self._newest)
+        facts = self._facts if policy_version is None else self._facts_with(policy_version)
         if extra_model_outputs:
             if len(extra_model_outputs) != len(extra):
                 extra = self.start_extra(extra_model_outputs)
             try:
                 for key, append in extra:
                     append(extra_model_outputs[key])
-            except KeyError:
-                raise self._without_half_a_step(extra_model_outputs) from None
+            except (KeyError, ShapeMismatch) as error:
+                raise self._without_half_a_step(extra_model_outputs, error) from None
         elif extra:
             raise self._extra_mismatch({})
-        if policy_version is not None:
-            self._facts = self._facts_with(policy_version)
+        self._facts = facts
         add_observation(observation)
         add_action(action)
         add_reward(reward)
@@ -359,27 +369,30 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     def _checked_observation(self, observation: Any) -> Any:
         """The observation, of the shape of those before it, with tuples where its space has them."""
-        if self._item_shape is None:
-            self._item_shape = reading.shape_of(self.observations.get(-1), self._newest_observation)
-        space = self._facts.observation_space
-        return reading.as_before(observation, self._item_shape, space, self._newest_observation)
+        if self._shape is None:
+            self._shape = reading.shape_of(self.observations.get(-1))
+        return reading.as_before(observation, self._shape, self._facts.observation_space, self._newest)
 
-    def _newest_observation(self) -> str:
-        """What a new observation is called in errors."""
-        return f"episode {self.id_}: the observation of {f'step {len(self)}' if self.is_reset else 'the reset'}"
+    def _newest(self) -> str:
+        """Where something new belongs, for errors."""
+        return f"episode {self.id_}: {f'step {len(self)}' if self.is_reset else 'the reset'}"
 
     def start_extra(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
         """The (key, `append`) pairs of extra model outputs that come with the first step."""
         if self._tracks.extra or self._tracks.rewards.total:
             raise self._extra_mismatch(given)
         self.tracks = self._tracks.with_extra({key: ListTrack([], 0, False, extra_field(key)) for key in given})
-        return self.growing("add_env_step")[4]
+        appends = self.growing("add_env_step")
+        if np.ndarray in map(type, given.values()):
+            self.appends = (*appends[:4], reading.of_one_shape(self._tracks.extra, given))
+        return self.appends[4]
 
-    def _without_half_a_step(self, given: Mapping[str, Any]) -> TrackMismatch:
-        """The error for a key that is not given, after what was appended for other keys is taken back."""
+    def _without_half_a_step(self, given: Mapping[str, Any], error: Exception) -> Exception:
+        """The error for a key that is not given or of another shape, after what was appended is taken back."""
         for track in self._tracks.extra.values():
             del track.whole()[self.rewards.total :]
-        return self._extra_mismatch(given)
+        is_odd = type(error) is ShapeMismatch
+        return ShapeMismatch(f"{self._newest()}: {error}") if is_odd else self._extra_mismatch(given)
 
     def _extra_mismatch(self, given: Mapping[str, Any]) -> TrackMismatch:
         known = self._tracks.extra
@@ -454,7 +467,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             tracks.window(own + start - lookback, own + stop, lookback),
             dict(self.custom_data),
         )
-        part._item_shape = self._item_shape
+        part._shape = self._shape
         return part
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
@@ -482,7 +495,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     def as_growing(self) -> Self:
         """An episode of the same items that can grow; a finalized one's arrays are viewed item by item."""
         episode = self.of(self._facts, self._tracks.as_growing(), dict(self.custom_data))
-        episode._item_shape = self._item_shape
+        episode._shape = self._shape
         return episode
 
     def concat_episode(self, other: SingleAgentEpisode) -> None:
@@ -497,7 +510,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         theirs = other.finalized_tracks() if self.is_numpy else other._tracks
         self.tracks = self._tracks.joined(theirs)
         self.facts = self._facts.followed_by(other._facts)
-        self._item_shape = self._item_shape or other._item_shape
+        self._shape = self._shape or other._shape
         self.custom_data.update(other.custom_data)
         self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
         self._is_cut = other._is_cut
@@ -541,13 +554,13 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     def __reduce__(self) -> Any:
         """What pickles and copies need, and nothing of what is cached."""
-        rest = (self.custom_data, self._item_shape, self.get_duration_s(), self._is_cut)
+        rest = (self.custom_data, self._shape, self.get_duration_s(), self._is_cut)
         return _restored, (type(self), self._facts, self._tracks, *rest)
 
     def get_state(self) -> dict[str, Any]:
         """The whole episode as a dict of plain values and arrays; it shares no memory with the episode."""
-        rest = {"duration_s": self.get_duration_s(), "is_cut": bool(self._is_cut)}
-        return state_of(self._facts, self._tracks, self.custom_data) | rest
+        state = state_of(self._facts, self._tracks, self.custom_data)
+        return state | {"duration_s": self.get_duration_s(), "is_cut": bool(self._is_cut)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
@@ -572,22 +585,16 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     def __repr__(self) -> str:
         begin = f" from t={self.t_started}" if self.t_started else ""
-        ending = "terminated" if self.is_terminated else "truncated" if self.is_truncated else "ongoing"
-        ending = "cut" if self._is_cut else ending
+        ending = "cut" if self._is_cut else "ongoing"
+        ending = "terminated" if self.is_terminated else "truncated" if self.is_truncated else ending
         agent = "" if self.agent_id is None else f", agent {self.agent_id}"
         steps = "1 step" if len(self) == 1 else f"{len(self)} steps"
         return f"SingleAgentEpisode({str(self.id_)[:8]}: {steps}{begin}{agent}, return {self.get_return():g}, {ending})"
 
 
 def _restored(
-    cls: type[SingleAgentEpisode],
-    facts: Any,
-    tracks: Tracks,
-    custom_data: Any,
-    item_shape: Any,
-    duration: float,
-    is_cut: bool | None = None,
+    cls: Any, facts: Any, tracks: Any, custom_data: Any, shape: Any, duration: float, is_cut: Any = None
 ) -> SingleAgentEpisode:
     episode = cls.of(facts, tracks, custom_data)
-    episode._item_shape, episode._duration, episode._is_cut = item_shape, duration, is_cut
+    episode._shape, episode._duration, episode._is_cut = shape, duration, is_cut
     return episode

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from episodes.errors import WrongType
+from episodes.errors import ShapeMismatch, WrongType
 from episodes.tracks.field import REWARDS, Field
 
 _NUMBERS = frozenset("biufc")
+REAL_TYPES = frozenset((bool, int, float, np.bool_, *(np.dtype(code).type for code in "bBhHiIlLqQefdg")))
+"""The types of most rewards."""
 
 
 def cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
@@ -54,6 +56,28 @@ def wider(dtype: np.dtype, values: np.ndarray) -> Any:
         return None
     found = np.result_type(dtype, values.dtype)
     return found if found.kind != "O" and cast(values, found) is not None else None
+
+
+def check_reward(reward: Any, whose: Callable[[], str]) -> None:
+    """Raise unless a reward is one real number.
+
+    Args:
+        whose: gives the first words of the message.
+
+    Raises:
+        ShapeMismatch: it is an array, also one of a single number.
+        WrongType: it is no number.
+    """
+    if type(reward) in REAL_TYPES:
+        return
+    try:
+        number = np.asarray(reward)
+    except (ValueError, TypeError, RuntimeError):  # ragged, or a tensor with gradients or elsewhere
+        raise WrongType(f"{whose()}: the reward is a {type(reward).__name__}; give one real number") from None
+    if number.ndim:
+        raise ShapeMismatch(f"{whose()}: the reward has shape {number.shape}; give one number, as .item() does")
+    if number.dtype.kind not in "biuf":
+        raise WrongType(f"{whose()}: the reward is a {type(reward).__name__}; give one real number")
 
 
 def check_kinds(field: Field, arrays: Mapping[str, np.ndarray]) -> None:

@@ -20,6 +20,7 @@ import tree
 
 from episodes.errors import TrackMismatch
 
+_WITH_NAN = frozenset(("ff", "fc", "cf", "cc", "MM", "mm"))  # kinds of arrays that may hold NaN or NaT
 _LEAF_TYPES = frozenset((np.ndarray, int, float, bool, str, list, type(None)))
 
 
@@ -222,15 +223,18 @@ def equal(a: Any, b: Any) -> bool:
     """True when both have the same structure and equal leaves (NaN equals NaN)."""
     if not same_structure(a, b):
         return False
-    return all(leaves(map_leaves(_equal_leaves, a, b)))
+    return all(leaves(map_leaves(equal_arrays, a, b)))
 
 
-def _equal_leaves(a: Any, b: Any) -> bool:
+def equal_arrays(a: Any, b: Any) -> bool:
+    """True when both are equal as arrays, item for item; NaN equals NaN, and NaT equals NaT."""
     a, b = np.asarray(a), np.asarray(b)
     if a.shape != b.shape:
         return False
-    inexact = a.dtype.kind in "fc" and b.dtype.kind in "fc"
-    return bool(np.array_equal(a, b, equal_nan=inexact))
+    kinds = a.dtype.kind + b.dtype.kind
+    if kinds == "VV":  # structured items may hold NaN
+        return a.dtype == b.dtype and (a.tobytes() == b.tobytes() or np.array_equal(a, b))
+    return bool(np.array_equal(a, b, equal_nan=kinds in _WITH_NAN))
 
 
 def frozen(data: Any) -> Any:

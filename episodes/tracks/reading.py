@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,10 +50,53 @@ def as_before(observation: Any, shape: Any, space: spaces.Space | None, whose: C
     except ShapeMismatch:
         pass
     given = as_item(observation, space)
-    own = shape_of(given, whose)
+    own = shape_of(given, lambda: f"{whose()}: the observation")
     if own != shape and irregular_part(space) is None:
-        raise ShapeMismatch(f"{whose()} has shape {own}, those before it have {shape}; all observations have one shape")
+        raise ShapeMismatch(
+            f"{whose()}: the observation has shape {own}, those before it have {shape}; all have one shape"
+        )
     return given
+
+
+def acted(
+    action: Any, known: Any, track: Track, space: spaces.Space | None, whose: Callable[[], str]
+) -> tuple[type, Any]:
+    """The type and the shape of an action.
+
+    Args:
+        known: the shape of those in the track; None where it is not known yet.
+
+    Raises:
+        ShapeMismatch: it has another shape than those in the track.
+    """
+    shape = shape_of(as_item(action, space), lambda: f"{whose()}: the action")
+    if known is None and track.total:
+        known = shape_of(track.get(-1))
+    if known is not None and shape != known and irregular_part(space) is None:
+        raise ShapeMismatch(f"{whose()}: the action has shape {shape}, those before it have {known}; give that shape")
+    return type(action), shape
+
+
+def of_one_shape(tracks: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[tuple[str, Callable[[Any], None]], ...]:
+    """The (key, `append`) pairs of extra model outputs; those given as arrays refuse others of another shape."""
+
+    def checked(track: Any, shape: tuple[int, ...]) -> Callable[[Any], None]:
+        append = track.items.append
+
+        def add(item: Any) -> None:
+            if getattr(item, "shape", None) != shape and np.shape(item) != shape:
+                raise ShapeMismatch(
+                    f"{track.field.label} has shape {np.shape(item)}, those before it have {shape}; give that shape"
+                )
+            append(item)
+
+        return add
+
+    pairs = [(key, track, given[key]) for key, track in tracks.items()]
+    return tuple(
+        (key, checked(track, item.shape) if type(item) is np.ndarray else track.items.append)
+        for key, track, item in pairs
+    )
 
 
 def with_nested_actions(appends: tuple[Any, ...], space: spaces.Space) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.tracks import nested
-from episodes.tracks.casting import check_kinds
+from episodes.tracks.casting import REAL_TYPES, check_kinds, check_reward
 from episodes.tracks.field import ACTIONS, EXTRA, INFOS, OBSERVATIONS, REWARDS, extra_field
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.joining import joined_infos
@@ -116,6 +116,9 @@ class Tracks(NamedTuple):
                     "more observation and info than rewards, as many of all else)"
                 )
             check_kinds(track.field, track.arrays())
+        if not self.is_finished and not REAL_TYPES.issuperset(map(type, self.rewards.whole())):
+            for i, reward in enumerate(self.rewards.whole(), -self.lookback):
+                check_reward(reward, lambda i=i: f"{whose}: rewards[{i}]")
 
     def appends(self) -> tuple[Any, ...]:
         """The `append`s of observations, actions, rewards and infos, and the (key, `append`) pairs of extra outputs."""

@@ -99,16 +99,16 @@ def test_agents_may_give_lists_for_tuples(space: Any, listed: Any) -> None:
 def test_a_list_of_another_length_or_shape_is_refused_and_changes_nothing() -> None:
     episode = SingleAgentEpisode("a", observation_space=TUPLE)
     for odd in ([[[1], [1, 2]], 0], ([[1], [1, 2]], 0)):
-        with pytest.raises(ShapeMismatch, match=r"the observation of the reset is ragged"):
+        with pytest.raises(ShapeMismatch, match=r"the reset: the observation is ragged"):
             episode.add_env_reset(odd)
     episode.add_env_reset([0, np.zeros(2)])
     for odd in ([0], [0, np.zeros(3)], [0, np.zeros(2), 1], [[0], [1, 2]], np.zeros(2), "ab"):
-        with pytest.raises(ShapeMismatch, match="the observation of step 0"):
+        with pytest.raises(ShapeMismatch, match="step 0: the observation"):
             episode.add_env_step(odd, 0, 1.0)
     assert len(episode) == 0
     several = MultiAgentEpisode("m", observation_space={"a": TUPLE})
     several.add_env_reset(observations={"a": [0, np.zeros(2)]})
-    with pytest.raises(ShapeMismatch, match="agent 'a' at env step 1: its observation has shape"):
+    with pytest.raises(ShapeMismatch, match="agent 'a' at env step 1: the observation has shape"):
         several.add_env_step({"a": [0, np.zeros(3)]}, {"a": 0}, {"a": 1})
     assert len(several) == 0
 

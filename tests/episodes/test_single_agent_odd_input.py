@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
-from episodes import EpisodePack, SingleAgentEpisode
-from episodes.errors import InvalidFill, ShapeMismatch, WrongType
+from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes.errors import InvalidArgument, InvalidFill, ShapeMismatch, WrongType
 from episodes.tracks import nested
 
 
@@ -230,3 +231,67 @@ def test_a_fill_before_the_first_step_is_an_item_of_the_space_as_once_finalized(
     finished = episode.to_numpy().get_actions(-1, fill=0, one_hot_discrete=one_hot)
     assert all(nested.equal(item, finished) for item in (one, *many))
     assert len(many) == 2
+
+
+@pytest.mark.parametrize(
+    ("odd", "named"),
+    [
+        ({"action": np.zeros(3)}, "step 2: the action has shape"),
+        ({"action": 1}, "step 2: the action has shape"),
+        (
+            {"extra_model_outputs": {"value": np.zeros(3), "logp": 0.0}},
+            "step 2: extra_model_outputs.'value'. has shape",
+        ),
+        ({"reward": np.ones(1)}, r"step 2: the reward has shape \(1,\); give one number"),
+        ({"reward": "1"}, "step 2: the reward is a str; give one real number"),
+        ({"reward": None}, "step 2: the reward is a NoneType"),
+        ({"reward": 1j}, "step 2: the reward is a complex"),
+        ({"policy_version": -1}, "policy_version"),
+    ],
+)
+def test_a_step_unlike_those_before_it_is_refused_at_once_and_changes_nothing(odd: Any, named: str) -> None:
+    good: dict[str, Any] = {"observation": np.ones(2), "action": np.zeros(2), "reward": 1.0}
+    good["extra_model_outputs"] = {"logp": 0.5, "value": np.zeros(2)}
+    episode = SingleAgentEpisode("abc")
+    episode.add_env_reset(np.ones(2))
+    for _ in range(2):
+        episode.add_env_step(**good)
+    before = SingleAgentEpisode.from_state(episode.get_state())
+    with pytest.raises((ShapeMismatch, WrongType, InvalidArgument), match=f"episode abc: {named}"):
+        episode.add_env_step(**good | odd)
+    assert episode.equals(before)
+    episode.add_env_step(**good)
+    assert episode.to_numpy().get_actions().shape == (3, 2)
+
+
+@pytest.mark.parametrize("reward", [1, True, np.float16(1), np.int8(1), np.bool_(True), np.array(1.0), torch.ones(())])
+def test_one_real_number_of_any_type_is_a_reward(reward: Any) -> None:
+    episode = grown()
+    episode.add_env_step(np.zeros(2), 0, reward, extra_model_outputs={"value": 0.5})
+    assert episode.to_numpy().get_return() == 4
+    with pytest.raises(ShapeMismatch, match="give one number"):
+        grown().add_env_step(np.zeros(2), 0, torch.ones(1), extra_model_outputs={"value": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("odd", "named"),
+    [
+        ({"rewards": {"a": 1.0, "b": np.ones(1)}}, r"agent 'b' at env step 3: the reward has shape \(1,\)"),
+        ({"rewards": {"a": None, "b": 1.0}}, "agent 'a' at env step 3: the reward is a NoneType"),
+        ({"extra_model_outputs": {"a": {"x": np.zeros(2)}, "b": {"x": np.zeros(3)}}}, "agent 'b' acts at env step 2"),
+        ({"observations": {"a": np.zeros(2), "b": np.zeros(3)}}, "agent 'b' at env step 3: the observation has shape"),
+    ],
+)
+def test_an_env_step_in_which_one_agents_part_is_odd_is_refused_and_changes_nothing(odd: Any, named: str) -> None:
+    each = {"a": np.zeros(2), "b": np.zeros(2)}
+    good: dict[str, Any] = {"observations": each, "actions": {"a": 0, "b": 0}, "rewards": {"a": 1.0, "b": 1.0}}
+    good["extra_model_outputs"] = {"a": {"x": np.zeros(2)}, "b": {"x": np.zeros(2)}}
+    episode = MultiAgentEpisode("abc")
+    episode.add_env_reset(observations=each)
+    for _ in range(2):
+        episode.add_env_step(**good)
+    before = MultiAgentEpisode.from_state(episode.get_state())
+    with pytest.raises((ShapeMismatch, WrongType), match=named):
+        episode.add_env_step(**good | odd)
+    assert episode.equals(before)
+    episode.add_env_step(**good)

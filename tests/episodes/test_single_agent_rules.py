@@ -23,6 +23,7 @@ from episodes.errors import (
     ShapeMismatch,
     StepOutOfRange,
     TrackMismatch,
+    WrongType,
 )
 
 
@@ -183,16 +184,13 @@ def test_items_of_other_shapes_raise_and_are_never_broadcast(items: list[Any]) -
 
 
 def test_a_reward_that_is_no_number_is_named_with_its_step() -> None:
-    episode = SingleAgentEpisode(observations=[0, 1, 2], actions=[0, 0], rewards=[1.0, None], len_lookback_buffer=0)
-    with pytest.raises(ShapeMismatch, match="rewards: item 1 is a NoneType"):
-        episode.to_numpy()
+    with pytest.raises(WrongType, match=r"rewards\[1\]: the reward is a NoneType; give one real number"):
+        SingleAgentEpisode(observations=[0, 1, 2], actions=[0, 0], rewards=[1.0, None], len_lookback_buffer=0)
 
 
 def test_a_reward_is_one_number() -> None:
-    episode = SingleAgentEpisode(observations=[0, 1], actions=[0], rewards=[np.ones(1)], len_lookback_buffer=0)
-    with pytest.raises(ShapeMismatch, match=r"rewards have shape \(1,\); a reward is one number"):
-        episode.to_numpy()
-    assert not episode.is_numpy
+    with pytest.raises(ShapeMismatch, match=r"rewards\[0\]: the reward has shape \(1,\); give one number"):
+        SingleAgentEpisode(observations=[0, 1], actions=[0], rewards=[np.ones(1)], len_lookback_buffer=0)
     with pytest.raises(ShapeMismatch, match=r"rewards have shape \(1, 1\)"):
         SingleAgentEpisode.from_arrays([0, 1], [0], [[1.0]])
 
@@ -359,7 +357,7 @@ BAD = {
         grown,
         lambda e: e.add_env_step(np.zeros(3), 0, 0.0, extra_model_outputs={"logp": 1}),
         ShapeMismatch,
-        r"step 3 has shape \(3,\), those before it have \(2,\)",
+        r"step 3: the observation has shape \(3,\), those before it have \(2,\)",
     ),
     "a number among array observations": (
         grown,

@@ -13,6 +13,7 @@ from typing import Any, overload
 import numpy as np
 
 from episodes.errors import StepOutOfRange
+from episodes.tracks.nested import equal_arrays
 
 
 class Infos(Sequence[dict[str, Any]]):
@@ -77,9 +78,7 @@ def same_info(a: Any, b: Any) -> bool:
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(same_info, a, b))
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        x, y = np.asarray(a), np.asarray(b)
-        inexact = x.dtype.kind in "fc" and y.dtype.kind in "fc"
-        return x.shape == y.shape and bool(np.array_equal(x, y, equal_nan=inexact))
+        return equal_arrays(a, b)
     return bool(a == b) or (a != a and b != b)
 
 
