@@ -11,6 +11,7 @@ import numpy as np
 
 from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.tracks import nested
+from episodes.tracks.stacking import check_strings
 
 
 class RowBlock:
@@ -91,6 +92,8 @@ def as_numbers(name: str, row: Any) -> np.ndarray:
         raise ShapeMismatch(f"{name}: a row is ragged; its items need one shape") from None
     if array.dtype.kind == "O":
         raise ShapeMismatch(f"{name}: a row holds {type(row).__name__} objects; give an array of numbers [N, ...]")
+    if array.dtype.kind in "US" and array is not row:
+        check_strings(row, name)
     return array
 
 

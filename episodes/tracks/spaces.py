@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.tracks import nested
+from episodes.tracks.stacking import check_strings
 
 _ONE_ARRAY = frozenset((spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
 NESTED = (spaces.Dict, spaces.Tuple)
@@ -48,6 +49,7 @@ def as_rows(rows: Any, space: spaces.Space | None) -> Any:
     if isinstance(space, spaces.Dict) and isinstance(rows, dict):
         return {key: as_rows(part, space.spaces.get(key)) for key, part in rows.items()}
     if isinstance(space, spaces.Text) and isinstance(rows, (list, tuple)):
+        check_strings(rows, "a row of Text")
         return np.array(rows)
     if isinstance(space, _IRREGULAR) and isinstance(rows, (list, tuple)):
         return _objects(rows)

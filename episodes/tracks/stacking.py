@@ -88,7 +88,23 @@ def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
         raise _first_misfit(column, name, lookback, np.shape) from None
     if array.dtype.kind == "O":
         raise _first_misfit(column, name, lookback, lambda item: np.asarray(item).dtype.kind != "O")
+    if array.dtype.kind in "US":
+        check_strings(column, name, -lookback)
     return array
+
+
+def check_strings(items: Sequence[Any], name: str, first: int = 0) -> None:
+    """Raise `ShapeMismatch` where an array of strings would change an item: a number, or a NUL at the end.
+
+    Args:
+        first: the index of the first item, for errors.
+    """
+    kinds = [np.asarray(item).dtype.kind for item in items]
+    for i, (item, kind) in enumerate(zip(items, kinds, strict=True), first):
+        if kind != kinds[0]:
+            raise ShapeMismatch(f"{name}: item {i} is {item!r}, item {first} is {items[0]!r}; give items of one kind")
+        if isinstance(item, (str, bytes)) and item[-1:] in ("\0", b"\0"):
+            raise ShapeMismatch(f"{name}: item {i}, {item!r}, ends with a NUL, which arrays of strings lose; strip it")
 
 
 def fitted(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:

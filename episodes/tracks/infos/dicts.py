@@ -63,7 +63,7 @@ def _collect(infos: Sequence[dict[str, Any]], rows: np.ndarray, prefix: str, fou
         chosen, at = (infos, rows) if members is None else ([infos[i] for i in members], rows[members])
         if not keys or not all(type(key) is str for key in keys):
             if keys or prefix:
-                found.setdefault(prefix[:-1] or WHOLE, _Values()).add(at, chosen, {dict})
+                found.setdefault(prefix[:-1] if prefix else WHOLE, _Values()).add(at, chosen, {dict})
             continue
         for key in keys:
             _collect_key(list(map(itemgetter(key), chosen)), at, prefix + nested.escape(key), found)

@@ -9,7 +9,7 @@ import numpy as np
 
 from episodes.errors import UnreadableData, WrongType
 
-_ARRAY, _SCALAR, _TUPLE, _STRING = 1, 2, 3, 4
+_ARRAY, _SCALAR, _TUPLE, _STRING, _INTEGER = 1, 2, 3, 4, 5
 
 
 def encode(value: Any, name: str) -> bytes:
@@ -37,6 +37,8 @@ def _to_ext(value: Any) -> msgpack.ExtType:
         array = np.ascontiguousarray(value)
         body = msgpack.packb([value.dtype.str, list(value.shape), array.tobytes()])
         return msgpack.ExtType(_ARRAY if isinstance(value, np.ndarray) else _SCALAR, body)
+    if type(value) is int:  # of more than 64 bits
+        return msgpack.ExtType(_INTEGER, hex(value).encode())
     if isinstance(value, dict):
         return dict(value)  # type: ignore[return-value]
     raise TypeError(f"a {type(value).__name__} is not a number, string, array, list, tuple or dict")
@@ -47,6 +49,8 @@ def _from_ext(code: int, data: bytes) -> Any:
         return tuple(decode(data))
     if code == _STRING:
         return np.str_(data.decode())
+    if code == _INTEGER:
+        return int(data, 16)
     if code in (_ARRAY, _SCALAR):
         dtype, shape, body = msgpack.unpackb(data)
         array = np.frombuffer(body, np.dtype(dtype)).reshape(shape)
