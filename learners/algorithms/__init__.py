@@ -7,7 +7,10 @@ from learners.algorithms.bc import BC, BCConfig
 from learners.algorithms.cql import CQL, CQLConfig
 from learners.algorithms.dqn import DQN, DQNConfig
 from learners.algorithms.flat_optimizer import FlatOptimizer
+from learners.algorithms.grpo import GRPO, GRPOConfig
+from learners.algorithms.impala import IMPALA, IMPALAConfig
 from learners.algorithms.ppo import PPO, PPOConfig, ppo_pipeline
+from learners.algorithms.r2d2 import R2D2, R2D2Config
 from learners.algorithms.sac import SAC, SACConfig
 from learners.algorithms.target_network import TargetNetwork
 
@@ -15,14 +18,20 @@ __all__ = [
     "BC",
     "CQL",
     "DQN",
+    "GRPO",
+    "IMPALA",
     "PPO",
+    "R2D2",
     "SAC",
     "Algorithm",
     "BCConfig",
     "CQLConfig",
     "DQNConfig",
     "FlatOptimizer",
+    "GRPOConfig",
+    "IMPALAConfig",
     "PPOConfig",
+    "R2D2Config",
     "SACConfig",
     "TargetNetwork",
     "linear_decay",

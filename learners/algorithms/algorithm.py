@@ -17,7 +17,7 @@ from episodes.columns import Columns
 from episodes.errors import InvalidArgument, StateMismatch
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks.nested import leaves, map_leaves
+from episodes.tracks.nested import leaves
 from learners.algorithms.flat_optimizer import FlatOptimizer
 from learners.algorithms.target_network import TargetNetwork
 from learners.policies.policy import Policy
@@ -176,11 +176,6 @@ class Algorithm(nn.Module, ABC):
 def linear_decay(num_updates: int) -> MakeScheduler:
     """A schedule that brings the learning rate down to 0 in equal steps over that many updates."""
     return partial(LinearLR, start_factor=1.0, end_factor=0.0, total_iters=num_updates)
-
-
-def rows_of(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
-    """The rows, by index, mask or slice, of columns of nested tensors."""
-    return {name: map_leaves(lambda leaf: leaf[rows], column) for name, column in columns.items()}
 
 
 def tensors_of(batch: Mapping[str, Any]) -> dict[str, Any]:

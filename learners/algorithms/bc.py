@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from connectors.learner import learner_pipeline
@@ -15,8 +14,9 @@ from connectors.policy import check_asked
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
-from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, rows_of, tensors_of
+from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, tensors_of
 from learners.algorithms.flat_optimizer import FlatOptimizer
+from learners.algorithms.minibatches import rows_of, shuffled
 from learners.algorithms.numbers import check_numbers
 from learners.algorithms.replay_algorithm import adam
 from learners.policies.policy import Policy
@@ -81,10 +81,7 @@ class BC(Algorithm):
         if not num_rows:
             raise InvalidArgument("BC: the batch has no steps")
         for _ in range(self.config.num_epochs):
-            order = torch.randperm(num_rows, generator=self.generator).to(self.policy.device)
-            shuffled = rows_of(columns, order)
-            for start in range(0, num_rows, self.config.minibatch_size):
-                yield rows_of(shuffled, slice(start, start + self.config.minibatch_size))
+            yield from shuffled(columns, num_rows, self.config.minibatch_size, self.generator, self.policy.device)
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         inputs, actions = self.policy(minibatch)[Columns.ACTION_DIST_INPUTS], minibatch[Columns.ACTIONS]

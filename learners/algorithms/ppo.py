@@ -22,8 +22,9 @@ from connectors.views import View, Views
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.single_agent import SingleAgentEpisode
-from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, means, rows_of, tensors_of
+from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, means, tensors_of
 from learners.algorithms.flat_optimizer import FlatOptimizer
+from learners.algorithms.minibatches import rows_of, shuffled
 from learners.algorithms.numbers import check_numbers
 from learners.policies.policy import Policy
 
@@ -110,19 +111,12 @@ class PPO(Algorithm):
             yield from self._epoch(columns)
 
     def _epoch(self, columns: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The rows of all columns in random order, about `minibatch_size` real steps at a time.
-
-        Rows that are left over and fewer than half a minibatch join the last one: a step on a handful is mostly noise.
-        """
+        """The rows of all columns in random order, about `minibatch_size` real steps at a time."""
         advantages = columns[Columns.ADVANTAGES]  # [B] or [B, T]
         num_rows, mask = len(advantages), columns.get(Columns.LOSS_MASK)
         num_steps = num_rows if mask is None else int(mask.sum())
         size = max(1, round(self.config.minibatch_size * num_rows / num_steps))
-        order = torch.randperm(num_rows, generator=self.generator).to(advantages.device)
-        shuffled = rows_of(columns, order)
-        starts = range(0, max(num_rows - size // 2, 1), size)
-        for start, stop in zip(starts, [*starts[1:], num_rows], strict=True):
-            yield rows_of(shuffled, slice(start, stop))
+        return shuffled(columns, num_rows, size, self.generator, advantages.device)
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         outputs = self.policy(minibatch)

@@ -18,7 +18,8 @@ from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
-from learners.algorithms.algorithm import Algorithm, Measured, rows_of, tensors_of
+from learners.algorithms.algorithm import Algorithm, Measured, tensors_of
+from learners.algorithms.minibatches import rows_of
 from learners.algorithms.numbers import check_numbers
 from learners.policies.policy import Policy
 
@@ -61,6 +62,8 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         of_algorithm: the other arguments of `Algorithm`.
     """
 
+    stored_outputs: tuple[str, ...] = ()  # the policy's other outputs that a buffer must hold
+
     def __init__(self, policy: Policy, config: Numbers, views: Views | None, **of_algorithm: Any) -> None:
         super().__init__(policy, **of_algorithm)
         self.config, self.views = config, views
@@ -87,7 +90,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
             EpisodeStateError: nothing is stored to draw from.
         """
         columns = self.draw(replay, num_steps * self.config.batch_size)
-        indices = columns.pop("indices")
+        indices = columns["indices"]
         batch = NumpyToTensor(device=self.policy.device)(batch=columns)
         metrics = self._updated(batch)
         if isinstance(replay, PrioritizedEpisodeReplayBuffer):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from learners.policies.action_values import QPolicy
+from learners.policies.action_values import LSTMQPolicy, QPolicy
 from learners.policies.actor_critic import LSTMPolicy, MLPPolicy
 from learners.policies.policy import Policy
 from learners.policies.soft_actor_critic import SACPolicy
 
-__all__ = ["LSTMPolicy", "MLPPolicy", "Policy", "QPolicy", "SACPolicy"]
+__all__ = ["LSTMPolicy", "LSTMQPolicy", "MLPPolicy", "Policy", "QPolicy", "SACPolicy"]

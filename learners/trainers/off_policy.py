@@ -50,11 +50,13 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
         self.learner = algorithm
 
     def _collect_and_update(self) -> int:
-        if self.num_steps < self.config.warmup_steps:
-            stats = self.runner.sample_into(self.buffer, num_timesteps=self.config.warmup_steps, random_actions=True)
-            return stats.num_steps
         self.learner.explore_after(self.num_steps)
-        stats = self.runner.sample_into(self.buffer, num_timesteps=self.config.steps_per_collect)
+        stored = self.learner.stored_outputs
+        options: dict[str, Any] = {"extra_model_outputs": stored, "random_actions": False}
+        if self.num_steps < self.config.warmup_steps:  # random actions have no other outputs: the policy takes its own
+            options["random_actions"] = not stored
+            return self.runner.sample_into(self.buffer, num_timesteps=self.config.warmup_steps, **options).num_steps
+        stats = self.runner.sample_into(self.buffer, num_timesteps=self.config.steps_per_collect, **options)
         if stats.num_episodes:
             self.logger.log("train", stats.as_dict(), self.num_steps)
         gradient_steps = self.config.gradient_steps_per_collect

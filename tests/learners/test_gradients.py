@@ -13,18 +13,26 @@ from torch import Tensor
 
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.nested import map_leaves
 from learners import (
     BC,
     CQL,
     DQN,
+    GRPO,
+    IMPALA,
     PPO,
+    R2D2,
     SAC,
     BCConfig,
     CQLConfig,
     DQNConfig,
+    GRPOConfig,
+    IMPALAConfig,
+    LSTMQPolicy,
     MLPPolicy,
     PPOConfig,
     QPolicy,
+    R2D2Config,
     SACConfig,
     SACPolicy,
 )
@@ -235,3 +243,106 @@ def test_the_gradient_of_the_clipped_objective_is_that_of_the_paper_step_by_step
             losses.append(-surrogate + 0.5 * error**2 - 0.01 * categorical.entropy())
             row += 1
     assert_gradient(algorithm, batch, torch.stack(losses).mean())
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", None])
+def test_the_gradient_of_comparison_is_that_of_each_episode_against_its_group(scale):
+    policy = MLPPolicy(OBSERVATIONS, THREE, hidden_sizes=(8,)).double()
+    algorithm = GRPO(policy, GRPOConfig(group_size=2, scale=scale, clip=0.05))
+    done = [*episodes(THREE)[:2], *episodes(THREE)[3:], episodes(THREE)[0]]
+    batch = doubles(algorithm.preprocess(done))
+    returns = [float(episode.get_rewards().sum()) for episode in done]
+    gains = []
+    for i, total in enumerate(returns):
+        group = returns[i // 2 * 2 : i // 2 * 2 + 2]
+        gains.append(total - np.mean(group))
+    if scale == "group":
+        gains = [gain / (np.std(returns[i // 2 * 2 : i // 2 * 2 + 2]) + 1e-8) for i, gain in enumerate(gains)]
+    if scale == "batch":
+        gains = [gain / (np.std(gains) + 1e-8) for gain in gains]
+    losses, row = [], 0
+    for episode, gain in zip(done, gains, strict=True):
+        obs = torch.tensor(episode.get_observations(), dtype=torch.float64)
+        for t in range(len(episode)):
+            torch.testing.assert_close(float(batch["advantages"][row]), gain, rtol=1e-5, atol=1e-6)
+            categorical = torch.distributions.Categorical(logits=policy.actor(obs[t]))
+            logp = categorical.log_prob(torch.tensor(int(episode.get_actions(t)) - 2))
+            ratio, exact = (logp - batch["action_logp"][row]).exp(), batch["advantages"][row]
+            losses.append(-torch.min(ratio * exact, ratio.clamp(0.95, 1.05) * exact))
+            row += 1
+    assert_gradient(algorithm, batch, torch.stack(losses).mean())
+
+
+@pytest.mark.parametrize("length", [2, 3, 20])
+def test_the_gradient_of_corrected_learning_is_that_of_the_recursion_episode_by_episode(length):
+    policy = MLPPolicy(OBSERVATIONS, THREE, hidden_sizes=(8,))
+    blurred(policy)
+    config = IMPALAConfig(gamma=GAMMA, lambda_=0.9, clip_rho=1.1, clip_pg_rho=0.9, sequence_length=length)
+    algorithm = IMPALA(policy, config)
+    batch = doubles(algorithm.preprocess(episodes(THREE)))
+    policy.double()
+    losses = []
+    for episode in episodes(THREE):
+        obs = torch.tensor(episode.get_observations(), dtype=torch.float64)
+        for start in range(0, len(episode), length):
+            stop = min(start + length, len(episode))
+            values, outs = policy.critic(obs).squeeze(-1), policy.actor(obs)
+            v = values.detach().clone()
+            if episode.is_terminated:
+                v[-1] = 0.0
+            following, after_value = 0.0, v[stop]
+            for t in reversed(range(start, stop)):
+                categorical = torch.distributions.Categorical(logits=outs[t])
+                logp = categorical.log_prob(torch.tensor(int(episode.get_actions(t)) - 2))
+                behaved = torch.tensor(episode.get_extra_model_outputs("action_logp", t), dtype=torch.float64)
+                ratio = (logp - behaved).exp().detach()
+                reward = torch.tensor(float(episode.get_rewards(t)), dtype=torch.float64)
+                rho, trace = ratio.clamp(max=1.1), 0.9 * ratio.clamp(max=1.0)
+                following = rho * (reward + GAMMA * v[t + 1] - v[t]) + GAMMA * trace * following
+                target = v[t] + following
+                gain = ratio.clamp(max=0.9) * (reward + GAMMA * after_value - v[t])
+                losses.append(-gain * logp + 0.5 * (values[t] - target) ** 2 - 0.01 * categorical.entropy())
+                after_value = target
+    assert_gradient(algorithm, batch, torch.stack(losses).mean())
+
+
+@pytest.mark.parametrize(("burn_in", "double"), [(0, True), (2, True), (3, False)])
+def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, double):
+    policy = LSTMQPolicy(
+        OBSERVATIONS, THREE, hidden_sizes=(6,), state_size=5, generator=torch.Generator().manual_seed(0)
+    ).double()
+    config = R2D2Config(gamma=GAMMA, batch_size=64, sequence_length=3, burn_in=burn_in, double=double)
+    algorithm = R2D2(policy, config)
+    target = algorithm.targets["policy"].module
+    blurred(target)
+    buffer, rng = EpisodeReplayBuffer(100, seed=0), np.random.default_rng(1)
+    for episode in episodes(THREE):
+        states = {name: rng.normal(size=(len(episode), 5)).astype(np.float32) for name in ("h", "c")}
+        episode.set_extra_model_outputs(key="state_out", new_data=states)
+        buffer.add([episode])
+    drawn = algorithm.draw(buffer, 64)
+    tensors = {name: map_leaves(torch.from_numpy, column) for name, column in drawn.items()}
+    batch = doubles(tensors)
+    batch["state_in"] = {name: state.double() for name, state in tensors["state_in"].items()}
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    for b in range(64):
+        first = int(np.argmax(drawn["indices"][b] >= 0))
+        stop = int(drawn["seq_lens"][b])
+        assert first == 0 or drawn["is_first"][b, first]
+        seen = torch.cat([batch["obs"][b, first:stop], batch["new_obs"][b, stop - 1 : stop]])[None]
+        state = {name: part[b : b + 1] for name, part in batch["state_in"].items()}
+
+        def worth(module: Any) -> Tensor:
+            return module.head(module.memory(seen, state)[0])[0]  # noqa: B023
+
+        values, later = worth(policy), worth(target).detach()
+        for t in range(first, stop):
+            if not drawn["loss_mask"][b, t]:
+                continue
+            i = t - first
+            best = (values if double else later)[i + 1].argmax()
+            wanted = float(drawn["rewards"][b, t]) + (0.0 if drawn["terminateds"][b, t] else GAMMA * later[i + 1][best])
+            error = values[i][int(drawn["actions"][b, t]) - 2] - wanted
+            total = total + torch.where(error.abs() < 1, 0.5 * error**2, error.abs() - 0.5)
+            count += 1
+    assert_gradient(algorithm, batch, total / count)

@@ -15,7 +15,27 @@ from gymnasium import spaces
 from episodes.errors import InvalidArgument, StateMismatch
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
-from learners import BC, CQL, DQN, SAC, BCConfig, CQLConfig, DQNConfig, MLPPolicy, QPolicy, SACConfig, SACPolicy
+from learners import (
+    BC,
+    CQL,
+    DQN,
+    GRPO,
+    IMPALA,
+    R2D2,
+    SAC,
+    BCConfig,
+    CQLConfig,
+    DQNConfig,
+    GRPOConfig,
+    IMPALAConfig,
+    LSTMPolicy,
+    LSTMQPolicy,
+    MLPPolicy,
+    QPolicy,
+    R2D2Config,
+    SACConfig,
+    SACPolicy,
+)
 from runners import SingleAgentEnvRunner
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (2,))
@@ -233,9 +253,102 @@ def test_conservatism_holds_down_what_the_data_do_not_show():
     assert gaps[1] > gaps[0] + 1
 
 
+def test_actions_worth_more_than_their_group_become_likelier():
+    policy = MLPPolicy(OBSERVATIONS, TWO, hidden_sizes=(16,), generator=generator())
+    algorithm = GRPO(policy, GRPOConfig(learning_rate=1e-2, group_size=10))
+    rng = np.random.default_rng(0)
+    for _ in range(15):
+        inputs = policy({"obs": torch.zeros(1, 2)}, explore=False)["action_dist_inputs"][0].detach()
+        done = []
+        for _ in range(40):
+            obs = np.zeros((6, 2), np.float32)
+            actions = (rng.random(5) < float(inputs.softmax(-1)[1])).astype(np.int64)
+            logp = inputs.log_softmax(-1).numpy()[actions]
+            extra = {"action_logp": logp}
+            rewards = actions.astype(np.float32)
+            done.append(
+                SingleAgentEpisode.from_arrays(obs, actions, rewards, terminated=True, extra_model_outputs=extra)
+            )
+        algorithm.update(done)
+    assert float(policy({"obs": torch.zeros(1, 2)})["action_dist_inputs"].detach().softmax(-1)[0, 1]) > 0.8
+
+
+def test_comparison_asks_for_whole_episodes_and_whole_groups():
+    algorithm = GRPO(MLPPolicy(OBSERVATIONS, TWO), GRPOConfig(group_size=3))
+    with pytest.raises(InvalidArgument, match="no groups of 3"):
+        algorithm.update(with_log_probs(episodes(num=4)))
+    cut = with_log_probs(episodes(num=3))
+    cut[1].is_truncated = False
+    with pytest.raises(InvalidArgument, match=f"{cut[1].id_} is a cut chunk"):
+        algorithm.update(cut)
+    by_length = GRPO(MLPPolicy(OBSERVATIONS, TWO), GRPOConfig(), group_of=len)
+    assert by_length.update(with_log_probs(episodes(num=3)))["kl"] >= 0
+
+
+def with_log_probs(done: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
+    for episode in done:
+        episode.set_extra_model_outputs(key="action_logp", new_data=np.full(len(episode), np.log(0.5), np.float32))
+    return done
+
+
+def test_episodes_of_an_older_policy_teach_a_newer_one():
+    policy = MLPPolicy(OBSERVATIONS, TWO, hidden_sizes=(16,), generator=generator())
+    algorithm = IMPALA(policy, IMPALAConfig(learning_rate=1e-2, gamma=0.0, sequence_length=4, minibatch_size=40))
+    for _ in range(40):  # all of them were acted by a fair coin
+        metrics = algorithm.update(with_log_probs(episodes()))
+    obs = torch.rand(500, 2, generator=generator(7)) * 2 - 1
+    likelier = policy({"obs": obs})["action_dist_inputs"].argmax(-1)
+    assert float(((likelier == 1) == (obs[:, 0] > 0)).float().mean()) > 0.9
+    assert metrics["entropy"] < 0.6
+    with pytest.raises(InvalidArgument, match="without a memory"):
+        IMPALA(LSTMPolicy(OBSERVATIONS, TWO))
+
+
+@pytest.mark.parametrize("unit", [None, "sequence"])
+def test_what_has_to_be_remembered_is_learned_from_sequences(unit):
+    """The first observation says which action is worth 1 in the steps that follow, which show nothing."""
+    policy = LSTMQPolicy(OBSERVATIONS, TWO, hidden_sizes=(16,), state_size=16, generator=generator())
+    config = R2D2Config(learning_rate=5e-3, gamma=0.0, batch_size=32, sequence_length=4, burn_in=2, target_every=20)
+    algorithm = R2D2(policy, config)
+    rng, zeros = np.random.default_rng(0), {name: np.zeros((4, 16), np.float32) for name in ("h", "c")}
+    buffer = (
+        EpisodeReplayBuffer(2000, seed=0) if unit is None else PrioritizedEpisodeReplayBuffer(2000, seed=0, unit=unit)
+    )
+    for _ in range(200):
+        obs = np.zeros((5, 2), np.float32)
+        obs[0] = rng.choice([-1.0, 1.0])
+        actions = rng.integers(0, 2, 4)
+        rewards = (actions == (obs[0, 0] > 0)).astype(np.float32)
+        buffer.add(
+            [
+                SingleAgentEpisode.from_arrays(
+                    obs, actions, rewards, terminated=True, extra_model_outputs={"state_out": zeros}
+                )
+            ]
+        )
+    for _ in range(40):
+        algorithm.update_from(buffer, num_steps=3)
+    state = {name: torch.zeros(2, 16) for name in ("h", "c")}
+    obs = torch.zeros(2, 4, 2)
+    obs[0, 0], obs[1, 0] = -1.0, 1.0
+    best = policy({"obs": obs, "state_in": state}, explore=False)["action_dist_inputs"].argmax(-1)
+    assert best.tolist() == [[0] * 4, [1] * 4]
+
+
+def test_sequences_need_the_states_that_were_acted_with():
+    algorithm = R2D2(LSTMQPolicy(OBSERVATIONS, TWO))
+    with pytest.raises(InvalidArgument, match="extra_model_outputs"):
+        algorithm.update_from(filled(EpisodeReplayBuffer(100, seed=0), num=5))
+    with pytest.raises(InvalidArgument, match="LSTMQPolicy"):
+        R2D2(QPolicy(OBSERVATIONS, TWO))
+
+
 @pytest.mark.parametrize(
     ("make", "wrong"),
     [
+        (GRPOConfig, {"scale": "groups"}),
+        (IMPALAConfig, {"clip_rho": 0.0}),
+        (R2D2Config, {"n_step": 3}),
         (DQNConfig, {"learning_rate": float("nan")}),
         (DQNConfig, {"gamma": 1.5}),
         (DQNConfig, {"batch_size": 2.5}),

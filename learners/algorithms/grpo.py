@@ -1,0 +1,147 @@
+"""Group relative policy optimization (Shao et al., 2024, https://arxiv.org/abs/2402.03300): comparison, no critic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from connectors.learner import learner_pipeline
+from connectors.pipeline import ConnectorPipeline
+from connectors.policy import check_asked
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument, UnknownKey
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, tensors_of
+from learners.algorithms.flat_optimizer import FlatOptimizer
+from learners.algorithms.minibatches import shuffled
+from learners.algorithms.numbers import check_numbers
+from learners.algorithms.ppo import clipped_surrogate
+from learners.algorithms.replay_algorithm import adam
+from learners.policies.policy import Policy
+
+__all__ = ["GRPO", "GRPOConfig", "group_advantages"]
+
+Scale = Literal["group", "batch"]
+_ASKED = ("parameters", "device", "distribution", "observation_space", "action_space")
+_SMALL = 1e-8  # added to deviations that returns are divided by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GRPOConfig:
+    """The numbers of GRPO."""
+
+    learning_rate: float = 1e-3
+    group_size: int = 8  # episodes that are compared, where nothing else says which belong together
+    scale: Scale | None = "batch"  # whose deviation advantages are divided by; None: they stay in units of reward
+    num_epochs: int = 4
+    minibatch_size: int = 256  # steps
+    clip: float = 0.2
+    entropy_coefficient: float = 0.0
+    max_gradient_norm: float | None = 0.5
+
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            counts=("group_size", "num_epochs", "minibatch_size"),
+            positive=("learning_rate", "clip", "max_gradient_norm"),
+            not_negative=("entropy_coefficient",),
+        )
+        if self.scale not in ("group", "batch", None):
+            raise InvalidArgument(f"GRPOConfig: scale is {self.scale!r}; it must be 'group', 'batch' or None")
+
+
+class GRPO(Algorithm):
+    """Makes the actions of episodes likelier that were worth more than their group's mean.
+
+    A group is what began alike: `group_of(episode)` says which one an episode is of; by default each `group_size`
+    successive episodes are one. Only whole episodes can be compared. Dividing by a group's own deviation makes groups
+    whose returns hardly differ as loud as any, and can get stuck: the default divides by the batch's.
+
+    Args:
+        policy: one whose `forward(batch)` gives `action_dist_inputs`; without a memory.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: GRPOConfig | None = None,
+        *,
+        group_of: Callable[[SingleAgentEpisode], Hashable] | None = None,
+        pipeline: ConnectorPipeline | None = None,
+        scheduler: MakeScheduler | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_asked(policy, type(self).__name__, _ASKED)
+        config = config or GRPOConfig()
+        optimizer = FlatOptimizer(policy.parameters(), adam(config.learning_rate), max_norm=config.max_gradient_norm)
+        super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed)
+        self.config, self.group_of = config, group_of
+        spaces = (policy.observation_space, policy.action_space)
+        self.pipeline = pipeline or learner_pipeline(*spaces, policy=policy, device=policy.device)
+
+    def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        pack = EpisodePack.from_episodes(episodes)
+        cut = ~(pack.terminated | pack.truncated)
+        if cut.any():
+            raise InvalidArgument(
+                f"GRPO compares the returns of whole episodes; episode {pack[int(cut.argmax())].id_} is a cut chunk: "
+                "sample with num_episodes="
+            )
+        batch = self.pipeline(rl_module=self.policy, batch={}, episodes=pack)
+        if Columns.ACTION_LOGP not in batch:
+            raise UnknownKey("GRPO: the train batch has no action_logp; sample with explore=True")
+        sums = np.add.reduceat(pack.rewards, np.r_[0, pack.lengths.cumsum()[:-1]]) if len(pack) else np.zeros(0)
+        advantages = group_advantages(sums, self._groups(pack), self.config.scale)
+        rows = np.repeat(advantages, pack.lengths).astype(np.float32)
+        batch[Columns.ADVANTAGES] = torch.from_numpy(rows).to(self.policy.device)
+        return batch
+
+    def _groups(self, pack: EpisodePack) -> np.ndarray:
+        if self.group_of is None:
+            if len(pack) % self.config.group_size:
+                raise InvalidArgument(f"GRPO: {len(pack)} episodes are no groups of {self.config.group_size}")
+            return np.arange(len(pack)) // self.config.group_size
+        numbers: dict[Hashable, int] = {}
+        return np.array([numbers.setdefault(self.group_of(episode), len(numbers)) for episode in pack])
+
+    def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        names = (Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES)
+        columns = {name: column for name, column in tensors_of(batch).items() if name in names or name == Columns.OBS}
+        num_rows, device = len(columns[Columns.ADVANTAGES]), self.policy.device
+        for _ in range(self.config.num_epochs):
+            yield from shuffled(columns, num_rows, self.config.minibatch_size, self.generator, device)
+
+    def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
+        inputs = self.policy(minibatch)[Columns.ACTION_DIST_INPUTS]
+        distribution = self.policy.distribution
+        log_ratio = distribution.log_prob(inputs, minibatch[Columns.ACTIONS]) - minibatch[Columns.ACTION_LOGP]
+        ratio = log_ratio.exp()
+        loss = -clipped_surrogate(ratio, minibatch[Columns.ADVANTAGES], self.config.clip).mean()
+        with torch.set_grad_enabled(self.config.entropy_coefficient > 0):
+            entropy = distribution.entropy(inputs).mean()
+        measured = {"policy_loss": loss.detach(), "entropy": entropy.detach()}
+        measured["kl"] = (ratio - 1 - log_ratio).detach().mean()
+        if self.config.entropy_coefficient:
+            loss = loss - self.config.entropy_coefficient * entropy
+        return loss, measured
+
+
+def group_advantages(returns: np.ndarray, groups: np.ndarray, scale: Scale | None) -> np.ndarray:
+    """How much more than its group's mean each episode's return was [k], of returns [k] and group numbers [k].
+
+    >>> group_advantages(np.array([1.0, 3.0, 10.0, 10.0]), np.array([0, 0, 1, 1]), None).tolist()
+    [-1.0, 1.0, 0.0, 0.0]
+    """
+    counts = np.bincount(groups)
+    means = np.bincount(groups, returns) / np.maximum(counts, 1)
+    advantages = returns - means[groups]
+    if scale == "group":
+        variances = np.bincount(groups, advantages**2) / np.maximum(counts, 1)
+        return advantages / (np.sqrt(variances)[groups] + _SMALL)
+    return advantages / (advantages.std() + _SMALL) if scale == "batch" else advantages

@@ -1,0 +1,114 @@
+"""R2D2 (Kapturowski et al., 2019, https://openreview.net/forum?id=r1lyTjAqYX): deep Q-learning with a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from connectors.views import Views
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from episodes.replay import EpisodeReplayBuffer
+from learners.algorithms.algorithm import MakeScheduler, Measured, tensors_of
+from learners.algorithms.dqn import DQN, DQNConfig
+from learners.algorithms.minibatches import rows_of
+from learners.algorithms.numbers import check_numbers
+from learners.algorithms.replay_algorithm import DISCOUNTS
+from learners.policies.action_values import LSTMQPolicy
+
+__all__ = ["R2D2", "R2D2Config"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class R2D2Config(DQNConfig):
+    """The numbers of R2D2; `batch_size` counts sequences."""
+
+    batch_size: int = 16
+    sequence_length: int = 20  # steps that are learned from
+    burn_in: int = 10  # steps before those, that bring the stored state up to date
+
+    def __post_init__(self) -> None:
+        DQNConfig.__post_init__(self)
+        check_numbers(self, counts=("sequence_length",), not_negative=("burn_in",))
+        if self.n_step != 1:
+            raise InvalidArgument(f"R2D2Config: n_step is {self.n_step}; targets are of one step here")
+
+
+class R2D2(DQN):
+    """Learns what actions are worth from sequences, each begun with the state that was stored when it was acted.
+
+    The buffer needs that state: feed it with `sample_into(buffer, extra_model_outputs=("state_out",))`.
+    """
+
+    stored_outputs = (Columns.STATE_OUT,)
+
+    def __init__(
+        self,
+        policy: LSTMQPolicy,
+        config: R2D2Config | None = None,
+        *,
+        views: Views | None = None,
+        scheduler: MakeScheduler | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(policy, LSTMQPolicy):
+            raise InvalidArgument(f"R2D2 trains an LSTMQPolicy, not a {type(policy).__name__}")
+        config = config or R2D2Config()
+        super().__init__(policy, config, views=views, scheduler=scheduler, seed=seed)
+        self.lengths = (config.sequence_length, config.burn_in)
+
+    def draw(self, replay: EpisodeReplayBuffer, n: int) -> dict[str, Any]:
+        """`n` sequences as columns [n, burn_in + length, ...] of arrays."""
+        length, burn_in = self.lengths
+        drawn = replay.sample_sequences(n, length, burn_in=burn_in, views=self.views).to_dict()
+        if Columns.STATE_IN not in drawn:
+            raise InvalidArgument(
+                "R2D2: the buffer stores no states; feed it with sample_into(..., extra_model_outputs=('state_out',))"
+            )
+        drawn[DISCOUNTS] = self.config.gamma * ~drawn[Columns.TERMINATEDS]
+        return drawn
+
+    def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        columns = tensors_of(batch)
+        for start in range(0, len(columns[Columns.REWARDS]), self.config.batch_size):
+            yield rows_of(columns, slice(start, start + self.config.batch_size))
+
+    def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
+        learned = minibatch[Columns.LOSS_MASK]  # [B, W]
+        policy, target = cast(LSTMQPolicy, self.policy), cast(LSTMQPolicy, self._target("policy").module)
+        seen, first = self._seen(minibatch)
+        values = policy.unrolled(seen, minibatch[Columns.STATE_IN], first)  # [B, W + 1, n]
+        with torch.no_grad():
+            worth = target.unrolled(seen, minibatch[Columns.STATE_IN], first)[:, 1:]
+            chooser = values.detach()[:, 1:] if self.config.double else worth
+            best = worth.gather(-1, chooser.argmax(-1, keepdim=True)).squeeze(-1)
+            targets = minibatch[Columns.REWARDS] + minibatch[DISCOUNTS] * best
+        chosen = (minibatch[Columns.ACTIONS].long() - policy.start).clamp(min=0).unsqueeze(-1)
+        taken = values[:, :-1].gather(-1, chosen).squeeze(-1)
+        losses = functional.smooth_l1_loss(taken, targets, reduction="none") * learned
+        per_sequence = losses.sum(-1) * minibatch[Columns.WEIGHTS]
+        errors = ((taken - targets).detach() * learned).abs()
+        counts = learned.sum(-1).clamp(min=1)
+        measured = {"q_value": (taken.detach() * learned).sum() / counts.sum()}
+        priorities = 0.9 * errors.amax(-1) + 0.1 * errors.sum(-1) / counts  # eta of the paper is 0.9
+        loss = per_sequence.sum() / counts.sum()
+        return loss, {"loss": loss.detach(), **measured, **self.measured_errors(priorities)}
+
+    def _seen(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """What was seen before and after all steps [B, W + 1, ...], and the column [B] where each row begins.
+
+        After the last step of a sequence comes its `new_obs`, which is not in the column `obs`. A row begins late where
+        its episode began in the columns of the burn-in.
+        """
+        obs, new_obs = minibatch[Columns.OBS], minibatch[Columns.NEXT_OBS]
+        columns = torch.arange(obs.shape[1] + 1, device=obs.device)
+        at_stop = columns == minibatch[Columns.SEQ_LENS].long()[:, None]  # [B, W + 1]
+        later = torch.cat([obs[:, :1], new_obs], 1)  # what was seen after the step before each column
+        seen = torch.cat([obs, obs[:, -1:]], 1)
+        at_stop = at_stop.reshape(*at_stop.shape, *[1] * (obs.ndim - 2))
+        return torch.where(at_stop, later, seen), minibatch[Columns.IS_FIRST].int().argmax(-1)
