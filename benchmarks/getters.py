@@ -6,8 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from benchmarks.data import Steps, our_episode, rllib_episode, steps
-from benchmarks.figure import Figure, Side, Size, Timed, at_least
+from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most
 from benchmarks.peers import RLLIB
 
 Read = Callable[[Any], Callable[[], object]]  # from an episode to the call that is timed
@@ -31,6 +33,21 @@ def a_fill(episode: Any) -> Callable[[], object]:
     return partial(episode.get_observations, slice(-20, 50), neg_index_as_lookback=True, fill=0.0)
 
 
+def filling_while_growing(length: int) -> Callable[[Size], Timed]:
+    """Reads past both ends of an episode of so many steps that still grows."""
+
+    def prepare(size: Size) -> Timed:
+        from episodes import SingleAgentEpisode
+
+        episode = SingleAgentEpisode()
+        episode.add_env_reset(np.zeros(4, np.float32))
+        for _ in range(size(length)):
+            episode.add_env_step(np.zeros(4, np.float32), 0, 1.0)
+        return Timed(partial(episode.get_observations, slice(-20, 50), neg_index_as_lookback=True, fill=0.0))
+
+    return prepare
+
+
 def a_sub_episode(episode: Any) -> Callable[[], object]:
     return partial(episode.__getitem__, slice(10, 60))
 
@@ -44,5 +61,12 @@ def against_rllib(name: str, read: Read, lookback: int, times: float) -> Figure:
 FIGURES = (
     against_rllib("slice", a_slice, 0, 2),
     against_rllib("fill with lookback", a_fill, 10, 4),
+    Figure(
+        "getters/fill growing",
+        Side("ours", filling_while_growing(100_000)),
+        Side("100 steps", filling_while_growing(100)),
+        at_most(1.5),
+        "us",
+    ),
     against_rllib("sub-episode", a_sub_episode, 0, 5),
 )

@@ -236,7 +236,7 @@ def _common_spaces(observed: Sequence[Any], acted: Sequence[Any], whose: Sequenc
 
 
 def _common_space(name: str, own: Sequence[Any], whose: Sequence[Any]) -> Any:
-    if len(set(map(id, own))) == 1:
+    if own.count(own[0]) == len(own):
         return own[0]
     known, owner = None, None
     for space, id_ in zip(own, whose, strict=True):
@@ -282,7 +282,7 @@ def _unpickled(bands: Sequence[Any], *rest: Any) -> PackFacts:
 
 def ids_of(ids: Any) -> np.ndarray:
     """A column of ids: strings, or objects where some is none or ends in a NUL, which numpy's strings lose."""
-    if isinstance(ids, (str, bytes)) or not isinstance(ids, (Sequence, np.ndarray)):
+    if type(ids) is not list and (isinstance(ids, (str, bytes)) or not isinstance(ids, (Sequence, np.ndarray))):
         raise WrongType(f"pack: ids={ids!r}; give a list of ids, one for each episode")
     if isinstance(ids, list) and not (set(map(type, ids)) <= {str} and "\0" not in "".join(ids)):
         return _object_array(ids)

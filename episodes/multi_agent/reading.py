@@ -14,7 +14,7 @@ from episodes.multi_agent import clock
 from episodes.multi_agent.clock import MISSING
 from episodes.multi_agent.timeline import WAITS, Timeline
 from episodes.tracks import ArrayTrack, ListTrack, indexing, nested, reading
-from episodes.tracks.filling import fill_like
+from episodes.tracks.filling import ItemKinds
 from episodes.tracks.indexing import Indices
 from episodes.tracks.spaces import dtypes_of, one_hot
 from episodes.tracks.stacking import stack_items
@@ -202,7 +202,7 @@ def filled(request: Request, column: Column, rows: Sequence[int]) -> Any:
     fill = request.fill
     if not _is_array(column) and not request.one_hot_discrete:
         holds_infos = column.track.field.holds == "infos"
-        stand_in = fill if holds_infos else fill_like(_items(column, range(column.num_items)), fill)
+        stand_in = fill if holds_infos else ItemKinds().filler(_items(column, range(column.num_items)), fill)
         return [stand_in if row == MISSING else _item(column, row) for row in rows]
     there = [row for row in rows if row != MISSING] or list(range(min(column.num_items, 1)))
     if not there:  # nothing tells the item's shape: the space does, where there is one

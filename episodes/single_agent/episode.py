@@ -424,6 +424,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     def finalized_tracks(self) -> Tracks:
         """Its tracks as `to_numpy` makes them; the episode stays as it is."""
         tracks, facts = self._tracks, self._facts
+        if tracks.is_finished:
+            return tracks
         if not tracks.observations.total:
             raise EpisodeStateError(
                 f"episode {self.id_}: it has no observation yet; call add_env_reset(observation) first"

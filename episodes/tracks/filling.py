@@ -84,20 +84,32 @@ def _filler(fill: Any, data: np.ndarray) -> Any:
     return filler[()]
 
 
-def fill_like(items: Sequence[Any], fill: Any) -> Any:
-    """A fill item with the structure, shape and dtype of the items; the fill itself where there are none."""
-    if not items:
-        return fill
-    columns = nested.transpose(items)
-    if nested.is_leaf(fill):
-        return nested.map_leaves(lambda column: _fill_like_leaf(column, fill), columns)
-    return nested.map_leaves(_fill_like_leaf, columns, fill)
+class ItemKinds:
+    """The structure, shape and dtypes of the items of a growing list, each of which is looked at once."""
+
+    __slots__ = ("_dtypes", "_num")
+
+    def __init__(self) -> None:
+        self._num = 0  # items that were looked at
+        self._dtypes: Any = None  # sets of dtypes, nested as the items are
+
+    def filler(self, items: Sequence[Any], fill: Any) -> Any:
+        """A fill item with the structure, shape and dtype of the items; the fill itself where there are none."""
+        if not items:
+            return fill
+        first = items[0]
+        if not 0 < self._num <= len(items):
+            self._num, self._dtypes = 0, nested.map_leaves(lambda leaf: set(), first)
+        for item in items[self._num :]:
+            nested.map_leaves(lambda dtypes, leaf: dtypes.add(np.asarray(leaf).dtype), self._dtypes, item)
+        self._num = len(items)
+        if nested.is_leaf(fill):
+            return nested.map_leaves(lambda leaf, dtypes: _filler_like(leaf, dtypes, fill), first, self._dtypes)
+        return nested.map_leaves(_filler_like, first, self._dtypes, fill)
 
 
-def _fill_like_leaf(column: list[Any], fill: Any) -> Any:
-    first = column[0]
-    dtype = np.result_type(*{np.asarray(item).dtype for item in column})
-    filler = _filler(fill, np.empty((0, *np.shape(first)), dtype))
+def _filler_like(first: Any, dtypes: set[np.dtype], fill: Any) -> Any:
+    filler = _filler(fill, np.empty((0, *np.shape(first)), np.result_type(*dtypes)))
     return filler.item() if isinstance(first, (bool, int, float, str)) else filler
 
 

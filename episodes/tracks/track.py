@@ -19,7 +19,7 @@ import numpy as np
 from episodes.errors import ShapeMismatch
 from episodes.tracks import indexing, nested
 from episodes.tracks.field import INFOS, UNNAMED, Field
-from episodes.tracks.filling import fill_like, place, place_span, written
+from episodes.tracks.filling import ItemKinds, place, place_span, written
 from episodes.tracks.indexing import Indices
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.joining import joined_infos
@@ -81,6 +81,7 @@ class ListTrack(_Items):
     lookback: int = 0  # L
     uniform: bool = False  # True when all items are known to have one shape
     field: Field = UNNAMED
+    kinds: ItemKinds | None = None  # once something was filled in
 
     def __len__(self) -> int:
         return len(self.items) - self.lookback
@@ -125,11 +126,13 @@ class ListTrack(_Items):
 
     def _get_filled(self, indices: Indices, neg_index_as_lookback: bool, fill: Any) -> Any:
         found = indexing.positions(indices, self.lookback, len(self), neg_index_as_lookback)
-        filler = fill if self.field.holds == "infos" else fill_like(self.items, fill)
         total = len(self.items)
+        if self.field is not INFOS:
+            self.kinds = self.kinds or ItemKinds()
+            fill = self.kinds.filler(self.items, fill)
         if isinstance(found, int):
-            return self.items[found] if 0 <= found < total else filler
-        return [self.items[p] if 0 <= p < total else filler for p in found]
+            return self.items[found] if 0 <= found < total else fill
+        return [self.items[p] if 0 <= p < total else fill for p in found]
 
     def view(self, start: int, stop: int, lookback: int = 0) -> ListTrack:
         """The items at positions [start, stop) as a track of their own."""

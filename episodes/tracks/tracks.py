@@ -175,13 +175,11 @@ class Tracks(NamedTuple):
         return self._replace(**named, extra={**self.extra, **extra} if extra else self.extra)  # type: ignore[arg-type]
 
     def finalized(self, observation_space: Any, action_space: Any, whose: str) -> Tracks:
-        """Each track finished, with its space's dtypes where it has a space.
+        """Each of these growing tracks finished, with its space's dtypes where it has a space.
 
         Args:
             whose: the first words of error messages.
         """
-        if self.is_finished:
-            return self
         observations, infos, actions, rewards, extra = self
         paid = rewards.finalize()
         if paid.data.ndim != 1:
@@ -279,7 +277,7 @@ def _common_extra(
     extras: Sequence[Mapping[str, Track]], has_steps: list[bool], whose: Sequence[Any]
 ) -> Mapping[str, Track]:
     """The extra model outputs of one part, whose keys all parts with a step have."""
-    if len(set(map(tuple, extras))) == 1:
+    if sum(map(len, extras)) == len(extras) * len(set().union(*extras)):  # each has every key
         return extras[0]
     first = next((extra for extra, there in zip(extras, has_steps, strict=True) if there), extras[0])
     for id_, extra, there in zip(whose, extras, has_steps, strict=True):

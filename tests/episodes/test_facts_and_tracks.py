@@ -104,7 +104,7 @@ def test_facts_that_were_pickled_before_the_newest_fact_was_there_load_with_its_
 
 def test_growing_and_finished_tracks_have_the_same_surface() -> None:
     names = [
-        {name for name in dir(kind) if not name.startswith("_")} - {"items", "uniform", "of", "get_at"}
+        {name for name in dir(kind) if not name.startswith("_")} - {"items", "kinds", "uniform", "of", "get_at"}
         for kind in (ListTrack, ArrayTrack, InfoTrack)
     ]
     assert names[0] == names[1] == names[2]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from episodes.errors import (
     TrackMismatch,
     WrongType,
 )
+from episodes.tracks import ListTrack
 
 
 def grown(num_steps: int = 3, **last: Any) -> SingleAgentEpisode:
@@ -474,3 +476,49 @@ def test_a_chunk_that_was_cut_grows_no_more_and_its_successor_does() -> None:
         episode.get_observations(-1), 0, 1.0, extra_model_outputs={"logp": 0.0}
     )  # joined with what goes on, it goes on
     assert len(episode) == 4
+
+
+class LookedAt(list[Any]):
+    """A list that counts the items that are read of it."""
+
+    count = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        self.count += len(found) if isinstance(index, slice) else 1
+        return found
+
+    def __iter__(self) -> Any:
+        self.count += len(self)
+        return super().__iter__()
+
+
+def test_a_fill_while_growing_looks_at_the_items_that_came_since_the_last_one() -> None:
+    episode = grown(200)
+    track = episode.tracks.observations
+    assert isinstance(track, ListTrack)
+    track.items = items = LookedAt(track.items)
+    read = partial(episode.get_observations, slice(-5, 2), neg_index_as_lookback=True, fill=0.0)
+    before = read()
+    items.count = 0
+    for _ in range(3):
+        episode.add_env_step(np.zeros_like(items[0]), 0, 0.0, extra_model_outputs={"logp": 0.0})
+        after = read()
+    assert len(before) == len(after) == 7
+    assert all(map(np.array_equal, before, after))
+    assert items.count < 25
+
+
+def test_a_fill_while_growing_takes_the_dtype_that_items_have_by_then() -> None:
+    episode = SingleAgentEpisode()
+    episode.add_env_reset(np.int8(1))
+    wanted = []
+    for observation in (np.int8(2), np.int16(3), np.uint8(4), np.float32(0.5), np.float64(0.5)):
+        episode.add_env_step(observation, 0, 0.0)
+        wanted.append(copy.deepcopy(episode).to_numpy().get_observations().dtype)
+        assert episode.get_observations(99, fill=0).dtype == wanted[-1]
+    assert len(set(wanted)) == 4
+    episode.set_observations(new_data=[np.int8(1)] * 6)
+    assert episode.get_observations(99, fill=0).dtype == np.int8
+    with pytest.raises(InvalidFill):
+        episode.get_observations(99, fill=1000)

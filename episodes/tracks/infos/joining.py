@@ -17,13 +17,11 @@ def joined_infos(parts: Sequence[Infos]) -> Infos:
     """The parts one after another, one concatenate a path; a view or a gather where they are parts of the same."""
     if len(parts) == 1:
         return parts[0]
-    if set(map(type, parts)) == {EmptyInfos}:
-        return EmptyInfos(sum(map(len, parts)))
-    some = [part for part in parts if isinstance(part, ColumnInfos) and part.num]
+    num = sum([part.num for part in parts])
+    some = [part for part in parts if type(part) is ColumnInfos and part.num]
     if not some:
-        return EmptyInfos(sum(map(len, parts)))
+        return EmptyInfos(num)
     first = some[0]
-    num = sum(map(len, parts))
     if sum(part.num for part in some) == num and all(part.columns is first.columns for part in some):
         starts, sizes = np.array([part.start for part in some]), np.array([part.num for part in some])
         if (starts[1:] == starts[:-1] + sizes[:-1]).all():

@@ -21,6 +21,8 @@ class Infos(Sequence[dict[str, Any]]):
 
     __slots__ = ()
 
+    num: int  # of infos
+
     @abstractmethod
     def item(self, row: int) -> dict[str, Any]:
         """The info of a row in [0, len)."""
