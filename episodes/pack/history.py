@@ -102,14 +102,14 @@ def _windows(column: Any, newest: np.ndarray, there: np.ndarray, k: int) -> Any:
     """The k items [B, k, ...] up to the rows `newest` [B], of which only the last `there` [B] belong to the episode."""
     rows = newest[:, None] - back(k)
     young = (there < k).nonzero()[0]  # few, mostly: masks of all rows would cost as much as the gather
-    if not len(young):
+    if not young.size:
         return nested.take(column, rows)
     which, missing = (there[young, None] <= back(k)).nonzero()
     places = young[which], missing
-    rows[places] = 0  # any row that is there: what it holds is blanked
 
-    def zeroed(leaf: np.ndarray) -> np.ndarray:
-        leaf[places] = np.zeros((), leaf.dtype)
-        return leaf
+    def window(leaf: np.ndarray) -> np.ndarray:
+        items = leaf.take(rows, axis=0, mode="clip")  # rows before the first become that one, and are blanked
+        items[places] = np.zeros((), leaf.dtype)
+        return items
 
-    return nested.map_leaves(zeroed, nested.take(column, rows))
+    return nested.map_leaves(window, column)
