@@ -481,15 +481,15 @@ def test_a_chunk_that_was_cut_grows_no_more_and_its_successor_does() -> None:
 class LookedAt(list[Any]):
     """A list that counts the items that are read of it."""
 
-    count = 0
+    num_read = 0
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
-        self.count += len(found) if isinstance(index, slice) else 1
+        self.num_read += len(found) if isinstance(index, slice) else 1
         return found
 
     def __iter__(self) -> Any:
-        self.count += len(self)
+        self.num_read += len(self)
         return super().__iter__()
 
 
@@ -500,13 +500,13 @@ def test_a_fill_while_growing_looks_at_the_items_that_came_since_the_last_one() 
     track.items = items = LookedAt(track.items)
     read = partial(episode.get_observations, slice(-5, 2), neg_index_as_lookback=True, fill=0.0)
     before = read()
-    items.count = 0
+    after, items.num_read = before, 0
     for _ in range(3):
         episode.add_env_step(np.zeros_like(items[0]), 0, 0.0, extra_model_outputs={"logp": 0.0})
         after = read()
     assert len(before) == len(after) == 7
     assert all(map(np.array_equal, before, after))
-    assert items.count < 25
+    assert items.num_read < 25
 
 
 def test_a_fill_while_growing_takes_the_dtype_that_items_have_by_then() -> None:
