@@ -38,8 +38,9 @@ def test_a_vector_environment_made_here_keeps_its_word(env: str, mode: Autoreset
     made.close()
 
 
-def test_environments_made_in_other_processes_keep_their_word() -> None:
-    made = make_vector_env("CartPole-v1", 2, vectorization="async", autoreset_mode="SameStep")
+@pytest.mark.parametrize("mode", MODES)
+def test_environments_made_in_other_processes_keep_their_word(mode: AutoresetMode) -> None:
+    made = make_vector_env("CartPole-v1", 2, vectorization="async", autoreset_mode=mode)
     check_vector_env(made, num_steps=50)
     made.close()
 

@@ -1,0 +1,130 @@
+"""Real games and real physics from the environment through pipeline, replay and PPO: `make slow`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium.vector import VectorEnv
+from torch import nn
+
+from connectors import env_to_module_pipeline
+from connectors.testing import check_policy
+from connectors.views import FrameStacking
+from episodes.replay import EpisodeReplayBuffer
+from episodes.testing import check_vector_env
+from learners import PPO, EpisodeHistory, MLPPolicy, Policy, PPOConfig, ppo_pipeline
+from runners import SingleAgentEnvRunner, make_vector_env
+from runners.environments import EnvPoolVectorEnv
+
+pytestmark = pytest.mark.slow
+
+NUM_ENVS, NUM_FRAMES = 8, 4
+
+
+def ale() -> VectorEnv:
+    return AtariVectorEnv("breakout", NUM_ENVS, stack_num=1, num_threads=1, max_num_frames_per_episode=400)
+
+
+def pool() -> VectorEnv:
+    arguments = {"stack_num": 1, "num_threads": 1}
+    return EnvPoolVectorEnv("Breakout-v5", NUM_ENVS, max_episode_steps=100, pool_kwargs=arguments)
+
+
+class SmallCNN(Policy):
+    """Convolutions over stacks of frames [B, 4, 84, 84], one body for actor and critic."""
+
+    def __init__(self, observation_space: gym.Space, action_space: gym.Space) -> None:
+        super().__init__(observation_space, action_space)
+        layers = [nn.Conv2d(NUM_FRAMES, 8, 8, 4), nn.ReLU(), nn.Conv2d(8, 16, 4, 2), nn.ReLU(), nn.Flatten()]
+        self.body = nn.Sequential(*layers, nn.Linear(16 * 9 * 9, 64), nn.ReLU())
+        self.actor, self.critic = nn.Linear(64, self.distribution.num_inputs), nn.Linear(64, 1)
+
+    def features(self, batch: Any) -> torch.Tensor:
+        return self.body(batch["obs"] / 255)
+
+    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        features = self.features(batch)
+        outputs = {"action_dist_inputs": self.actor(features)}
+        return outputs if explore is not None else outputs | {"vf_preds": self.critic(features)[:, 0]}
+
+    def compute_values(self, batch: Any) -> torch.Tensor:
+        return self.critic(self.features(batch))[:, 0]
+
+
+def atari_runner(env: VectorEnv) -> SingleAgentEnvRunner:
+    spaces = env.single_observation_space, env.single_action_space
+    pipeline = env_to_module_pipeline(*spaces, pieces=[FrameStacking(num_frames=NUM_FRAMES, axis=0)])
+    policy = SmallCNN(pipeline.observation_space, spaces[1])
+    return SingleAgentEnvRunner(env, policy, env_to_module=pipeline, seed=0)
+
+
+@pytest.mark.parametrize("make", [ale, pool])
+def test_ppo_learns_from_stacks_of_a_real_game(make: Callable[[], VectorEnv]) -> None:
+    runner, config = atari_runner(make()), PPOConfig(minibatch_size=256, num_epochs=2)
+    policy: Any = runner.policy
+    check_policy(policy, runner.env_to_module.observation_space, policy.action_space)
+    ppo = PPO(policy, config, pipeline=ppo_pipeline(policy, config, views=runner.env_to_module.views))
+    for _ in range(3):
+        pack = runner.sample(num_timesteps=NUM_ENVS * 64)
+        assert pack.observations.shape[1:] == (1, 84, 84)
+        assert all(np.isfinite(value) for value in ppo.update(pack).values())
+    assert runner.num_episodes
+    runner.close()
+
+
+@pytest.mark.parametrize("make", [ale, pool])
+def test_replay_draws_the_stacks_that_the_module_saw(make: Callable[[], VectorEnv]) -> None:
+    runner, buffer = atari_runner(make()), EpisodeReplayBuffer(2000, seed=0)
+    views = runner.env_to_module.views
+    runner.sample_into(buffer, num_timesteps=1200)
+    batch = buffer.sample(64, views=views)
+    assert batch.obs.shape == batch.new_obs.shape == (64, NUM_FRAMES, 84, 84)
+    assert np.array_equal(batch.obs[:, 1:], batch.new_obs[:, :-1])
+    stored = buffer.sample_episodes(2)
+    assert all(episode.get_observations().shape[1:] == (1, 84, 84) for episode in stored)
+    runner.close()
+
+
+def test_an_atari_vector_environment_of_its_own_keeps_its_word() -> None:
+    class FloatRewards(gym.vector.VectorWrapper):  # ALE's are int32
+        def step(self, actions: Any) -> Any:
+            observations, rewards, *rest = self.env.step(actions)
+            return observations, rewards.astype(np.float32), *rest
+
+    env = AtariVectorEnv("pong", 2, stack_num=1, max_num_frames_per_episode=60, use_fire_reset=False)
+    check_vector_env(FloatRewards(env), num_steps=60)
+
+
+def learned(env_id: str, num_steps: int, config: PPOConfig) -> EpisodeHistory:
+    runner_env = make_vector_env(env_id, NUM_ENVS)
+    spaces = runner_env.single_observation_space, runner_env.single_action_space
+    policy = MLPPolicy(*spaces, generator=torch.Generator().manual_seed(0))
+    runner, ppo, history = SingleAgentEnvRunner(runner_env, policy, seed=0), PPO(policy, config), EpisodeHistory()
+    while history.num_steps < num_steps:
+        pack = runner.sample(num_timesteps=NUM_ENVS * 256)
+        history.add(pack)
+        ppo.update(pack)
+    buffer = EpisodeReplayBuffer(2000, seed=0)
+    runner.sample_into(buffer, num_timesteps=1000)
+    assert np.isfinite(buffer.sample(256)["obs"]).all()
+    runner.close()
+    return history
+
+
+def test_ppo_learns_to_hop() -> None:
+    history = learned("Hopper-v5", 80_000, PPOConfig(learning_rate=1e-3, num_epochs=6, minibatch_size=128))
+    assert np.mean(history.returns[:50]) < 60
+    assert history.mean_return() > 200
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_a_mujoco_environment_keeps_its_word(mode: str) -> None:
+    env = make_vector_env(lambda: gym.make("HalfCheetah-v5", max_episode_steps=20), 2, autoreset_mode=mode)
+    check_vector_env(env, num_steps=60)
+    env.close()

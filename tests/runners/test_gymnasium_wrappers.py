@@ -1,0 +1,76 @@
+"""Gymnasium's own vector wrappers between environment and runner: what they give is what is recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, VectorWrapper
+from gymnasium.wrappers import vector as wrappers
+
+from episodes.pack import EpisodePack
+from episodes.testing import check_vector_env
+from runners import SingleAgentEnvRunner, make_vector_env
+
+MODES = list(AutoresetMode)
+
+
+def cartpoles(mode: AutoresetMode) -> gym.vector.VectorEnv:
+    return make_vector_env(lambda: gym.make("CartPole-v1", max_episode_steps=12), 3, autoreset_mode=mode)
+
+
+def sampled(env: gym.vector.VectorEnv) -> EpisodePack:
+    return SingleAgentEnvRunner(env, seed=0).sample(num_timesteps=90, random_actions=True)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rewards_are_those_that_a_wrapper_makes(mode: AutoresetMode) -> None:
+    clipped = wrappers.ClipReward(cartpoles(mode), -0.5, 0.5)
+    assert set(sampled(clipped).rewards.tolist()) == {0.5}
+    doubled = wrappers.TransformReward(cartpoles(mode), lambda rewards: 2 * rewards)
+    assert set(sampled(doubled).rewards.tolist()) == {2.0}
+    check_vector_env(wrappers.NormalizeReward(cartpoles(mode)), num_steps=60, reproducible=False)
+
+
+class Kept(VectorWrapper):
+    """Keeps the rows of observations that it passes on."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        observations, infos = self.env.reset(**kwargs)
+        self.rows = [observations.copy()]
+        return observations, infos
+
+    def step(self, actions: Any) -> Any:
+        observations, *rest = self.env.step(actions)
+        self.rows.append(observations.copy())
+        return observations, *rest
+
+
+@pytest.mark.parametrize("wrapper", [wrappers.NormalizeObservation, wrappers.FlattenObservation])
+def test_observations_are_those_that_a_wrapper_makes(wrapper: Any) -> None:
+    env = Kept(wrapper(cartpoles(AutoresetMode.NEXT_STEP)))  # with same-step autoreset Gymnasium refuses these two
+    pack = sampled(env)
+    given = [row.tobytes() for row in np.concatenate(env.rows)]  # each belongs to one episode
+    recorded = [row.tobytes() for episode in pack for row in episode.get_observations()]
+    assert set(recorded) <= set(given)
+    assert len(given) - 3 <= len(recorded) <= len(given)  # the last resets have no step
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_last_infos_of_an_episode_have_its_statistics(mode: AutoresetMode) -> None:
+    pack = sampled(wrappers.RecordEpisodeStatistics(cartpoles(mode)))
+    seen = 0
+    for episode in pack:
+        infos = episode.get_infos()
+        assert all("episode" not in info for info in infos[:-1])
+        assert ("episode" in infos[-1]) == episode.is_done
+        if not episode.is_done:
+            continue
+        # With same-step autoreset Gymnasium does not count the first steps of all episodes but an environment's first.
+        missed = int(mode is AutoresetMode.SAME_STEP and seen % 2)
+        assert infos[-1]["episode"]["l"] == len(episode) - missed
+        assert infos[-1]["episode"]["r"] == episode.get_return() - missed
+        seen += 1
+    assert seen == 6  # two of each environment
