@@ -97,5 +97,7 @@ def _of_runner(runner: Any) -> dict[str, Any]:
 
 
 def as_hook(hook: Any) -> Any:
-    """The hook; a callback as the hook that calls it."""
+    """The hook; a callback, or a class of them, as the hook that calls it."""
+    if isinstance(hook, type) and issubclass(hook, RLlibCallback):
+        hook = hook()
     return CallbackHook(hook) if isinstance(hook, RLlibCallback) else hook

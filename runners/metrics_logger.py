@@ -87,17 +87,25 @@ class MetricsLogger:
             clear_on_reduce: begin anew after `reduce()`; by default all do but means, "ema" and "lifetime_sum".
 
         Raises:
-            InvalidArgument: another word for `reduce`.
+            InvalidArgument: another word for `reduce`; a key that leads into another one's number.
         """
-        logged = self._logged.get(_path(key))
-        if logged is None:
-            way = reduce or "mean"
-            if way not in _REDUCED:
-                raise InvalidArgument(f"log_value({key!r}, reduce={reduce!r}): give one of {', '.join(_REDUCED)}")
-            clears = way not in ("mean", "ema", "lifetime_sum") if clear_on_reduce is None else clear_on_reduce
-            values: deque[Any] = deque(maxlen=_WINDOW if way == "mean" and window is None else window)
-            logged = self._logged[_path(key)] = _Logged(way, values, clears, ema_coeff)
-        logged.add(value)
+        path = _path(key)
+        if path not in self._logged:
+            self._logged[path] = self._new(path, reduce or "mean", window, ema_coeff, clear_on_reduce)
+        self._logged[path].add(value)
+
+    def _new(self, path: tuple[str, ...], way: str, window: int | None, coeff: float, clears: bool | None) -> _Logged:
+        """The empty values of a new key."""
+        if way not in _REDUCED:
+            raise InvalidArgument(f"log_value({path}, reduce={way!r}): give one of {', '.join(_REDUCED)}")
+        for other in self._logged:
+            if other[: len(path)] == path or path[: len(other)] == other:
+                raise InvalidArgument(
+                    f"log_value({path}): there is {other}, and a key is a number or a dict; rename one"
+                )
+        if clears is None:
+            clears = way not in ("mean", "ema", "lifetime_sum")
+        return _Logged(way, deque(maxlen=_WINDOW if way == "mean" and window is None else window), clears, coeff)
 
     def log_dict(self, values: Mapping[str, Any], *, key: Key = (), **options: Any) -> None:
         """Note the values of nested dicts, each under its path; `options` are those of `log_value`."""

@@ -85,7 +85,14 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
         if self._own is None:
             self._own = self._episodes[:] if len(self._envs) > 1 else {env: self._episodes[env]}
         own = self._own[env]
-        seen, step = own.get_observations(), _row((self._actions, self._rewards), env)
+        whole = self._continued(own, observation, _row((self._actions, self._rewards), env), told)
+        whole.custom_data = own.custom_data  # what is written there arrives
+        return whole
+
+    @staticmethod
+    def _continued(own: SingleAgentEpisode, observation: Any, step: Any, told: Infos) -> SingleAgentEpisode:
+        """The episode with one step more: nested arrays [1, ...] of its observation, its action and reward."""
+        seen = own.get_observations()
         if not _are_alike(seen, observation):
             return _grown(own, observation, step, told)
         return SingleAgentEpisode.from_arrays(

@@ -141,7 +141,7 @@ class League(RLlibCallback):
         return unplayed[0] if unplayed else max(self.members, key=lambda m: self.lost[m] / self.games[m])
 
 
-def runner_of(env: Any, callback: RLlibCallback, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **options: Any) -> Any:
+def runner_of(env: Any, callback: Any, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **options: Any) -> Any:
     policy = Always(1 if env is not Push else np.ones(1, np.float32))
     return SingleAgentEnvRunner(env, policy, num_envs=2, autoreset_mode=mode, hooks=[callback], seed=0, **options)
 
@@ -172,8 +172,9 @@ def test_videos_of_the_best_and_the_worst_episode_are_kept(mode):
     assert runner.metrics()["longest_video"] == 4
 
 
-def test_the_farthest_place_is_in_the_custom_data_of_what_is_sampled():
-    runner = runner_of(Push, Distance())
+@pytest.mark.parametrize("callback", [Distance, Distance()])  # RLlib is given the class
+def test_the_farthest_place_is_in_the_custom_data_of_what_is_sampled(callback):
+    runner = runner_of(Push, callback)
     pack = runner.sample(num_episodes=4)
     assert [episode.custom_data["farthest"] for episode in pack] == [6, 6, 6, 6]
     assert runner.metrics_logger.peek("farthest") == 6

@@ -14,7 +14,9 @@ from connectors import env_to_module_pipeline
 from connectors.env_to_module import SingleAgentObservationPreprocessor
 from episodes.errors import EpisodeStateError
 from episodes.pack import EpisodePack
+from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
 from runners import SingleAgentEnvRunner
 from tests.moving.environments import Always, BoxCorridor, Corridor, NestedCorridor, PictureCorridor
 
@@ -264,3 +266,41 @@ def test_an_episode_that_was_read_in_time_can_be_kept_and_others_say_so():
         len(unread.kept[-1])
     with pytest.raises(AttributeError, match="an episode has no attribute 'length'"):
         _ = read.kept[0].length
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("piece", [WithLastReward, WithTime, WithSpeed, MaskInObservation])
+def test_preprocessors_read_the_same_where_steps_go_into_a_replay_buffer(piece, mode):
+    one = BoxCorridor()
+    episodes = []
+    for into_buffer in (False, True):
+        pipeline = env_to_module_pipeline(one.observation_space, one.action_space, pieces=[piece()])
+        runner = SingleAgentEnvRunner(
+            BoxCorridor, Always(1), num_envs=2, env_to_module=pipeline, autoreset_mode=mode, seed=0
+        )
+        if into_buffer:
+            buffer = EpisodeReplayBuffer(1000)
+            for count in (7, 6, 20):
+                runner.sample_into(buffer, num_timesteps=count)
+            episodes.append([episode.get_observations() for episode in buffer.iter_episodes() if episode.is_done])
+        else:
+            episodes.append([e.get_observations() for e in runner.sample(num_timesteps=33) if e.is_done])
+    assert len(episodes[0]) >= 6
+    for packed, stored in zip(*episodes, strict=False):
+        assert nested.equal(packed, stored)
+
+
+class NotesSteps(SingleAgentObservationPreprocessor):
+    """Counts in the custom data of the episode how many of its observations it saw after steps."""
+
+    def preprocess(self, observation, episode):
+        if len(episode):
+            episode.custom_data["seen"] = episode.custom_data.get("seen", 0) + 1
+        return observation
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+def test_what_a_preprocessor_notes_in_custom_data_arrives(mode):
+    pack, _ = sampled(BoxCorridor, NotesSteps(), mode)
+    for episode in pack:
+        assert episode.t - 1 <= episode.custom_data.get("seen", 0) <= episode.t
