@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import cycle
+from statistics import median
+from time import perf_counter, sleep
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE
-from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most
+from benchmarks.figure import Counted, Figure, Side, Size, Timed, at_least, at_most, limit
 from benchmarks.peers import CPPRB, RLLIB, SB3, TIANSHOU, TORCHRL, replays
 from benchmarks.recording import ROWS, rollout, vector_steps
 from benchmarks.transitions import BATCH, LENGTH, PRIORITY_ALPHA, PRIORITY_BETA, STORED, transitions
@@ -20,6 +22,9 @@ FRAMES = 20_000
 STACK = 4
 SHAPES = ((8, 32), (16, 64))
 ADDING_ENVS = 64
+LEARNER_STEPS = 500
+LEARNING_SECONDS = 0.002
+LONGEST_WAIT = 0.0002
 # A step's episode, its time there, the steps before and after it, and where its two observations are.
 LINKS = (np.int64, np.int64, np.int64, np.int64, np.int32, np.int32)
 
@@ -151,6 +156,30 @@ def adding(size: Size) -> Timed:
     while len(buffer) < buffer.capacity:
         step()
     return Timed(step, count)
+
+
+def unlocked(size: Size) -> Timed:
+    """A uniform draw without the lock that every call of a buffer holds."""
+    from episodes.replay import EpisodeReplayBuffer
+
+    buffer = filled(size(STORED))
+    draw: Any = EpisodeReplayBuffer.sample
+    return Timed(lambda: draw.__wrapped__(buffer, BATCH))
+
+
+def prefetched(size: Size) -> Counted:
+    """How long a learner waits for its batch, of which the median is told: 2 ms of learning, then the next one."""
+    from connectors.prefetch import Prefetch
+
+    buffer = filled(size(STORED))
+    waits = []
+    with Prefetch(lambda: buffer.sample(BATCH), device="cpu") as batches:
+        for _ in range(size(LEARNER_STEPS)):
+            sleep(LEARNING_SECONDS)
+            start = perf_counter()
+            next(batches)
+            waits.append(perf_counter() - start)
+    return Counted(median(waits))
 
 
 def bare_adding(size: Size) -> Timed:
@@ -297,4 +326,6 @@ FIGURES = (
     *sequence_figures(),
     Figure("replay/frame stacks", Side("ours", drawn_stacks), Side("numpy", gathered_stacks), at_most(1.4), "us"),
     *adding_figures(),
+    Figure("replay/uniform, its lock", UNIFORM, Side("without", unlocked), at_most(1.05), "us"),
+    Figure("replay/prefetch, wait", Side("ours", prefetched), limit("0.2 ms", LONGEST_WAIT), at_most(1), "us"),
 )

@@ -28,6 +28,7 @@ NOUNS = {  # files that hold one class which says one thing, whole
     "episodes/multi_agent/episode.py",
     "episodes/pack/pack.py",
     "episodes/replay/buffer.py",
+    "episodes/replay/recorder.py",
     "episodes/recorder/recorder.py",
     "runners/single_agent.py",
     "runners/multi_agent.py",

@@ -72,6 +72,12 @@ class Boundaries:
         """Steps so far [N] of the episodes; one that ended counts until its reset."""
         return self.num_rows - self._first_rows
 
+    def copy(self) -> Boundaries:
+        """A machine of its own that goes on from here."""
+        other = Boundaries(self.num_envs, self.mode)
+        other.__dict__.update(self.__dict__, _first_rows=self._first_rows.copy(), _true=np.ones(self.num_envs, bool))
+        return other
+
     def go_on(self, ages: np.ndarray, waiting: np.ndarray = _NONE) -> None:
         """Follow episodes of these ages [N], those of the environments `waiting` [k] having ended."""
         self.waiting = waiting

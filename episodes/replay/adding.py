@@ -10,9 +10,17 @@ import numpy as np
 
 from episodes.errors import ChunkMismatch
 from episodes.pack import EpisodePack
-from episodes.replay.ring.episode_table import NONE
+from episodes.replay.ring.addition import Addition, Block
+from episodes.replay.ring.episode_table import NONE, TableChange
 from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
-from episodes.replay.ring.step_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, Block, LinkedRing, checked_extra
+from episodes.replay.ring.step_ring import (
+    ACTIONS,
+    REWARDS,
+    TERMINATEDS,
+    TRUNCATEDS,
+    LinkedRing,
+    checked_extra,
+)
 from episodes.replay.ring.track_ring import positions
 from episodes.tracks.infos import Infos
 
@@ -23,18 +31,35 @@ def add_pack(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = Non
     They come chunk after chunk; or in the `order`, their places [num_steps] among all of them, of a pack in which no
     episode occurs twice and that the ring has room for.
     """
+    with ring.lock:
+        ring.settle()
+        _add(ring, pack, order)
+
+
+def _add(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
     check_pack(ring, pack)
     ids = pack.ids.tolist()
-    distinct = len(set(ids)) == len(ids)
-    if distinct and pack.num_steps <= ring.capacity:
-        _add_part(ring, pack, order)
+    if len(set(ids)) == len(ids) and pack.num_steps <= ring.capacity:
+        if pack.num_steps:
+            ring.add(_addition(ring, pack, order))
         return
-    for part in parts(pack, ids, ring.capacity):
-        surplus = part.num_steps - ring.capacity
-        if surplus > 0:
-            ring.pass_by(surplus)
-            part = without_beginning(part, surplus)
-        _add_part(ring, part)
+    ring.commit(*[_Part(ring, part).write for part in parts(pack, ids, ring.capacity) if part.num_steps])
+
+
+class _Part:
+    """One of several parts of a pack: worked out when those before it are there, and then written."""
+
+    def __init__(self, ring: LinkedRing, pack: EpisodePack) -> None:
+        self._ring = ring
+        self._pack = pack
+        self._addition: Addition | None = None
+
+    def write(self) -> None:
+        if self._addition is None:
+            surplus = max(self._pack.num_steps - self._ring.capacity, 0)
+            part = without_beginning(self._pack, surplus) if surplus else self._pack
+            self._addition = _addition(self._ring, part, None, surplus)
+        self._ring.write(self._addition)
 
 
 def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
@@ -138,12 +163,13 @@ class Arrivals:
         return self.num_steps + len(self.chunks) - int(self.reuses.sum())
 
 
-def _arrivals(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray) -> Arrivals:
+def _arrivals(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, num_passed: int) -> Arrivals:
     table, lengths = ring.table, pack.lengths[chunks]
     stops = np.cumsum(lengths)
     num_steps = int(stops[-1])
     known = table.find(pack.ids[chunks].tolist())
-    survives = (known >= 0) & (ring.slot_numbers(table.last[known]) >= ring.head + num_steps - ring.capacity)
+    oldest = ring.head + num_passed + num_steps - ring.capacity
+    survives = (known >= 0) & (ring.slot_numbers(table.last[known]) >= oldest)
     survives &= ring.t_next(known) == pack.t_started[chunks]
     # Rows stay for `window` rows longer than steps: letting an old row be referred to would make the ring larger.
     gaps = ring.rows_head + stops - lengths - ring.row_numbers(_last_rows(ring, known)) + len(chunks)
@@ -153,29 +179,26 @@ def _arrivals(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray) -> Arriva
     return Arrivals(chunks, lengths, stops - lengths, stops - 1, known, survives, reuses)
 
 
-def _add_part(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None) -> None:
+def _addition(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None, num_passed: int = 0) -> Addition:
+    """What adding the pack's steps, at least one and at most `capacity`, writes."""
     chunks = np.flatnonzero(pack.lengths)
-    if not len(chunks):
-        return
-    arrivals = _arrivals(ring, pack, chunks)
-    if order is not None:
-        ring.widen(ring.window + arrivals.num_rows)  # rows are not in the steps' order
-    ring.make_room(arrivals.num_steps, arrivals.num_rows)
-    slots = positions(ring.head, arrivals.num_steps, ring.capacity)
+    arrivals = _arrivals(ring, pack, chunks, num_passed)
+    if order is not None:  # rows are not in the steps' order
+        ring.widen(max(ring.capacity // 32, 4 * len(chunks)) + arrivals.num_rows)
+    room = ring.room(arrivals.num_steps, arrivals.num_rows, num_passed)
+    slots = positions(room.head, arrivals.num_steps, ring.capacity)
     if order is not None:
         slots = slots[order.argsort()]
-    entries = np.where(arrivals.survives, arrivals.known, NONE)
     new = np.flatnonzero(~arrivals.survives)
-    if len(new):
-        entries[new] = _open(ring, pack, chunks[new], slots[arrivals.first[new]])
-    _put_facts(ring, pack, arrivals, entries)
+    episodes = ring.table.change(room.closed, len(new))
+    episodes.ids, episodes.first = pack.ids[chunks[new]].tolist(), slots[arrivals.first[new]]
+    entries = np.where(arrivals.survives, arrivals.known, NONE)
+    entries[new] = episodes.opened
+    _put_facts(ring, pack, arrivals, entries, episodes)
     block = _block(ring, pack, arrivals, entries, slots)
-    ring.append(block if order is None else block.in_order(order))
-    for name, flags in ((TERMINATEDS, pack.terminated), (TRUNCATEDS, pack.truncated)):
-        data = ring.track(name)
-        data[slots] = False
-        data[slots[arrivals.last]] = flags[chunks]
-    ring.table.last[entries] = slots[arrivals.last]
+    if order is not None:
+        block = block.in_order(order)
+    return Addition(room, episodes, block, (entries, slots[arrivals.last]))
 
 
 def _block(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.ndarray, slots: np.ndarray) -> Block:
@@ -193,11 +216,16 @@ def _block(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.
     links[ENTRY] = np.repeat(entries, lengths)
     links[T] = steps + np.repeat(pack.t_started[arrivals.chunks] - first, lengths)
     rows = observation_rows(pack, arrivals.chunks, reuses)
+    last_rows = np.arange(len(pack.rewards))[pack.step_rows()][arrivals.last]
+    endings = {}
+    for name, flags in ((TERMINATEDS, pack.terminated), (TRUNCATEDS, pack.truncated)):
+        endings[name] = np.zeros(len(pack.rewards), bool)
+        endings[name][last_rows] = flags[arrivals.chunks]
     return Block(
         observations=pack.observations,
         observation_rows=rows,
         num_rows=arrivals.num_rows,
-        tracks={ACTIONS: pack.actions, REWARDS: pack.rewards} | pack.extra_model_outputs,
+        tracks={ACTIONS: pack.actions, REWARDS: pack.rewards, **endings} | pack.extra_model_outputs,
         step_rows=pack.step_rows(),
         links=links,
         infos=_infos(pack.infos, rows),
@@ -225,18 +253,16 @@ def _last_rows(ring: LinkedRing, entries: np.ndarray) -> np.ndarray:
     return ring.links.next_row[ring.table.last.take(entries)]
 
 
-def _open(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """New entries [n] for the episodes of the chunks, whose first steps will be at the positions `first` [n]."""
-    return ring.table.open(pack.ids[chunks].tolist(), first)
-
-
-def _put_facts(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.ndarray) -> None:
+def _put_facts(
+    ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.ndarray, episodes: TableChange
+) -> None:
     """What the table keeps of the episodes: the first chunk's custom data, and the facts of all chunks."""
     facts, table = pack.facts, ring.table
     if facts.custom_data is None and all(column is None for column in facts.optional):
         return
+    episodes.facts, episodes.custom_data = {}, {}
     for entry, i, goes_on in zip(*(a.tolist() for a in (entries, arrivals.chunks, arrivals.survives)), strict=True):
         own = facts.at(i)._replace(id_="", observation_space=None, action_space=None)
-        table.facts[entry] = table.facts[entry].followed_by(own) if goes_on else own
+        episodes.facts[entry] = table.facts[entry].followed_by(own) if goes_on else own
         if not goes_on and facts.custom_data is not None:
-            table.custom_data[entry] = facts.custom_data[i]
+            episodes.custom_data[entry] = facts.custom_data[i]

@@ -22,6 +22,7 @@ from episodes.replay.adding import add_pack
 from episodes.replay.batch_columns import checked_keys, columns_of, followed, states_before
 from episodes.replay.draw_options import check_boundary, check_counts, check_n_step, is_int
 from episodes.replay.history import BoundViews
+from episodes.replay.locking import locked
 from episodes.replay.read_dataset import chunks_that_follow
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.read_packs import entries_in_order, packs_of
@@ -50,6 +51,11 @@ class EpisodeReplayBuffer(SampleCounts):
     episode that loses its beginning goes on as a chunk with a later `t_started`. A chunk continues its episode by `id_`
     and `t_started`, however short it is.
 
+    One thread may add while others draw and set priorities: each call holds `lock`, so that no row mixes two steps.
+    What takes several calls holds it itself (`with buffer.lock:`): going through the episodes, or reading those that
+    `sample_episodes` gives as views. A call that is broken off, by Ctrl-C or for want of memory, has added all or
+    nothing.
+
     Args:
         capacity: in steps.
         seed: of the one generator that every draw uses.
@@ -57,6 +63,7 @@ class EpisodeReplayBuffer(SampleCounts):
         limit: how often a step is drawn, for loops that ask `may_sample` and `may_add`; draws themselves never wait.
 
     Attributes:
+        lock: held by every call; it may be taken again by the thread that has it.
         num_sampled: how many steps were ever drawn to learn from.
 
     >>> buffer = EpisodeReplayBuffer(1000, seed=0)
@@ -84,7 +91,8 @@ class EpisodeReplayBuffer(SampleCounts):
         self._written: dict[str, int] = {}  # by data set, the number of the step after the last one that is there
         self.generator = np.random.default_rng(seed)
         self._path = path
-        self.ring = LinkedRing(self.capacity, Allocator(path))
+        self._ring = LinkedRing(self.capacity, Allocator(path))
+        self.lock = self._ring.lock
         self._spaces: tuple[Any, Any] = (None, None)
 
     def __len__(self) -> int:
@@ -96,6 +104,15 @@ class EpisodeReplayBuffer(SampleCounts):
             f"{type(self).__name__}({len(self)} of {self.capacity} steps, {self.num_episodes} episodes, "
             f"{self.nbytes} bytes; {self.counts})"
         )
+
+    @property
+    def ring(self) -> LinkedRing:
+        """Where the steps lie; all that were added."""
+        ring = self._ring
+        if ring.work or ring.waiting is not None:
+            with ring.lock:
+                ring.settle()
+        return ring
 
     @property
     def num_episodes(self) -> int:
@@ -112,6 +129,7 @@ class EpisodeReplayBuffer(SampleCounts):
         """Bytes of all tracks and links."""
         return self.ring.nbytes
 
+    @locked
     def add(
         self, episodes: SingleAgentEpisode | Sequence[SingleAgentEpisode], *, keys: Collection[str] | None = None
     ) -> None:
@@ -138,6 +156,7 @@ class EpisodeReplayBuffer(SampleCounts):
         add_pack(self.ring, pack)
         self._spaces = (pack.observation_space or self._spaces[0], pack.action_space or self._spaces[1])
 
+    @locked
     def recorder(
         self,
         num_envs: int,
@@ -160,12 +179,14 @@ class EpisodeReplayBuffer(SampleCounts):
         self._spaces = (observation_space or self._spaces[0], action_space or self._spaces[1])
         return recorder
 
+    @locked
     def clear(self) -> None:
         """Forget all steps. What kind of steps they are stays, and so does the generator's state."""
         self.ring.clear()
 
     # --- draws -------------------------------------------------------------------------------------------------
 
+    @locked
     def sample(
         self,
         n: int,
@@ -205,6 +226,7 @@ class EpisodeReplayBuffer(SampleCounts):
         self.num_sampled += n
         return batch
 
+    @locked
     def at(
         self,
         indices: np.ndarray,
@@ -288,6 +310,7 @@ class EpisodeReplayBuffer(SampleCounts):
     def _random_steps(self, bounds: tuple[int, int], n: int) -> np.ndarray:
         return self.generator.integers(bounds[0], bounds[1], n, endpoint=True)
 
+    @locked
     def sample_sequences(
         self,
         batch_size: int,
@@ -375,6 +398,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     # --- whole episodes ----------------------------------------------------------------------------------------
 
+    @locked
     def sample_episodes(self, n: int) -> list[SingleAgentEpisode]:
         """`n` of the stored episodes, each equally likely, with repetition; of each, the steps that are there.
 
@@ -383,10 +407,10 @@ class EpisodeReplayBuffer(SampleCounts):
         """
         check_counts(n=n)
         order = self.ring.table.order
-        if not order:
+        if not len(order):
             raise self._empty()
         picked = (self.generator.random(n) * len(order)).astype(np.int64)
-        episodes = [self._episode(order[i]) for i in picked.tolist()]
+        episodes = [self._episode(entry) for entry in order[picked].tolist()]
         self.num_sampled += sum(map(len, episodes))
         return episodes
 
@@ -404,6 +428,7 @@ class EpisodeReplayBuffer(SampleCounts):
         check_counts(num_steps=num_steps)
         return packs_of(self.ring, self._spaces, num_steps)
 
+    @locked
     def to_dataset(self, path: str | Path | EpisodeWriter) -> None:
         """Write what is stored to a data set on disk, new or there already, or by a writer that is open.
 
@@ -453,6 +478,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     # --- state -------------------------------------------------------------------------------------------------
 
+    @locked
     def get_state(self) -> dict[str, Any]:
         """Everything that is stored and the generator's state, as a dict of plain values and arrays of its own."""
         return {
@@ -474,6 +500,7 @@ class EpisodeReplayBuffer(SampleCounts):
             raise StateMismatch("a state with priorities; restore it into a PrioritizedEpisodeReplayBuffer")
         self._set_state(state)
 
+    @locked
     def _set_state(self, state: dict[str, Any]) -> None:
         set_ring_state(self.ring, state["ring"])
         self.generator.bit_generator.state = state["generator"]
@@ -485,7 +512,8 @@ class EpisodeReplayBuffer(SampleCounts):
         """What is copied and pickled. A copy lies in memory; recorders go on with the buffer that they were made by."""
         return {
             **self.__dict__,
-            "ring": None,
+            "_ring": None,
+            "lock": None,
             "_path": None,
             "generator": None,
             "_grids": {},
@@ -496,7 +524,8 @@ class EpisodeReplayBuffer(SampleCounts):
         state = dict(state)
         own = state.pop("_state")
         self.__dict__.update(state)
-        self.ring = LinkedRing(self.capacity, Allocator(None))
+        self._ring = LinkedRing(self.capacity, Allocator(None))
+        self.lock = self._ring.lock
         self.generator = np.random.default_rng()
         self.set_state(own)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from threading import RLock
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from episodes.replay.buffer import EpisodeReplayBuffer
 from episodes.replay.draw_options import check_counts, is_int
 from episodes.replay.env_steps import EnvSteps
 from episodes.replay.history import BoundViews
+from episodes.replay.locking import locked
 from episodes.replay.ring.episode_table import NONE
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert
 from episodes.single_agent import SingleAgentEpisode
@@ -48,6 +50,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             capacity // 16, 1
         )  # env steps added at once: agent after agent, so the oldest go piece by piece
         self.generator = np.random.default_rng(seed)
+        self.lock = RLock()
         self.modules: dict[Hashable, EpisodeReplayBuffer] = {}
         self._module_of: dict[Hashable, Hashable] = {}
         self._env_steps = EnvSteps(capacity)
@@ -77,6 +80,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         """The agents that ever acted."""
         return list(self._module_of)
 
+    @locked
     def clear(self) -> None:
         """Forget everything but the generator's state."""
         self.modules.clear()
@@ -85,6 +89,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     # --- adding ------------------------------------------------------------------------------------------------
 
+    @locked
     def add(self, episodes: MultiAgentEpisode | Sequence[MultiAgentEpisode]) -> None:
         """Add whole episodes or chunks; an episode's chunks come in order.
 
@@ -153,6 +158,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     # --- draws -------------------------------------------------------------------------------------------------
 
+    @locked
     def sample(
         self,
         n: int,
@@ -180,6 +186,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         self.num_sampled += n
         return drawn
 
+    @locked
     def sample_synchronized(
         self,
         n: int,
@@ -250,6 +257,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     # --- state -------------------------------------------------------------------------------------------------
 
+    @locked
     def get_state(self) -> dict[str, Any]:
         """Everything that is stored and the generator's state, as a dict of plain values and arrays of its own."""
         modules = {module_id: (b.capacity, b.get_state()) for module_id, b in self.modules.items()}
@@ -262,6 +270,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             "num_sampled": self.num_sampled,
         }
 
+    @locked
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on, bit for bit, where `get_state` was called. Errors: `InvalidArgument` for another capacity."""
         if state["capacity"] != self.capacity:
@@ -278,8 +287,13 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         self.generator.bit_generator.state = state["generator"]
         self.num_sampled = state["num_sampled"]
 
+    @locked
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"lock": None}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self.lock = RLock()
         for buffer in self.modules.values():
             buffer.generator = self.generator
 

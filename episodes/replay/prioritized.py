@@ -10,6 +10,7 @@ import numpy as np
 from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange, WrongType
 from episodes.replay.buffer import EpisodeReplayBuffer
 from episodes.replay.draw_options import check_counts
+from episodes.replay.locking import locked
 from episodes.replay.priority_peaks import PriorityPeaks
 from episodes.replay.ring.track_ring import positions
 from episodes.replay.samples_per_insert import SamplesPerInsert
@@ -82,6 +83,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         """Bytes of all tracks, links and priorities."""
         return super().nbytes + self._tree.nbytes + self._given.nbytes
 
+    @locked
     def clear(self) -> None:
         """Forget all steps and their priorities. What kind of steps they are stays, and the generator's state."""
         super().clear()
@@ -150,6 +152,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     def _sequence_indices(self, drawn: np.ndarray, window: np.ndarray) -> np.ndarray:
         return window if self.unit == "transition" else drawn
 
+    @locked
     def update_priorities(self, indices: np.ndarray, priorities: np.ndarray) -> None:
         """Set the priorities of the steps with these numbers (`batch.indices`), arrays of one shape.
 
@@ -188,6 +191,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._given.set(slots, given.ravel())
         self._tree.set(slots, shares.ravel())
 
+    @locked
     def priorities(self, indices: np.ndarray) -> np.ndarray:
         """p ** alpha of the steps with these numbers, which must be there."""
         numbers = _step_numbers(indices)
@@ -196,6 +200,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             raise StepOutOfRange(f"the steps that are there have numbers {self.ring.tail}..{self.ring.head - 1}")
         return self._tree.get(numbers % self.capacity)
 
+    @locked
     def get_state(self) -> dict[str, Any]:
         """Everything that is stored, the priorities and the generator's state."""
         self._welcome_new_steps()
@@ -204,6 +209,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             "priorities": {**state, "tree": self._tree.get_state(), "given": self._given.get_state()}
         }
 
+    @locked
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on, bit for bit, where `get_state` was called.
 

@@ -1,13 +1,14 @@
 """`ReplayRecorder`: the rows of a vector environment go straight into a replay buffer, with no pack in between.
 
-It follows the same three autoreset modes as `VectorRecorder`. A vector step is one block of the linked ring: a chunk
-of one step per environment, each continuing its episode. Python work is done per episode that begins, never per step.
+It follows the same three autoreset modes as `VectorRecorder`. Rows are staged, one copy a column, and laid into the
+linked ring many at a time, as soon as anybody asks: a draw, another writer, or the stage when it is full. What rows
+mean, how their steps are linked and what makes way for them is worked out in a few numpy calls for all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -19,29 +20,40 @@ from episodes.recorder import OngoingEpisodes, VectorRecorder
 from episodes.recorder.boundaries import Boundaries, Row, final_observations_of, infos_at_ends
 from episodes.recorder.info_rows import InfoRows
 from episodes.recorder.recent import RecentRows
+from episodes.replay.laid_rows import Behind, LaidRows
 from episodes.replay.read_episodes import episode_at
-from episodes.replay.ring.episode_table import NONE
-from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
+from episodes.replay.ring.addition import Addition, Block
+from episodes.replay.ring.episode_table import NONE, TableChange
+from episodes.replay.ring.step_links import ENTRY, NEXT, NUM_LINKS
 from episodes.replay.ring.step_ring import (
     ACTIONS,
     REWARDS,
     TERMINATEDS,
     TRUNCATEDS,
-    Block,
     LinkedRing,
     checked_extra,
     chosen_outputs,
 )
-from episodes.replay.ring.track_ring import numbers, positions
-from episodes.replay.row_kinds import are_of, cast, kinds_of
+from episodes.replay.staged_rows import StagedRows, cast, flat
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.kinds import EmptyInfos
 from episodes.tracks.spaces import as_rows, dtypes_of
 
+
+class _StagedRow(NamedTuple):
+    """What is kept of a row apart from its columns: the slots of its infos, and last observations that lie apart."""
+
+    info: int = 0
+    last_info: int = 0
+    finals: Any = None
+
+
+_PLAIN = _StagedRow()
 OBSERVATIONS = "observations"
 _NOTHING: dict[str, Any] = {}
+_NO_SLOTS = np.zeros(0, np.intp)
 
 
 class ReplayRecorder:
@@ -73,24 +85,24 @@ class ReplayRecorder:
         self.num_envs = num_envs
         self._boundaries = Boundaries(num_envs, autoreset_mode)
         self.autoreset_mode = self._boundaries.mode
+        self._looks_later = self.autoreset_mode is AutoresetMode.NEXT_STEP  # what a row means need not be known at once
         self.episodes = OngoingEpisodes(self)
         self.keys = keys
         self._spaces = (observation_space, action_space)
         self._recent = RecentRows(num_envs, *self._spaces, depth=len_lookback_buffer)
-        self._newest: Row | None = None
         # Id and custom data of episodes without a step, by environment, that somebody looked at.
         self._fresh: dict[int, tuple[str, dict[str, Any]]] = {}
         self._ring = ring
         self._all = np.arange(num_envs)
-        self._links = np.full((NUM_LINKS, num_envs), NONE, np.int64)  # of the steps that come next
-        self._no_infos = EmptyInfos(num_envs)
-        self._infos = InfoRows(num_envs)  # those of the newest row, while they are dealt out
-        self._num_fresh = num_envs  # episodes without a step
+        self._stage: StagedRows | None = None
+        self._rows: list[_StagedRow] = []  # those that are staged: appending one is what makes it count
+        self._limit = 0  # of staged rows
+        nowhere = np.full(num_envs, NONE, np.int64)
+        self._behind = Behind(nowhere, nowhere, nowhere, 0, 0, self._boundaries)
+        self._settled = (0, self._boundaries, None)
+        self._infos = InfoRows(num_envs)  # of the staged rows
         self._generation = 0  # of the ring, at the last reset of all
-        self._kinds: Any = None  # of the rows that came last
         self._dtypes = {OBSERVATIONS: dtypes_of(observation_space), ACTIONS: dtypes_of(action_space)}
-        # The ring's numbers of steps and rows, and its room for rows, when this recorder last wrote.
-        self._seen_steps = self._seen = self._num_rows = 0
 
     @property
     def is_reset(self) -> bool:
@@ -98,7 +110,9 @@ class ReplayRecorder:
 
         Nor when so many other steps were added since that the ongoing episodes are no longer there.
         """
-        return self._is_of_now and not self._whats_lost(self.num_envs)
+        with self._ring.lock:
+            self._ring.settle()
+            return self._is_of_now and not self._whats_lost(self.num_envs)
 
     @property
     def _is_of_now(self) -> bool:
@@ -111,32 +125,45 @@ class ReplayRecorder:
 
         An episode that was going on there stops as a cut chunk.
         """
-        ring, observations = self._ring, self._arrays(OBSERVATIONS, observations)
-        mask = self._checked_mask(reset_mask)
-        envs, everyone = np.flatnonzero(mask), bool(mask.all())
-        ring.prepare_observations(observations)
-        if everyone:
-            ring.make_room(0, self.num_envs)
-        else:
-            self._make_room(0, len(envs))
-        self._begin(envs, ring.rows_head)
-        ring.append_rows(observations, None if everyone else envs, len(envs), self._dealt([infos or {}], envs))
-        self._num_fresh = int((self._links[PREVIOUS] == NONE).sum())
-        self._boundaries.reset(mask)
-        if everyone:
-            self._recent.begin(observations, infos or {})
-        else:
-            self._recent.replace(observations, infos or {}, envs)
-        self._generation, self._kinds = ring.generation, None
-        self._seen_steps, self._seen, self._num_rows = ring.head, ring.rows_head, ring.num_rows
-        self._widen()
+        with self._ring.lock:
+            self._ring.settle()
+            self._reset(self._arrays(OBSERVATIONS, observations), infos or {}, self._checked_mask(reset_mask))
 
-    def _begin(self, envs: np.ndarray, row: int) -> None:
-        """The environments' next episodes begin at the observation rows from number `row` on."""
-        for env in envs.tolist() if self._fresh else ():
-            self._fresh.pop(env, None)
-        self._links[ROW, envs] = positions(row, len(envs), self._ring.num_rows)
-        self._links[PREVIOUS, envs] = NONE
+    def _reset(self, observations: Any, infos: dict[str, Any], mask: np.ndarray) -> None:
+        ring, envs, everyone = self._ring, np.flatnonzero(mask), bool(mask.all())
+        ring.prepare_observations(observations)
+        if not everyone:
+            self._check_still_there(0)
+        room = ring.room(0, len(envs))
+        behind = self._behind
+        rows, previous, boundaries = behind.rows.copy(), behind.previous.copy(), behind.boundaries.copy()
+        rows[envs], previous[envs] = room.rows_head + np.arange(len(envs)), NONE
+        boundaries.reset(mask)
+        head = room.rows_head + len(envs)
+        slot = self._infos.add(infos)
+        dealt = self._infos.gather(slot * self.num_envs + envs) if slot else EmptyInfos(len(envs))
+        after = Behind(previous, rows, behind.entries, room.head, head, boundaries)
+        ring.widen(max(int((self._all + head - rows).max()), 2 * self.num_envs))
+        fresh = {env: data for env, data in self._fresh.items() if not mask[env]}
+        links = np.zeros((NUM_LINKS, 0), np.int64)
+        block = Block(observations, None if everyone else envs, len(envs), {}, None, links, dealt)
+
+        def then() -> None:
+            self._go_on_from(after, self._settled[2], fresh)
+            self._generation = ring.generation
+
+        ring.add(Addition(room, ring.table.change(room.closed, 0), block, then=then))
+        if everyone:
+            self._recent.begin(observations, infos)
+        else:
+            self._recent.replace(observations, infos, envs)
+
+    def _go_on_from(self, behind: Behind, newest: Row | None, fresh: dict[int, tuple[str, dict[str, Any]]]) -> None:
+        """No row is staged, and what comes next continues what is in the ring."""
+        self._behind, self._fresh = behind, fresh
+        self._settled = (0, behind.boundaries, newest)
+        self._rows = []
+        self._infos.keep(_NO_SLOTS)
 
     def _checked_mask(self, reset_mask: np.ndarray | None) -> np.ndarray:
         mask = self._boundaries.checked_mask(reset_mask)
@@ -157,50 +184,107 @@ class ReplayRecorder:
         final_observations: Any = None,
     ) -> None:
         """Store a vector step: what `step` of the environment returned, [N, ...] each, and the actions it got."""
+        ring, stage, rows = self._ring, self._stage, self._rows
+        with ring.lock:
+            if (
+                not infos
+                and not extra_model_outputs
+                and ring.waiting is self
+                and self._looks_later
+                and stage is not None
+                and not ring.work
+                and not self._recent.is_looked_at
+                and stage.put_arrays(len(rows), observations, actions, rewards, terminateds, truncateds)
+            ):
+                rows.append(_PLAIN)
+                self._recent.commit(observations, _NOTHING)
+            else:
+                flags = {TERMINATEDS: terminateds, TRUNCATEDS: truncateds}
+                tracks = {ACTIONS: actions, REWARDS: rewards, **flags}
+                self._step(observations, tracks, infos or _NOTHING, extra_model_outputs or _NOTHING, final_observations)
+            if len(self._rows) >= self._limit:
+                ring.settle()
+
+    def _step(
+        self, observations: Any, tracks: dict[str, Any], infos: dict[str, Any], outputs: Mapping[str, Any], finals: Any
+    ) -> None:
+        """Stage a row of any kind."""
+        ring, given = self._ring, tracks
+        if ring.waiting is not self or ring.work:
+            ring.settle()
         if not self._is_of_now:
             raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
-        self._boundaries.check_step_may_come()
-        tracks = {ACTIONS: actions, REWARDS: rewards, TERMINATEDS: terminateds, TRUNCATEDS: truncateds}
-        outputs = extra_model_outputs or _NOTHING
+        boundaries = self._settle()
+        boundaries.check_step_may_come()
         stored = outputs if self.keys is None else chosen_outputs(outputs, self.keys)
-        if stored:
-            tracks |= checked_extra(stored)
-        observations, tracks = self._checked(observations, tracks)
+        tracks = {name: self._arrays(name, items) for name, items in (tracks | checked_extra(stored)).items()}
+        observations = self._arrays(OBSERVATIONS, observations)
+        ring.prepare(observations, tracks)
+        if self._stage is None or not self._stage.fits(observations, tracks):
+            ring.settle()
+            self._stage = StagedRows(observations, tracks, max(ring.capacity // self.num_envs - 1, 1))
+        if not self._rows:
+            others_wrote = self._check_still_there(self.num_envs)
+            self._limit = 1 if others_wrote else self._stage.size
+        looked = None
+        if boundaries.last_lies_apart:
+            looked = boundaries.look(tracks[TERMINATEDS], tracks[TRUNCATEDS])
+        staged = self._staged(looked, infos, finals)
+        self._stage.put(len(self._rows), observations, tracks)
         if self._recent.is_looked_at:
-            self._recent.write([observations, actions, rewards, tracks[TERMINATEDS], tracks[TRUNCATEDS]], outputs)
-        row, infos = self._boundaries.look(tracks[TERMINATEDS], tracks[TRUNCATEDS]), infos or _NOTHING
-        if not (self._boundaries.last_lies_apart and len(row.ended)):
-            row_infos = self._dealt([infos], self._all) if infos else self._no_infos
-            self._make_room(len(row.stepped), self.num_envs)
-            self._write(observations, tracks, row, row_infos)
-        else:
-            finals = final_observations
-            if finals is None:
-                finals = final_observations_of(infos, row.ended, self._spaces[0])
-            self._step_and_reset(observations, tracks, row, infos, finals)
-        self._seen_steps, self._seen = self._ring.head, self._ring.rows_head
-        self._boundaries.commit(row)
+            row = [observations, *(given[name] for name in (ACTIONS, REWARDS)), tracks[TERMINATEDS], tracks[TRUNCATEDS]]
+            self._recent.write(row, outputs)
+        ring.waiting = self
+        self._rows.append(staged)
         self._recent.commit(observations, infos)
-        self._newest = row
+
+    def _staged(self, row: Row | None, infos: dict[str, Any], finals: Any) -> _StagedRow:
+        """What is kept of a row apart from its columns; in same-step autoreset, `row` says what ended."""
+        if row is None or not len(row.ended):
+            return _StagedRow(self._infos.add(infos)) if infos else _PLAIN
+        if finals is None:
+            finals = final_observations_of(infos, row.ended, self._spaces[0])
+        finals = nested.map_leaves(np.array, finals)
+        self._ring.observations.check(finals)
+        for leaf in nested.leaves(finals):
+            if len(leaf) != len(row.ended):
+                raise ShapeMismatch(f"{len(leaf)} final observations for {len(row.ended)} endings")
+        last_infos, infos = infos_at_ends(infos)
+        return _StagedRow(self._infos.add(infos), self._infos.add(last_infos), finals)
+
+    def _settle(self) -> Boundaries:
+        """The boundaries up to the newest row. What rows mean is looked at when somebody asks, mostly for many."""
+        (count, boundaries, _), stage = self._settled, self._stage
+        if stage is not None and count < len(self._rows):
+            boundaries = boundaries.copy()
+            last = len(self._rows) - 1
+            if count < last:
+                boundaries.commit_all(boundaries.look_at(stage.dones(count, last)))
+            row = boundaries.look(stage.tracks[TERMINATEDS][last], stage.tracks[TRUNCATEDS][last])
+            boundaries.commit(row)
+            self._settled = (last + 1, boundaries, row)
+        return boundaries
 
     # --- the ongoing episodes ------------------------------------------------------------------------------------
 
     @property
     def num_steps(self) -> int:
         """How many steps of environments were recorded so far."""
-        return self._boundaries.num_steps
+        return self._settle().num_steps
 
     @property
     def newest(self) -> Row:
         """Which environments stepped, ended and began with the newest row."""
-        if self._newest is None:
+        self._settle()
+        newest = self._settled[2]
+        if newest is None:
             raise EpisodeStateError("no row yet; call step first")
-        return self._newest
+        return newest
 
     @property
     def ages(self) -> np.ndarray:
         """See `OngoingEpisodes.ages`."""
-        return self._boundaries.ages
+        return self._settle().ages
 
     @property
     def depths(self) -> np.ndarray:
@@ -219,16 +303,20 @@ class ReplayRecorder:
 
         What is written to its `custom_data` arrives in the buffer.
         """
-        if not self.is_reset:
-            raise EpisodeStateError("the ongoing episodes are no longer in the buffer; call reset")
-        if self.ages[env]:
-            return self._stored(env)
-        ring, row = self._ring, self._links[ROW, env : env + 1]
-        infos = ring.infos.infos(ring.row_numbers(row).tolist())
+        with self._ring.lock:
+            if not self.is_reset:
+                raise EpisodeStateError("the ongoing episodes are no longer in the buffer; call reset")
+            self._ring.settle()
+            return self._stored(env) if self.ages[env] else self._begun(env)
+
+    def _begun(self, env: int) -> SingleAgentEpisode:
+        """An episode without a step."""
+        ring, row = self._ring, self._behind.rows[env : env + 1]
+        infos = ring.infos.infos(row.tolist())
         id_, custom_data = self._fresh.setdefault(env, (random_ids(1).item(), {}))
         episode = SingleAgentEpisode(
             id_=id_,
-            observations=[nested.take(ring.observations.take(row), 0)],
+            observations=[nested.take(ring.observations.take(row % ring.num_rows), 0)],
             infos=[infos.item(0)],
             observation_space=self._spaces[0],
             action_space=self._spaces[1],
@@ -238,39 +326,37 @@ class ReplayRecorder:
 
     def ended_episodes(self) -> list[SingleAgentEpisode]:
         """What is stored of the episodes that ended with the newest step; what `custom_data` gets arrives there."""
-        return [self._stored(env) for env in self.newest.ended.tolist()]
+        with self._ring.lock:
+            self._ring.settle()
+            return [self._stored(env) for env in self.newest.ended.tolist()]
 
     def _stored(self, env: int) -> SingleAgentEpisode:
-        entry, table = int(self._links[ENTRY, env]), self._ring.table
+        entry, table = int(self._behind.entries[env]), self._ring.table
         episode = episode_at(self._ring, entry, *self._spaces)
         episode.custom_data = table.custom_data[entry] = table.custom_data[entry] or {}
         return episode
 
     def pass_on_to(self, recorder: VectorRecorder) -> None:
         """Let another recorder go on with the ongoing episodes; this one may only be reset then."""
-        if self._newest is None and not self._is_of_now:
+        with self._ring.lock:
+            self._ring.settle()
+            self._pass_on_to(recorder)
+
+    def _pass_on_to(self, recorder: VectorRecorder) -> None:
+        if self._settled[2] is None and not self._is_of_now:
             return  # nothing was recorded
         ids, table = np.full(self.num_envs, "", "U32"), self._ring.table
         custom_data = {env: data for env, (_, data) in self._fresh.items()}
         if self.is_reset:
-            for env in np.flatnonzero(self._links[PREVIOUS] != NONE).tolist():
-                entry = int(self._links[ENTRY, env])
+            for env in np.flatnonzero(self._behind.previous != NONE).tolist():
+                entry = int(self._behind.entries[env])
                 ids[env], custom_data[env] = table.id_of(entry), table.custom_data[entry] or {}
-        recorder.go_on(self._recent, self._boundaries, ids, custom_data)
-        self._boundaries = Boundaries(self.num_envs, self.autoreset_mode)
+        recorder.go_on(self._recent, self._behind.boundaries, ids, custom_data)
+        self._go_on_from(self._behind._replace(boundaries=Boundaries(self.num_envs, self.autoreset_mode)), None, {})
         self._recent = RecentRows(self.num_envs, *self._spaces, depth=self._recent.depth)
-        self._generation, self._newest = -1, None
+        self._generation = -1
 
     # --- rows ----------------------------------------------------------------------------------------------------
-
-    def _checked(self, observations: Any, tracks: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The rows as arrays that fit into the ring; nothing but a comparison where they are as they were before."""
-        if not are_of(self._kinds, observations, tracks):
-            observations = self._arrays(OBSERVATIONS, observations)
-            tracks = {name: self._arrays(name, items) for name, items in tracks.items()}
-            self._ring.prepare(observations, tracks)
-            self._kinds = kinds_of(observations, tracks)
-        return observations, tracks
 
     def _arrays(self, name: str, items: Any) -> Any:
         """The rows as arrays: flags as bools, observations and actions with the dtypes of their spaces."""
@@ -294,99 +380,85 @@ class ReplayRecorder:
                 )
         return arrays
 
-    def _widen(self) -> None:
-        """Let steps refer to observations as old as the ongoing episodes' newest ones may be when they go on."""
-        rows = numbers(self._links[ROW], self._seen, self._num_rows)
-        gap = int((self._all + self._ring.rows_head - rows).max())
-        self._ring.widen(max(gap, 2 * self.num_envs))
-
-    def _make_room(self, num_steps: int, num_rows: int) -> None:
-        ring = self._ring
-        if self._seen != ring.rows_head:
-            self._check_still_there(num_steps)
-        ring.make_room(num_steps, num_rows)
-        if self._num_rows != ring.num_rows:
-            rows = numbers(self._links[ROW], self._seen, self._num_rows)
-            self._links[ROW] = rows % ring.num_rows
-            self._num_rows = ring.num_rows
-
-    def _check_still_there(self, num_steps: int) -> None:
-        """Somebody else wrote: see that the ongoing episodes can go on from what they were."""
+    def _check_still_there(self, num_steps: int) -> bool:
+        """Whether somebody else wrote since; if so, see that the ongoing episodes can go on from what they were."""
+        ring, behind = self._ring, self._behind
+        if (ring.head, ring.rows_head) == (behind.head, behind.rows_head):
+            return False
         lost = self._whats_lost(num_steps)
         if lost:
             raise EpisodeStateError(f"{lost}; call reset")
-        self._widen()
+        ring.widen(int((self._all + ring.rows_head - behind.rows).max()))
+        return True
 
     def _whats_lost(self, num_steps: int) -> str:
         """Why the ongoing episodes cannot go on with `num_steps` more; empty when they can."""
-        ring, previous = self._ring, self._links[PREVIOUS]
-        going_on = (previous != NONE).nonzero()[0]
-        newest = previous[going_on]
+        ring, behind = self._ring, self._behind
+        going_on = (behind.previous != NONE).nonzero()[0]
+        newest = behind.previous[going_on]
         tail = max(ring.head + num_steps - ring.capacity, ring.tail)
-        rows = numbers(self._links[ROW], self._seen, self._num_rows)
-        if (numbers(newest, self._seen_steps, ring.capacity) < tail).any() or rows.min() < ring.first_row:
+        if (newest < tail).any() or behind.rows.min() < ring.first_row:
             return "so many steps were added since the last vector step that the ongoing episodes are no longer there"
-        if (ring.table.last[self._links[ENTRY][going_on]] != newest).any():
+        if (ring.table.last[behind.entries[going_on]] != newest % ring.capacity).any():
             return "a chunk that was added since the last vector step goes on with an episode of this recorder"
         return ""
 
-    def _write(self, observations: Any, tracks: dict[str, Any], row: Row, infos: Infos) -> None:
-        """Append one block of the steps, and remember what comes next."""
-        ring, links, live = self._ring, self._links, row.stepped
-        links[T] = self._boundaries.ages
-        rows = links[NEXT_ROW] = positions(ring.rows_head, self.num_envs, ring.num_rows)
-        everyone = len(live) == self.num_envs
-        new = links if everyone else links.take(live, 1)
-        slots = new[NEXT] = positions(ring.head, len(live), ring.capacity)
-        if self._num_fresh:
-            self._open(new, live)
-        ring.append(Block(observations, None, self.num_envs, tracks, None if everyone else live, new, infos))
-        ring.table.last[new[ENTRY]] = slots
-        links[PREVIOUS][live] = slots
-        links[ROW] = rows
-        self._num_fresh = len(row.reset)
-        if len(row.ended):
-            links[PREVIOUS][row.ended] = NONE
+    # --- laying rows down ----------------------------------------------------------------------------------------
 
-    def _open(self, new: np.ndarray, live: np.ndarray) -> None:
-        """Give the live environments' episodes that have their first step now an entry in the table."""
-        fresh = (new[PREVIOUS] == NONE).nonzero()[0]
-        if not len(fresh):
-            return
-        slots = new[NEXT][fresh]
-        ids = None if not self._fresh else [self._fresh.get(env, (None,))[0] for env in live[fresh].tolist()]
-        entries = self._ring.table.open(ids, slots)
-        new[ENTRY][fresh] = self._links[ENTRY][live[fresh]] = entries
-        if self._fresh:
-            for entry, env in zip(entries.tolist(), live[fresh].tolist(), strict=True):
-                self._ring.table.custom_data[entry] = self._fresh.pop(env, (None, None))[1]
-        new[PREVIOUS][fresh] = slots
+    def laid_down(self) -> Addition:
+        """All staged rows as steps of the ring. Nothing is changed until that is written."""
+        ring, stage, count = self._ring, self._stage, len(self._rows)
+        if stage is None or not count:
+            room = ring.room(0, 0)
+            return Addition(room, ring.table.change(room.closed, 0), then=self._nothing_waits)
+        behind = self._behind
+        rows = behind.boundaries.look_at(stage.dones(0, count))
+        steps = LaidRows.of(rows, behind, behind.boundaries.last_lies_apart)
+        room = ring.room(steps.num_steps, steps.num_rows)
+        episodes = ring.table.change(room.closed, len(steps.first_steps))
+        links, after = steps.links(room, behind, episodes.opened, ring)
+        episodes.first = links[NEXT, steps.first_steps]
+        fresh = self._name(episodes, steps)
+        observations = flat(stage.observations, count)
+        if steps.sources is not None:
+            finals = [row.finals for row in self._rows if row.finals is not None]
+            observations = nested.concatenate([observations, *finals])
+        infos, step_rows = self._dealt(steps), None if steps.everyone else steps.live
+        block = Block(observations, steps.sources, steps.num_rows, stage.steps(count), step_rows, links, infos)
+        boundaries = behind.boundaries.copy()
+        boundaries.commit_all(rows)
+        self._settle()
+        after = after._replace(boundaries=boundaries)
 
-    def _dealt(self, vector_infos: list[dict[str, Any]], envs: np.ndarray, which: np.ndarray | int = 0) -> Infos:
-        """The infos of the environments [k], each out of one of the vector infos."""
-        if not any(vector_infos):
-            return EmptyInfos(len(envs))
-        slots = np.array([self._infos.add(info) for info in vector_infos])
-        infos = self._infos.gather(slots[which] * self.num_envs + envs)
-        self._infos.keep(slots[:0])
-        return infos
+        def then() -> None:
+            self._go_on_from(after, self._settled[2], fresh)
+            ring.waiting = None
 
-    def _step_and_reset(
-        self, observations: Any, tracks: dict[str, Any], row: Row, infos: dict[str, Any], finals: Any
-    ) -> None:
-        """A step after which the ended episodes' rows hold the next episodes' first observations: store both."""
-        ring, finals, ended = self._ring, nested.map_leaves(np.asarray, finals), row.ended
-        ring.observations.check(finals)
-        for leaf in nested.leaves(finals):
-            if len(leaf) != len(ended):
-                raise ShapeMismatch(f"{len(leaf)} final observations for {len(ended)} endings")
-        which = np.zeros(self.num_envs, np.int64)
-        which[ended] = 1
-        last_infos, infos = infos_at_ends(infos)
-        row_infos = self._dealt([infos, last_infos], self._all, which)
-        self._make_room(self.num_envs, self.num_envs + len(ended))
-        self._write(observations, tracks, row, row_infos)
-        ring.change_ends(ring.table.last[self._links[ENTRY, ended]], finals)
-        self._begin(ended, ring.rows_head)
-        ring.append_rows(observations, ended, len(ended), self._dealt([infos], ended))
-        self._num_fresh = len(ended)
+        newest = links[ENTRY, steps.newest], links[NEXT, steps.newest]
+        return Addition(room, episodes, block, newest, then)
+
+    def _nothing_waits(self) -> None:
+        self._ring.waiting = None
+
+    def _name(self, episodes: TableChange, steps: LaidRows) -> dict[int, tuple[str, dict[str, Any]]]:
+        """Give the episodes that somebody looked at before their first step their ids; those still without one."""
+        if not self._fresh:
+            return self._fresh
+        envs = [steps.env_of(step) if step < steps.num_in_first_row else NONE for step in steps.first_steps.tolist()]
+        known = [self._fresh.get(env, (None, None)) for env in envs]
+        episodes.ids = [id_ for id_, _ in known]
+        opened = zip(episodes.opened.tolist(), known, strict=True)
+        episodes.custom_data = {entry: data for entry, (_, data) in opened if data is not None}
+        return {env: data for env, data in self._fresh.items() if env not in envs}
+
+    def _dealt(self, steps: LaidRows) -> Infos:
+        """The infos of the rows that are written."""
+        if self._infos.num_slots == 1:
+            return EmptyInfos(steps.num_rows)
+        slots = np.array([row.info for row in self._rows])
+        index = (slots[:, None] * self.num_envs + self._all).ravel()
+        if steps.sources is not None:
+            last = np.array([row.last_info for row in self._rows])
+            at, envs = np.divmod(steps.ended, self.num_envs)
+            index = np.concatenate([index, last[at] * self.num_envs + envs])[steps.sources]
+        return self._infos.gather(index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
@@ -19,30 +20,75 @@ NO_FACTS = EpisodeFacts("")
 _FIRST_SIZE = 64
 
 
+class _Facts(dict[int, EpisodeFacts]):
+    """Facts by entry; `NO_FACTS` where nothing is known."""
+
+    def __missing__(self, entry: int) -> EpisodeFacts:
+        return NO_FACTS
+
+
+class _CustomData(dict[int, dict[str, Any] | None]):
+    """Custom data by entry; None where there is none."""
+
+    def __missing__(self, entry: int) -> None:
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class TableChange:
+    """Episodes that come and go, worked out before anything is written; see `EpisodeTable.change`.
+
+    Attributes:
+        places, values: what `order` becomes there.
+        closed, num_used: the entries whose episodes go, and how many there are afterwards.
+        opened: the entries of those that come, [n].
+        ids, first: theirs; `first` are the positions of their first steps.
+        facts, custom_data: by entry, what is known of episodes that come or go on.
+    """
+
+    places: np.ndarray
+    values: np.ndarray
+    closed: list[int]
+    opened: np.ndarray
+    num_used: int
+    ids: Sequence[str | None] | None = None
+    first: np.ndarray | None = None
+    facts: dict[int, EpisodeFacts] | None = None
+    custom_data: dict[int, dict[str, Any] | None] | None = None
+
+
 class EpisodeTable:
     """One entry for each episode with steps in the ring; entries are numbered and used again.
 
+    All entries lie in one array, those in use in front. It changes by `change`, which only looks, and `apply`, which
+    may be broken off anywhere and called again.
+
+        [ 3  0  7 | 5  1  2  4  6 ]     num_used = 3; entries 3, 0 and 7 are in use
+
     Attributes (over entries):
         first, last: positions of the oldest and the newest step that is there, int64 arrays.
-        facts: what else is known of the episodes, a list. Where a chunk of the ring begins and how it ends is in the
-            ring, its id is given by `id_of`, and the spaces are the buffer's.
-        custom_data: of the episodes, a list; None where there is none.
-        order: the entries in use, in no particular order; uniform draws of episodes draw from it.
-        free: the other entries.
+        facts: what else is known of the episodes. Where a chunk of the ring begins and how it ends is in the ring, its
+            id is given by `id_of`, and the spaces are the buffer's.
+        custom_data: of the episodes; None where there is none.
     """
 
     def __init__(self) -> None:
         self.first, self.last = np.zeros((2, _FIRST_SIZE), np.int64)
-        self._ids: list[str | None] = [None] * _FIRST_SIZE  # None for one that nobody asked for yet
-        self.facts = [NO_FACTS] * _FIRST_SIZE
-        self.custom_data: list[dict[str, Any] | None] = [None] * _FIRST_SIZE
-        self.order: list[int] = []
-        self.free = list(range(_FIRST_SIZE - 1, -1, -1))
+        self.facts = _Facts()
+        self.custom_data = _CustomData()
+        self._ids: dict[int, str] = {}  # of those that somebody asked for
         self._entries: dict[str, int] = {}
-        self._place = [0] * _FIRST_SIZE  # of an entry in `order`
+        self._place = np.arange(_FIRST_SIZE)  # of an entry in `_all`
+        self._all = np.arange(_FIRST_SIZE)
+        self._num_used = 0
 
     def __len__(self) -> int:
-        return len(self.order)
+        return self._num_used
+
+    @property
+    def order(self) -> np.ndarray:
+        """The entries in use [n], in no particular order; uniform draws of episodes draw from it."""
+        return self._all[: self._num_used]
 
     def find(self, ids: Iterable[str]) -> np.ndarray:
         """The entries [n] of the ids; NONE where an id is not there."""
@@ -50,80 +96,102 @@ class EpisodeTable:
 
     def id_of(self, entry: int) -> str:
         """The id of an entry's episode. One that was opened without an id gets it now, for good."""
-        id_ = self._ids[entry]
+        id_ = self._ids.get(entry)
         if id_ is None:
             id_ = random_ids(1).item()
             self._name(entry, id_)
         return id_
 
-    def open(self, ids: Sequence[str | None] | None, first: np.ndarray) -> np.ndarray:
-        """New entries [n] for episodes with these ids, whose first steps are at the positions `first` [n].
+    def _name(self, entry: int, id_: str) -> None:
+        self._entries[id_] = entry
+        self._ids[entry] = id_
 
-        Without ids, an episode has a random one as soon as somebody asks: few of those that come and go are asked for.
-        """
-        while len(self.free) < len(first):
+    # --- changing ------------------------------------------------------------------------------------------------
+
+    def change(self, closed: np.ndarray, num_opened: int) -> TableChange:
+        """The change that forgets the entries `closed` [k], in use and distinct, and opens others."""
+        used, left = self._num_used, self._num_used - len(closed)
+        while left + num_opened > len(self._all):
             self._grow()
-        entries = self.free[len(self.free) - len(first) :]
-        del self.free[len(self.free) - len(first) :]
-        for place, entry in enumerate(entries, len(self.order)):
-            self._place[entry] = place
-        self.order += entries
-        if ids is not None:
-            for entry, id_ in zip(entries, ids, strict=True):
+        places = self._place[closed]
+        holes = places < left
+        stays = np.ones(len(closed), bool)  # the last entries in use, which fill the holes
+        stays[places[~holes] - left] = False
+        places = np.concatenate([places[holes], np.arange(left, used)])
+        values = np.concatenate([self._all[left:used][stays], closed])
+        opened = np.concatenate([closed, self._all[used : used + num_opened]])[:num_opened]
+        return TableChange(places, values, closed.tolist(), opened, left + num_opened)
+
+    def apply(self, change: TableChange) -> None:
+        """Make a change; broken off, it can be made again."""
+        for entry in change.closed if self._ids or self.facts or self.custom_data else ():
+            id_ = self._ids.get(entry)
+            if id_ is not None:
+                if self._entries.get(id_) == entry:
+                    self._entries.pop(id_)
+                self._ids.pop(entry, None)
+            self.facts.pop(entry, None)
+            self.custom_data.pop(entry, None)
+        self._all[change.places] = change.values
+        self._place[change.values] = change.places
+        self._num_used = change.num_used
+        if change.first is not None:
+            self.first[change.opened] = change.first
+        if change.ids is not None:
+            for entry, id_ in zip(change.opened.tolist(), change.ids, strict=True):
                 if id_ is not None:
                     self._name(entry, id_)
-        found = np.array(entries, np.int64)
-        self.first[found] = first
-        return found
+        self.facts.update(change.facts or ())
+        self.custom_data.update(change.custom_data or ())
 
-    def _name(self, entry: int, id_: str) -> None:
-        self._ids[entry] = id_
-        self._entries[id_] = entry
+    def _grow(self) -> None:
+        size = len(self._all)
+        self.first, self.last = _longer(self.first, size), _longer(self.last, size)
+        self._place = np.concatenate([self._place[:size], np.arange(size, 2 * size)])
+        self._all = np.concatenate([self._all, np.arange(size, 2 * size)])
 
     def part_with(self, id_: str) -> None:
         """What is there of an episode stays as it is; the next chunk with this id begins an entry of its own."""
         self._entries.pop(id_, None)
 
-    def close(self, entries: Iterable[int]) -> None:
-        """Forget episodes that have no step in the ring any more."""
-        order, places = self.order, self._place
-        for entry in entries:
-            if (id_ := self._ids[entry]) is not None:
-                if self._entries.get(id_) == entry:
-                    del self._entries[id_]
-                self._ids[entry] = None
-            self.facts[entry], self.custom_data[entry] = NO_FACTS, None
-            self.free.append(entry)
-            moved, place = order.pop(), places[entry]
-            if moved != entry:
-                order[place] = moved
-                places[moved] = place
+    # --- state ---------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
         """All entries, used and free, as a dict that shares no memory."""
-        for entry in self.order:
-            self.id_of(entry)
-        facts = [None if fact is NO_FACTS else deepcopy(fact._asdict()) for fact in self.facts]
-        facts_too = {"facts": facts, "custom_data": deepcopy(self.custom_data), "entries": dict(self._entries)}
-        lists = facts_too | {"ids": list(self._ids), "order": list(self.order), "free": list(self.free)}
+        used = self.order.tolist()
+        ids: list[str | None] = [None] * len(self._all)
+        facts: list[Any] = [None] * len(self._all)
+        custom_data: list[Any] = [None] * len(self._all)
+        for entry in used:
+            ids[entry] = self.id_of(entry)
+            fact = self.facts[entry]
+            facts[entry] = None if fact is NO_FACTS else deepcopy(fact._asdict())
+            custom_data[entry] = deepcopy(self.custom_data[entry])
+        free = self._all[self._num_used :][::-1].tolist()  # the one that is used next is the last
+        lists = {
+            "facts": facts,
+            "custom_data": custom_data,
+            "ids": ids,
+            "order": used,
+            "free": free,
+            "entries": dict(self._entries),
+        }
         return {"first": self.first.copy(), "last": self.last.copy(), **lists}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Be what a table was."""
         self.first, self.last = state["first"].copy(), state["last"].copy()
-        self._ids, self.order, self.free = list(state["ids"]), list(state["order"]), list(state["free"])
-        self.facts = [NO_FACTS if fact is None else EpisodeFacts(**fact) for fact in state["facts"]]
-        self.custom_data = list(state["custom_data"])
+        used = state["order"]
+        self._all = np.array([*used, *state["free"][::-1]], np.int64)
+        self._place = np.empty_like(self._all)
+        self._place[self._all] = np.arange(len(self._all))
+        self._num_used = len(used)
+        self._ids = {entry: state["ids"][entry] for entry in used}
         self._entries = dict(state["entries"])
-        self._place = [0] * len(self._ids)
-        for place, entry in enumerate(self.order):
-            self._place[entry] = place
+        self.facts = _Facts({e: EpisodeFacts(**state["facts"][e]) for e in used if state["facts"][e] is not None})
+        self.custom_data = _CustomData({e: state["custom_data"][e] for e in used})
 
-    def _grow(self) -> None:
-        size = len(self._ids)
-        self.first, self.last = np.tile(self.first, 2), np.tile(self.last, 2)
-        self._ids += [None] * size
-        self.facts += [NO_FACTS] * size
-        self.custom_data += [None] * size
-        self._place += [0] * size
-        self.free += range(2 * size - 1, size - 1, -1)
+
+def _longer(array: np.ndarray, size: int) -> np.ndarray:
+    """An array [2 * size] that begins with the first `size` items."""
+    return np.concatenate([array[:size], np.zeros(size, array.dtype)])

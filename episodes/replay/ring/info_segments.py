@@ -12,29 +12,45 @@ from episodes.tracks.infos.kinds import EmptyInfos
 
 
 class InfoSegments:
-    """The infos of observation rows; rows without a segment have empty infos."""
+    """The infos of observation rows; rows without a segment have empty infos.
 
-    __slots__ = ("_dropped", "parts", "starts")
+    Whatever is broken off here may be called again.
 
-    def __init__(self) -> None:
-        self.starts: list[int] = []  # row number of each part's first info
-        self.parts: list[Infos] = []
+    Attributes:
+        starts: row number of each part's first info.
+        parts: the infos.
+    """
+
+    __slots__ = ("_dropped", "_lists")
+
+    def __init__(self, starts: Iterable[int] = (), parts: Iterable[Infos] = ()) -> None:
+        self._lists: tuple[list[int], list[Infos]] = (list(starts), list(parts))
         self._dropped = 0
 
+    @property
+    def starts(self) -> list[int]:
+        return self._lists[0]
+
+    @property
+    def parts(self) -> list[Infos]:
+        return self._lists[1]
+
     def append(self, start: int, infos: Infos) -> None:
-        """The infos of the rows from number `start` on."""
-        if not isinstance(infos, EmptyInfos) and len(infos):
-            self.starts.append(start)
-            self.parts.append(infos)
+        """The infos of the rows from number `start` on; those of the newest segment may come again."""
+        if isinstance(infos, EmptyInfos) or not len(infos) or (self.starts and self.starts[-1] == start):
+            return
+        self.parts[len(self.starts) :] = [infos]
+        self.starts.append(start)
 
     def drop_before(self, row: int) -> None:
         """Forget segments that end before the row number."""
         while self._dropped < len(self.starts) and self._stop(self._dropped) <= row:
             self.parts[self._dropped] = EmptyInfos(0)
             self._dropped += 1
-        if self._dropped > 256 and 2 * self._dropped > len(self.starts):
-            del self.starts[: self._dropped], self.parts[: self._dropped]
-            self._dropped = 0
+        dropped = self._dropped
+        if dropped > 256 and 2 * dropped > len(self.starts):
+            self._dropped = 0  # the empty ones in front would be dropped again
+            self._lists = (self.starts[dropped:], self.parts[dropped:])
 
     def _stop(self, segment: int) -> int:
         return self.starts[segment] + len(self.parts[segment])

@@ -49,8 +49,7 @@ def set_ring_state(ring: LinkedRing, state: dict[str, Any]) -> None:
     ring.links.set_state(state["links"])
     ring.put_beside()
     ring.table.set_state(state["table"])
-    ring.infos = InfoSegments()
-    ring.infos.starts, ring.infos.parts = map(list, state["infos"])
+    ring.infos = InfoSegments(*state["infos"])
 
 
 def _front(track: TrackRing, size: int) -> Any:

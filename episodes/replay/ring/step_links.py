@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from episodes.replay.ring.step_records import StepRecords
-from episodes.replay.ring.track_ring import numbers, put
+from episodes.replay.ring.track_ring import put
 
 ROW, NEXT_ROW, NEXT, PREVIOUS, ENTRY, T = range(6)
 """Rows of a matrix of links, see `StepLinks`."""
@@ -75,14 +75,3 @@ class StepLinks:
         """Put such links in."""
         for array, values in zip(self._arrays, links, strict=True):
             array[: len(values)] = values
-
-    def unlink(self, slots: slice | np.ndarray) -> np.ndarray:
-        """Take the oldest steps out; the positions [k] of their followers, their own where there is none."""
-        following = self.next[slots]
-        self.previous[following] = following
-        return following
-
-    def renumber_rows(self, size: int, head: int, old_size: int, new_size: int) -> None:
-        """Let the first `size` steps' rows mean the same observations in a ring of another size."""
-        for rows in (self.row[:size], self.next_row[:size]):
-            rows[:] = numbers(rows.astype(np.int64), head, old_size) % new_size

@@ -7,22 +7,23 @@ else moves, and nothing is searched.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from math import isfinite
+from threading import RLock
 from typing import Any
 
 import numpy as np
 
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
+from episodes.replay.ring.addition import Addition, Block, Room, Waiting
 from episodes.replay.ring.episode_table import EpisodeTable
 from episodes.replay.ring.info_columns import InfoColumns
 from episodes.replay.ring.info_segments import InfoSegments
 from episodes.replay.ring.step_links import NEXT_ROW, ROW, ROW_FIELDS, STEP_FIELDS, StepLinks
 from episodes.replay.ring.step_records import Fields, StepRecords, fits_in_a_line, is_small
 from episodes.replay.ring.track_ring import Allocator, TrackRing, numbers, positions, put
-from episodes.tracks.infos import Infos
 
 ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS = "actions", "rewards", "terminateds", "truncateds"
 STEP_TRACKS = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
@@ -57,31 +58,6 @@ def chosen_outputs(extra_model_outputs: Mapping[str, Any], keys: Collection[str]
     return {key: extra_model_outputs[key] for key in keys}
 
 
-@dataclass(slots=True, eq=False)
-class Block:
-    """Steps about to be written: the data, and how they hang together.
-
-    Attributes:
-        observations: nested arrays; `observation_rows` of them (all when None) are written.
-        tracks: nested arrays by name; `step_rows` of them (all when None) are written.
-        links: [6, S] int64, see `StepLinks`.
-        infos: of the observations that are written.
-    """
-
-    observations: Any
-    observation_rows: Any
-    num_rows: int
-    tracks: dict[str, Any]
-    step_rows: Any
-    links: np.ndarray
-    infos: Infos
-
-    def in_order(self, order: np.ndarray) -> Block:
-        """The same steps in another order, their places [S]."""
-        rows = self.step_rows[order] if isinstance(self.step_rows, np.ndarray) else order
-        return replace(self, step_rows=rows, links=self.links[:, order])
-
-
 class LinkedRing:
     """Tracks of up to `capacity` steps, linked.
 
@@ -95,11 +71,22 @@ class LinkedRing:
         skipped: how many step numbers no step has: a cleared ring goes on at its beginning with new ones.
         rewards_are_finite: False once one was infinite, NaN, or so large that its square is.
         generation: changes when what is stored is replaced as a whole, so that writers know.
+        lock: held by whoever reads or writes.
+        kept_from: a row number that is at most `oldest_row(tail)`.
+        waiting: who has steps that `settle` lays down; any other writer lets them go first.
+
+    What is added is worked out first (`room`, then an `Addition`) and then put down at `work`, by one assignment: from
+    there on it is in the ring, though it may still have to be written. Writing it can be broken off anywhere, by Ctrl-C
+    or for want of memory: it is written again, all of it, before anybody looks (`settle`). So whatever is in `work` may
+    be called twice.
     """
 
     def __init__(self, capacity: int, allocator: Allocator) -> None:
         self.capacity = capacity
         self.allocator = allocator
+        self.lock = RLock()
+        self.waiting: Waiting | None = None
+        self.work: tuple[Callable[[], None], ...] = ()
         self.num_rows = capacity + capacity // 32 + 1
         self.tracks: dict[str, TrackRing] = {}
         self._own_tracks: list[TrackRing] = []
@@ -112,13 +99,14 @@ class LinkedRing:
 
     def clear(self) -> None:
         """Forget all steps; what kind of steps they are stays, and so do the numbers of those that were there."""
+        self.waiting, self.work = None, ()
         rest = -self.head % self.capacity
         self.skipped += rest
         self.head += rest
         self.tail = self.head
         self.window = 1
         self.lost_rows = self.rows_head
-        self._kept_from = 0  # at most `oldest_row(self.tail)`
+        self.kept_from = 0
         self.table = EpisodeTable()
         self.infos = InfoSegments()
         self.info_columns = InfoColumns()
@@ -156,6 +144,8 @@ class LinkedRing:
                 f"rewards have items of shape {tracks[REWARDS].shape[1:]}; give one number for each step"
             )
         if not self.tracks:
+            if not self.rows_head:
+                self.set_observations(None)  # what was prepared for steps that never came
             self.prepare_observations(observations)
             self.make_tracks(tracks)
             return
@@ -178,11 +168,12 @@ class LinkedRing:
             tracks = {**tracks, REWARDS: tracks[REWARDS].astype(dtype)}
         small = {name: items for name, items in tracks.items() if is_small(items)}
         self._make_records(small, self.allocator)
-        self.tracks = {
+        rings = {
             name: self._recorded(name) if name in small else TrackRing.like(name, self.capacity, items, self.allocator)
             for name, items in tracks.items()
         }
-        self._own_tracks = [ring for name, ring in self.tracks.items() if name not in small]
+        self._own_tracks = [ring for name, ring in rings.items() if name not in small]
+        self.tracks = rings
 
     def _make_records(self, small: Fields, allocator: Allocator) -> None:
         ends, tracks = self._ends(), {**small}
@@ -212,37 +203,73 @@ class LinkedRing:
         else:
             self._observations.check(observations)
 
+    # --- what is being written -----------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """See that everything that belongs here is written."""
+        if self.work:
+            self._finish()
+        if self.waiting is not None:
+            self.add(self.waiting.laid_down())
+
+    def add(self, addition: Addition) -> None:
+        """Add all of it, whatever happens meanwhile."""
+        self.commit(partial(self.write, addition))
+
+    def commit(self, *work: Callable[[], None]) -> None:
+        """Do all of these in turn, whatever happens meanwhile."""
+        self.work = work
+        try:
+            self._finish()
+        except BaseException:
+            self._finish()  # at once, while what is written is surely as it was
+            raise
+
+    def _finish(self) -> None:
+        while self.work:
+            self.work[0]()
+            self.work = self.work[1:]
+
     # --- making room -------------------------------------------------------------------------------------------
 
-    def make_room(self, num_steps: int, num_rows: int) -> None:
-        """Evict as many of the oldest steps as `num_steps` new ones need, and see that `num_rows` more rows fit."""
-        surplus = self.head + num_steps - self.capacity - self.tail
-        if surplus > 0:
-            self._evict(surplus)
+    def room(self, num_steps: int, num_rows: int, num_passed: int = 0) -> Room:
+        """Room for so many steps and rows: which of the oldest steps make way. Only room for more rows is made at once.
+
+        With `num_passed`, everything makes way, and the first step is numbered as if so many had come and gone.
+        """
+        head = self.head + num_passed
+        tail = head if num_passed else max(head + num_steps - self.capacity, self.tail)
+        room = self._without(min(tail, self.head), head, tail)
         stop = self.rows_head + num_rows
-        if stop - self._kept_from > self.num_rows:
-            self._kept_from = oldest = self.oldest_row(self.tail)
+        if stop - room.kept_from > self.num_rows:
+            room.kept_from = oldest = self.oldest_row(min(tail, self.head))
             if stop - oldest > self.num_rows:
-                self._grow_rows(stop - oldest, len(self) + num_steps)
-        if self.infos.starts:
-            self.infos.drop_before(max(self.lost_rows, stop - self.num_rows))
+                self._grow_rows(stop - oldest, self.head - min(tail, self.head) + num_steps)
+        return room
+
+    def _without(self, stop: int, head: int, tail: int) -> Room:
+        """What evicting the steps before number `stop` means."""
+        count, start = stop - self.tail, self.tail % self.capacity
+        slots = positions(self.tail, count, self.capacity)
+        in_a_row = slice(start, start + count) if start + count <= self.capacity else slots
+        following, entries = self.links.next[in_a_row].copy(), self.links.entry[in_a_row].copy()
+        closed = entries[following == slots]
+        return Room(head, self.rows_head, tail, in_a_row, following, entries, closed, self.kept_from)
 
     def widen(self, window: int) -> None:
         """Let steps refer to observations this many rows before the one that they lead to."""
         if window > self.window:
-            self._kept_from = max(self._kept_from - (window - self.window), 0)
+            self.kept_from = max(self.kept_from - (window - self.window), 0)
             self.window = window
 
     def evict_before(self, number: int) -> None:
         """Evict the steps with smaller numbers."""
-        if number > self.tail:
-            self._evict(min(number, self.head) - self.tail)
-
-    def pass_by(self, num_steps: int) -> None:
-        """Evict everything, and number the next step as if `num_steps` had come and gone."""
-        self._evict(len(self))
-        self.head += num_steps
-        self.tail = self.head
+        with self.lock:
+            self.settle()
+            if number > self.tail:
+                tail = min(number, self.head)
+                room = self._without(tail, self.head, tail)
+                self.add(Addition(room, self.table.change(room.closed, 0)))
 
     def oldest_row(self, tail: int) -> int:
         """Number of the oldest observation row that a step may refer to when those before `tail` are evicted."""
@@ -257,35 +284,61 @@ class LinkedRing:
         """Number of the oldest observation row that nothing was written over."""
         return max(self.lost_rows, self.rows_head - self.num_rows)
 
-    def _evict(self, num_steps: int) -> None:
-        slots = positions(self.tail, num_steps, self.capacity)
-        start = self.tail % self.capacity
-        in_a_row = slice(start, start + num_steps) if start + num_steps <= self.capacity else slots
-        following = self.links.unlink(in_a_row)
-        entries = self.links.entry[in_a_row]
-        self.table.first[entries] = following
-        ended = (following == slots).nonzero()[0]
-        if len(ended):
-            self.table.close(entries.take(ended).tolist())
-        self.tail += num_steps
-
     def _grow_rows(self, needed: int, num_steps: int) -> None:
         """Make the ring of observations larger: episodes are shorter than it was laid out for."""
         expected = needed * self.capacity // max(num_steps, 1)
         size = max(needed, min(expected, 2 * self.capacity + self.window)) + self.capacity // 64 + 1
-        if self.has_observations:
-            first = self.lost_rows = self.first_row
-            self.observations.resize(size, first, self.rows_head, self.allocator)
-            self.links.renumber_rows(min(self.head, self.capacity), self.rows_head, self.num_rows, size)
-        self.num_rows = size
-        self.links.pad_with(size)
+        first, old = self.first_row, self._observations
+        new = None if old is None else old.resized(size, first, self.rows_head, self.allocator)
+        count = min(self.head, self.capacity)
+        rows = [
+            numbers(array[:count].astype(np.int64), self.rows_head, self.num_rows) % size
+            for array in (self.links.row, self.links.next_row)
+        ]
+        resize = partial(self._put_rows, new, size, first, rows)
+        self.work = (resize, *self.work)  # in front of what it makes room for, if that is being written already
+        resize()
+        self.work = self.work[1:]
+        if old is not None:
+            old.discard(self.allocator)
+
+    def _put_rows(self, observations: TrackRing | None, num_rows: int, first: int, rows: list[np.ndarray]) -> None:
+        """Put a larger ring of observations in place, of which those before `first` were gone, and the steps' rows."""
+        count = len(rows[0])
+        self.links.row[:count], self.links.next_row[:count] = rows
+        self.links.pad_with(num_rows)
+        if observations is not None:
+            self.set_observations(observations)
+        self.lost_rows, self.num_rows = first, num_rows
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    def append(self, block: Block) -> None:
-        """Write the block's steps, for which room was made."""
-        self.append_rows(block.observations, block.observation_rows, block.num_rows, block.infos)
-        start = self.head % self.capacity
+    def write(self, addition: Addition) -> None:
+        """Write what an addition says. Called again, it writes the same."""
+        room, block, rows_head, num_steps = addition.room, addition.block, addition.room.rows_head, 0
+        if len(room.following):
+            self.links.previous[room.following] = room.following
+            self.table.first[room.entries] = room.following
+        self.table.apply(addition.episodes)
+        if block is not None:
+            self._write_block(room, block)
+            num_steps, rows_head = block.links.shape[1], rows_head + block.num_rows
+        if addition.newest is not None:
+            entries, slots = addition.newest
+            self.table.last[entries] = slots
+        self.tail, self.head, self.rows_head = room.tail, room.head + num_steps, rows_head
+        self.kept_from = room.kept_from
+        if addition.then is not None:
+            addition.then()
+
+    def _write_block(self, room: Room, block: Block) -> None:
+        self.observations.write(room.rows_head, block.observations, block.observation_rows)
+        if self.infos.starts:
+            self.infos.drop_before(max(self.lost_rows, room.rows_head + block.num_rows - self.num_rows))
+        self.infos.append(room.rows_head, block.infos)
+        if not block.links.shape[1]:
+            return
+        start = room.head % self.capacity
         for name, items in block.tracks.items():
             self.tracks[name].write(start, items, block.step_rows)
         if self.rewards_are_finite:
@@ -295,19 +348,6 @@ class LinkedRing:
             source = self.observations.items
             put(self.beside[0].items, self.capacity, start, source[block.links[ROW]])
             put(self.beside[1].items, self.capacity, start, source[block.links[NEXT_ROW]])
-        self.head += block.links.shape[1]
-
-    def append_rows(self, observations: Any, rows: Any, num_rows: int, infos: Infos) -> None:
-        """Write observations that no step refers to yet."""
-        self.observations.write(self.rows_head, observations, rows)
-        self.infos.append(self.rows_head, infos)
-        self.rows_head += num_rows
-
-    def change_ends(self, slots: np.ndarray, observations: Any) -> None:
-        """Put other observations [k, ...] in place of those that the steps at the positions [k] led to."""
-        self.observations.overwrite(self.links.next_row[slots], observations)
-        if self.beside is not None:
-            self.beside[1].overwrite(slots, observations)
 
     def put_beside(self) -> None:
         """Put the observations of all steps that are there into their records, if that is where they belong."""

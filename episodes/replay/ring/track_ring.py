@@ -133,10 +133,6 @@ class TrackRing:
             return
         nested.map_leaves(lambda ring, leaf: put(ring, self.size, start, picked(leaf, rows)), self.data, items)
 
-    def overwrite(self, positions: np.ndarray, items: Any) -> None:
-        """Put the items [k, ...] in place of those at the positions [k]."""
-        nested.map_leaves(lambda ring, leaf: ring.__setitem__(positions, leaf), self.data, items)
-
     def take(self, positions: np.ndarray) -> Any:
         """The items at the positions [...]: nested arrays [..., ...], copied."""
         items, data = self.items, self.data
@@ -147,19 +143,22 @@ class TrackRing:
             return gathered(data, positions)
         return nested.map_leaves(lambda leaf: gathered(leaf, positions), self.data)
 
-    def resize(self, size: int, first: int, stop: int, allocator: Allocator) -> None:
-        """Move row numbers [first, stop) into arrays of another size."""
+    def resized(self, size: int, first: int, stop: int, allocator: Allocator) -> TrackRing:
+        """A ring of another size with the row numbers [first, stop) of this one."""
 
         def moved(old: np.ndarray) -> np.ndarray:
             new = allocator.empty(size, old)
             for number, count in stretches(first, stop, self.size, size):
                 a, b = number % self.size, number % size
                 new[b : b + count] = old[a : a + count]
-            allocator.discard(old)
             return new
 
-        self._hold(nested.map_leaves(moved, self.data))
-        self.size = size
+        return TrackRing(self.name, size, nested.map_leaves(moved, self.data))
+
+    def discard(self, allocator: Allocator) -> None:
+        """Remove the files of a ring that is no longer used."""
+        for leaf in nested.leaves(self.data):
+            allocator.discard(leaf)
 
 
 def as_scalars(data: np.ndarray) -> np.ndarray | None:

@@ -1,0 +1,82 @@
+"""What is about to be written into a ring: worked out as a whole before the first byte of it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from episodes.replay.ring.episode_table import TableChange
+from episodes.tracks.infos import Infos
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """Steps about to be written: the data, and how they hang together.
+
+    Attributes:
+        observations: nested arrays; `observation_rows` of them (all when None) are written.
+        tracks: nested arrays by name; `step_rows` of them (all when None) are written.
+        links: [6, S] int64, see `StepLinks`.
+        infos: of the observations that are written.
+    """
+
+    observations: Any
+    observation_rows: Any
+    num_rows: int
+    tracks: dict[str, Any]
+    step_rows: Any
+    links: np.ndarray
+    infos: Infos
+
+    def in_order(self, order: np.ndarray) -> Block:
+        """The same steps in another order, their places [S]."""
+        rows = self.step_rows[order] if isinstance(self.step_rows, np.ndarray) else order
+        return replace(self, step_rows=rows, links=self.links[:, order])
+
+
+@dataclass(slots=True, eq=False)
+class Room:
+    """Room for new steps, worked out before anything is written; see `LinkedRing.room`.
+
+    Attributes:
+        head, rows_head: numbers that the first new step and the first new observation row get.
+        tail: number of the oldest step afterwards.
+        slots, following: positions [k] of the steps that are evicted, and of those that follow them.
+        entries: theirs, [k].
+        closed: entries of episodes that have no step left.
+        kept_from: what `LinkedRing.kept_from` becomes.
+    """
+
+    head: int
+    rows_head: int
+    tail: int
+    slots: slice | np.ndarray
+    following: np.ndarray
+    entries: np.ndarray
+    closed: np.ndarray
+    kept_from: int
+
+
+@dataclass(slots=True, eq=False)
+class Addition:
+    """All that an addition writes, and nothing that depends on what is there: it can be written twice.
+
+    Attributes:
+        newest: the newest steps of entries, (entries [k], positions [k]).
+        then: called when all is written; it may be called again, too.
+    """
+
+    room: Room
+    episodes: TableChange
+    block: Block | None = None
+    newest: tuple[np.ndarray, np.ndarray] | None = None
+    then: Callable[[], None] | None = None
+
+
+class Waiting(Protocol):
+    """Who has steps that belong to a ring and are not laid into it yet: a recorder."""
+
+    def laid_down(self) -> Addition: ...

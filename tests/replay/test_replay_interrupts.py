@@ -1,0 +1,206 @@
+"""What is broken off, by Ctrl-C or for want of memory, has added all or nothing."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from episodes.pack import EpisodePack
+from episodes.replay import EpisodeReplayBuffer, ReplayRecorder
+from episodes.single_agent import SingleAgentEpisode
+
+NUM_ENVS = 3
+CAPACITY = 24
+
+Broken = Callable[[], None]
+
+
+class Breaking:
+    """Raises at the n-th instruction of replay's code that runs, and at later ones after so many more each time."""
+
+    def __init__(self, error: type[BaseException], at: int, *later: int) -> None:
+        self.error, self.left, self.later = error, at, list(later)
+        self.num_seen = 0
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if "/episodes/replay/" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self.instruction
+
+    def instruction(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "opcode":
+            self.num_seen += 1
+            self.left -= 1
+            if self.left == 0:
+                self.left = self.later.pop(0) if self.later else -1
+                raise self.error
+        return self.instruction
+
+    def run(self, work: Broken) -> bool:
+        """Whether the work was broken off."""
+        before = sys.gettrace()
+        sys.settrace(self)
+        try:
+            work()
+        except self.error:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+
+def episode(number: int, length: int, t_started: int = 0, *, ends: bool = True) -> SingleAgentEpisode:
+    values = 1000.0 * number + t_started + np.arange(length + 1.0)
+    return SingleAgentEpisode.from_arrays(
+        values, values[:-1], values[1:], id_=f"e{number}", t_started=t_started, terminated=ends
+    )
+
+
+def stored(buffer: EpisodeReplayBuffer) -> tuple[Any, ...]:
+    """All that can be seen of a buffer; the order of episodes and the ids that nobody gave apart."""
+    episodes = sorted(
+        (e.t_started, e.get_observations().tolist(), e.get_actions().tolist(), e.is_terminated, e.is_truncated)
+        for e in buffer.iter_episodes()
+    )
+    if not len(buffer):
+        return buffer.num_added, episodes
+    drawn = buffer.at(np.arange(buffer.ring.tail, buffer.ring.head), n_step=2)
+    columns = [drawn[name].tolist() for name in ("obs", "new_obs", "actions", "rewards", "terminateds", "truncateds")]
+    return buffer.num_added, episodes, columns
+
+
+class Scene:
+    """A buffer with something in it, the call that is broken off, and what comes after it."""
+
+    def __init__(self, kind: str) -> None:
+        self.buffer = EpisodeReplayBuffer(CAPACITY, seed=0)
+        self.kind, self.time = kind, 0
+        self.recorder: ReplayRecorder | None = None
+        self.buffer.add([episode(1, 5), episode(2, 4, ends=False)])
+        if kind in ("NextStep", "SameStep", "Disabled", "reset"):
+            self.recorder = self.buffer.recorder(NUM_ENVS, autoreset_mode="NextStep" if kind == "reset" else kind)
+            self.recorder.reset(self.row())
+            for _ in range(4):
+                self.step()
+        elif kind != "first":
+            self.buffer.add([episode(number, 4) for number in range(3, 7)])
+        else:
+            self.buffer.clear()
+
+    def row(self) -> np.ndarray:
+        return 100.0 * np.arange(NUM_ENVS) + self.time
+
+    def step(self) -> None:
+        """One vector step; in every third one an environment's episode ends."""
+        assert self.recorder is not None
+        ended = np.arange(NUM_ENVS) == self.time % 7
+        mode, self.time = self.recorder.autoreset_mode.value, self.time + 1
+        row, infos = self.row(), {}
+        if mode == "SameStep" and ended.any():
+            infos = {"final_obs": row + 0.5, "_final_obs": ended}
+        self.recorder.step(row, row - 1, row, ended, np.zeros(NUM_ENVS, bool), infos)
+        if mode == "Disabled" and ended.any():
+            self.recorder.reset(row + 0.25, reset_mask=ended)
+
+    def call(self) -> None:
+        if self.kind == "episodes":
+            self.buffer.add([episode(2, 3, 4), episode(7, 2), episode(8, 4)])
+        elif self.kind == "pack":
+            self.buffer.add(EpisodePack.from_episodes([episode(2, 3, 4), episode(7, 2), episode(8, 6, ends=False)]))
+        elif self.kind == "parts":  # the same episode twice, and more than fits
+            self.buffer.add([episode(2, 3, 4, ends=False), episode(2, 30, 7), episode(9, 5)])
+        elif self.kind == "first":
+            self.buffer.add([episode(2, 3, 4)])
+        elif self.kind == "reset":
+            self.time += 50
+            assert self.recorder is not None
+            self.recorder.reset(self.row())
+        else:
+            self.step()
+            len(self.buffer)  # lays them down
+
+    def go_on(self) -> None:
+        if self.recorder is None:
+            self.buffer.add([episode(number, 3) for number in range(20, 24)])
+        else:
+            for _ in range(5):
+                self.step()
+
+
+KINDS = ["episodes", "pack", "parts", "first", "NextStep", "SameStep", "reset"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_call_that_is_broken_off_has_added_all_or_nothing(kind: str, error: type[BaseException]) -> None:
+    Scene(kind).call()  # what is remembered between calls is, from here on
+    whole = Scene(kind)
+    before = stored(whole.buffer)
+    whole.call()
+    after = stored(whole.buffer)
+    whole.go_on()
+    later = stored(whole.buffer)
+    counting = Breaking(error, -1)
+    counting.run(Scene(kind).call)
+    rng, outcomes = np.random.default_rng(0), []
+    for at in rng.integers(1, counting.num_seen + 1, 45).tolist():
+        again = rng.integers(1, 200, int(rng.integers(0, 3))).tolist()
+        scene = Scene(kind)
+        time = scene.time
+        assert Breaking(error, at, *again).run(scene.call)
+        found = stored(scene.buffer)
+        assert found in (before, after), (at, again)
+        outcomes.append(found == after)
+        if kind == "reset" or not outcomes[-1]:  # a reset adds no step: nobody sees whether it came through
+            scene.time = time
+            scene.call()
+        scene.go_on()
+        assert stored(scene.buffer) == later, (at, again)
+    assert before == after or len(set(outcomes)) == 2
+
+
+def test_a_buffer_is_sound_after_hundreds_of_real_interrupts() -> None:
+    rng, num_broken, time = np.random.default_rng(1), 0, 0
+    buffer = EpisodeReplayBuffer(200, seed=0)
+    recorder = buffer.recorder(NUM_ENVS, autoreset_mode="NextStep")
+    number, none = 0, np.zeros(NUM_ENVS, bool)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        while num_broken < 300:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(2e-5, 2e-3)))
+                recorder.reset(np.full(NUM_ENVS, float(time)))
+                while True:
+                    for _ in range(int(rng.integers(1, 9))):
+                        row = np.full(NUM_ENVS, time + 1.0)
+                        recorder.step(row, row - 1, row, none, none)
+                        time += 1
+                    number += 1
+                    buffer.add([episode(1000 + number, int(rng.integers(1, 9)))])
+                    buffer.sample(8)
+                    recorder.reset(np.full(NUM_ENVS, float(time)))
+            except KeyboardInterrupt:
+                num_broken += 1
+                time += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            if len(buffer):
+                drawn = buffer.sample(200)
+                assert np.array_equal(drawn.obs, drawn.actions)
+                assert np.array_equal(drawn.obs + 1, drawn.new_obs)
+                assert np.array_equal(drawn.new_obs, drawn.rewards)
+                assert drawn.indices.min() >= buffer.num_added - len(buffer)
+                assert sum(map(len, buffer.iter_episodes())) == len(buffer)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
