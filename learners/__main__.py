@@ -1,0 +1,139 @@
+"""`python -m learners`: train, evaluate and play from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from episodes.errors import EpisodeError
+from episodes.storage import EpisodeWriter
+from learners.loggers import CSVLogger, Logger, MultiLogger, TensorBoardLogger, describe_run
+from learners.run import ALGORITHMS, Run
+from learners.trainers import Trainer
+from runners import evaluate
+
+RUN = "run.json"
+DEFAULT_FOLDER = "runs"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says; 2 where it says something wrong."""
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(1)  # small networks: a second thread only waits for the first
+    try:
+        return {"train": _train, "evaluate": _evaluate, "play": _play}[chosen.command](chosen)
+    except (EpisodeError, gym.error.Error, OSError, TypeError) as error:
+        parser.error(str(error))
+
+
+def _train(chosen: argparse.Namespace) -> int:
+    run, folder = _run_of(chosen)
+    logger = _logger(folder, chosen.tensorboard)
+    logger.describe(describe_run(**asdict(run)))
+    trainer = run.make(logger=logger, folder=folder, stop_fn=_enough(run, chosen.stop_at))
+    if chosen.resume is not None and not trainer.resume():
+        raise FileNotFoundError(f"{folder} has no readable checkpoint to go on from")
+    result = trainer.run()
+    if result.num_epochs:
+        trainer.save()
+    logger.close()
+    print(
+        f"{run.algo} on {run.env}: {result.num_steps:,} steps, {result.num_epochs} epochs in {result.seconds:.1f} s "
+        f"({result.stopped_by}); best test {result.best_score:.1f} in epoch {result.best_epoch}; kept in {folder}"
+    )
+    return 0
+
+
+def _run_of(chosen: argparse.Namespace) -> tuple[Run, Path]:
+    """The run that a command line means, and its folder."""
+    if chosen.resume is not None:
+        folder = Path(chosen.resume)
+        return _described(folder), folder
+    run = Run.of_file(chosen.config) if chosen.config else Run.of_preset(chosen.algo, chosen.env)
+    if chosen.seed is not None:
+        run.seed = chosen.seed
+    if chosen.epochs is not None:
+        run.trainer["max_epochs"] = chosen.epochs
+    run.trainer.setdefault("checkpoint_every", 1)
+    run.trainer["shows_progress"] = not chosen.quiet
+    name = f"{run.algo}-{run.env.lower().replace('/', '-')}-seed{run.seed}"
+    return run, chosen.logdir or Path(DEFAULT_FOLDER) / name
+
+
+def _described(folder: Path) -> Run:
+    path = folder / RUN
+    if not path.exists():
+        raise FileNotFoundError(f"{folder} holds no run: it has no {RUN}")
+    return Run.of_table(json.loads(path.read_text())["configuration"], str(path))
+
+
+def _resumed(folder: Path) -> Trainer[Any]:
+    trainer = _described(folder).make(folder=folder)
+    if not trainer.resume():
+        raise FileNotFoundError(f"{folder} has no readable checkpoint")
+    return trainer
+
+
+def _evaluate(chosen: argparse.Namespace) -> int:
+    trainer = _resumed(chosen.folder)
+    print(evaluate(trainer.runner, num_episodes=chosen.episodes, seed=chosen.seed))  # type: ignore[attr-defined]
+    return 0
+
+
+def _play(chosen: argparse.Namespace) -> int:
+    """Record episodes of the policy into a data set."""
+    trainer = _resumed(chosen.folder)
+    found = evaluate(trainer.runner, num_episodes=chosen.episodes, seed=chosen.seed)  # type: ignore[attr-defined]
+    target = chosen.out or chosen.folder / "episodes"
+    with EpisodeWriter(target, env_spec=_described(chosen.folder).env) as writer:
+        writer.add(found.episodes)
+    print(f"{found}, kept in {target}")
+    return 0
+
+
+def _logger(folder: Path, with_tensorboard: bool) -> Logger:
+    table = CSVLogger(folder)
+    return MultiLogger([table, TensorBoardLogger(folder)]) if with_tensorboard else table
+
+
+def _enough(run: Run, goal: float | None) -> Any:
+    """What says whether a test's mean return is enough: the goal given, or the environment's own threshold."""
+    threshold = gym.spec(run.env).reward_threshold if goal is None else goal
+    return None if threshold is None else lambda score: score >= threshold
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m learners", description="Train, evaluate and play.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    train = commands.add_parser("train", help="train a policy, or go on with a run")
+    train.add_argument("--algo", choices=ALGORITHMS, default="ppo")
+    train.add_argument("--env", default="CartPole-v1")
+    train.add_argument("--config", type=Path, help="a TOML file of settings, in place of --algo and --env")
+    train.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run of that folder")
+    train.add_argument("--logdir", type=Path, help="where the run is kept (default: runs/ALGO-ENV-seedSEED)")
+    train.add_argument("--seed", type=int)
+    train.add_argument("--epochs", type=int, help="at most so many")
+    train.add_argument("--stop-at", type=float, help="the mean test return that is enough")
+    train.add_argument("--tensorboard", action="store_true", help="write event files too")
+    train.add_argument("--quiet", action="store_true", help="no progress bar")
+    for name, text in (("evaluate", "test a run's policy"), ("play", "record episodes of a run's policy")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("folder", type=Path)
+        command.add_argument("--episodes", type=int, default=20)
+        command.add_argument("--seed", type=int, default=0)
+        if name == "play":
+            command.add_argument("--out", type=Path, help="the data set (default: DIR/episodes)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
