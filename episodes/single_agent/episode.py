@@ -462,8 +462,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         Args:
             reaches_end: True when the part stops where the chunk does, and so has its ending.
         """
-        facts, tracks = self._facts, self._tracks
-        own = tracks.rewards.lookback
+        facts, tracks, own = self._facts, self._tracks, self._tracks.rewards.lookback
         part = self.of(
             facts.window(facts.t_started + start, stop - start, reaches_end),
             tracks.window(own + start - lookback, own + stop, lookback),
@@ -485,9 +484,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         if self.is_done:
             raise self._refusal("cut")
         num_steps = len(self)
-        successor = self.window(
-            num_steps, num_steps, min(checked_lookback(len_lookback_buffer), self.lookback + num_steps), False
-        )
+        lookback = min(checked_lookback(len_lookback_buffer), self.lookback + num_steps)
+        successor = self.window(num_steps, num_steps, lookback, False)
         successor._tracks = successor._tracks.as_growing()
         self._stop_clock()
         if self.is_reset:
