@@ -200,13 +200,13 @@ def batch_at(request: Request, column: Column, rows: range | list[int]) -> Any:
 def filled(request: Request, column: Column, rows: Sequence[int]) -> Any:
     """The items of the rows, with `request.fill` in the item's shape and dtype where a row is missing."""
     fill = request.fill
+    if not column.num_items and column.track.field.holds == "arrays":
+        return _filled_empty(request, column, len(rows))
     if not _is_array(column) and not request.one_hot_discrete:
         holds_infos = column.track.field.holds == "infos"
         stand_in = fill if holds_infos else ItemKinds().filler(_items(column, range(column.num_items)), fill)
         return [stand_in if row == MISSING else _item(column, row) for row in rows]
     there = [row for row in rows if row != MISSING] or list(range(min(column.num_items, 1)))
-    if not there:  # nothing tells the item's shape: the space does, where there is one
-        return [fill] * len(rows) if not _is_array(column) else _filled_empty(column, fill, len(rows))
     items = batch_at(request, column, there)
     arrays = items if _is_array(column) else nested.stack(items)
     compact = np.cumsum(np.array(rows) != MISSING) - 1
@@ -215,8 +215,15 @@ def filled(request: Request, column: Column, rows: Sequence[int]) -> Any:
     return answer if _is_array(column) else reading.unstacked(answer, len(rows))
 
 
-def _filled_empty(column: Column, fill: Any, size: int) -> Any:
-    return column.track.get_at(np.full(size, MISSING), fill)  # type: ignore[union-attr]
+def _filled_empty(request: Request, column: Column, size: int) -> Any:
+    """So many fills where no item tells their shape: the space does, where there is one."""
+    is_array = _is_array(column)
+    if not is_array and dtypes_of(column.space) is None:
+        return [request.fill] * size
+    items = column.track.finalize(column.space).whole()
+    items = one_hot(items, column.space) if request.one_hot_discrete else items
+    answer = ArrayTrack(items).get_at(np.full(size, MISSING), request.fill)
+    return answer if is_array else reading.unstacked(answer, size)
 
 
 def _is_array(column: Column) -> bool:

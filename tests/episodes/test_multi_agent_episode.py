@@ -23,6 +23,7 @@ from episodes.errors import (
 )
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
 from tests.reference_multi_agent import plain
 
 
@@ -756,3 +757,25 @@ def test_the_duration_stops_with_the_episode():
     first = episode.get_duration_s()
     time.sleep(0.002)
     assert episode.get_duration_s() == first > 0
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-1, 1, (3,)),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.Dict(a=spaces.Box(-1, 1, (3,)), b=spaces.Discrete(3)),
+        spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3))),
+    ],
+)
+def test_a_fill_before_an_agents_first_step_is_an_item_of_its_space_as_once_finalized(space, one_hot):
+    episode = MultiAgentEpisode(observation_space={"a": space}, action_space={"a": space})
+    episode.add_env_reset(observations={"a": space.sample()})
+    asked = {"fill": 0, "one_hot_discrete": one_hot}
+    ways = [(at, env_steps) for at in (-1, [-1, -2], slice(-2, None)) for env_steps in (False, True)]
+    growing = [episode.get_actions(at, env_steps=env_steps, **asked)["a"] for at, env_steps in ways]
+    episode.to_numpy()
+    finished = [episode.get_actions(at, env_steps=env_steps, **asked)["a"] for at, env_steps in ways]
+    for one, other in zip(growing, finished, strict=True):
+        assert nested.equal(nested.stack(one) if isinstance(one, list) else one, other)
