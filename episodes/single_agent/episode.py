@@ -28,8 +28,6 @@ from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.kinds import EmptyInfos, same_info
 from episodes.tracks.spaces import NESTED, as_item, as_items
 
-_NEVER = (None, None)
-
 
 def _fact(name: str) -> Any:
     """A property over a field of the facts; setting it makes other facts."""
@@ -120,7 +118,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self.custom_data = {}
         self.appends: Any = None  # the lists' own `append`s while it grows; None after any change of facts or tracks
         self._shape: Any = None  # of the observations added; a stored one may have been rewritten
-        self._acted: Any = _NEVER  # the type and the shape of the newest action that was checked
+        self._acted: Any = None  # the type of the newest action that was checked, or the shape of an array
         self._is_cut: bool | None = None  # True once a successor grows in its place
         self._began: float | None = None  # when this object began to grow
         self._duration = 0.0  # seconds that it grew before
@@ -186,8 +184,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._facts = facts
         self._tracks = tracks
         self.custom_data = custom_data
-        self.appends = self._shape = self._began = self._is_cut = None
-        self._duration, self._acted = 0.0, _NEVER
+        self.appends = self._shape = self._acted = self._began = self._is_cut = None
+        self._duration = 0.0
         return self
 
     # --- what it is --------------------------------------------------------------------------------------------
@@ -284,7 +282,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             )
         if type(observation) is not np.ndarray:
             observation = as_item(observation, self._facts.observation_space)
-        self._shape = reading.shape_of(observation, lambda: f"{self._newest()}: the observation")
+        self._shape = reading.shape_of(observation, self._newest)
         observed = tracks.observations
         observed.items.append(observation)
         observed.uniform = len(observed.items) == 1
@@ -321,12 +319,12 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
                 observation = self._checked_observation(observation)
         except AttributeError:
             observation = self._checked_observation(observation)
-        kind, shape = self._acted
-        if type(action) is not kind or (kind is np.ndarray and action.shape != shape):
-            self._acted = reading.acted(action, shape, self._tracks.actions, self._facts.action_space, self._newest)
+        kind = type(action)
+        if kind is not self._acted and (kind is not np.ndarray or action.shape != self._acted):
+            self._acted = reading.acted(action, self._tracks.actions, self._facts.action_space, self._newest)
         if type(reward) is not float:
             check_reward(reward, self._newest)
-        facts = self._facts if policy_version is None else self._facts_with(policy_version)
+        facts = None if policy_version is None else self._facts_with(policy_version)
         if extra_model_outputs:
             if len(extra_model_outputs) != len(extra):
                 extra = self.start_extra(extra_model_outputs)
@@ -337,7 +335,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
                 raise self._without_half_a_step(extra_model_outputs, error) from None
         elif extra:
             raise self._extra_mismatch({})
-        self._facts = facts
+        if facts is not None:
+            self._facts = facts
         add_observation(observation)
         add_action(action)
         add_reward(reward)
@@ -381,10 +380,9 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         """The (key, `append`) pairs of extra model outputs that come with the first step."""
         if self._tracks.extra or self._tracks.rewards.total:
             raise self._extra_mismatch(given)
+        known = self.appends or self.growing("add_env_step")
         self.tracks = self._tracks.with_extra({key: ListTrack([], 0, False, extra_field(key)) for key in given})
-        appends = self.growing("add_env_step")
-        if np.ndarray in map(type, given.values()):
-            self.appends = (*appends[:4], reading.of_one_shape(self._tracks.extra, given))
+        self.appends = (*known[:4], reading.of_one_shape(self._tracks.extra, given))
         return self.appends[4]
 
     def _without_half_a_step(self, given: Mapping[str, Any], error: Exception) -> Exception:

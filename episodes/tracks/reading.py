@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.tracks import indexing, nested
-from episodes.tracks.casting import check_kinds
+from episodes.tracks.casting import REAL_TYPES, check_kinds
 from episodes.tracks.field import REWARDS, Field
 from episodes.tracks.indexing import Indices
 from episodes.tracks.spaces import as_item, dtypes_of, empty_items, irregular_part, of_no_shape, one_hot
@@ -25,7 +25,7 @@ def shape_of(item: Any, whose: Callable[[], str] = lambda: "an item") -> Any:
     try:
         return nested.map_leaves(_LeafShape, item) if not nested.is_leaf(item) else np.shape(item)
     except ValueError:
-        raise ShapeMismatch(f"{whose()} is ragged; give an array of numbers") from None
+        raise ShapeMismatch(f"{whose()}: the item is ragged; give an array of numbers") from None
 
 
 class _LeafShape(list):
@@ -50,7 +50,7 @@ def as_before(observation: Any, shape: Any, space: spaces.Space | None, whose: C
     except ShapeMismatch:
         pass
     given = as_item(observation, space)
-    own = shape_of(given, lambda: f"{whose()}: the observation")
+    own = shape_of(given, whose)
     if own != shape and irregular_part(space) is None:
         raise ShapeMismatch(
             f"{whose()}: the observation has shape {own}, those before it have {shape}; all have one shape"
@@ -58,23 +58,17 @@ def as_before(observation: Any, shape: Any, space: spaces.Space | None, whose: C
     return given
 
 
-def acted(
-    action: Any, known: Any, track: Track, space: spaces.Space | None, whose: Callable[[], str]
-) -> tuple[type, Any]:
-    """The type and the shape of an action.
-
-    Args:
-        known: the shape of those in the track; None where it is not known yet.
-
-    Raises:
-        ShapeMismatch: it has another shape than those in the track.
-    """
-    shape = shape_of(as_item(action, space), lambda: f"{whose()}: the action")
-    if known is None and track.total:
-        known = shape_of(track.get(-1))
-    if known is not None and shape != known and irregular_part(space) is None:
-        raise ShapeMismatch(f"{whose()}: the action has shape {shape}, those before it have {known}; give that shape")
-    return type(action), shape
+def acted(action: Any, track: Track, space: spaces.Space | None, whose: Callable[[], str]) -> Any:
+    """The type of an action, or the shape of an array; `ShapeMismatch` where those in the track have another shape."""
+    kind = type(action)
+    if kind not in REAL_TYPES or track.total:
+        shape = shape_of(as_item(action, space), whose)
+        known = shape_of(track.get(-1)) if track.total else shape
+        if shape != known and irregular_part(space) is None:
+            raise ShapeMismatch(
+                f"{whose()}: the action has shape {shape}, those before it have {known}; give that shape"
+            )
+    return action.shape if kind is np.ndarray else kind
 
 
 def of_one_shape(tracks: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[tuple[str, Callable[[Any], None]], ...]:
@@ -92,10 +86,11 @@ def of_one_shape(tracks: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[t
 
         return add
 
-    pairs = [(key, track, given[key]) for key, track in tracks.items()]
     return tuple(
-        (key, checked(track, item.shape) if type(item) is np.ndarray else track.items.append)
-        for key, track, item in pairs
+        [
+            (key, checked(track, given[key].shape) if type(given[key]) is np.ndarray else track.items.append)
+            for key, track in tracks.items()
+        ]
     )
 
 

