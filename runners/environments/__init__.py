@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runners.environments.envpool import EnvPoolVectorEnv
+from runners.environments.torch_rollout import fill_rollout
 from runners.environments.torch_simulator import TorchVectorEnv
 
-__all__ = ["EnvPoolVectorEnv", "TorchVectorEnv"]
+__all__ = ["EnvPoolVectorEnv", "TorchVectorEnv", "fill_rollout"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
 from episodes.tracks import nested
 
 __all__ = ["TorchVectorEnv"]
@@ -38,9 +38,9 @@ class TorchVectorEnv(VectorEnv):
     from the value of the observation before, and `new_obs` of an episode's last step is false: wrong for world models,
     a little wrong for the rest. Better: let the simulator put its observations into the extras before it resets.
 
-    A simulator on a GPU is waited for once a step, since rows come down together, and once more where episodes ended.
-    Its tensors are never inference tensors, so that it may write to them in and out of a runner. `reset(seed=...)`
-    calls `simulator.seed(seed)` where there is one.
+    A simulator on a GPU is waited for once a step, since rows come down together, and once more where episodes ended;
+    `fill_rollout` samples without bringing them down. Tensors of the simulator are never inference tensors, so that it
+    may write to them in and out of a runner. `reset(seed=...)` calls `simulator.seed(seed)` where there is one.
 
     Raises:
         TrackMismatch: from `step`, an episode ended and there are neither final observations nor time-outs.
@@ -75,20 +75,19 @@ class TorchVectorEnv(VectorEnv):
         self.missing_final_observation = missing_final_observation
         self._final_key, self._time_outs = final_observations, time_outs
         self._observation_key, self._info_keys = observation_key, tuple(info_keys)
-        self._device: Any = None  # of the newest observations
-        self._newest: Any = None  # these, as numpy
+        self.observations: Any = None  # the newest tensors [N, ...], the simulator's own
+        self._newest: Any = None  # the same as numpy, where somebody asked for that
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """The first observations [N, ...] of new episodes, and no infos."""
-        with _as_outside():
+        with outside_inference():
             if seed is not None and hasattr(self.simulator, "seed"):
                 self.simulator.seed(seed)
             answer = self.simulator.reset()
-            observations = self._own(answer[0] if isinstance(answer, tuple) else answer)
-            self._device = nested.first_leaf(observations).device
-            self._newest = _as_numpy(observations)
+            self.observations = self._own(answer[0] if isinstance(answer, tuple) else answer)
+            self._newest = _as_numpy(self.observations)
         return self._newest, {}
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -96,18 +95,29 @@ class TorchVectorEnv(VectorEnv):
         actions = np.asarray(actions, self.single_action_space.dtype)
         if actions.shape != self._action_shape:
             raise ShapeMismatch(f"{self}: actions have shape {actions.shape}; give {self._action_shape}")
-        with _as_outside():
-            row = self.simulator.step(torch.tensor(actions, device=self._device))
-            observations, rewards, terminateds, truncateds, extras = self._in_five(row)
+        with outside_inference():
+            *columns, extras = self.step_tensors(torch.tensor(actions, device=self.device))
             told = {key: extras[key] for key in self._info_keys if key in extras}
-            down = _as_numpy((self._own(observations), rewards, terminateds, truncateds, told))
-            observations, rewards, terminateds, truncateds, told = down
+            observations, rewards, terminateds, truncateds, told = _as_numpy((*columns, told))
             done = terminateds | truncateds
             infos = _infos(told, done)
             if np.count_nonzero(done):
-                infos["final_obs"] = self._last_observations(extras, np.flatnonzero(done))
+                infos["final_obs"] = self._last_rows(extras, np.flatnonzero(done))
             self._newest = observations
         return observations, rewards, terminateds, truncateds, infos
+
+    @property
+    def device(self) -> torch.device:
+        """Where the simulator's tensors are."""
+        if self.observations is None:
+            raise EpisodeStateError("step before the reset; call reset() first")
+        return nested.first_leaf(self.observations).device
+
+    def step_tensors(self, actions: Tensor) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
+        """The row as the simulator's own tensors: observations, rewards, terminateds, truncateds, and its extras."""
+        observations, *columns = self._in_five(self.simulator.step(actions))
+        self.observations = self._own(observations)
+        return self.observations, *columns  # type: ignore[return-value]
 
     def _in_five(self, row: Any) -> tuple[Any, ...]:
         """Observations, rewards, two flags and extras, of what `step` of the simulator gave."""
@@ -132,19 +142,28 @@ class TorchVectorEnv(VectorEnv):
             raise UnknownKey(f"observation_key={self._observation_key!r}, and observations are {_brief(observations)}")
         return observations[self._observation_key]
 
-    def _last_observations(self, extras: dict[str, Any], envs: np.ndarray) -> Any:
-        """Rows [N, ...] that hold the last observations of the environments that ended."""
+    def last_observations(self, extras: dict[str, Any], envs: Any) -> Any:
+        """The true last observations [k, ...] of the environments [k] that ended; None where the one before stands in.
+
+        Raises:
+            TrackMismatch: there are none, and nobody said that they may be missing.
+        """
         if self._final_key in extras:
-            rows = torch.as_tensor(envs, device=self._device)
-            last = _as_numpy(nested.map_leaves(lambda leaf: leaf[rows], self._own(extras[self._final_key])))
-            return nested.map_leaves(lambda leaf: _spread(leaf, envs, self.num_envs), last)
+            return nested.map_leaves(lambda leaf: leaf[envs], self._own(extras[self._final_key]))
         if self.missing_final_observation == "repeat":
-            return self._newest
+            return None
         raise TrackMismatch(
-            f"environments {envs[:5].tolist()}{'...' * (len(envs) > 5)} ended, and extras of "
-            f"{type(self.simulator).__name__} has no {self._final_key!r} (it has {list(extras)}): their last "
-            'observations are lost. Name the key (final_observations=), or pass missing_final_observation="repeat"'
+            f"{len(envs)} environments ended, and extras of {type(self.simulator).__name__} has no {self._final_key!r} "
+            f"(it has {list(extras)}): their last observations are lost. Name the key (final_observations=), or pass "
+            'missing_final_observation="repeat"'
         )
+
+    def _last_rows(self, extras: dict[str, Any], envs: np.ndarray) -> Any:
+        """Rows [N, ...] that hold the last observations of the environments that ended."""
+        last = self.last_observations(extras, torch.as_tensor(envs, device=self.device))
+        if last is None:
+            return self._newest
+        return nested.map_leaves(lambda leaf: _spread(leaf, envs, self.num_envs), _as_numpy(last))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the simulator, where it can be closed."""
@@ -154,7 +173,7 @@ class TorchVectorEnv(VectorEnv):
 
 
 @contextmanager
-def _as_outside() -> Any:
+def outside_inference() -> Iterator[None]:
     """Out of inference mode, where a runner samples: tensors made there could not be written to elsewhere."""
     with torch.inference_mode(False), torch.no_grad():
         yield

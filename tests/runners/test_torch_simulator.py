@@ -11,11 +11,15 @@ import torch
 from mpe2 import simple_spread_v3
 
 from benchmarks.torch_cartpole import ACTION_SPACE, OBSERVATION_SPACE, TorchCartPole
+from connectors.rollout import RolloutBuffer, rollout_to_episodes
+from connectors.rollout.buffer import add_advantages
+from connectors.rollout.fragments import BlockEdge
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
+from episodes.pack import EpisodePack
 from episodes.testing import check_vector_env
 from learners import MLPPolicy
 from runners import SingleAgentEnvRunner
-from runners.environments import TorchVectorEnv
+from runners.environments import TorchVectorEnv, fill_rollout
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -70,6 +74,37 @@ def test_episodes_are_what_happened_in_the_simulator(device: str) -> None:
         assert np.array_equal(episode.get_observations(), observations)
         assert np.array_equal(episode.get_rewards(), rewards)
         assert (episode.is_terminated, episode.is_truncated) == (terminated, truncated)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_rollout_that_never_leaves_the_device_holds_what_happened_there(device: str) -> None:
+    simulator = Watched(16, device, limit=15)
+    env, policy = adapted(simulator), MLPPolicy(OBSERVATION_SPACE, ACTION_SPACE).to(device)
+    buffer, edge, chunks = RolloutBuffer(16, 25, 4, 1, device), BlockEdge(16, "SameStep"), []
+    for _ in range(2):
+        rollout = fill_rollout(env, policy, buffer.start_rollout())
+        buffer.add(rollout)
+        values = policy.compute_values({"obs": rollout["obs"].flatten(0, 1)})
+        assert torch.allclose(rollout["value"].flatten(), values, atol=1e-5)
+        chunks.append(rollout_to_episodes(add_advantages(buffer.get(flatten=False), gamma=0.9, lambda_=1.0), edge))
+    whole = EpisodePack.concat(chunks)
+    told = {observations.tobytes(): tuple(flags) for observations, _, *flags in simulator.episodes()}
+    begun_and_ended = [episode for episode in whole if episode.is_done and not episode.t_started]
+    assert {episode.ending.name for episode in begun_and_ended} == {"TERMINATED", "TRUNCATED"}
+    for episode in begun_and_ended:
+        flags = told[episode.get_observations().tobytes()]
+        assert flags == (episode.is_terminated, episode.is_truncated)
+
+
+def test_a_rollout_without_last_observations_repeats_the_ones_before() -> None:
+    env = adapted(TorchCartPole(4, limit=5, gives_final=False), missing_final_observation="repeat")
+    rollout = fill_rollout(
+        env, MLPPolicy(OBSERVATION_SPACE, ACTION_SPACE), RolloutBuffer(4, 12, 4, 1, "cpu").start_rollout()
+    )
+    final = rollout.get_non_tensor("final")
+    assert torch.equal(final.obs, rollout["obs"].flatten(0, 1)[final.rows])
+    with pytest.raises(InvalidArgument, match="a rollout of 3 environments"):
+        fill_rollout(env, None, RolloutBuffer(3, 12, 4, 1, "cpu").start_rollout())
 
 
 @pytest.mark.parametrize("device", DEVICES)
