@@ -29,5 +29,5 @@ def parts_of(episodes: Sequence[SingleAgentEpisode]) -> tuple[Tracks, PackFacts,
     facts = PackFacts.of([episode.facts for episode in episodes], [episode.custom_data for episode in episodes])
     rewards = [part.rewards for part in parts]
     lookbacks = np.array([track.lookback for track in rewards], np.int64)
-    lengths = np.array([len(track.data) for track in rewards], np.int64) - lookbacks
+    lengths = np.array([track.total for track in rewards], np.int64) - lookbacks
     return Tracks.concatenated(parts, facts.ids), facts, lengths, lookbacks

@@ -38,6 +38,16 @@ def _fact(name: str) -> Any:
     return property(attrgetter(f"_facts.{name}"), change)
 
 
+def _record(name: str, doc: str) -> property:
+    """A property over the facts or the tracks; setting them ends the growing by `appends`."""
+
+    def change(episode: SingleAgentEpisode, record: Any) -> None:
+        setattr(episode, name, record)
+        episode.appends = None
+
+    return property(attrgetter(name), change, doc=doc)  # read without a call of Python, which each agent saves
+
+
 def _track(name: str) -> Any:
     """A property over a track; setting it makes other tracks."""
 
@@ -82,6 +92,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     observation_space: spaces.Space | None = _fact("observation_space")
     action_space: spaces.Space | None = _fact("action_space")
     custom_data: dict[str, Any]
+    facts = _record("_facts", "Whose it is, where it begins and how it stops.")
+    tracks = _record("_tracks", "What happened, step by step.")
     observations: Track = _track("observations")  # L + T + 1 items
     actions: Track = _track("actions")  # L + T items
     rewards: Track = _track("rewards")  # L + T items
@@ -189,24 +201,6 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return self
 
     # --- what it is --------------------------------------------------------------------------------------------
-
-    @property
-    def facts(self) -> EpisodeFacts:
-        """Whose it is, where it begins and how it stops."""
-        return self._facts
-
-    @facts.setter
-    def facts(self, facts: EpisodeFacts) -> None:
-        self._facts, self.appends = facts, None
-
-    @property
-    def tracks(self) -> Tracks:
-        """What happened, step by step."""
-        return self._tracks
-
-    @tracks.setter
-    def tracks(self, tracks: Tracks) -> None:
-        self._tracks, self.appends = tracks, None
 
     @property
     def infos(self) -> Any:

@@ -234,6 +234,8 @@ class ArrayTrack(_Items):
         `fill` stands in for items that are not there, in the item's shape and dtype.
         """
         data, lookback = self.data, self.lookback
+        if fill is None and type(indices) is slice and not lookback and not neg_index_as_lookback:
+            return data[indices] if type(data) is np.ndarray else nested.take(data, indices)
         if fill is not None:
             if type(indices) is slice and type(data) is np.ndarray:
                 span = indexing.span_of(indices, lookback, len(data) - lookback, neg_index_as_lookback)
@@ -246,10 +248,8 @@ class ArrayTrack(_Items):
                 raise indexing.out_of_range(self.field.label, indices, lookback, total - lookback)
             return data[row]
         if type(indices) is slice:
-            if lookback or neg_index_as_lookback:
-                span = indexing.span_of(indices, lookback, len(self), neg_index_as_lookback)
-                indices = indexing.clip(span, len(self) + lookback)
-            rows: Any = indices
+            span = indexing.span_of(indices, lookback, len(self), neg_index_as_lookback)
+            rows: Any = indexing.clip(span, len(self) + lookback)
         elif indices is None:
             rows = slice(lookback, None)
         else:

@@ -12,6 +12,8 @@ from episodes.tracks.infos.columns import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.dicts import objects
 from episodes.tracks.infos.kinds import EmptyInfos, Infos
 
+_LONG = 100  # rows of a part from which on copying it costs less than gathering its rows
+
 
 def joined_infos(parts: Sequence[Infos]) -> Infos:
     """The parts one after another, one concatenate a path; a view or a gather where they are parts of the same."""
@@ -26,8 +28,9 @@ def joined_infos(parts: Sequence[Infos]) -> Infos:
         starts, sizes = np.array([part.start for part in some]), np.array([part.num for part in some])
         if (starts[1:] == starts[:-1] + sizes[:-1]).all():
             return ColumnInfos(first.columns, num, first.start, first.keys)
-        rows = ranges(starts, sizes)
-        return ColumnInfos({path: column.take(rows) for path, column in first.columns.items()}, num, 0, first.keys)
+        if num < _LONG * len(some) or first.holds_objects:
+            rows = ranges(starts, sizes)
+            return ColumnInfos({path: column.take(rows) for path, column in first.columns.items()}, num, 0, first.keys)
     paths = dict.fromkeys(path for part in some for path in part.columns)
     places = _places(parts)
     return ColumnInfos({path: _joined(path, places, num) for path in paths}, num)
