@@ -100,14 +100,12 @@ class CategoricalRows:
                 self._clocks = torch.empty(inputs.shape)
             self._array = self._clocks.numpy()
         self._clocks.exponential_(generator=generator).log_()
-        return self._from_choices(distribution, inputs - self._array)
+        choices = (inputs - self._array).argmax(-1)
+        return choices + distribution.start if distribution.start else choices
 
     def mode(self, distribution: Categorical, inputs: np.ndarray) -> np.ndarray:
         """What `distribution.mode` gives."""
-        return self._from_choices(distribution, inputs)
-
-    def _from_choices(self, distribution: Categorical, weights: np.ndarray) -> np.ndarray:
-        choices = weights.argmax(-1)
+        choices = inputs.argmax(-1)
         return choices + distribution.start if distribution.start else choices
 
 

@@ -99,7 +99,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._sink: VectorRecorder | ReplayRecorder = self._recorder  # where the rows of this call go
         self._buffer: EpisodeReplayBuffer | None = None  # that the sink writes into
         self._stores_log_probs = False
-        self._running = RunningReturns(self.num_envs)
+        self._running = RunningReturns(self.num_envs, self.autoreset_mode)
         self._all = np.arange(self.num_envs)
         self._boundaries = Boundaries(self.num_envs, self.autoreset_mode)  # of rows before they are recorded
         self._is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
@@ -228,11 +228,11 @@ class SingleAgentEnvRunner(EnvRunner):
         self._check_open()
         began = perf_counter()
         self._updates = self.update_stats and explore
-        sink, goes_on = self._recorder_into(buffer, extra_model_outputs)
+        goes_on = self._record_into(buffer, extra_model_outputs)
         self._begin(force_reset or not goes_on)
-        before = sink.num_steps
+        before = self._running.num_steps
         self._run(num_timesteps, None, explore, random_actions)
-        self._count(sink.num_steps - before, perf_counter() - began)
+        self._count(self._running.num_steps - before, perf_counter() - began)
         self._tell_end_of_sample(self.stats)
         return self.stats
 
@@ -258,8 +258,8 @@ class SingleAgentEnvRunner(EnvRunner):
             self._sink.pass_on_to(self._recorder)
         self._sink, self._buffer = self._recorder, None
 
-    def _recorder_into(self, buffer: EpisodeReplayBuffer, keys: Collection[str]) -> tuple[ReplayRecorder, bool]:
-        """The sink that writes into the buffer, and whether its episodes go on from the last call."""
+    def _record_into(self, buffer: EpisodeReplayBuffer, keys: Collection[str]) -> bool:
+        """Let the rows go into the buffer; whether episodes go on from the last call."""
         if not isinstance(buffer, EpisodeReplayBuffer):
             raise WrongType(
                 f"cannot feed a {type(buffer).__name__}: give an EpisodeReplayBuffer, or add what sample() gives"
@@ -268,8 +268,8 @@ class SingleAgentEnvRunner(EnvRunner):
         sink = self._sink
         if isinstance(sink, ReplayRecorder) and self._buffer is buffer and sink.is_reset:
             sink.keys = keys
-            return sink, True
-        sink = buffer.recorder(
+            return True
+        self._sink = buffer.recorder(
             self.num_envs,
             autoreset_mode=self.autoreset_mode,
             observation_space=self._recorder.observation_space,
@@ -277,8 +277,8 @@ class SingleAgentEnvRunner(EnvRunner):
             len_lookback_buffer=self._recorder.len_lookback_buffer,
             keys=keys,
         )
-        self._sink, self._buffer = sink, buffer
-        return sink, False
+        self._buffer = buffer
+        return False
 
     def _begin(self, reset: bool) -> None:
         if not (self._needs_reset or reset):
@@ -321,15 +321,15 @@ class SingleAgentEnvRunner(EnvRunner):
         self._boundaries.reset(np.ones(self.num_envs, bool))
         self._sink.reset(self._observations, infos)
         if self._buffer is not None:
-            self._running.reset()
+            self._running.reset(np.ones(self.num_envs, bool))
         self._needs_reset = False
         self._ignored_actions = None
         self._tell_starts(np.arange(self.num_envs))
 
     def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> None:
-        sink = self._sink
-        stop = sink.num_steps + num_timesteps
-        while (missing := stop - sink.num_steps) > 0:
+        counted = self._sink if self._buffer is None else self._running
+        stop = counted.num_steps + num_timesteps
+        while (missing := stop - counted.num_steps) > 0:
             for _ in range(-(-missing // self.num_envs)):
                 self._step(*(self._ignored_actions or act(explore)))
 
@@ -371,7 +371,7 @@ class SingleAgentEnvRunner(EnvRunner):
             stored, rewards = self._with_log_probs(outputs, actions), self._as_stored(rewards)
         self._sink.step(observations, actions, rewards, terminateds, truncateds, infos, stored, final_observations=last)
         if self._buffer is not None:
-            self._running.add_row(rewards, self._sink.newest)
+            self._running.add_row(rewards, terminateds, truncateds)
         if self._skips_ignored:  # the row whose action is ignored is a reset, whatever its flags say
             done = self._ignored_actions is None and (terminateds[0] or truncateds[0])
             self._ignored_actions = (actions, actions_for_env, outputs) if done else None
@@ -412,8 +412,8 @@ class SingleAgentEnvRunner(EnvRunner):
         return outputs if found is None else {**outputs, Columns.ACTION_LOGP: found}
 
     def _as_stored(self, rewards: np.ndarray) -> np.ndarray:
-        dtype = self._recorder.reward_dtype
-        return rewards if dtype is None or rewards.dtype is dtype else rewards.astype(dtype)
+        """The rewards as a buffer gets them, an array of our own."""
+        return np.array(rewards, self._recorder.reward_dtype)
 
     def _last_observations(self, infos: dict[str, Any], done: np.ndarray) -> Any:
         envs = np.flatnonzero(done)
@@ -452,6 +452,8 @@ class SingleAgentEnvRunner(EnvRunner):
         self._raw_observations = observations = self._rows(observations)
         fresh = self._rewritten(nested.take(observations, envs), envs, envs, infos=infos)
         self._boundaries.reset(done)
+        if self._buffer is not None:
+            self._running.reset(done)
         self._observations = nested.with_rows(self._observations, envs, fresh)
         self._sink.reset(self._observations, infos, done)
         self._tell_starts(envs)

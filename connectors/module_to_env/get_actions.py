@@ -11,6 +11,7 @@ import torch
 
 from connectors.connector import ColumnDict, Connector
 from connectors.distributions import ActionDistribution, Categorical, CategoricalRows, distribution_for
+from connectors.module_to_env.tensor_to_numpy import TensorToNumpy, check_numbers
 from connectors.policy import distribution_of
 from connectors.tensors import tensor_of
 from episodes.columns import Columns
@@ -75,21 +76,30 @@ class GetActions(Connector):
         return batch
 
     def on_row_to_numpy(
-        self, rl_module: Any, batch: ColumnDict, episodes: Any, explore: bool, shared_data: dict[str, Any]
+        self,
+        to_numpy: TensorToNumpy,
+        rl_module: Any,
+        batch: ColumnDict,
+        episodes: Any,
+        explore: bool,
+        shared_data: dict[str, Any],
     ) -> ColumnDict:
-        """The call where all becomes arrays right behind it: a choice among few is then made in numpy."""
-        if Columns.ACTIONS in batch:
-            return batch
-        inputs, distribution = self._described(batch, rl_module)
-        is_plain = inputs.is_cpu and inputs.dtype is torch.float32 and not inputs.requires_grad
-        if type(distribution) is not Categorical or self.adds_log_probs or not is_plain:
-            return self(rl_module=rl_module, batch=batch, explore=explore)
-        array = batch[Columns.ACTION_DIST_INPUTS] = inputs.numpy()
-        if explore is False:
-            batch[Columns.ACTIONS] = self._rows.mode(distribution, array)
-        else:
-            batch[Columns.ACTIONS] = self._rows.sample(distribution, array, self._generator_for(inputs))
-        return batch
+        """The call, and that of `to_numpy` right behind it. A choice among few is made in numpy then."""
+        if Columns.ACTIONS not in batch:
+            inputs, distribution = self._described(batch, rl_module)
+            is_plain = inputs.is_cpu and inputs.dtype is torch.float32 and not inputs.requires_grad
+            if type(distribution) is not Categorical or self.adds_log_probs or not is_plain:
+                self(rl_module=rl_module, batch=batch, explore=explore)
+            else:
+                array = batch[Columns.ACTION_DIST_INPUTS] = inputs.numpy()
+                check_numbers(Columns.ACTION_DIST_INPUTS, array, episodes)
+                if explore is False:
+                    batch[Columns.ACTIONS] = self._rows.mode(distribution, array)
+                else:
+                    batch[Columns.ACTIONS] = self._rows.sample(distribution, array, self._generator_for(inputs))
+                if len(batch) == 2:
+                    return batch
+        return to_numpy.on_row(rl_module, batch, episodes)
 
     def _described(self, batch: ColumnDict, policy: Any) -> tuple[torch.Tensor, ActionDistribution]:
         """The inputs that the policy gave, and the distribution that they describe."""

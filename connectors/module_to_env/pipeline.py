@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -52,7 +53,9 @@ class ModuleToEnvPipeline(ConnectorPipeline):
                 f"the policy returned a {type(outputs).__name__}; it returns a dict with 'actions', or with "
                 "'action_dist_inputs' to sample from"
             )
-        outputs = self.on_rows(policy, dict(outputs), episodes, explore, shared_data)
+        outputs = dict(outputs)
+        for call in self._row_calls:
+            outputs = call(policy, outputs, episodes, explore, shared_data)
         actions = outputs.pop(Columns.ACTIONS, None)
         if actions is None:
             raise UnknownKey(f"the module-to-env pipeline gave no 'actions', but {', '.join(outputs) or 'nothing'}")
@@ -94,7 +97,8 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         calls = list(super()._calls_for_rows(pieces))
         for at, (piece, after) in enumerate(pairwise(pieces)):
             if type(piece) is GetActions and type(after) is TensorToNumpy:
-                calls[at] = piece.on_row_to_numpy
+                calls[at : at + 2] = [partial(piece.on_row_to_numpy, after)]
+                break
         return tuple(calls)
 
     def _called_for_rows(self, pieces: Iterable[Connector]) -> Iterable[Connector]:
