@@ -55,7 +55,7 @@ class RecentRows:
             self._kept.replace_observations(at, envs, observations)
             self._kept.reset_infos.append(ResetInfo(at, envs, self._kept.infos.add(info)))
 
-    def write(self, rows: list[Any], extras: Mapping[str, Any]) -> None:
+    def write(self, rows: tuple[Any, ...], extras: Mapping[str, Any]) -> None:
         """Write observations, actions, rewards and flags [N, ...], and extra outputs, without counting them yet."""
         kept = self.looked_at()
         kept.write(kept.num_rows, rows, extras, kept.num_rows - 1)

@@ -152,7 +152,7 @@ class VectorRecorder:
         at = rows.num_rows
         if not at:
             raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
-        row = [observations, actions, rewards, terminateds, truncateds]
+        row = (observations, actions, rewards, terminateds, truncateds)
         try:
             if self._settles_late:
                 rows.write(at, row, extra_model_outputs or _NOTHING, self._base)
@@ -164,7 +164,7 @@ class VectorRecorder:
         except BaseException:
             rows.give_up(at)
             raise
-        rows.info_slots.append(slot)
+        rows.info_slots[at:] = (slot,)
         rows.num_rows = at + 1
 
     def _settle_with(self, at: int, infos: dict[str, Any], final_observations: Any) -> int:

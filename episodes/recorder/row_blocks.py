@@ -13,6 +13,8 @@ from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.tracks import nested
 from episodes.tracks.stacking import check_strings
 
+_IN_MEMORYVIEWS = "?bBhHiIlLqQfd"  # dtypes that a memoryview can be assigned
+
 
 class RowBlock:
     """The rows [capacity, N, ...] of one leaf. A row is copied in, so that its owner may use it again.
@@ -21,7 +23,7 @@ class RowBlock:
     widens when a later row needs it.
     """
 
-    __slots__ = ("data", "dtype", "fixed", "name", "shape")
+    __slots__ = ("data", "dtype", "fixed", "name", "numbers", "shape")
 
     def __init__(self, name: str, row: Any, num_envs: int, capacity: int, dtype: Any = None) -> None:
         row = as_numbers(name, row)
@@ -34,7 +36,20 @@ class RowBlock:
         self.shape = row.shape
         self.fixed = dtype is not None
         self.dtype = row.dtype if dtype is None else np.dtype(dtype)
-        self.data = np.zeros((capacity, *row.shape), self.dtype)
+        self._hold(np.zeros((capacity, *row.shape), self.dtype))
+
+    def _hold(self, data: np.ndarray) -> None:
+        self.data = data
+        # Rows of one number each, one after another; None where rows are made of more than that.
+        self.numbers = memoryview(data.reshape(-1)) if data.ndim == 2 and data.dtype.char in _IN_MEMORYVIEWS else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__ if name != "numbers"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._hold(self.data)
 
     def put(self, at: int, row: Any) -> None:
         """Copy a row [N, ...] in. `ShapeMismatch` for another shape, or values that the dtype cannot hold."""
@@ -53,7 +68,7 @@ class RowBlock:
             return rows
         if not self.fixed:
             self.dtype = np.result_type(self.dtype, rows.dtype)
-            self.data = self.data.astype(self.dtype)
+            self._hold(self.data.astype(self.dtype))
         elif self.dtype.kind in "iub" and not np.array_equal(rows.astype(self.dtype), rows):
             raise ShapeMismatch(
                 f"{self.name}: a row of dtype {rows.dtype} does not fit the space's {self.dtype} without loss"
@@ -72,7 +87,7 @@ class RowBlock:
         """Make room for `capacity` rows."""
         data = np.zeros((capacity, *self.shape), self.dtype)
         data[: len(self.data)] = self.data
-        self.data = data
+        self._hold(data)
 
     def keep(self, start: int, stop: int) -> None:
         """Move the rows [start, stop) to the front."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,6 @@ from episodes.tracks import nested
 from episodes.tracks.spaces import as_rows, dtypes_of, empty_items, irregular_part, of_no_shape
 
 _FIRST_CAPACITY = 32
-_kind_of = attrgetter("dtype", "shape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +84,6 @@ class RecordedRows:
         self.replaced = RowBlock("replaced", flags, num_envs, _FIRST_CAPACITY, bool)
         self.resets = RowBlock("resets", flags, num_envs, _FIRST_CAPACITY, bool)
         self._in_order: list[Any] = []  # the tracks as `write` gets them
-        self._kinds: list[
-            tuple[np.dtype, tuple[int, ...]]
-        ] = []  # of these, where each is one block that was written to
         self._started: _Started | None = None  # with which row the columns began that are there
         self.any_replaced = False
         self._capacity = _FIRST_CAPACITY
@@ -106,7 +101,7 @@ class RecordedRows:
         self.observations = blocks
         self.commit(slot)
 
-    def write(self, at: int, rows: list[Any], extras: Mapping[str, Any], base: int) -> None:
+    def write(self, at: int, rows: tuple[Any, ...], extras: Mapping[str, Any], base: int) -> None:
         """Write row `at` without counting it yet (`commit` does), so that a call that fails changes nothing.
 
         Args:
@@ -117,22 +112,17 @@ class RecordedRows:
             self._grow()
         if extras.keys() != self.extras.keys() or self.actions is None:
             self._start_columns(at, rows[1], rows[2], extras, base)
-        rows += map(extras.__getitem__, self.extras)
-        if self._kinds and self._are_usual(rows):
-            for block, row in zip(self._in_order, rows, strict=True):
-                block.data[at] = row
-            return
-        for blocks, row in zip(self._in_order, rows, strict=True):
-            put_row(blocks, at, row)
-        is_plain = all(type(block) is RowBlock for block in self._in_order)
-        self._kinds = [(block.dtype, block.shape) for block in self._in_order] if is_plain else []
-
-    def _are_usual(self, rows: list[Any]) -> bool:
-        """Whether the rows are arrays of the blocks' own dtypes and shapes, as they mostly are: one look at all."""
-        try:
-            return list(map(_kind_of, rows)) == self._kinds
-        except AttributeError:  # no arrays
-            return False
+        span = slice(at * self.num_envs, (at + 1) * self.num_envs)
+        for blocks, row in zip(self._in_order, (*rows, *map(extras.__getitem__, self.extras)), strict=True):
+            if type(blocks) is not RowBlock:
+                put_row(blocks, at, row)
+            elif blocks.numbers is None:
+                blocks.put(at, row)
+            else:  # what `put` does, in half the time: a memoryview refuses what is of another shape or dtype
+                try:
+                    blocks.numbers[span] = row
+                except (TypeError, ValueError, NotImplementedError):
+                    blocks.put(at, row)
 
     def commit(self, info_slot: int) -> None:
         """Count the row that was written, with the slot of its infos."""
@@ -144,7 +134,6 @@ class RecordedRows:
         before = self._started
         if before is not None and before.row == at:
             _, self.actions, self.rewards, self.extras, self._in_order, self.steps_from, self.extras_from = before
-            self._kinds = []
             self._started = None
 
     def _start_columns(self, at: int, actions: Any, rewards: Any, extras: Mapping[str, Any], base: int) -> None:
@@ -175,7 +164,6 @@ class RecordedRows:
         self.extras_from = at - 1
         tracks = (self.observations, self.actions, self.rewards, self.terminateds, self.truncateds)
         self._in_order = [*tracks, *made.values()]
-        self._kinds = []
 
     def _regular(self, name: str, rows: Any, space: spaces.Space | None) -> Any:
         """The row as the space nests it; `ShapeMismatch` for items that no array holds."""

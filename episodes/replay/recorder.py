@@ -232,7 +232,7 @@ class ReplayRecorder:
         staged = self._staged(looked, infos, finals)
         self._stage.put(len(self._rows), observations, tracks)
         if self._recent.is_looked_at:
-            row = [observations, *(given[name] for name in (ACTIONS, REWARDS)), tracks[TERMINATEDS], tracks[TRUNCATEDS]]
+            row = (observations, *(given[name] for name in (ACTIONS, REWARDS)), tracks[TERMINATEDS], tracks[TRUNCATEDS])
             self._recent.write(row, outputs)
         ring.waiting = self
         self._rows.append(staged)
