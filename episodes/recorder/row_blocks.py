@@ -41,7 +41,8 @@ class RowBlock:
     def _hold(self, data: np.ndarray) -> None:
         self.data = data
         # Rows of one number each, one after another; None where rows are made of more than that.
-        self.numbers = memoryview(data.reshape(-1)) if data.ndim == 2 and data.dtype.char in _IN_MEMORYVIEWS else None
+        is_plain = data.ndim == 2 and data.dtype.char in _IN_MEMORYVIEWS
+        self.numbers = data.reshape(-1).data if is_plain else None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__ if name != "numbers"}

@@ -442,6 +442,7 @@ def test_a_step_costs_no_python_work_per_environment():
             sys.setprofile(None)
         return counted
 
+    calls(6)  # what is done once, such as imports, is done here
     assert calls(3000) == calls(6)
 
 
