@@ -110,9 +110,14 @@ class ReplayRecorder:
 
         Nor when so many other steps were added since that the ongoing episodes are no longer there.
         """
-        with self._ring.lock:
-            self._ring.settle()
-            return self._is_of_now and not self._whats_lost(self.num_envs)
+        ring = self._ring
+        with ring.lock:
+            if ring.waiting is self and not ring.work:
+                return self._is_of_now  # whoever writes lays the staged rows down first: nobody did
+            ring.settle()
+            behind = self._behind
+            alone = (ring.head, ring.rows_head) == (behind.head, behind.rows_head)
+            return self._is_of_now and (alone or not self._whats_lost(self.num_envs))
 
     @property
     def _is_of_now(self) -> bool:
@@ -188,7 +193,7 @@ class ReplayRecorder:
         with ring.lock:
             if (
                 not infos
-                and not extra_model_outputs
+                and not (extra_model_outputs if self.keys is None else self.keys)
                 and ring.waiting is self
                 and self._looks_later
                 and stage is not None
