@@ -156,7 +156,7 @@ class RewardsFromInfos(ConnectorV2):
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
         for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
             told = [info["bonus"] for info in sa_episode.get_infos(slice(1, None))]
-            sa_episode.set_rewards(new_data=told)
+            sa_episode.set_rewards(new_data=np.array(told, np.float32))
         return batch
 
 
@@ -222,7 +222,7 @@ class OwnFrameStacks(ConnectorV2):
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
         for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
             items = [
-                np.concatenate(sa_episode.get_observations([t - 1, t], neg_index_as_lookback=True, fill=0.0))
+                np.concatenate(sa_episode.get_observations(slice(t - 1, t + 1), neg_index_as_lookback=True, fill=0.0))
                 for t in range(len(sa_episode))
             ]
             self.add_n_batch_items(batch, Columns.OBS, items, len(sa_episode), sa_episode)
