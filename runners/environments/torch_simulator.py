@@ -153,17 +153,19 @@ class TorchVectorEnv(VectorEnv):
         if self.missing_final_observation == "repeat":
             return None
         raise TrackMismatch(
-            f"{len(envs)} environments ended, and extras of {type(self.simulator).__name__} has no {self._final_key!r} "
+            f"episodes ended, and extras of {type(self.simulator).__name__} has no {self._final_key!r} "
             f"(it has {list(extras)}): their last observations are lost. Name the key (final_observations=), or pass "
             'missing_final_observation="repeat"'
         )
 
     def _last_rows(self, extras: dict[str, Any], envs: np.ndarray) -> Any:
-        """Rows [N, ...] that hold the last observations of the environments that ended."""
-        last = self.last_observations(extras, torch.as_tensor(envs, device=self.device))
+        """Rows [N, ...] that hold the last observations of the environments that ended; from a GPU only these come."""
+        is_here = self.device.type == "cpu"
+        last = self.last_observations(extras, slice(None) if is_here else torch.as_tensor(envs, device=self.device))
         if last is None:
             return self._newest
-        return nested.map_leaves(lambda leaf: _spread(leaf, envs, self.num_envs), _as_numpy(last))
+        rows = _as_numpy(last)
+        return rows if is_here else nested.map_leaves(lambda leaf: _spread(leaf, envs, self.num_envs), rows)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the simulator, where it can be closed."""
