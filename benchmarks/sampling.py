@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +129,40 @@ def into_replay(num_envs: int) -> Callable[[Size], Timed]:
     return prepare
 
 
+def row_into_replay(num_envs: int) -> Callable[[Size], Timed]:
+    """One vector row a call, as off-policy loops sample; rows are counted, for those of resets are stepped too."""
+
+    def prepare(size: Size) -> Timed:
+        from episodes.replay import EpisodeReplayBuffer
+
+        runner, calls = our_runner(num_envs, policy()), size(ROWS)
+        buffer = EpisodeReplayBuffer(max(size(KEPT), 2 * num_envs), seed=0)
+        while len(buffer) < buffer.capacity:
+            runner.sample_into(buffer, num_timesteps=buffer.capacity)
+        step, num_rows = runner.env.step, 0
+
+        def counting_step(actions: Any) -> Any:
+            nonlocal num_rows
+            num_rows += 1
+            return step(actions)
+
+        def run() -> None:
+            for _ in range(calls):
+                runner.sample_into(buffer, num_timesteps=num_envs)
+
+        runner.env.step = counting_step
+        run()
+        runner.env.step = step
+        return Timed(run, num_rows)
+
+    return prepare
+
+
+def bare_row(num_envs: int) -> Callable[[Size], Timed]:
+    """The bare loop, its rows counted."""
+    return lambda size: replace(bare_loop(num_envs)(size), items=size(ROWS))
+
+
 def figures(num_envs: int) -> tuple[Figure, ...]:
     """Ours against the bare loop and each peer, at one number of environments."""
     side = Side("ours", ours(num_envs))
@@ -190,6 +225,16 @@ def torch_ours(size: Size) -> Timed:
 FIGURES = (
     *(figure for num_envs in BARE for figure in figures(num_envs)),
     Figure("sampling/64 sample_into", Side("ours", into_replay(64)), Side("sample", ours(64)), at_most(1.1), "steps/s"),
+    *(
+        Figure(
+            f"sampling/{num_envs} sample_into, one row",
+            Side("ours", row_into_replay(num_envs)),
+            Side("bare loop", bare_row(num_envs)),
+            at_most(1.5),
+            "us",
+        )
+        for num_envs in (1, 8)
+    ),
     *envpool_figures(),
     Figure(
         "sampling/torch simulator",
