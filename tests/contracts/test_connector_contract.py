@@ -136,7 +136,7 @@ CASES = [
 # Pieces that have no row for a step: they deal agents to modules and back, or fill a rollout of environments.
 OTHERS = {"AgentToModuleMapping", "ModuleToAgentUnmapping", "EpisodesToRolloutBuffer"}
 # Bases, which have nothing to check until somebody derives from them.
-BASES = {"ObservationPreprocessor"}
+BASES = {"MultiAgentObservationPreprocessor", "ObservationPreprocessor"}
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case}-{number}" for number, case in enumerate(CASES)])
