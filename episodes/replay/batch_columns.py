@@ -34,14 +34,14 @@ _OBSERVED = (Columns.OBS, Columns.NEXT_OBS)
 
 def checked_keys(ring: LinkedRing, keys: Sequence[str] | None, include_infos: bool | str) -> Sequence[str]:
     """The names of the columns to draw. `UnknownKey` for one that there is not."""
+    if keys is None and include_infos is False:
+        return TRANSITION_KEYS
     if isinstance(keys, str):
         raise WrongType(f"keys={keys!r}: give a list of column names")
     if not isinstance(include_infos, bool) and include_infos != "columns":
         raise InvalidArgument(f"include_infos={include_infos!r}: give True for dicts, or 'columns'")
     if keys is None:
         keys = TRANSITION_KEYS
-        if not include_infos:
-            return keys
     for key in keys:
         if key not in ring.tracks and key not in _KNOWN_KEYS:
             if key in _ALWAYS:

@@ -27,6 +27,7 @@ from episodes.replay.read_dataset import chunks_that_follow
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.read_packs import entries_in_order, packs_of
 from episodes.replay.recorder import ReplayRecorder
+from episodes.replay.resuming import ResumePoint
 from episodes.replay.ring.episode_table import NONE
 from episodes.replay.ring.saving import ring_state, set_ring_state
 from episodes.replay.ring.step_ring import LinkedRing, chosen_outputs
@@ -60,6 +61,7 @@ class EpisodeReplayBuffer(SampleCounts):
         capacity: in steps.
         seed: of the one generator that every draw uses.
         path: a directory for memory-mapped files, for what does not fit into memory; in memory when None.
+        resume: whether to go on with what `flush` left at `path`, if anything; also after a kill.
         limit: how often a step is drawn, for loops that ask `may_sample` and `may_add`; draws themselves never wait.
 
     Attributes:
@@ -81,6 +83,7 @@ class EpisodeReplayBuffer(SampleCounts):
         *,
         seed: int | None = None,
         path: str | Path | None = None,
+        resume: bool = False,
         limit: SamplesPerInsert | None = None,
     ) -> None:
         if not is_int(capacity) or capacity < 1:
@@ -94,6 +97,10 @@ class EpisodeReplayBuffer(SampleCounts):
         self._ring = LinkedRing(self.capacity, Allocator(path))
         self.lock = self._ring.lock
         self._spaces: tuple[Any, Any] = (None, None)
+        if path is not None:
+            ResumePoint(Path(path), self._ring, self._rest_of_state)
+        if resume:
+            self._resume()
 
     def __len__(self) -> int:
         """The number of steps that are there."""
@@ -259,19 +266,19 @@ class EpisodeReplayBuffer(SampleCounts):
 
     def _draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Positions [n] of drawn steps, and their importance weights."""
-        size = len(self.ring)
+        size = len(self._ring)
         if not size:
             raise self._empty()
         slots = (self.generator.random(n) * size).astype(np.int64)
-        if size < self.capacity and (first := self.ring.tail % self.capacity):
+        if size < self.capacity and (first := self._ring.tail % self.capacity):
             slots = (slots + first) % self.capacity  # the oldest were evicted before there was need to
         return slots, _ones(n, np.float32).copy()
 
     def _draw_from_grid(self, n: int, period: int) -> tuple[np.ndarray, np.ndarray]:
         """As `_draw`, of the steps at which the sequences of a grid begin."""
-        if not len(self.ring):
+        if not len(self._ring):
             raise self._empty()
-        begins = self._grids.setdefault(period, SequenceGrid(period)).there(self.ring)
+        begins = self._grids.setdefault(period, SequenceGrid(period)).there(self._ring)
         if not len(begins):
             raise self._no_sequence()
         numbers = begins[(self.generator.random(n) * len(begins)).astype(np.int64)]
@@ -294,7 +301,7 @@ class EpisodeReplayBuffer(SampleCounts):
         views: BoundViews | None,
         keys: Sequence[str],
     ) -> Batch:
-        ring = self.ring
+        ring = self._ring
         if n_step == 1:
             columns = columns_of(ring, keys, slots, slots, views=views)
             columns[Columns.N_STEP] = _ones(len(slots), np.int32).copy()
@@ -358,11 +365,11 @@ class EpisodeReplayBuffer(SampleCounts):
         slots, extents = drawn, self._extents(drawn)
         if boundary == "stop":
             slots, extents = self._moved_back(slots, extents, length)
-        found = walks.windows(self.ring.links, slots, extents, length, lookback + burn_in)
+        found = walks.windows(self._ring.links, slots, extents, length, lookback + burn_in)
         columns = self._sequences(found, lookback, views, keys)
         columns[Columns.IS_FIRST] = found.first
         columns[Columns.WEIGHTS] = weights
-        columns[INDICES] = self._sequence_indices(self.ring.slot_numbers(drawn), columns[INDICES])
+        columns[INDICES] = self._sequence_indices(self._ring.slot_numbers(drawn), columns[INDICES])
         self.num_sampled += int(np.count_nonzero(found.learned))
         return batch_of(columns)
 
@@ -371,21 +378,21 @@ class EpisodeReplayBuffer(SampleCounts):
         return window
 
     def _extents(self, slots: np.ndarray) -> Extents:
-        ring = self.ring
+        ring = self._ring
         entry, t = ring.links.entry[slots], ring.links.t[slots]
         return Extents(t - ring.links.t[ring.table.first.take(entry)], ring.t_next(entry) - t)
 
     def _moved_back(self, slots: np.ndarray, extents: Extents, length: int) -> tuple[np.ndarray, Extents]:
         back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
         if back.any():
-            path = walks.walk(self.ring.links.previous, slots, int(back.max()))
+            path = walks.walk(self._ring.links.previous, slots, int(back.max()))
             slots = np.stack(path)[back, np.arange(len(slots))]
         return slots, Extents(extents.before - back, extents.onward + back)
 
     def _sequences(
         self, found: Windows, lookback: int, views: BoundViews | None, keys: Sequence[str]
     ) -> dict[str, Any]:
-        ring, slots = self.ring, found.slots
+        ring, slots = self._ring, found.slots
         columns = columns_of(ring, keys, slots, slots, views=views)
         indices = ring.slot_numbers(slots)
         indices[~found.there] = NONE
@@ -481,8 +488,10 @@ class EpisodeReplayBuffer(SampleCounts):
     @locked
     def get_state(self) -> dict[str, Any]:
         """Everything that is stored and the generator's state, as a dict of plain values and arrays of its own."""
+        return {"ring": ring_state(self.ring), **self._rest_of_state()}
+
+    def _rest_of_state(self) -> dict[str, Any]:
         return {
-            "ring": ring_state(self.ring),
             "generator": self.generator.bit_generator.state,
             "spaces": self._spaces,
             "num_sampled": self.num_sampled,
@@ -494,19 +503,50 @@ class EpisodeReplayBuffer(SampleCounts):
 
         Raises:
             InvalidArgument: another capacity.
-            StateMismatch: the state of a buffer with priorities.
+            StateMismatch: the state of a buffer with priorities, in one without, or the other way round.
         """
+        with self.lock:
+            self._check_kind(state)
+            point = self._ring.resume_point
+            if isinstance(point, ResumePoint):
+                point.forget()
+            set_ring_state(self.ring, state["ring"])
+            self._set_rest_of_state(state)
+
+    def _check_kind(self, state: dict[str, Any]) -> None:
         if "priorities" in state:
             raise StateMismatch("a state with priorities; restore it into a PrioritizedEpisodeReplayBuffer")
-        self._set_state(state)
 
-    @locked
-    def _set_state(self, state: dict[str, Any]) -> None:
-        set_ring_state(self.ring, state["ring"])
+    def _set_rest_of_state(self, state: dict[str, Any]) -> None:
         self.generator.bit_generator.state = state["generator"]
         self._spaces = state["spaces"]
         self.num_sampled = state["num_sampled"]
         self._written = dict(state["written"])
+
+    @locked
+    def flush(self) -> None:
+        """Let a buffer that is made with this `path` and `resume=True` go on from here, also after a kill.
+
+        The tracks are in the mapped files anyway; what is written is all else: a few milliseconds, and more with many
+        infos. Steps that come later and are not flushed are not there then, nor those that they took the place of.
+
+        Raises:
+            EpisodeStateError: a buffer without a path.
+            WrongType: names the info or the custom data that msgpack cannot hold.
+        """
+        point = self.ring.resume_point
+        if not isinstance(point, ResumePoint):
+            raise EpisodeStateError("this buffer has no files; give it a path, or use get_state or to_dataset")
+        point.save()
+
+    def _resume(self) -> None:
+        point = self._ring.resume_point
+        if not isinstance(point, ResumePoint):
+            raise InvalidArgument("resume=True without a path; give the path that the buffer had")
+        state = point.take_up()
+        if state is not None:
+            self._check_kind(state)
+            self._set_rest_of_state(state)
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied and pickled. A copy lies in memory; recorders go on with the buffer that they were made by."""

@@ -47,6 +47,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         min_priority: float = 1e-6,
         seed: int | None = None,
         path: str | Path | None = None,
+        resume: bool = False,
         limit: SamplesPerInsert | None = None,
     ) -> None:
         super().__init__(capacity, seed=seed, path=path, limit=limit)
@@ -71,6 +72,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._num_gone = 0  # steps with smaller numbers have none any more
         self._num_known = 0  # steps with smaller numbers have their priorities
         self.set_beta(beta)
+        if resume:
+            self._resume()
 
     def set_beta(self, beta: float) -> None:
         """Let the weights of later draws correct more (1: fully) or less (0: not at all)."""
@@ -200,26 +203,19 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             raise StepOutOfRange(f"the steps that are there have numbers {self.ring.tail}..{self.ring.head - 1}")
         return self._tree.get(numbers % self.capacity)
 
-    @locked
-    def get_state(self) -> dict[str, Any]:
-        """Everything that is stored, the priorities and the generator's state."""
+    def _rest_of_state(self) -> dict[str, Any]:
         self._welcome_new_steps()
         state = {name: getattr(self, name) for name in _STATE}
-        return super().get_state() | {
+        return super()._rest_of_state() | {
             "priorities": {**state, "tree": self._tree.get_state(), "given": self._given.get_state()}
         }
 
-    @locked
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go on, bit for bit, where `get_state` was called.
-
-        Raises:
-            InvalidArgument: another capacity.
-            StateMismatch: the state of a buffer without priorities.
-        """
+    def _check_kind(self, state: dict[str, Any]) -> None:
         if "priorities" not in state:
             raise StateMismatch("a state without priorities; restore it into an EpisodeReplayBuffer")
-        self._set_state(state)
+
+    def _set_rest_of_state(self, state: dict[str, Any]) -> None:
+        super()._set_rest_of_state(state)
         for name in _STATE:
             setattr(self, name, state["priorities"][name])
         self._tree.set_state(state["priorities"]["tree"])

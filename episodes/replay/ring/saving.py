@@ -11,14 +11,14 @@ from episodes.replay.ring.step_ring import LinkedRing
 from episodes.replay.ring.track_ring import TrackRing
 from episodes.tracks import nested
 
-_NUMBERS = ("capacity", "num_rows", "tail", "head", "skipped", "rows_head", "lost_rows", "window", "rewards_are_finite")
+NUMBERS = ("capacity", "num_rows", "tail", "head", "skipped", "rows_head", "lost_rows", "window", "rewards_are_finite")
 
 
 def ring_state(ring: LinkedRing) -> dict[str, Any]:
     """Everything in the ring: numbers, lists, dicts and arrays."""
     num_steps, num_rows = min(ring.head, ring.capacity), min(ring.rows_head, ring.num_rows)
     return {
-        **{name: getattr(ring, name) for name in _NUMBERS},
+        **{name: getattr(ring, name) for name in NUMBERS},
         "observations": _front(ring.observations, num_rows) if ring.has_observations else None,
         "tracks": {name: _front(track, num_steps) for name, track in ring.tracks.items()},
         "links": ring.links.get_state(num_steps),
@@ -35,7 +35,7 @@ def set_ring_state(ring: LinkedRing, state: dict[str, Any]) -> None:
             "make a buffer of that capacity"
         )
     ring.clear()
-    for name in _NUMBERS:
+    for name in NUMBERS:
         setattr(ring, name, state[name])
     ring.allocator.discard_all()
     stored = state["observations"]

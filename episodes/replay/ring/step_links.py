@@ -40,14 +40,14 @@ class StepLinks:
         t: the step's time in its episode.
     """
 
-    __slots__ = ("_arrays", "capacity", "entry", "next", "next_row", "previous", "row", "t")
+    __slots__ = ("arrays", "capacity", "entry", "next", "next_row", "previous", "row", "t")
 
     def __init__(self, capacity: int, records: StepRecords) -> None:
         self.capacity = capacity
         self.row, self.next_row = (records.field(field) for field in ROW_FIELDS)
         self.next, self.t, self.entry, self.previous = (records.field(field) for field in STEP_FIELDS)
         self.next[capacity] = self.previous[capacity] = capacity
-        self._arrays = (self.row, self.next_row, self.next, self.previous, self.entry, self.t)
+        self.arrays = (self.row, self.next_row, self.next, self.previous, self.entry, self.t)
 
     def pad_with(self, row: int) -> None:
         """Let padding gather the observation at position `row`."""
@@ -60,18 +60,32 @@ class StepLinks:
         """
         stop = start + links.shape[1]
         if stop <= self.capacity:
-            for array, values in zip(self._arrays, links, strict=True):
+            for array, values in zip(self.arrays, links, strict=True):
                 array[start:stop] = values
         else:
-            for array, values in zip(self._arrays, links, strict=True):
+            for array, values in zip(self.arrays, links, strict=True):
                 put(array, self.capacity, start, values)
         self.next[links[PREVIOUS]] = links[NEXT]
 
+    def put_rows(self, rows: np.ndarray, next_rows: np.ndarray) -> None:
+        """Change the rows of the first steps."""
+        self.row[: len(rows)], self.next_row[: len(rows)] = rows, next_rows
+
+    def chain(self, slots: np.ndarray, begins: np.ndarray) -> np.ndarray:
+        """Link the steps at `slots` [n], each to the one before, but for those whose places [k] are in `begins`.
+
+        The places [k] of the last steps.
+        """
+        ends = np.append(begins[1:], len(slots))[: len(begins)] - 1
+        self.previous[slots[1:]], self.next[slots[:-1]] = slots[:-1], slots[1:]
+        self.previous[slots[begins]], self.next[slots[ends]] = slots[begins], slots[ends]
+        return ends
+
     def get_state(self, size: int) -> np.ndarray:
         """The links of the first `size` steps, [6, size]."""
-        return np.stack([array[:size] for array in self._arrays])
+        return np.stack([array[:size] for array in self.arrays])
 
     def set_state(self, links: np.ndarray) -> None:
         """Put such links in."""
-        for array, values in zip(self._arrays, links, strict=True):
+        for array, values in zip(self.arrays, links, strict=True):
             array[: len(values)] = values

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from math import isfinite
 from threading import RLock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -58,6 +58,16 @@ def chosen_outputs(extra_model_outputs: Mapping[str, Any], keys: Collection[str]
     return {key: extra_model_outputs[key] for key in keys}
 
 
+class WriteObserver(Protocol):
+    """Who is told before steps are written over, and before the ring of observations moves."""
+
+    def before_write(self, tail: int) -> None: ...
+
+    def before_move(
+        self, observations: TrackRing | None, num_rows: int, first: int, rows: list[np.ndarray]
+    ) -> None: ...
+
+
 class LinkedRing:
     """Tracks of up to `capacity` steps, linked.
 
@@ -84,6 +94,7 @@ class LinkedRing:
     def __init__(self, capacity: int, allocator: Allocator) -> None:
         self.capacity = capacity
         self.allocator = allocator
+        self.resume_point: WriteObserver | None = None
         self.lock = RLock()
         self.waiting: Waiting | None = None
         self.work: tuple[Callable[[], None], ...] = ()
@@ -295,6 +306,8 @@ class LinkedRing:
             numbers(array[:count].astype(np.int64), self.rows_head, self.num_rows) % size
             for array in (self.links.row, self.links.next_row)
         ]
+        if self.resume_point is not None:
+            self.resume_point.before_move(new, size, first, rows)
         resize = partial(self._put_rows, new, size, first, rows)
         self.work = (resize, *self.work)  # in front of what it makes room for, if that is being written already
         resize()
@@ -304,8 +317,7 @@ class LinkedRing:
 
     def _put_rows(self, observations: TrackRing | None, num_rows: int, first: int, rows: list[np.ndarray]) -> None:
         """Put a larger ring of observations in place, of which those before `first` were gone, and the steps' rows."""
-        count = len(rows[0])
-        self.links.row[:count], self.links.next_row[:count] = rows
+        self.links.put_rows(*rows)
         self.links.pad_with(num_rows)
         if observations is not None:
             self.set_observations(observations)
@@ -316,6 +328,8 @@ class LinkedRing:
     def write(self, addition: Addition) -> None:
         """Write what an addition says. Called again, it writes the same."""
         room, block, rows_head, num_steps = addition.room, addition.block, addition.room.rows_head, 0
+        if self.resume_point is not None:
+            self.resume_point.before_write(room.tail)
         if len(room.following):
             self.links.previous[room.following] = room.following
             self.table.first[room.entries] = room.following

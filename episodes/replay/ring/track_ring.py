@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch
+from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, UnreadableData
 from episodes.tracks import nested
 
 CACHE_LINE = 64
@@ -29,6 +29,11 @@ class Allocator:
         self.path = None if path is None else Path(path)
         self._num_files = 0
         self._files: list[Path] = []
+        self._reopened: list[str] = []  # names of files that are there, for the next arrays
+
+    def reopen(self, names: list[str]) -> None:
+        """Let the next arrays be those of these files, in this order."""
+        self._reopened = list(names)
 
     def discard_all(self) -> None:
         """Remove the files of all arrays that were made."""
@@ -43,6 +48,17 @@ class Allocator:
         array[size] = np.zeros((), item.dtype)
         return array
 
+    def _old_file(self, file: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        try:
+            array = np.lib.format.open_memmap(file, mode="r+")
+        except (OSError, ValueError) as error:
+            raise UnreadableData(f"{file} is not an array that a buffer wrote: {error}") from None
+        if array.shape != shape or array.dtype != dtype:
+            raise UnreadableData(f"{file} holds {array.dtype} {list(array.shape)}, not {dtype} {list(shape)}")
+        self._num_files = max(self._num_files, int(file.stem.removeprefix("ring_")))
+        self._files.append(file)
+        return np.asarray(array)
+
     @staticmethod
     def discard(array: np.ndarray) -> None:
         """Remove the file of an array that is no longer used."""
@@ -50,6 +66,8 @@ class Allocator:
             Path(array.base.filename).unlink(missing_ok=True)
 
     def _file(self, folder: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        if self._reopened:
+            return self._old_file(folder / self._reopened.pop(0), shape, dtype)
         folder.mkdir(parents=True, exist_ok=True)
         self._num_files += 1
         file = folder / f"ring_{self._num_files}.npy"
@@ -57,6 +75,14 @@ class Allocator:
             raise InvalidArgument(f"{file} is there: it may be another buffer's; give a directory of its own")
         self._files.append(file)
         return np.asarray(np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape))
+
+
+def file_of(array: np.ndarray) -> Path | None:
+    """The file that an array, or what it is a view of, is mapped from."""
+    base: Any = array
+    while base is not None and not (isinstance(base, np.memmap) and base.filename is not None):
+        base = base.base
+    return None if base is None else Path(str(base.filename))
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
