@@ -97,6 +97,8 @@ class ReplayRecorder:
         self._stage: StagedRows | None = None
         self._rows: list[_StagedRow] = []  # those that are staged: appending one is what makes it count
         self._limit = 0  # of staged rows
+        self._plain: StagedRows | None = None  # the stage, if rows like those before need nothing but a copy
+        self._newest: Any = None  # observations that nobody looks back at yet
         nowhere = np.full(num_envs, NONE, np.int64)
         self._behind = Behind(nowhere, nowhere, nowhere, 0, 0, self._boundaries)
         self._settled = (0, self._boundaries, None)
@@ -158,10 +160,11 @@ class ReplayRecorder:
             self._generation = ring.generation
 
         ring.add(Addition(room, ring.table.change(room.closed, 0), block, then=then))
+        recent = self._recent_rows()
         if everyone:
-            self._recent.begin(observations, infos)
+            recent.begin(observations, infos)
         else:
-            self._recent.replace(observations, infos, envs)
+            recent.replace(observations, infos, envs)
 
     def _go_on_from(self, behind: Behind, newest: Row | None, fresh: dict[int, tuple[str, dict[str, Any]]]) -> None:
         """No row is staged, and what comes next continues what is in the ring."""
@@ -189,20 +192,18 @@ class ReplayRecorder:
         final_observations: Any = None,
     ) -> None:
         """Store a vector step: what `step` of the environment returned, [N, ...] each, and the actions it got."""
-        ring, stage, rows = self._ring, self._stage, self._rows
+        ring = self._ring
         with ring.lock:
             if (
-                not infos
+                ring.waiting is self
+                and not infos
                 and not (extra_model_outputs if self.keys is None else self.keys)
-                and ring.waiting is self
-                and self._looks_later
-                and stage is not None
+                and self._plain is not None
                 and not ring.work
-                and not self._recent.is_looked_at
-                and stage.put_arrays(len(rows), observations, actions, rewards, terminateds, truncateds)
+                and self._plain.put_arrays(len(self._rows), observations, actions, rewards, terminateds, truncateds)
             ):
-                rows.append(_PLAIN)
-                self._recent.commit(observations, _NOTHING)
+                self._rows.append(_PLAIN)
+                self._newest = observations
             else:
                 flags = {TERMINATEDS: terminateds, TRUNCATEDS: truncateds}
                 tracks = {ACTIONS: actions, REWARDS: rewards, **flags}
@@ -236,12 +237,15 @@ class ReplayRecorder:
             looked = boundaries.look(tracks[TERMINATEDS], tracks[TRUNCATEDS])
         staged = self._staged(looked, infos, finals)
         self._stage.put(len(self._rows), observations, tracks)
-        if self._recent.is_looked_at:
+        if self._recent_rows().is_looked_at:
             row = (observations, *(given[name] for name in (ACTIONS, REWARDS)), tracks[TERMINATEDS], tracks[TRUNCATEDS])
             self._recent.write(row, outputs)
         ring.waiting = self
         self._rows.append(staged)
         self._recent.commit(observations, infos)
+        self._newest = None
+        is_plain = self._looks_later and self._stage.is_plain and not self._recent.is_looked_at
+        self._plain = self._stage if is_plain else None
 
     def _staged(self, row: Row | None, infos: dict[str, Any], finals: Any) -> _StagedRow:
         """What is kept of a row apart from its columns; in same-step autoreset, `row` says what ended."""
@@ -256,6 +260,13 @@ class ReplayRecorder:
                 raise ShapeMismatch(f"{len(leaf)} final observations for {len(row.ended)} endings")
         last_infos, infos = infos_at_ends(infos)
         return _StagedRow(self._infos.add(infos), self._infos.add(last_infos), finals)
+
+    def _recent_rows(self) -> RecentRows:
+        """The newest rows, for who looks back at them; from now on each row may have to be kept."""
+        if self._newest is not None:
+            self._recent.commit(self._newest, _NOTHING)
+        self._newest = self._plain = None
+        return self._recent
 
     def _settle(self) -> Boundaries:
         """The boundaries up to the newest row. What rows mean is looked at when somebody asks, mostly for many."""
@@ -294,14 +305,14 @@ class ReplayRecorder:
     @property
     def depths(self) -> np.ndarray:
         """See `OngoingEpisodes.depths`."""
-        rows = self._recent.looked_at()
+        rows = self._recent_rows().looked_at()
         return np.minimum(self.ages, rows.lookback_at(rows.num_rows - 1))
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
         """See `OngoingEpisodes.recent`; of extra model outputs also those that are not stored."""
         if num_items < 1:
             raise InvalidArgument(f"recent({track!r}, {num_items}): give at least 1")
-        return self._recent.recent(track, num_items, self.ages)
+        return self._recent_rows().recent(track, num_items, self.ages)
 
     def ongoing(self, env: int) -> SingleAgentEpisode:
         """What is stored of the ongoing episode of an environment, as it is now.
@@ -356,7 +367,7 @@ class ReplayRecorder:
             for env in np.flatnonzero(self._behind.previous != NONE).tolist():
                 entry = int(self._behind.entries[env])
                 ids[env], custom_data[env] = table.id_of(entry), table.custom_data[entry] or {}
-        recorder.go_on(self._recent, self._behind.boundaries, ids, custom_data)
+        recorder.go_on(self._recent_rows(), self._behind.boundaries, ids, custom_data)
         self._go_on_from(self._behind._replace(boundaries=Boundaries(self.num_envs, self.autoreset_mode)), None, {})
         self._recent = RecentRows(self.num_envs, *self._spaces, depth=self._recent.depth)
         self._generation = -1

@@ -14,7 +14,7 @@ from episodes.errors import TrackMismatch
 from episodes.replay.ring.step_ring import REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS
 from episodes.tracks import nested
 
-_MOST_STEPS = 4096
+_MOST_STEPS = 8192
 _MOST_BYTES = 1 << 20
 
 
@@ -45,6 +45,11 @@ class StagedRows:
 
     def _room(self, leaf: np.ndarray) -> np.ndarray:
         return np.empty((self.size, *leaf.shape), leaf.dtype)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows are plain arrays without extra model outputs."""
+        return bool(self._views)
 
     def fits(self, observations: Any, tracks: dict[str, Any]) -> bool:
         """Whether rows are of the kind that there is room for."""
