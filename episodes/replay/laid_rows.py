@@ -11,7 +11,7 @@ import numpy as np
 from episodes.recorder.boundaries import Boundaries, Rows
 from episodes.replay.ring.addition import Room
 from episodes.replay.ring.episode_table import NONE
-from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
+from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, PREVIOUS, ROW, T
 from episodes.replay.ring.step_ring import LinkedRing
 
 
@@ -114,12 +114,14 @@ class LaidRows:
         """The environment of a step of the first row."""
         return int(self.live[step])
 
-    def links(self, room: Room, behind: Behind, opened: np.ndarray, ring: LinkedRing) -> tuple[np.ndarray, Behind]:
-        """The links [6, S] of the steps, and what is behind those that come after them."""
+    def links(
+        self, room: Room, behind: Behind, opened: np.ndarray, ring: LinkedRing, into: np.ndarray
+    ) -> tuple[np.ndarray, Behind]:
+        """The links [6, S] of the steps, written `into` [6, at least S], and what is behind those that come after."""
         count, num_envs = self.begins.shape
         grid, live, split = self.grid, self.live, self.num_in_first_row
         later, first_envs = live[split:] - num_envs, live[:split]
-        links = np.empty((NUM_LINKS, len(live)), np.int64)
+        links = into[:, : len(live)]
         before = self.next_rows
         if len(self.ended):
             before = before.copy()

@@ -432,7 +432,7 @@ class ReplayRecorder:
         steps = LaidRows.of(rows, behind, behind.boundaries.last_lies_apart)
         room = ring.room(steps.num_steps, steps.num_rows)
         episodes = ring.table.change(room.closed, len(steps.first_steps))
-        links, after = steps.links(room, behind, episodes.opened, ring)
+        links, after = steps.links(room, behind, episodes.opened, ring, stage.links)
         episodes.first = links[NEXT, steps.first_steps]
         fresh = self._name(episodes, steps)
         observations = flat(stage.observations, count)
@@ -441,10 +441,7 @@ class ReplayRecorder:
             observations = nested.concatenate([observations, *finals])
         infos, step_rows = self._dealt(steps), None if steps.everyone else steps.live
         block = Block(observations, steps.sources, steps.num_rows, stage.steps(count), step_rows, links, infos)
-        boundaries = behind.boundaries.copy()
-        boundaries.commit_all(rows)
-        self._settle()
-        after = after._replace(boundaries=boundaries)
+        after = after._replace(boundaries=self._settle())
 
         def then() -> None:
             self._go_on_from(after, self._settled[2], fresh)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import TrackMismatch
+from episodes.replay.ring.step_links import NUM_LINKS
 from episodes.replay.ring.step_ring import REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS
 from episodes.tracks import nested
 
@@ -23,6 +24,7 @@ class StagedRows:
 
     Attributes:
         observations, tracks: nested arrays [size, N, ...].
+        links: room [6, size * N] for the links of their steps; new memory for each stage would cost more than they do.
     """
 
     def __init__(self, observations: Any, tracks: dict[str, Any], most_rows: int) -> None:
@@ -32,6 +34,7 @@ class StagedRows:
         row_bytes = sum(leaf.nbytes for leaf in nested.leaves(rows))
         num_envs = len(tracks[REWARDS])
         self.size = max(1, min(most_rows, _MOST_STEPS // num_envs, _MOST_BYTES // max(row_bytes, 1)))
+        self.links = np.empty((NUM_LINKS, self.size * num_envs), np.int64)
         self._views: list[tuple[np.ndarray, ...]] = []
         self._kinds: tuple[Any, ...] = ()  # dtype and shape of each of the views
         self.observations, self.tracks = observations, tracks
