@@ -171,7 +171,7 @@ def fill_for_ever(path: str, seed: int) -> None:
         t += length
         if ended:
             number, t = number + 1, 0
-        if rng.random() < 0.05:
+        if rng.random() < 0.2:
             buffer.flush()
             print(buffer.num_added, flush=True)
 
@@ -189,8 +189,7 @@ def test_a_killed_process_loses_nothing_that_it_flushed_and_nothing_torn_is_draw
         buffer = PrioritizedEpisodeReplayBuffer(300, path=tmp_path, resume=True)
         assert buffer.num_added >= max(told, default=flushed)
         flushed = buffer.num_added
-        check_whole(buffer)
-        assert len(buffer)
+        check_whole(buffer)  # there may be none left: as many came after the last flush as there is room for
 
 
 @pytest.mark.parametrize("broken_off", ["before", "while", "after"])
