@@ -11,10 +11,11 @@ import gymnasium as gym
 import numpy as np
 
 from connectors.connector import ColumnDict
+from connectors.fingerprint import describe_space
 from episodes.errors import WrongType
 from episodes.pack import EpisodePack
 
-__all__ = ["Acted", "EnvToModule", "ModuleToEnv", "check_pipeline"]
+__all__ = ["Acted", "EnvToModule", "ModuleToEnv", "check_pipeline", "fingerprint_of"]
 
 Acted = tuple[Any, Any, dict[str, Any]]  # actions as the policy made them, as the environment takes them, all the rest
 
@@ -25,6 +26,20 @@ class EnvToModule(Protocol):
     @property
     def recorded_observation_space(self) -> gym.Space | None:
         """The space of the observations that `rewrite` gives, which are recorded."""
+        ...
+
+    @property
+    def observation_space(self) -> gym.Space | None:
+        """The space of the observations that the policy sees."""
+        ...
+
+    @property
+    def fingerprint(self) -> list[Any]:
+        """What a policy that was trained in this pipeline relies on: [name, settings] of each piece."""
+        ...
+
+    def check_policy(self, policy: Any) -> None:
+        """Raise where the policy cannot read what this pipeline makes, as far as can be told without data."""
         ...
 
     @property
@@ -63,6 +78,16 @@ class EnvToModule(Protocol):
 class ModuleToEnv(Protocol):
     """From the policy's outputs to actions, and back from the environment's actions to the policy's."""
 
+    @property
+    def input_action_space(self) -> gym.Space | None:
+        """The environment's action space."""
+        ...
+
+    @property
+    def fingerprint(self) -> list[Any]:
+        """What a policy that was trained in this pipeline relies on: [name, settings] of each piece."""
+        ...
+
     def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
         """Take one environment's spaces, where the pipeline was built without any."""
         ...
@@ -94,6 +119,16 @@ class ModuleToEnv(Protocol):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` gave."""
         ...
+
+
+def fingerprint_of(env_to_module: EnvToModule, module_to_env: ModuleToEnv) -> dict[str, Any]:
+    """What a policy relies on that is trained in these pipelines; see `connectors.fingerprint`."""
+    return {
+        "observations": describe_space(env_to_module.observation_space),
+        "actions": describe_space(module_to_env.input_action_space, bounds=True),
+        "env_to_module": env_to_module.fingerprint,
+        "module_to_env": module_to_env.fingerprint,
+    }
 
 
 def check_pipeline(pipeline: Any, protocol: type, argument: str) -> None:

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 
 from connectors.column_parts import ColumnParts, Owner, as_rows, as_single_row, changed_items, joined, rows_of
+from connectors.fingerprint import settings_of
 from episodes.errors import UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 
@@ -90,6 +91,14 @@ class Connector:
     def name(self) -> str:
         """What the piece is called unless its pipeline has another of that name."""
         return self._name or type(self).__name__
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a policy that was trained behind the piece relies on: plain values by name.
+
+        By default the constructor's arguments, those that are kept as attributes of their names.
+        """
+        return settings_of(self)
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(self.reads)} -> {', '.join(self.writes)})"

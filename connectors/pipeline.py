@@ -237,6 +237,11 @@ class ConnectorPipeline(Connector):
     def _calls_for_rows(self, pieces: tuple[Connector, ...]) -> tuple[RowCall, ...]:
         return tuple(map(row_call, pieces))
 
+    @property
+    def fingerprint(self) -> list[Any]:
+        """[name, settings] of each piece: what a policy that was trained in this pipeline relies on."""
+        return [[name, piece.settings] for name, piece in self._pieces.items()]
+
     # State
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:

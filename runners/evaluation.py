@@ -82,6 +82,7 @@ def evaluate(
     seed: int | None = None,
     hooks: Sequence[Any] = (),
     agent_to_module_mapping_fn: Callable[[Any, Any], Any] | None = None,
+    check_pipeline: bool = True,
 ) -> Evaluation:
     """Whole episodes of a policy in environments of their own, and their returns; nothing is learned or changed.
 
@@ -101,8 +102,10 @@ def evaluate(
         seed: of the environments; the same one gives the same episodes.
         hooks: see `Hook`; of the evaluation alone.
         agent_to_module_mapping_fn: as a runner takes it, with several agents.
+        check_pipeline: refuse a policy that was trained in other pipelines.
 
     Raises:
+        StateMismatch: it was.
         InvalidArgument: a runner whose environments cannot be made again, or a runner and something that it has.
 
     >>> from learners import MLPPolicy
@@ -126,6 +129,7 @@ def evaluate(
         "hooks": hooks,
         "seed": seed,
         "update_stats": False,
+        "check_pipeline": check_pipeline,
     }
     if isinstance(policy, Mapping) or agent_to_module_mapping_fn is not None:
         runner = MultiAgentEnvRunner(env, policy, agent_to_module_mapping_fn=agent_to_module_mapping_fn, **options)

@@ -46,7 +46,7 @@ class MultiAgentEnvRunner(EnvRunner):
         seed: of the environments (copy i gets `seed + i`), of random actions, of sampling actions by default, and of
             the episodes' ids.
         len_lookback_buffer: how many env steps from before its first one a continued chunk brings along, at least.
-        update_stats, reward_dtype, returns_interrupted: as in `SingleAgentEnvRunner`.
+        update_stats, reward_dtype, check_pipeline, returns_interrupted: as in `SingleAgentEnvRunner`.
         missing_final_observation: see `MultiAgentEpisode`.
 
     Only agents that must act are asked. What a policy puts out beside its actions is recorded. No gradients are kept.
@@ -68,6 +68,7 @@ class MultiAgentEnvRunner(EnvRunner):
         len_lookback_buffer: int = 0,
         update_stats: bool = True,
         reward_dtype: DTypeLike | None = np.float32,
+        check_pipeline: bool = True,
         returns_interrupted: bool = False,
         missing_final_observation: str = "raise",
     ) -> None:
@@ -81,7 +82,7 @@ class MultiAgentEnvRunner(EnvRunner):
         self._made_of = env
         self.num_envs = num_envs
         self.envs = [as_multi_agent_env(env) for _ in range(num_envs)]
-        self._pipelines = RunnerPipelines(self.policies, env_to_module, module_to_env, self.envs, seed)
+        self._pipelines = RunnerPipelines(self.policies, env_to_module, module_to_env, self.envs, seed, check_pipeline)
         self.env_to_module, self.module_to_env = self._pipelines.env_to_module, self._pipelines.module_to_env
         self.stats = MultiAgentCollectStats()  # of the last call of sample
         self.episodes: list[MultiAgentEpisode] = []  # the ongoing ones
@@ -136,6 +137,8 @@ class MultiAgentEnvRunner(EnvRunner):
         if self._needs_reset or force_reset or num_episodes is not None:
             self._reset_all()
         act = self._random_actions if random_actions else self._policy_actions
+        if self._updates and not random_actions:
+            self._pipelines.stamp()
         self._resuming = {
             (i, agent_id)
             for i, episode in enumerate(self.episodes)
@@ -365,6 +368,7 @@ class MultiAgentEnvRunner(EnvRunner):
             seed=seed,
             update_stats=False,
             reward_dtype=self.reward_dtype,
+            check_pipeline=False,
             missing_final_observation=self._missing,
         )
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from connectors.acting import fingerprint_of
 from connectors.env_to_module.pipeline import env_to_module_pipeline
+from connectors.fingerprint import check_fingerprint, stamp
 from connectors.module_to_env.pipeline import module_to_env_pipeline
 from connectors.multi_agent import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import module_of
@@ -26,6 +28,7 @@ class RunnerPipelines:
         policies: by module; None for random actions only, which need no pipelines.
         envs: the copies of the environment.
         seed: of random actions, and of the default pipelines.
+        checks: refuse policies that were trained in other pipelines.
 
     Attributes:
         observation_spaces: by agent, of what is recorded.
@@ -39,8 +42,10 @@ class RunnerPipelines:
         module_to_env: MultiAgentModuleToEnv | None,
         envs: Sequence[MultiAgentEnv],
         seed: int | None,
+        checks: bool,
     ) -> None:
-        self.policies, self.envs, self.seed = policies, envs, seed
+        self.policies, self.envs, self.seed, self.checks = policies, envs, seed, checks
+        self._fingerprints: dict[Any, dict[str, Any]] = {}  # of the modules whose policies were checked
         self.env_to_module = MultiAgentEnvToModule({}) if env_to_module is None else env_to_module
         self.module_to_env = MultiAgentModuleToEnv({}) if module_to_env is None else module_to_env
         self.observation_spaces: ByAgent = {}
@@ -72,7 +77,22 @@ class RunnerPipelines:
         for pipeline in (seeing, self.module_to_env.modules.get(module_id)):
             if pipeline is not None:
                 pipeline.bind(*spaces)
+        if self.policies is not None and module_id not in self._fingerprints:
+            self._check(module_id)
         self.observation_spaces[agent_id] = spaces[0] if seeing is None else seeing.recorded_observation_space
+
+    def _check(self, module_id: Any) -> None:
+        """Check the module's policy when its first agent has come, and its pipelines know their spaces."""
+        policy, seeing = (self.policies or {})[module_id], self.env_to_module[module_id]
+        found = self._fingerprints[module_id] = fingerprint_of(seeing, self.module_to_env[module_id])
+        if self.checks:
+            check_fingerprint(policy, found)
+        seeing.check_policy(policy)
+
+    def stamp(self) -> None:
+        """Write onto each policy in which pipelines it is trained."""
+        for module_id, found in self._fingerprints.items():
+            stamp((self.policies or {})[module_id], found)
 
     def _make(self, module_id: Any, agent_id: Any, spaces: tuple[Any, Any]) -> None:
         """The default pipelines of the module, where there are no others."""

@@ -13,7 +13,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import DTypeLike
 
 from connectors import env_to_module_pipeline, module_to_env_pipeline
-from connectors.acting import Acted, EnvToModule, ModuleToEnv, check_pipeline
+from connectors.acting import Acted, EnvToModule, ModuleToEnv, check_pipeline, fingerprint_of
+from connectors.fingerprint import check_fingerprint, stamp
 from connectors.policy import Policy, check_asked, module_of
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
@@ -53,6 +54,7 @@ class SingleAgentEnvRunner(EnvRunner):
         reward_dtype: of the rewards that are recorded; None: as the environments give them.
         update_stats: pieces that learn from observations, such as a `MeanStdFilter`, learn while exploring; what is
             sampled with `explore=False` never changes them.
+        check_pipeline: refuse a policy that was trained in other pipelines (see `connectors.fingerprint`).
         returns_interrupted: let `sample` return also what a call before it recorded that failed or was interrupted
             (Ctrl-C); else it is put aside for `take`.
         autoreset_mode: of the environments made here, or of a vector environment that does not say its own.
@@ -74,6 +76,7 @@ class SingleAgentEnvRunner(EnvRunner):
         len_lookback_buffer: int = 0,
         reward_dtype: DTypeLike | None = np.float32,
         update_stats: bool = True,
+        check_pipeline: bool = True,
         returns_interrupted: bool = False,
         vectorization: str = "sync",
         autoreset_mode: AutoresetMode | str | None = None,
@@ -85,7 +88,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self.returns_interrupted = returns_interrupted
         self._interrupted: list[EpisodePack] = []  # what calls that failed have left
         self.stats = CollectStats()  # of the last call of sample
-        self._make_pipelines(env_to_module, module_to_env)
+        self._make_pipelines(env_to_module, module_to_env, check_pipeline)
         self._recorder = VectorRecorder(
             self.num_envs,
             self.env_to_module.recorded_observation_space,
@@ -126,7 +129,9 @@ class SingleAgentEnvRunner(EnvRunner):
         self.autoreset_mode = autoreset_mode_of(self.env, mode)
         self.num_envs = self.env.num_envs
 
-    def _make_pipelines(self, env_to_module: EnvToModule | None, module_to_env: ModuleToEnv | None) -> None:
+    def _make_pipelines(
+        self, env_to_module: EnvToModule | None, module_to_env: ModuleToEnv | None, checks: bool
+    ) -> None:
         spaces = (self.env.single_observation_space, self.env.single_action_space)
         if self.policy is not None:
             check_asked(self.policy, "SingleAgentEnvRunner")
@@ -138,6 +143,10 @@ class SingleAgentEnvRunner(EnvRunner):
         check_pipeline(module_to_env, ModuleToEnv, "module_to_env")
         env_to_module.bind(*spaces)
         module_to_env.bind(*spaces)
+        self._fingerprint = fingerprint_of(env_to_module, module_to_env)
+        if checks:
+            check_fingerprint(self.policy, self._fingerprint)
+        env_to_module.check_policy(self.policy)
         self.env_to_module = env_to_module
         self.module_to_env = module_to_env
         self._rewrite = env_to_module.rewrite
@@ -293,6 +302,8 @@ class SingleAgentEnvRunner(EnvRunner):
         if self.policy is None and not random_actions:
             raise InvalidArgument("this runner has no policy; give it one, or sample with random_actions=True")
         act = self._random_actions if random_actions else self._policy_actions
+        if self._updates and not random_actions:
+            stamp(self.policy, self._fingerprint)
         self._rewrites = self.env_to_module.rewrites
         try:
             with torch.inference_mode():
@@ -485,6 +496,7 @@ class SingleAgentEnvRunner(EnvRunner):
             seed=seed,
             reward_dtype=self._recorder.reward_dtype,
             update_stats=False,
+            check_pipeline=False,
             **options,
         )
 

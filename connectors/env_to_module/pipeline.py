@@ -16,11 +16,10 @@ from connectors.env_to_module.add_states import AddStates
 from connectors.env_to_module.add_time_dimension import AddTimeDimension
 from connectors.pipeline import ConnectorPipeline, call_piece
 from connectors.policy import module_of
-from connectors.rewriting import ObservationRewriter
 from connectors.sections import SectionedPipeline, as_piece
 from connectors.tensors import NumpyToTensor
 from connectors.trace import Trace
-from connectors.views.piece import ViewPiece, newest_history
+from connectors.views.piece import newest_history
 from connectors.views.policies import check_sees
 from connectors.views.view import View
 from episodes.columns import Columns
@@ -58,6 +57,23 @@ class EnvToModulePipeline(SectionedPipeline):
     def rewrites(self) -> bool:
         """Whether there are rewriters."""
         return bool(self._sections.rewriters)
+
+    def check_policy(self, policy: Any) -> None:
+        """Run a policy that is a module once on samples of what it sees here, unless your own pieces make columns.
+
+        Raises:
+            InvalidArgument: it reads a column that is not there, or of another shape, or lacks the states it needs.
+        """
+        pieces = self._sections.pieces.values()
+        if not self.is_bound or any(type(piece) not in _DEFAULT for piece in pieces):
+            return
+        if module_of(policy).has_memory and not any(type(piece) is AddStates for piece in pieces):
+            raise InvalidArgument(
+                f"{type(policy).__name__} has a memory, and {self.name} adds no states and no time axis: build the "
+                "pipeline with policy="
+            )
+        if any(type(piece) is NumpyToTensor for piece in pieces):
+            check_sees(policy, self.views, values=False)
 
     def _make_section(self) -> Connector:
         return _SeeNewest(self)
@@ -120,7 +136,9 @@ def env_to_module_pipeline(
         action_space,
         connectors=[*pieces, AddObservations(), BatchItems(), *recurrent, NumpyToTensor(device=device)],
     )
-    if pipeline.has_views and pipeline.is_bound:
-        makes_columns = any(not isinstance(piece, (ViewPiece, ObservationRewriter)) for piece in pieces)
-        check_sees(policy, pipeline.views, acts=not makes_columns, values=False)
+    if pipeline.has_views:
+        pipeline.check_policy(policy)
     return pipeline
+
+
+_DEFAULT = (AddObservations, BatchItems, AddTimeDimension, AddStates, NumpyToTensor)

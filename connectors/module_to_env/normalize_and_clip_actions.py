@@ -36,6 +36,7 @@ class NormalizeAndClipActions(Connector):
         clip_actions: bool = False,
         name: str | None = None,
     ) -> None:
+        self.normalize_actions, self.clip_actions = normalize_actions, clip_actions
         self._kind = _Spread if normalize_actions else _Clip if clip_actions else None
         self._leaves: Any = None
         super().__init__(input_observation_space, input_action_space, name=name)

@@ -110,6 +110,11 @@ class MeanStdFilter(ObservationRewriter):
         self._affine: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # (mean, 1 / deviation) by path, made when needed
         super().__init__(input_observation_space, input_action_space, name=name)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All arguments but `update_stats`, which is off where it is evaluated."""
+        return {name: value for name, value in super().settings.items() if name != "update_stats"}
+
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:

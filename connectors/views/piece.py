@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from connectors.connector import ColumnDict, Connector
+from connectors.fingerprint import settings_of
 from connectors.views.view import View, Views, ViewWithSpaces, name_of
 from episodes.columns import Columns
 from episodes.history import History, HistorySpaces
@@ -45,6 +46,11 @@ class ViewPiece(Connector):
     def name(self) -> str:
         """The name that it was given, or the view's."""
         return self._name or (super().name if self._view is None else name_of(self._view))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those of the view."""
+        return super().settings if self._view is None else settings_of(self._view)
 
     def see(self, history: History) -> Mapping[str, Any]:
         """The columns [B, ...] of the history: the view itself."""

@@ -44,7 +44,7 @@ def check_sees(policy: Any, views: Views, *, acts: bool = True, values: bool = T
         rows = nested.map_leaves(lambda leaf: np.repeat(np.asarray(leaf)[None], _NUM_ROWS, axis=0), initial)
         columns[Columns.STATE_IN] = rows
         columns[Columns.SEQ_LENS] = np.ones(_NUM_ROWS, np.int64)
-    was_training = policy.training
+    were_training = [(part, part.training) for part in policy.modules()]
     policy.eval()
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -54,7 +54,8 @@ def check_sees(policy: Any, views: Views, *, acts: bool = True, values: bool = T
             if values and module.has_values:
                 _called(module.compute_values, f"{type(policy).__name__}.compute_values", batch, views)
     finally:
-        policy.train(was_training)
+        for part, was_training in were_training:
+            part.training = was_training
 
 
 def _called(call: Callable[[Any], Any], name: str, batch: dict[str, Any], views: Views) -> None:

@@ -31,6 +31,9 @@ class Policy(nn.Module, ABC):
 
     def __init__(self, observation_space: gym.Space, action_space: gym.Space) -> None:
         super().__init__()
+        self.pipeline_fingerprint: dict[str, Any] | None = None  # see connectors.fingerprint
+        self.register_state_dict_post_hook(_give_fingerprint)
+        self.register_load_state_dict_pre_hook(_take_fingerprint)
         self.observation_space = observation_space
         self.action_space = action_space
         self.distribution: ActionDistribution = distribution_for(action_space)
@@ -67,6 +70,18 @@ class Policy(nn.Module, ABC):
             inputs = self({Columns.OBS: obs}, explore=explore)[Columns.ACTION_DIST_INPUTS]
         actions = self.distribution.sample(inputs) if explore else self.distribution.mode(inputs)
         return _first_row(actions)
+
+
+def _give_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
+    """Let a state dict say in which pipelines the weights were trained; its keys stay what they are."""
+    if policy.pipeline_fingerprint is not None:
+        metadata["pipeline_fingerprint"] = policy.pipeline_fingerprint
+
+
+def _take_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, Any], *rest: Any) -> None:
+    """Take what the state dict says of it, if it says anything."""
+    if "pipeline_fingerprint" in metadata:
+        policy.pipeline_fingerprint = metadata["pipeline_fingerprint"]
 
 
 def _first_row(actions: Any) -> Any:

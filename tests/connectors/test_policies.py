@@ -162,7 +162,9 @@ def test_hooks_of_a_policys_layers_are_called_while_sampling() -> None:
     seen: list[str] = []
     for name in ("actor", "actor.0"):
         policy.get_submodule(name).register_forward_hook(lambda *_, name=name: seen.append(name))
-    SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2).sample(num_timesteps=2)
+    runner = SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2)  # which has tried the policy on samples
+    seen.clear()
+    runner.sample(num_timesteps=2)
     assert seen == ["actor.0", "actor"]
 
 

@@ -1,0 +1,109 @@
+"""What a policy relies on of the pipelines that it was trained in, and whether others are like them.
+
+A runner that samples with a policy to learn writes the fingerprint of its pipelines onto it, as the attribute
+`pipeline_fingerprint`, where the policy is a `torch.nn.Module`; that of a `learners.Policy` goes along in its
+`state_dict()`. A runner of other pipelines refuses the policy then. A fingerprint is made of plain values: the space
+that the policy sees, that of its actions, and the pieces with their settings. What pieces have learned is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from episodes.errors import StateMismatch
+
+__all__ = ["check_fingerprint", "describe_space", "settings_of", "stamp"]
+
+ATTRIBUTE = "pipeline_fingerprint"
+
+_NO_SETTINGS = frozenset({"input_observation_space", "input_action_space", "name", "seed", "device"})
+_MANY = 32  # numbers; longer arrays are described by their shapes
+
+
+def settings_of(made: Any) -> dict[str, Any]:
+    """The arguments that an object was made with, as plain values, as far as it keeps them under their names."""
+    if isinstance(made, partial):
+        return {"function": _plain(made.func), "arguments": _plain([*made.args, dict(made.keywords)])}
+    held = getattr(made, "__dict__", {})
+    places = {name: name if name in held else f"_{name}" for name in signature(type(made).__init__).parameters}
+    return {name: _plain(held[place]) for name, place in places.items() if place in held and name not in _NO_SETTINGS}
+
+
+def _plain(value: Any) -> Any:
+    """A value as one that JSON knows; of what has none, a name."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist() if value.size <= _MANY else f"array {value.shape} {value.dtype}"
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, spaces.Space):
+        return describe_space(value)
+    return getattr(value, "__qualname__", type(value).__name__)
+
+
+def describe_space(space: spaces.Space | None, *, bounds: bool = False) -> str:
+    """A space in words; of a Box its shape and dtype, and its bounds where they are asked for."""
+    if isinstance(space, spaces.Box) and not bounds:
+        return f"Box({space.shape}, {space.dtype})"
+    if isinstance(space, spaces.Dict):
+        return "Dict(" + ", ".join(f"{k}: {describe_space(part, bounds=bounds)}" for k, part in space.items()) + ")"
+    if isinstance(space, spaces.Tuple):
+        return "Tuple(" + ", ".join(describe_space(part, bounds=bounds) for part in space.spaces) + ")"
+    return str(space)
+
+
+def stamp(policy: Any, fingerprint: dict[str, Any]) -> None:
+    """Write the fingerprint onto a policy that is a module; other callables have no weights that rely on it."""
+    if isinstance(policy, torch.nn.Module) and getattr(policy, ATTRIBUTE, None) is not fingerprint:
+        setattr(policy, ATTRIBUTE, fingerprint)
+
+
+def check_fingerprint(policy: Any, here: Mapping[str, Any]) -> None:
+    """Raise unless the policy has no fingerprint, or this one.
+
+    Raises:
+        StateMismatch: it names what differs.
+    """
+    there = getattr(policy, ATTRIBUTE, None)
+    if there is None or not (differences := [text for key in here for text in _differences(key, there, here)]):
+        return
+    raise StateMismatch(
+        f"{type(policy).__name__} was trained in other pipelines: {'; '.join(differences)}. Build the pipelines as "
+        "they were (and restore their state), or pass check_pipeline=False where the policy is to go on in these"
+    )
+
+
+def _differences(key: str, there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    before, now = there.get(key), here[key]
+    if before == now:
+        return []
+    if not isinstance(now, list) or not isinstance(before, list):
+        return [f"the {key} were {before}, here {now}"]
+    known, given = dict(before), dict(now)
+    found = [f"{key} had {_made(name, known[name])}, which is missing here" for name in known if name not in given]
+    found += [f"{key} has {_made(name, given[name])}, which was not there" for name in given if name not in known]
+    found += [
+        f"{key} had {_made(name, known[name])}, here {_made(name, given[name])}"
+        for name in known
+        if name in given and known[name] != given[name]
+    ]
+    return found or [f"{key} had its pieces in the order {' > '.join(known)}, here {' > '.join(given)}"]
+
+
+def _made(name: str, settings: Mapping[str, Any]) -> str:
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in settings.items())})"

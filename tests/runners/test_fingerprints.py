@@ -1,0 +1,167 @@
+"""A policy that was trained in some pipelines is refused in others, by naming what differs."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from mpe2 import simple_spread_v3
+
+from connectors import env_to_module_pipeline, module_to_env_pipeline, multi_agent_env_to_module
+from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter, ObservationPreprocessor
+from connectors.fingerprint import settings_of
+from episodes.errors import InvalidArgument, StateMismatch
+from learners import LSTMPolicy, MLPPolicy
+from runners import MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
+
+CARTPOLE = gym.make("CartPole-v1")
+SPACES: Any = (CARTPOLE.observation_space, CARTPOLE.action_space)
+
+
+def pipeline(*pieces: Any) -> Any:
+    return env_to_module_pipeline(*SPACES, pieces=pieces)
+
+
+def trained_in(*pieces: Any, sampled: bool = True, **options: Any) -> MLPPolicy:
+    """A policy that a runner has sampled with."""
+    made = pipeline(*pieces)
+    policy = MLPPolicy(made.observation_space, SPACES[1])
+    runner = SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=made, **options)
+    if sampled:
+        runner.sample(num_timesteps=4)
+    return policy
+
+
+class Scale(ObservationPreprocessor):
+    def __init__(self, by: float = 2.0) -> None:
+        super().__init__()
+        self.by, self.num_seen = by, 0
+
+    def preprocess(self, observation: Any, episode: Any) -> Any:
+        self.num_seen += 1
+        return (observation * self.by).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "told"),
+    [
+        ([MeanStdFilter()], [], r"env_to_module had MeanStdFilter\(.*\), which is missing here"),
+        ([], [MeanStdFilter()], r"env_to_module has MeanStdFilter\(.*clip_by_value=10.0.*\), which was not there"),
+        ([Scale(2.0)], [Scale(3.0)], r"env_to_module had Scale\(by=2.0\), here Scale\(by=3.0\)"),
+        ([Scale(), MeanStdFilter()], [MeanStdFilter(), Scale()], ".*order Scale > MeanStdFilter > .*, here MeanStd"),
+    ],
+    ids=["missing", "new", "other settings", "another order"],
+)
+def test_a_policy_is_refused_in_pipelines_that_it_was_not_trained_in(then: Any, now: Any, told: str) -> None:
+    policy = trained_in(*then)
+    with pytest.raises(StateMismatch, match=f"MLPPolicy was trained in other pipelines: {told}.*check_pipeline=False"):
+        SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=pipeline(*now))
+    with pytest.raises(StateMismatch, match="was trained in other pipelines"):
+        evaluate("CartPole-v1", policy, pipeline(*now))
+
+
+def test_who_knows_goes_on_and_then_the_policy_belongs_to_the_new_pipelines() -> None:
+    policy = trained_in(Scale())
+    runner = SingleAgentEnvRunner("CartPole-v1", policy, check_pipeline=False)
+    evaluate("CartPole-v1", policy, num_episodes=1, check_pipeline=False)
+    with pytest.raises(StateMismatch):
+        SingleAgentEnvRunner("CartPole-v1", policy)
+    runner.sample(num_timesteps=2)
+    SingleAgentEnvRunner("CartPole-v1", policy)
+    policy.pipeline_fingerprint = None  # and this is how it forgets
+    SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=pipeline(Scale()))
+
+
+def test_what_does_not_matter_to_a_policy_may_differ() -> None:
+    policy = trained_in(MeanStdFilter(), Scale(), seed=3)
+    like = pipeline(MeanStdFilter(update_stats=False), Scale())
+    actions = module_to_env_pipeline(*SPACES, seed=7, log_probs=True)
+    SingleAgentEnvRunner("CartPole-v1", policy, num_envs=3, env_to_module=like, module_to_env=actions, seed=8)
+
+
+def test_a_policy_that_only_looked_was_not_trained() -> None:
+    for use in ({"random_actions": True}, {"explore": False}):
+        policy = trained_in(Scale(), sampled=False)
+        SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=pipeline(Scale())).sample(num_timesteps=2, **use)
+        evaluate("CartPole-v1", policy, pipeline(Scale()), num_episodes=1, explore=True)
+        assert policy.pipeline_fingerprint is None
+
+
+def test_actions_in_other_units_are_another_pipeline() -> None:
+    made = gym.make("Pendulum-v1")
+    policy = MLPPolicy(made.observation_space, made.action_space)
+    SingleAgentEnvRunner("Pendulum-v1", policy).sample(num_timesteps=2)
+    clipped = module_to_env_pipeline(made.observation_space, made.action_space, normalize_actions=False)
+    with pytest.raises(StateMismatch, match=r"module_to_env had NormalizeAndClipActions.normalize_actions=True"):
+        SingleAgentEnvRunner("Pendulum-v1", policy, module_to_env=clipped)
+
+
+def test_a_fingerprint_goes_along_with_weights_copies_and_pickles(tmp_path: Any) -> None:
+    policy = trained_in(Scale(), FrameStacking(num_frames=2))
+    torch.save(policy.state_dict(), tmp_path / "policy.pt")
+    loaded = trained_in(Scale(), FrameStacking(num_frames=2), sampled=False)
+    keys = loaded.state_dict().keys()
+    loaded.load_state_dict(torch.load(tmp_path / "policy.pt", weights_only=True))
+    for other in (loaded, copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
+        assert other.pipeline_fingerprint == policy.pipeline_fingerprint is not None
+        assert other.state_dict().keys() == keys == policy.state_dict().keys()
+        with pytest.raises(StateMismatch, match=r"Scale\(by=2.0\), which is missing here"):
+            SingleAgentEnvRunner("CartPole-v1", other, env_to_module=pipeline(FrameStacking(num_frames=2)))
+    old = {name: weights.clone() for name, weights in policy.state_dict().items()}  # as others save them
+    fresh = trained_in(FrameStacking(num_frames=2), sampled=False)
+    fresh.load_state_dict(old)
+    assert fresh.pipeline_fingerprint is None
+
+
+def test_several_agents_policies_are_checked_module_by_module() -> None:
+    make = partial(simple_spread_v3.parallel_env, N=2, max_cycles=3)
+    env = make()
+    given = env.observation_space("agent_0"), env.action_space("agent_0")
+    policies = {"agent_0": MLPPolicy(*given), "agent_1": MLPPolicy(*given)}
+    mapping = lambda agent_id, episode: agent_id  # noqa: E731
+    runner = MultiAgentEnvRunner(make, policies, agent_to_module_mapping_fn=mapping)
+    runner.sample(num_timesteps=2)
+    runner.sample(num_timesteps=2)
+    evaluate(runner, num_episodes=1)
+    kinds = ({"agent_1": given[0]}, {"agent_1": given[1]})
+    filtered = multi_agent_env_to_module(*kinds, pieces=lambda: [MeanStdFilter()])
+    other = MultiAgentEnvRunner(make, policies, agent_to_module_mapping_fn=mapping, env_to_module=filtered)
+    with pytest.raises(StateMismatch, match="has MeanStdFilter"):
+        other.sample(num_timesteps=1)
+
+
+@pytest.mark.parametrize("given", ["a ready pipeline", "the default one"])
+def test_a_policy_that_cannot_read_what_it_will_see_is_refused_when_the_runner_is_made(given: str) -> None:
+    policy = MLPPolicy(spaces.Box(-1, 1, (7,), np.float32), SPACES[1])
+    made = pipeline(MeanStdFilter()) if given == "a ready pipeline" else None
+    with pytest.raises(InvalidArgument, match=r"MLPPolicy.forward does not fit what the module sees"):
+        SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=made)
+
+
+def test_a_policy_with_a_memory_is_refused_by_a_pipeline_that_was_built_without_it() -> None:
+    policy = LSTMPolicy(*SPACES)
+    with pytest.raises(InvalidArgument, match="has a memory, and EnvToModulePipeline adds no states"):
+        SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=pipeline(FlattenObservations()))
+    SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=env_to_module_pipeline(*SPACES, policy=policy))
+
+
+def test_settings_are_plain_values_of_what_an_object_was_made_with() -> None:
+    class Made:
+        def __init__(self, number: Any, function: Any, array: Any, forgotten: int, seed: int) -> None:
+            self.number, self.function, self.array, self.seed, self.count = number, function, array, seed, 0
+
+    made = Made(np.float32(0.5), np.tanh, np.arange(3), 1, 2)
+    assert settings_of(made) == {"number": 0.5, "function": "tanh", "array": [0, 1, 2]}
+    assert settings_of(partial(max, 3, key=len)) == {"function": "max", "arguments": [3, {"key": "len"}]}
+    assert settings_of(Made({"a": (1, None)}, Made, np.zeros((9, 9)), 1, 2)) == {
+        "number": {"a": [1, None]},
+        "function": Made.__qualname__,
+        "array": "array (9, 9) float64",
+    }
