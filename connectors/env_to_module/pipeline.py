@@ -23,7 +23,7 @@ from connectors.views.piece import newest_history
 from connectors.views.policies import check_sees
 from connectors.views.view import View
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.history import HistorySpaces
 from episodes.recorder import OngoingEpisodes
 
@@ -88,13 +88,23 @@ class EnvToModulePipeline(SectionedPipeline):
                 None if piece.reads_tracks or not isinstance(episodes, OngoingEpisodes) else EditableEpisodes(episodes)
             )
             given = episodes if kept is None else kept
-            batch = call_piece(piece, name, trace, {"batch": batch, "episodes": given, **context})
+            try:
+                batch = call_piece(piece, name, trace, {"batch": batch, "episodes": given, **context})
+            except ShapeMismatch as error:
+                if kept is None:
+                    raise
+                raise InvalidArgument(f"{name}: {error}. {_NOT_HERE}") from error
             if kept is not None and kept.changed:
                 raise InvalidArgument(
-                    f"{name} wrote to an episode that is being recorded, where it would be lost: to change what is "
-                    "stored, derive it from ObservationPreprocessor; to shape rewards, put it into the learner pipeline"
+                    f"{name} wrote to an episode that is being recorded, where it would be lost. {_NOT_HERE}"
                 )
         return batch
+
+
+_NOT_HERE = (
+    "To change what is stored, derive the piece from ObservationPreprocessor; to shape rewards, put it into the "
+    "learner pipeline"
+)
 
 
 class _SeeNewest(Connector):

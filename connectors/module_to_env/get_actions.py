@@ -15,7 +15,7 @@ from connectors.module_to_env.tensor_to_numpy import TensorToNumpy, check_number
 from connectors.policy import distribution_of
 from connectors.tensors import tensor_of
 from episodes.columns import Columns
-from episodes.errors import ShapeMismatch, UnknownKey
+from episodes.errors import ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
 
@@ -189,8 +189,13 @@ class GetActions(Connector):
 
 def _as_floats(inputs: Any) -> torch.Tensor:
     """Inputs, an array or a tensor, as a tensor that actions can be sampled from: half precision is too coarse."""
-    tensor = torch.as_tensor(inputs)
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+    try:
+        tensor = torch.as_tensor(inputs)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise WrongType(
+            f"the policy's output 'action_dist_inputs' is a {type(inputs).__name__}; give a tensor [N, num_inputs]"
+        ) from error
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
 def _other_width(inputs: torch.Tensor, distribution: ActionDistribution) -> ShapeMismatch:

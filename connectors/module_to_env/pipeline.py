@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
 from connectors.acting import Acted
 from connectors.connector import Connector, Needed
@@ -21,7 +22,7 @@ from connectors.module_to_env.unbatch_items import UnbatchItems, check_rows
 from connectors.pipeline import ConnectorPipeline, RowCall
 from connectors.policy import module_of
 from episodes.columns import Columns
-from episodes.errors import UnknownKey, WrongType
+from episodes.errors import ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
 
 __all__ = ["ModuleToEnvPipeline", "module_to_env_pipeline"]
@@ -47,6 +48,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
             WrongType: the outputs are no dict.
             UnknownKey: there are no actions.
             TrackMismatch: there are not N of them.
+            ShapeMismatch: the environment takes others, as the first ones show.
         """
         if type(outputs) is not dict and not isinstance(outputs, Mapping):
             raise WrongType(
@@ -61,7 +63,21 @@ class ModuleToEnvPipeline(ConnectorPipeline):
             raise UnknownKey(f"the module-to-env pipeline gave no 'actions', but {', '.join(outputs) or 'nothing'}")
         if type(actions) is np.ndarray and len(actions) != len(episodes):
             check_rows({Columns.ACTIONS: actions}, len(episodes))
-        return actions, outputs.pop(Columns.ACTIONS_FOR_ENV, actions), outputs
+        for_env = outputs.pop(Columns.ACTIONS_FOR_ENV, actions)
+        if not self._have_acted:
+            self._check_actions(for_env, len(episodes))
+        return actions, for_env, outputs
+
+    _have_acted = False  # later actions are compared with the first ones where they are recorded
+
+    def _check_actions(self, for_env: Any, num_rows: int) -> None:
+        misfit = _misfit(for_env, self.input_action_space, num_rows)
+        if misfit:
+            raise ShapeMismatch(
+                f"the policy's actions {misfit}; {num_rows} environments with the action space "
+                f"{self.input_action_space} take one such action each, [{num_rows}, ...]"
+            )
+        self._have_acted = True
 
     def policy_action_space(self, space: gym.Space) -> gym.Space:
         """The space of the actions as the policy makes them: the environment's but for dtypes."""
@@ -104,6 +120,25 @@ class ModuleToEnvPipeline(ConnectorPipeline):
     def _called_for_rows(self, pieces: Iterable[Connector]) -> Iterable[Connector]:
         """The pieces that do something to rows; where "actions_for_env" is left out, it is "actions"."""
         return (piece for piece in pieces if piece.needed is Needed.ALWAYS)
+
+
+def _misfit(actions: Any, space: gym.Space | None, num_rows: int) -> str | None:
+    """In which way actions [N, ...] are none of the space's; None where they are, or where nothing is known of it."""
+    if isinstance(space, spaces.Dict) and isinstance(actions, Mapping):
+        parts = (_misfit(actions.get(key), part, num_rows) for key, part in space.spaces.items())
+    elif isinstance(space, spaces.Tuple) and isinstance(actions, tuple):
+        parts = (_misfit(part, own, num_rows) for part, own in zip(actions, space.spaces, strict=False))
+    elif not isinstance(space, _ARRAYS):
+        return None
+    else:
+        array = np.asarray(actions)
+        if array.shape != (num_rows, *(space.shape or ())):
+            return f"have shape {list(array.shape)}"
+        return f"are {array.dtype}" if array.dtype.kind == "f" and not isinstance(space, spaces.Box) else None
+    return next((part for part in parts if part), None)
+
+
+_ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def module_to_env_pipeline(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from connectors.connector import ColumnDict, Connector
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, WrongType
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 
@@ -21,9 +21,10 @@ __all__ = ["TensorToNumpy"]
 class TensorToNumpy(Connector):
     """Makes numpy arrays of all tensors: views of those in host memory, copies of those on a device.
 
-    Numbers of bfloat16, which numpy does not know, become float32.
+    Numbers of bfloat16 and of 8 bits, which numpy does not know, become float32.
 
     Raises:
+        WrongType: a tensor that numpy cannot hold.
         InvalidArgument: there is a NaN in "action_dist_inputs", or in "actions" where the policy gives them itself.
     """
 
@@ -34,7 +35,12 @@ class TensorToNumpy(Connector):
         """The call, as a runner's pipeline makes it."""
         for name, column in batch.items():
             if type(column) is not np.ndarray:
-                batch[name] = array_of(column) if type(column) is Tensor else nested.map_leaves(array_of, column)
+                try:
+                    batch[name] = array_of(column) if type(column) is Tensor else nested.map_leaves(array_of, column)
+                except (TypeError, RuntimeError) as error:
+                    raise WrongType(
+                        f"the policy's output {name!r} cannot be an array: {error}; put out dense tensors of numbers"
+                    ) from error
         checked = Columns.ACTION_DIST_INPUTS if Columns.ACTION_DIST_INPUTS in batch else Columns.ACTIONS
         column = batch.get(checked)
         if type(column) is np.ndarray:
@@ -53,7 +59,10 @@ def array_of(leaf: Any) -> Any:
         return leaf.numpy()
     except (RuntimeError, TypeError):  # one with a gradient, one on a device, one of bfloat16
         leaf = leaf.detach().cpu()
-    return (leaf.float() if leaf.dtype is torch.bfloat16 else leaf).numpy()
+    return (leaf.float() if leaf.is_floating_point() and leaf.dtype not in _KNOWN else leaf).numpy()
+
+
+_KNOWN = (torch.float16, torch.float32, torch.float64)
 
 
 def check_numbers(name: str, leaf: Any, episodes: Any) -> None:

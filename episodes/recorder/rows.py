@@ -13,6 +13,7 @@ from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.recorder.info_rows import InfoRows
 from episodes.recorder.row_blocks import RowBlock, as_numbers, gather, make_blocks, put_row
 from episodes.tracks import nested
+from episodes.tracks.field import extra_field
 from episodes.tracks.spaces import as_rows, dtypes_of, empty_items, irregular_part, of_no_shape
 
 _FIRST_CAPACITY = 32
@@ -148,7 +149,7 @@ class RecordedRows:
             raise ShapeMismatch(
                 f"rewards: a row has shape {np.shape(rewards)}; give one number for each environment, [{self.num_envs}]"
             )
-        made = {key: self._blocks(f"extra_model_outputs[{key!r}]", value) for key, value in extras.items()}
+        made = {key: self._blocks(extra_field(key).label, value) for key, value in extras.items()}
         for key, blocks in made.items():
             if self.stand_ins.get(key) is not None:
                 nested.map_leaves(lambda block, item: block.fill(at, item), blocks, self.stand_ins[key])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from episodes.errors import WrongType
 from episodes.tracks import nested
 
 EXTRA = "extra_model_outputs"
@@ -55,5 +56,11 @@ UNNAMED = field_of("track", 0)
 
 
 def extra_field(key: str) -> Field:
-    """The field of an extra model output."""
+    """The field of an extra model output.
+
+    Raises:
+        WrongType: a key that is no string.
+    """
+    if not isinstance(key, str):
+        raise WrongType(f"extra model output {key!r}: the keys of a policy's outputs are strings; give it a name")
     return field_of(key, 0, "arrays", True)

@@ -1,0 +1,119 @@
+"""Policies and pieces that do what they should not: a clear error or no harm, and nothing recorded is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from connectors import Connector, env_to_module_pipeline
+from episodes.errors import EpisodeError, InvalidArgument
+from runners import SingleAgentEnvRunner
+
+N = 3
+
+
+def logits() -> torch.Tensor:
+    return torch.zeros(N, 2)
+
+
+WEIGHT = torch.nn.Parameter(torch.ones(1))
+WRONG = {
+    "a tensor without data": ({"x": torch.ones(N, device="meta")}, "output 'x' cannot be an array"),
+    "a sparse tensor": ({"x": torch.ones(N, 2).to_sparse()}, "output 'x' cannot be an array"),
+    "a row too many": ({"x": torch.ones(N + 1)}, r"extra_model_outputs\['x'\]: a row has shape \(4,\)"),
+    "no rows": ({"x": 1.0}, r"extra_model_outputs\['x'\]: a row has shape \(\)"),
+    "None": ({"x": None}, r"extra_model_outputs\['x'\]: a row holds NoneType"),
+    "objects": ({"x": [{}] * N}, r"extra_model_outputs\['x'\]: a row holds"),
+    "a key that is no string": ({5: torch.ones(N)}, "extra model output 5: the keys of a policy's outputs are strings"),
+    "actions with an axis more": ({"actions": torch.zeros(N, 1).long()}, r"actions have shape \[3, 1\].*Discrete\(2\)"),
+    "actions of floats": ({"actions": torch.zeros(N)}, "actions are float32"),
+    "one action for all": ({"actions": 0}, r"actions have shape \[\]"),
+    "actions of too few": ({"actions": torch.zeros(2).long()}, "2 rows for 3 episodes"),
+    "no actions": ({"actions": None}, "gave no 'actions'"),
+    "logits with an axis more": ({"action_dist_inputs": torch.zeros(N, 1, 2)}, r"actions have shape \[3, 1\]"),
+    "logits by name": ({"action_dist_inputs": {"a": logits()}}, "'action_dist_inputs' is a dict"),
+    "logits that are NaN": ({"action_dist_inputs": logits() + torch.nan}, "NaN in row 0, for environment 0"),
+    "logits of another width": ({"action_dist_inputs": torch.zeros(N, 5)}, "takes 2 inputs for an action"),
+}
+
+
+@pytest.mark.parametrize(("outputs", "told"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("good_calls", [0, 4])
+def test_an_output_that_cannot_be_is_told_by_its_name_and_loses_nothing(
+    outputs: Any, told: str, good_calls: int
+) -> None:
+    calls = 0
+
+    def policy(batch: Any, explore: bool | None = None) -> Any:
+        nonlocal calls
+        calls += 1
+        right = {"action_dist_inputs": logits(), **({"x": torch.ones(N)} if "x" in outputs else {})}
+        return right if calls <= good_calls else {**right, **outputs}
+
+    runner = SingleAgentEnvRunner("CartPole-v1", policy, num_envs=N, seed=0)
+    with pytest.raises(Exception if good_calls else EpisodeError, match=None if good_calls else told):
+        runner.sample(num_timesteps=60)
+    if good_calls:
+        assert runner.take().num_steps == N * good_calls
+    runner.policy = lambda batch, explore=None: {"action_dist_inputs": logits()}
+    assert runner.sample(num_timesteps=30).num_steps >= 30
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float16])
+def test_outputs_with_gradients_of_any_float_are_recorded(dtype: torch.dtype) -> None:
+    def policy(batch: Any, explore: bool | None = None) -> Any:
+        with torch.inference_mode(False), torch.enable_grad():
+            return {"action_dist_inputs": logits() * WEIGHT, "x": (torch.ones(N, 2) * WEIGHT).to(dtype)}
+
+    outputs = SingleAgentEnvRunner("CartPole-v1", policy, num_envs=N).sample(num_timesteps=9).extra_model_outputs
+    assert outputs["x"].tolist() == np.ones((9, 2)).tolist()
+
+
+def test_a_policy_that_keeps_and_writes_to_what_it_was_given_changes_nothing_recorded() -> None:
+    def sampled(spoils: bool) -> Any:
+        kept: list[Any] = []
+
+        def policy(batch: Any, explore: bool | None = None) -> Any:
+            outputs = {"actions": (batch["obs"][:, 2] > 0).long(), "seen": batch["obs"].clone()}
+            for old in kept if spoils else ():
+                for column in old.values():
+                    column.fill_(-7)
+            kept.append(dict(batch))
+            if spoils:
+                batch["obs"].fill_(-7)
+                batch["new"] = "column"
+            return outputs
+
+        runner = SingleAgentEnvRunner("CartPole-v1", policy, num_envs=N, seed=0)
+        return runner.sample(num_timesteps=90)
+
+    assert sampled(True) == sampled(False)
+
+
+def test_a_policy_whose_outputs_are_one_buffer_has_each_step_recorded() -> None:
+    buffer = torch.zeros(N)
+
+    def policy(batch: Any, explore: bool | None = None) -> Any:
+        buffer.add_(1)
+        return {"actions": torch.zeros(N).long(), "count": buffer}
+
+    pack = SingleAgentEnvRunner("CartPole-v1", policy, num_envs=N).sample(num_timesteps=4 * N)
+    assert pack[0].get_extra_model_outputs("count").tolist() == [1, 2, 3, 4]
+
+
+def test_a_piece_that_writes_back_another_shape_while_acting_is_told_where_that_belongs() -> None:
+    class WritesBack(Connector):
+        def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
+            for episode in self.single_agent_episode_iterator(episodes):
+                episode.set_observations(new_data=np.zeros(9, np.float32), at_indices=-1)
+            return batch
+
+    env = gym.make("CartPole-v1")
+    pipeline = env_to_module_pipeline(env.observation_space, env.action_space, pieces=[WritesBack()])
+    runner = SingleAgentEnvRunner("CartPole-v1", lambda batch, explore=None: {}, env_to_module=pipeline)
+    with pytest.raises(InvalidArgument, match=r"WritesBack: .*derive the piece from ObservationPreprocessor"):
+        runner.sample(num_timesteps=1)
