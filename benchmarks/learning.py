@@ -1,11 +1,16 @@
-"""PPO on CartPole: sampling and learning together, and the demo from nothing to its goal."""
+"""Sampling and learning together, by trainers, beside bare loops and peers; and the demo from nothing to its goal."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
 from io import StringIO
+from typing import Any
 
 from benchmarks.figure import Counted, Figure, Side, Size, Timed, at_least, at_most, limit
+from benchmarks.loops import dqn as bare_dqn
+from benchmarks.loops import ppo as bare_ppo
+from benchmarks.loops import sac as bare_sac
 from benchmarks.peers import SB3, samplers
 from benchmarks.sampling import new_policy, our_runner
 
@@ -13,17 +18,73 @@ NUM_ENVS = 8
 ROWS = 128  # vector steps between two updates
 EPOCHS = 6
 MINIBATCH = 128
+HIDDEN = 256
+UPDATES = 50  # in one measurement, of algorithms that learn from replay
 MOST_SECONDS = 30.0  # a newcomer's patience with `make demo`
 
 
-def ours(size: Size) -> Timed:
-    """A sample and an update of PPO; per step of an environment."""
+def ppo(size: Size) -> Timed:
+    """A sample and an update of PPO by its trainer; per step of an environment."""
     from learners import PPO, PPOConfig
+    from learners.trainers import OnPolicyConfig, OnPolicyTrainer
 
     policy = new_policy()
     runner, count = our_runner(NUM_ENVS, policy), size(ROWS) * NUM_ENVS
-    ppo = PPO(policy, PPOConfig(num_epochs=EPOCHS, minibatch_size=MINIBATCH))
-    return Timed(lambda: ppo.update(runner.sample(num_timesteps=count)), count)
+    algorithm = PPO(policy, PPOConfig(num_epochs=EPOCHS, minibatch_size=MINIBATCH))
+    trainer = OnPolicyTrainer(algorithm, runner, OnPolicyConfig(steps_per_collect=count))
+    return Timed(trainer.step, count)
+
+
+def dqn(every: int, batch: int) -> Callable[[Size], Timed]:
+    """Steps of one environment and a gradient step of double DQN, by its trainer."""
+
+    def prepare(size: Size) -> Timed:
+        from episodes.replay import EpisodeReplayBuffer
+        from learners import DQN, DQNConfig, QPolicy
+        from learners.trainers import OffPolicyConfig, OffPolicyTrainer
+        from runners import SingleAgentEnvRunner, make_vector_env
+
+        env = make_vector_env("CartPole-v1", 1)
+        policy = QPolicy(env.single_observation_space, env.single_action_space)
+        runner = SingleAgentEnvRunner(env, policy, seed=0)
+        algorithm = DQN(policy, DQNConfig(batch_size=batch))
+        config = OffPolicyConfig(steps_per_collect=every, warmup_steps=size(500))
+        return many(OffPolicyTrainer(algorithm, runner, EpisodeReplayBuffer(50_000, seed=0), config), size)
+
+    return prepare
+
+
+def sac(size: Size) -> Timed:
+    """A step of one environment and a gradient step of SAC, by its trainer."""
+    from episodes.replay import EpisodeReplayBuffer
+    from learners import SAC, SACConfig, SACPolicy
+    from learners.trainers import OffPolicyConfig, OffPolicyTrainer
+    from runners import SingleAgentEnvRunner, make_vector_env
+
+    env = make_vector_env("Pendulum-v1", 1)
+    policy = SACPolicy(env.single_observation_space, env.single_action_space, hidden_sizes=(HIDDEN, HIDDEN))
+    algorithm = SAC(policy, SACConfig(gamma=0.98, batch_size=256, target_blend=0.01))
+    config = OffPolicyConfig(steps_per_collect=1, warmup_steps=size(500))
+    runner = SingleAgentEnvRunner(env, policy, seed=0)
+    return many(OffPolicyTrainer(algorithm, runner, EpisodeReplayBuffer(50_000, seed=0), config), size)
+
+
+def many(trainer: Any, size: Size) -> Timed:
+    """Some updates of a trainer that is past its warm-up; per update."""
+    trainer.step()
+    count = size(UPDATES)
+    return Timed(lambda: [trainer.step() for _ in range(count)], count)
+
+
+def bare(make: Callable[[], Iterator[int]], updates: int = 1, items: int = 1) -> Callable[[Size], Timed]:
+    """Some updates of a bare loop."""
+
+    def prepare(size: Size) -> Timed:
+        loop, count = make(), size(updates)
+        next(loop)
+        return Timed(lambda: [next(loop) for _ in range(count)], count * items)
+
+    return prepare
 
 
 def demo(size: Size) -> Counted:
@@ -38,7 +99,16 @@ def demo(size: Size) -> Counted:
 
 PEER = Side("SB3", samplers.sb3_learning(NUM_ENVS, ROWS, EPOCHS, MINIBATCH), SB3)
 
+PPO_LOOP = bare(lambda: bare_ppo.learning(NUM_ENVS, ROWS, EPOCHS, MINIBATCH), 1, ROWS * NUM_ENVS)
+EVERY_STEP = bare(lambda: bare_dqn.learning(every=1, batch=64), UPDATES)
+EVERY_FOURTH = bare(lambda: bare_dqn.learning(every=4, batch=128), UPDATES)
+SAC_LOOP = bare(lambda: bare_sac.learning(HIDDEN, 256), UPDATES)
+
 FIGURES = (
-    Figure("learning/PPO SB3", Side("ours", ours), PEER, at_least(1.2), "us"),
+    Figure("learning/PPO bare loop", Side("ours", ppo), Side("bare loop", PPO_LOOP), at_least(0.85), "us"),
+    Figure("learning/PPO SB3", Side("ours", ppo), PEER, at_least(2), "us"),
+    Figure("learning/DQN every step", Side("ours", dqn(1, 64)), Side("bare loop", EVERY_STEP), at_least(0.85), "us"),
+    Figure("learning/DQN every 4", Side("ours", dqn(4, 128)), Side("bare loop", EVERY_FOURTH), at_least(0.85), "us"),
+    Figure("learning/SAC bare loop", Side("ours", sac), Side("bare loop", SAC_LOOP), at_least(0.85), "us"),
     Figure("learning/demo to its goal", Side("ours", demo), limit("patience", MOST_SECONDS), at_most(1), "s"),
 )

@@ -133,6 +133,12 @@ class Trainer(ABC, Generic[Config]):
         counts = (self.num_epochs, self.num_steps, self.num_updates)
         return TrainResult(*counts, self.best_score, self.best_epoch, self.last_test, self.seconds, stopped_by)
 
+    def step(self) -> int:
+        """One collection and the updates that it pays for, of which an epoch has many; how many steps that was."""
+        steps = self._collect_and_update()
+        self.num_steps += steps
+        return steps
+
     def _epoch(self) -> None:
         goal = self.num_steps + self.config.steps_per_epoch
         description = f"epoch {self.num_epochs + 1}"
@@ -145,9 +151,7 @@ class Trainer(ABC, Generic[Config]):
             leave=False,
         ) as bar:
             while self.num_steps < goal:
-                steps = self._collect_and_update()
-                self.num_steps += steps
-                bar.update(steps)
+                bar.update(self.step())
                 if self.last_test is not None:
                     bar.set_postfix_str(f"return {self.last_test.mean_return:.1f}", refresh=False)
         self.num_epochs += 1

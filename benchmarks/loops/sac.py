@@ -1,0 +1,82 @@
+"""SAC on Pendulum-v1: numpy, torch and Gymnasium, nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.loops.networks import flat, perceptron, step
+
+CAPACITY, GAMMA, TAU, RATE = 50_000, 0.98, 0.01, 1e-3
+
+
+def learning(hidden: int, batch: int, warmup: int = 500, seed: int = 0) -> Iterator[int]:
+    """Steps one environment, and takes a gradient step after each of its steps."""
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    env = gym.make("Pendulum-v1")
+    actor = perceptron((3, hidden, hidden, 2), nn.ReLU)
+    critics, targets = ([perceptron((4, hidden, hidden, 1), nn.ReLU) for _ in range(2)] for _ in range(2))
+    acting, judging, slow = flat([actor]), flat(critics), flat(targets)
+    slow.copy_(judging)
+    temperature = torch.zeros(1, requires_grad=True)
+    temperature.grad = torch.zeros(1)
+    vectors = (acting, judging, temperature)
+    optimizers = [torch.optim.Adam([vector], lr=RATE, fused=True) for vector in vectors]
+    obs, new_obs = np.zeros((2, CAPACITY, 3), np.float32)
+    actions = np.zeros((CAPACITY, 1), np.float32)
+    rewards, goes_on = np.zeros((2, CAPACITY), np.float32)
+    seen, steps = env.reset(seed=seed)[0], 0
+    while True:
+        if steps < warmup:
+            action = rng.uniform(-1.0, 1.0, 1).astype(np.float32)
+        else:
+            with torch.inference_mode():
+                action = _drawn(actor(torch.from_numpy(seen)))[0].numpy()
+        following, reward, terminated, truncated, _ = env.step(action * 2.0)
+        at = steps % CAPACITY
+        obs[at], new_obs[at], actions[at], rewards[at], goes_on[at] = seen, following, action, reward, not terminated
+        seen = env.reset()[0] if terminated or truncated else following
+        steps += 1
+        if steps < warmup:
+            continue
+        rows = rng.integers(min(steps, CAPACITY), size=batch)
+        x, y, a = (torch.from_numpy(column[rows]) for column in (obs, new_obs, actions))
+        alpha = temperature.detach().exp()
+        with torch.no_grad():
+            later, density = _drawn(actor(y))
+            pair = torch.cat([y, later], -1)
+            value = torch.min(*(critic(pair).squeeze(1) for critic in targets)) - alpha * density
+            wanted = torch.from_numpy(rewards[rows]) + GAMMA * torch.from_numpy(goes_on[rows]) * value
+        pair = torch.cat([x, a], -1)
+        sum(functional.mse_loss(critic(pair).squeeze(1), wanted) for critic in critics).backward()
+        step(optimizers[1], judging)
+        drawn, density = _drawn(actor(x))
+        pair = torch.cat([x, drawn], -1)
+        for critic in critics:
+            critic.requires_grad_(False)
+        gain = torch.min(*(critic(pair).squeeze(1) for critic in critics))
+        for critic in critics:
+            critic.requires_grad_(True)
+        (alpha * density - gain).mean().backward()
+        step(optimizers[0], acting)
+        (-temperature * (density.detach().mean() - 1.0)).sum().backward()
+        step(optimizers[2], temperature)
+        slow.lerp_(judging, TAU)
+        yield steps
+
+
+def _drawn(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions in -1..1 of a squashed Gaussian, and their log-densities."""
+    mean, log_std = outputs.chunk(2, -1)
+    log_std = log_std.clamp(-20.0, 2.0)
+    noise = torch.randn_like(mean)
+    raw = mean + log_std.exp() * noise
+    density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+    return raw.tanh(), (density - 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))).sum(-1)
