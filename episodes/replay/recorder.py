@@ -24,7 +24,7 @@ from episodes.replay.laid_rows import Behind, LaidRows
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.ring.addition import Addition, Block
 from episodes.replay.ring.episode_table import NONE, TableChange
-from episodes.replay.ring.step_links import ENTRY, NEXT, NUM_LINKS
+from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
 from episodes.replay.ring.step_ring import (
     ACTIONS,
     REWARDS,
@@ -125,6 +125,14 @@ class ReplayRecorder:
     def _is_of_now(self) -> bool:
         return self._generation == self._ring.generation
 
+    @property
+    def _goes_on_at_once(self) -> bool:
+        """Whether nothing is staged, and nobody has written since this recorder's last rows were laid down."""
+        ring, behind = self._ring, self._behind
+        if ring.waiting is not None or self._rows or ring.head != behind.head or ring.rows_head != behind.rows_head:
+            return False
+        return self._is_of_now and self._limit > 1
+
     def reset(
         self, observations: Any, infos: dict[str, Any] | None = None, reset_mask: np.ndarray | None = None
     ) -> None:
@@ -195,13 +203,14 @@ class ReplayRecorder:
         ring = self._ring
         with ring.lock:
             if (
-                ring.waiting is self
+                (ring.waiting is self or self._goes_on_at_once)
                 and not infos
                 and not (extra_model_outputs if self.keys is None else self.keys)
                 and self._plain is not None
                 and not ring.work
                 and self._plain.put_arrays(len(self._rows), observations, actions, rewards, terminateds, truncateds)
             ):
+                ring.waiting = self
                 self._rows.append(_PLAIN)
                 self._newest = observations
             else:
@@ -427,6 +436,8 @@ class ReplayRecorder:
         if stage is None or not count:
             room = ring.room(0, 0)
             return Addition(room, ring.table.change(room.closed, 0), then=self._nothing_waits)
+        if count == 1 and self._goes_on_everywhere():
+            return self._single_row(stage)
         behind = self._behind
         rows = behind.boundaries.look_at(stage.dones(0, count))
         steps = LaidRows.of(rows, behind, behind.boundaries.last_lies_apart)
@@ -449,6 +460,39 @@ class ReplayRecorder:
 
         newest = links[ENTRY, steps.newest], links[NEXT, steps.newest]
         return Addition(room, episodes, block, newest, then)
+
+    def _goes_on_everywhere(self) -> bool:
+        """Whether the one row that is staged is a step of all episodes that are in the ring, and nothing else."""
+        self._settle()
+        row = self._settled[2]
+        if row is None or len(row.stepped) < self.num_envs or self._rows[0].finals is not None:
+            return False
+        return bool((self._behind.previous != NONE).all())
+
+    def _single_row(self, stage: StagedRows) -> Addition:
+        """Such a row as steps of the ring. Who draws after every vector step waits for this."""
+        ring, behind, num_envs = self._ring, self._behind, self.num_envs
+        _, boundaries, newest = self._settled
+        room = ring.room(num_envs, num_envs)
+        rows, steps = room.rows_head + self._all, room.head + self._all
+        links = np.empty((NUM_LINKS, num_envs), np.int64)
+        np.remainder(behind.rows, ring.num_rows, out=links[ROW])
+        np.remainder(rows, ring.num_rows, out=links[NEXT_ROW])
+        np.remainder(behind.previous, ring.capacity, out=links[PREVIOUS])
+        np.remainder(steps, ring.capacity, out=links[NEXT])
+        links[ENTRY], links[T] = behind.entries, behind.boundaries.ages
+        if newest is not None:
+            steps[newest.ended] = NONE
+        after = Behind(steps, rows, behind.entries, room.head + num_envs, room.rows_head + num_envs, boundaries)
+
+        def then() -> None:
+            self._go_on_from(after, newest, self._fresh)
+            ring.waiting = None
+
+        slot = self._rows[0].info
+        infos = self._infos.gather(slot * num_envs + self._all) if slot else EmptyInfos(num_envs)
+        block = Block(flat(stage.observations, 1), None, num_envs, stage.steps(1), None, links, infos)
+        return Addition(room, ring.table.change(room.closed, 0), block, (links[ENTRY], links[NEXT]), then)
 
     def _nothing_waits(self) -> None:
         self._ring.waiting = None
