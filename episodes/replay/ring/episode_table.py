@@ -111,6 +111,8 @@ class EpisodeTable:
     def change(self, closed: np.ndarray, num_opened: int) -> TableChange:
         """The change that forgets the entries `closed` [k], in use and distinct, and opens others."""
         used, left = self._num_used, self._num_used - len(closed)
+        if not (len(closed) or num_opened):
+            return TableChange(closed, closed, [], closed, used)
         while left + num_opened > len(self._all):
             self._grow()
         places = self._place[closed]
