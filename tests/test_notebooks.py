@@ -25,7 +25,11 @@ def executed(path: Path) -> nbformat.NotebookNode:
     notebook = nbformat.read(path, as_version=4)
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(FOLDER.parent)}}
+        notebook,
+        timeout=120,
+        iopub_timeout=60,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(FOLDER.parent)}},
     ).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)

@@ -12,12 +12,14 @@ from typing import Any, Generic, TypeVar
 import torch
 from tqdm import tqdm
 
+from connectors.acting import fingerprint_of
+from connectors.fingerprint import check_fingerprint
 from episodes.errors import InvalidArgument, StateMismatch
 from learners.algorithms.algorithm import Algorithm
 from learners.algorithms.numbers import check_numbers
 from learners.loggers import Logger
 from learners.trainers.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
-from runners import Evaluation
+from runners import Evaluation, SingleAgentEnvRunner
 
 __all__ = ["TrainResult", "Trainer", "TrainerConfig"]
 
@@ -220,6 +222,7 @@ class Trainer(ABC, Generic[Config]):
     def load(self, path: str | Path) -> None:
         """Go on from a checkpoint. Errors: those of `load_checkpoint`, and StateMismatch as `resume` says."""
         state = load_checkpoint(Path(path))
+        self._check_pipelines(state["fingerprint"])
         mine = self._identity()
         for name, value in mine.items():
             if state["identity"].get(name) != value:
@@ -236,6 +239,18 @@ class Trainer(ABC, Generic[Config]):
             setattr(self, name, value)
         self.logger.resume(self.num_steps)
 
+    def _check_pipelines(self, fingerprint: dict[str, Any] | None) -> None:
+        """Raise StateMismatch where a policy of these pipelines' fingerprint may not act in this trainer's."""
+        policy = self.algorithm.policy
+        before, policy.pipeline_fingerprint = policy.pipeline_fingerprint, fingerprint
+        try:
+            for part in self._parts().values():
+                if isinstance(part, SingleAgentEnvRunner):
+                    check_fingerprint(policy, fingerprint_of(part.env_to_module, part.module_to_env))
+        except StateMismatch:
+            policy.pipeline_fingerprint = before
+            raise
+
     def _identity(self) -> dict[str, Any]:
         """What must be the same in a run that is resumed."""
         numbers = getattr(self.algorithm, "config", None)
@@ -250,6 +265,7 @@ class Trainer(ABC, Generic[Config]):
         return {
             "identity": self._identity(),
             "algorithm": dict(self.algorithm.state_dict()),
+            "fingerprint": self.algorithm.policy.pipeline_fingerprint,
             "counts": {name: getattr(self, name) for name in names},
             "parts": {name: part.get_state() for name, part in self._parts().items()},
             "torch": torch.get_rng_state(),

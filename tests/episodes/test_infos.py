@@ -37,13 +37,7 @@ infos = st.dictionaries(
 )
 
 
-def in_msgpack_range(value: Any) -> bool:
-    if isinstance(value, dict | list | tuple):
-        return all(in_msgpack_range(v) for v in (value.values() if isinstance(value, dict) else value))
-    return not (type(value) is int and not -(2**63) <= value < 2**64)
-
-
-@given(items=st.lists(infos.filter(in_msgpack_range), max_size=6), data=st.data())
+@given(items=st.lists(infos, max_size=6), data=st.data())
 def test_infos_as_columns_read_as_the_dicts_that_went_in(items: list[dict[str, Any]], data: st.DataObject) -> None:
     columns = infos_of(items)
     assert same_info(list(columns), items)
@@ -201,8 +195,4 @@ def dealt(item: Any, env: int) -> Any:
     value=st.recursive(values, lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(max_size=3), v, max_size=3))
 )
 def test_msgpack_gives_back_the_very_value(value: Any) -> None:
-    if in_msgpack_range({"": value}):
-        assert same_info(encoding.decode(encoding.encode(value, "value")), value)
-    else:
-        with pytest.raises(WrongType, match="value"):
-            encoding.encode(value, "value")
+    assert same_info(encoding.decode(encoding.encode(value, "value")), value)

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 import torch
 
+from connectors import env_to_module_pipeline
+from connectors.env_to_module import MeanStdFilter
 from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from learners import (
@@ -258,6 +260,17 @@ def test_damaged_and_foreign_checkpoints_are_refused_and_the_last_good_one_is_fo
 def test_numbers_that_make_no_sense_are_refused(wrong):
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
         OnPolicyConfig(**wrong)
+
+
+def test_a_checkpoint_of_other_pipelines_is_refused_by_naming_the_piece(tmp_path: Path):
+    ppo_trainer(config={"max_epochs": 1, "checkpoint_every": 1}, folder=tmp_path).run()
+    other = ppo_trainer(folder=tmp_path)
+    spaces = spaces_of(CARTPOLE)
+    pipeline = env_to_module_pipeline(*spaces, pieces=[MeanStdFilter()])
+    other.runner = SingleAgentEnvRunner(CARTPOLE, other.algorithm.policy, num_envs=2, env_to_module=pipeline)
+    with pytest.raises(StateMismatch, match="MeanStdFilter"):
+        other.resume()
+    assert other.num_epochs == 0
 
 
 def test_checkpoints_without_a_folder_are_refused_at_once():

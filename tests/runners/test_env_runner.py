@@ -427,7 +427,7 @@ def test_frame_stacks_reach_over_the_end_of_a_sample():
     spaces_ = (env.single_observation_space, env.single_action_space)
     pipeline = env_to_module_pipeline(*spaces_, pieces=[FrameStacking(num_frames=3)])
     runner = SingleAgentEnvRunner(
-        env, lambda batch, explore: {"actions": batch["obs"][..., :1, 1], "seen": batch["obs"]}, env_to_module=pipeline
+        env, lambda batch, explore: {"actions": batch["obs"][:, 1:2], "seen": batch["obs"]}, env_to_module=pipeline
     )
     runner.sample(num_timesteps=4)
     pack = runner.sample(num_timesteps=2)
