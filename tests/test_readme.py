@@ -13,7 +13,7 @@ EXAMPLE = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 TEST = re.compile(r'\]\((\S+) "(test_\w+)"\)')  # [test](file "name")
 HOW_TOS = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "how_to").glob("*.md"))
-PAGES = ["README.md", "docs/moving_from_rllib.md", *HOW_TOS]
+PAGES = ["README.md", "docs/moving_from_rllib.md", "docs/moving_from_tianshou.md", *HOW_TOS]
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
