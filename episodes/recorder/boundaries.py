@@ -74,7 +74,7 @@ class Boundaries:
 
     def copy(self) -> Boundaries:
         """A machine of its own that goes on from here."""
-        other = Boundaries(self.num_envs, self.mode)
+        other = Boundaries.__new__(Boundaries)
         other.__dict__.update(self.__dict__, _first_rows=self._first_rows.copy(), _true=np.ones(self.num_envs, bool))
         return other
 

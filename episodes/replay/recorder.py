@@ -491,7 +491,8 @@ class ReplayRecorder:
 
         slot = self._rows[0].info
         infos = self._infos.gather(slot * num_envs + self._all) if slot else EmptyInfos(num_envs)
-        block = Block(flat(stage.observations, 1), None, num_envs, stage.steps(1), None, links, infos)
+        observations, tracks = stage.first_row()
+        block = Block(observations, None, num_envs, tracks, None, links, infos)
         return Addition(room, ring.table.change(room.closed, 0), block, (links[ENTRY], links[NEXT]), then)
 
     def _nothing_waits(self) -> None:

@@ -94,6 +94,13 @@ class StagedRows:
         v0[...], v1[...], v2[...], v3[...], v4[...] = observations, actions, rewards, ends, cuts
         return True
 
+    def first_row(self) -> tuple[Any, dict[str, Any]]:
+        """Observations [N, ...] and tracks [N, ...] of row 0."""
+        if not self._views:
+            return flat(self.observations, 1), self.steps(1)
+        observations, *tracks = self._views[0]
+        return observations, dict(zip(STEP_TRACKS, tracks, strict=True))
+
     def dones(self, start: int, stop: int) -> np.ndarray:
         """Where an ending flag is set in the rows, bool [k, N]."""
         return self.tracks[TERMINATEDS][start:stop] | self.tracks[TRUNCATEDS][start:stop]
