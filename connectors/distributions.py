@@ -85,8 +85,8 @@ class CategoricalRows:
     """
 
     def __init__(self) -> None:
-        self._clocks = torch.empty(0)
-        self._array = self._clocks.numpy()
+        clocks = torch.empty(0)
+        self._clocks = clocks, clocks.numpy()  # the same numbers, taken and put together
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CategoricalRows, ()  # the clocks are no state: each draw sets them anew
@@ -95,12 +95,13 @@ class CategoricalRows:
         self, distribution: Categorical, inputs: np.ndarray, generator: torch.Generator | None = None
     ) -> np.ndarray:
         """What `distribution.sample` draws with the same generator."""
-        if self._array.shape != inputs.shape:
+        clocks, array = self._clocks
+        if array.shape != inputs.shape:
             with torch.inference_mode(False):  # to be written to in either mode
-                self._clocks = torch.empty(inputs.shape)
-            self._array = self._clocks.numpy()
-        self._clocks.exponential_(generator=generator).log_()
-        choices = (inputs - self._array).argmax(-1)
+                clocks = torch.empty(inputs.shape)
+            self._clocks = clocks, array = clocks, clocks.numpy()
+        clocks.exponential_(generator=generator).log_()
+        choices = (inputs - array).argmax(-1)
         return choices + distribution.start if distribution.start else choices
 
     def mode(self, distribution: Categorical, inputs: np.ndarray) -> np.ndarray:

@@ -236,6 +236,7 @@ class SingleAgentEnvRunner(EnvRunner):
         check_counts(num_timesteps, None)
         self._check_open()
         began = perf_counter()
+        self._put_interrupted_aside()
         self._updates = self.update_stats and explore
         goes_on = self._record_into(buffer, extra_model_outputs)
         self._begin(force_reset or not goes_on)
@@ -263,8 +264,11 @@ class SingleAgentEnvRunner(EnvRunner):
 
     def _record_into_packs(self) -> None:
         """Let the rows become packs; episodes that a replay recorder is in the middle of go on."""
-        if isinstance(self._sink, ReplayRecorder):
-            self._sink.pass_on_to(self._recorder)
+        if isinstance(self._sink, ReplayRecorder) and not self._needs_reset:
+            if self._sink.is_reset:
+                self._sink.pass_on_to(self._recorder)
+            else:
+                self._needs_reset = True
         self._sink, self._buffer = self._recorder, None
 
     def _record_into(self, buffer: EpisodeReplayBuffer, keys: Collection[str]) -> bool:
@@ -292,6 +296,7 @@ class SingleAgentEnvRunner(EnvRunner):
     def _begin(self, reset: bool) -> None:
         if not (self._needs_reset or reset):
             return
+        self._needs_reset = True  # until it is done
         try:
             self._reset()
         except Exception as error:
@@ -307,6 +312,8 @@ class SingleAgentEnvRunner(EnvRunner):
         self._rewrites = self.env_to_module.rewrites
         try:
             with torch.inference_mode():
+                if self._ignored_actions:  # of the last call, whose outputs may have had other names
+                    self._ignored_actions = act(explore)
                 if num_timesteps is not None:
                     self._run_steps(num_timesteps, act, explore)
                 else:

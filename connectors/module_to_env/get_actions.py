@@ -31,7 +31,8 @@ class GetActions(Connector):
 
     Args:
         seed: a seed of the piece's own random generator; torch's global one by default.
-        log_probs: add "action_logp". Without, `with_log_probs` adds it to all recorded steps at once, which is cheaper.
+        log_probs: add "action_logp". Without, `with_log_probs` adds it to all recorded steps at once, which is cheaper,
+            by the distribution that the policy has then.
 
     Raises:
         UnknownKey: the policy gave neither "actions" nor "action_dist_inputs".
@@ -88,7 +89,8 @@ class GetActions(Connector):
         if Columns.ACTIONS not in batch:
             inputs, distribution = self._described(batch, rl_module)
             is_plain = inputs.is_cpu and inputs.dtype is torch.float32 and not inputs.requires_grad
-            if type(distribution) is not Categorical or self.adds_log_probs or not is_plain:
+            is_known = type(distribution) is Categorical and len(vars(distribution)) == 2  # no method of its own
+            if not is_known or self.adds_log_probs or not is_plain:
                 self(rl_module=rl_module, batch=batch, explore=explore)
             else:
                 array = batch[Columns.ACTION_DIST_INPUTS] = inputs.numpy()

@@ -125,11 +125,12 @@ class Boundaries:
 
     def commit(self, row: Row) -> None:
         """The row was recorded."""
-        self.num_rows += 1
-        self.num_steps += len(row.stepped)
+        num_steps = self.num_steps + len(row.stepped)
         if row is not self._plain:
-            self._first_rows[row.begun] = self.num_rows
+            self._first_rows[row.begun] = self.num_rows + 1
             self.waiting = _NONE if self.last_lies_apart else row.ended
+        self.num_rows += 1  # no call since `waiting`, so that an interrupt leaves all or nothing
+        self.num_steps = num_steps
 
     # --- many rows at once ---------------------------------------------------------------------------------------
 
@@ -152,9 +153,10 @@ class Boundaries:
         begins = np.flatnonzero(rows.ended if self.last_lies_apart else ~rows.stepped)
         at, envs = np.divmod(begins, self.num_envs)
         self._first_rows[envs] = self.num_rows + 1 + at  # of several rows where episodes begin the last one stays
-        self.num_rows += num_rows
-        self.num_steps += int(np.count_nonzero(rows.stepped))
-        self.waiting = _NONE if self.last_lies_apart else rows.ended[-1].nonzero()[0]
+        waiting = _NONE if self.last_lies_apart else rows.ended[-1].nonzero()[0]
+        num_steps = self.num_steps + int(np.count_nonzero(rows.stepped))
+        self.num_rows += num_rows  # no call from here on, so that an interrupt leaves all or nothing
+        self.num_steps, self.waiting = num_steps, waiting
 
     def _with_reset_rows(self, dones: np.ndarray) -> Rows:
         """Steps and ends of next-step autoreset, where the row after an ending is a reset whatever its flag says."""

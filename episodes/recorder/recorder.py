@@ -198,8 +198,9 @@ class VectorRecorder:
         if first < last:
             span = slice(first, last)
             told = self._boundaries.look_at(rows.done(span))
-            self._boundaries.commit_all(told)
             rows.mark_resets(span, ~told.stepped)
+            self._boundaries.commit_all(told)
+            self._num_settled = last  # at once: what comes may be interrupted, and is then settled another time
         if first <= last:
             row = self._boundaries.look(rows.terminateds.data[last], rows.truncateds.data[last])
             if len(row.reset):

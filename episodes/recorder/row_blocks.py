@@ -39,6 +39,7 @@ class RowBlock:
         self._hold(np.zeros((capacity, *row.shape), self.dtype))
 
     def _hold(self, data: np.ndarray) -> None:
+        self.numbers = None  # so that an interrupt leaves none of the data before
         self.data = data
         # Rows of one number each, one after another; None where rows are made of more than that.
         is_plain = data.ndim == 2 and data.dtype.char in _IN_MEMORYVIEWS
@@ -68,8 +69,8 @@ class RowBlock:
         if rows.dtype == self.dtype or np.can_cast(rows.dtype, self.dtype):
             return rows
         if not self.fixed:
-            self.dtype = np.result_type(self.dtype, rows.dtype)
-            self._hold(self.data.astype(self.dtype))
+            self._hold(self.data.astype(np.result_type(self.dtype, rows.dtype)))
+            self.dtype = self.data.dtype
         elif self.dtype.kind in "iub" and not np.array_equal(rows.astype(self.dtype), rows):
             raise ShapeMismatch(
                 f"{self.name}: a row of dtype {rows.dtype} does not fit the space's {self.dtype} without loss"
@@ -86,7 +87,7 @@ class RowBlock:
 
     def resize(self, capacity: int) -> None:
         """Make room for `capacity` rows."""
-        data = np.zeros((capacity, *self.shape), self.dtype)
+        data = np.zeros((capacity, *self.shape), self.data.dtype)
         data[: len(self.data)] = self.data
         self._hold(data)
 

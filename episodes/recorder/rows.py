@@ -177,9 +177,10 @@ class RecordedRows:
         return make_blocks(name, row, self.num_envs, self._capacity, dtypes)
 
     def _grow(self) -> None:
-        self._capacity *= 2
+        capacity = 2 * self._capacity
         for block in self._all_blocks():
-            block.resize(self._capacity)
+            block.resize(capacity)
+        self._capacity = capacity  # now that all have it
 
     def _all_blocks(self) -> list[RowBlock]:
         tracks = (self.observations, self.actions, self.rewards, *self.extras.values())

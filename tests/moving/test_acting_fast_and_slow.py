@@ -1,0 +1,350 @@
+"""Acting on rows, the fast way in, gives what the pieces give that are called one by one, whatever users put in."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from connectors import Connector, env_to_module_pipeline, module_to_env_pipeline
+from connectors.distributions import Categorical, distribution_for
+from connectors.module_to_env import GetActions, TensorToNumpy
+from connectors.module_to_env.pipeline import ModuleToEnvPipeline
+from episodes import Columns, EpisodePack
+from episodes.replay import EpisodeReplayBuffer
+from episodes.tracks import nested
+from runners import SingleAgentEnvRunner
+
+ACTION_SPACES = [
+    spaces.Discrete(4),
+    spaces.Discrete(3, start=-1),
+    spaces.MultiDiscrete([3, 2]),
+    spaces.Box(-2.0, 0.5, (2,), np.float32),
+    spaces.Dict({"turn": spaces.Discrete(3), "push": spaces.Box(-1.0, 1.0, (2,), np.float32)}),
+    spaces.Tuple((spaces.Discrete(2, start=5), spaces.MultiBinary(3))),
+]
+LAYOUTS = ["float32", "float64", "columns", "backwards", "read-only", "torch", "same array"]
+
+
+class Odd(gym.vector.VectorEnv):
+    """Observations are (environment, episode, step, last action as a number) in an odd layout, and infos."""
+
+    def __init__(self, num_envs: int, action_space: gym.Space, layout: str = "float32", length: int = 5) -> None:
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.num_envs, self.layout, self.length = num_envs, layout, length
+        dtype = np.float64 if layout == "float64" else np.float32
+        self.single_observation_space = spaces.Box(-np.inf, np.inf, (4,), dtype)
+        self.single_action_space = action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(action_space, num_envs)
+        self.state, self.shown = np.zeros((num_envs, 4)), np.zeros((num_envs, 4), np.float32)
+        self.done = np.zeros(num_envs, bool)
+
+    def _observed(self) -> Any:
+        state = self.state.astype(self.single_observation_space.dtype)
+        if self.layout == "columns":
+            return np.asfortranarray(state)
+        if self.layout == "backwards":
+            return state[:, ::-1].copy()[:, ::-1]
+        if self.layout == "same array":
+            self.shown[:] = state
+            return self.shown
+        state.flags.writeable = self.layout != "read-only"
+        return torch.tensor(state).numpy() if self.layout == "torch" else state
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.state[:, 0] = np.arange(self.num_envs)
+        self.state[:, 1] += 1
+        self.state[:, 2:] = 0
+        self.done = np.zeros(self.num_envs, bool)
+        return self._observed(), {"age": self.state[:, 2].copy()}
+
+    def step(self, actions: Any) -> Any:
+        leaves = [
+            np.asarray(leaf, np.float64).reshape(self.num_envs, -1).sum(axis=1) for leaf in nested.leaves(actions)
+        ]
+        self.state[:, 1] += self.done
+        self.state[:, 2] = np.where(self.done, 0, self.state[:, 2] + 1)
+        self.state[:, 3] = np.where(self.done, 0, sum(leaves))
+        self.done = ~self.done & (self.state[:, 2] >= self.length + np.arange(self.num_envs))
+        rewards = self.state[:, 3] * 0.5
+        return self._observed(), rewards, self.done.copy(), np.zeros_like(self.done), {"age": self.state[:, 2].copy()}
+
+
+class Marked(Categorical):
+    """A choice of its own: the last action half of the time."""
+
+    def sample(self, inputs: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+        drawn = super().sample(inputs, generator)
+        return torch.where(drawn % 2 == 0, drawn, torch.full_like(drawn, self.start + self.num_inputs - 1))
+
+
+def patched(space: spaces.Discrete) -> Categorical:
+    own = Categorical(int(space.n), int(space.start))
+    own.sample = lambda inputs, generator=None: own.mode(-inputs)
+    return own
+
+
+class Spoiler:
+    """A policy that gives out the same arrays again and again, keeps what it got, and writes over it a call later."""
+
+    def __init__(self, space: gym.Space, rng: np.random.Generator) -> None:
+        weights = torch.Generator().manual_seed(int(rng.integers(1000)))
+        self.own = [distribution_for(space)]
+        if isinstance(space, spaces.Discrete):
+            start = int(space.start)
+            self.own += [Categorical(int(space.n), start), Marked(int(space.n), start), patched(space)]
+        self.weights = torch.randn(4, self.own[0].num_inputs, generator=weights) * 0.3
+        self.dtype = torch.float64 if rng.random() < 0.2 else torch.float32
+        self.outputs: Any = None
+        self.kept: list[Any] = []
+        self.calls, self.switches = 0, int(rng.integers(1, 6))
+        self.fixed = self.own[int(rng.integers(len(self.own)))]
+        self.in_between = bool(rng.random() < 0.4)
+        self.adds = bool(rng.random() < 0.5)
+        self.has_memory = bool(rng.random() < 0.3)
+
+    @property
+    def distribution(self) -> Any:
+        return self.own[self.calls // self.switches % len(self.own)] if self.in_between else self.fixed
+
+    def get_initial_state(self) -> dict[str, Any]:
+        return {"h": np.full(2, 0.5, np.float32)} if self.has_memory else {}
+
+    def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        self.calls += 1
+        for column in self.kept:
+            column.fill_(77)
+        seen = batch["obs"].float().sin()
+        logits = (seen @ self.weights).to(self.dtype)
+        if self.outputs is None:
+            self.outputs = torch.empty_like(logits)
+        self.outputs.copy_(logits)
+        outputs: dict[str, Any] = {"action_dist_inputs": self.outputs}
+        self.kept = [batch["obs"]] if torch.is_tensor(batch["obs"]) and not self.has_memory else []
+        if self.adds:
+            outputs["vf_preds"] = seen.sum(-1)
+        if self.has_memory:
+            outputs["state_out"] = {"h": batch["state_in"]["h"] * 0.5 + seen[:, 0, :2]}
+        return outputs
+
+
+class OneByOne(GetActions):
+    """What `GetActions` says it does, in the words of its documentation."""
+
+    def __call__(self, *, rl_module: Any = None, batch: Any, explore: bool | None = None, **kwargs: Any) -> Any:
+        if "actions" not in batch:
+            inputs = batch["action_dist_inputs"]
+            distribution = self.distribution_of(rl_module)
+            if explore is False:
+                actions = distribution.mode(inputs)
+            else:
+                actions = distribution.sample(inputs, self._generator_for(inputs))
+            batch["actions"] = actions
+            if self.adds_log_probs:
+                batch["action_logp"] = distribution.log_prob(inputs, actions)
+        return batch
+
+
+class ToNumpy(TensorToNumpy):
+    """The same, called by names."""
+
+    def __call__(self, **kwargs: Any) -> Any:
+        return super().__call__(**kwargs)
+
+
+class Nothing(Connector):
+    """A piece of a user that does nothing, but may be seen."""
+
+    def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
+        return dict(batch)
+
+
+class Scaled(Connector):
+    """Logits twice as large, whether they are tensors or arrays."""
+
+    def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
+        if "actions" not in batch:
+            batch["action_dist_inputs"] = batch["action_dist_inputs"] * 2
+        return batch
+
+
+class Spoils(Connector):
+    """Writes over an output that it has added itself, the same array each time."""
+
+    column = np.zeros(0)
+
+    def __call__(self, *, batch: Any, episodes: Any, **kwargs: Any) -> Any:
+        if len(self.column) != len(episodes):
+            self.column = np.zeros(len(episodes))
+        self.column += 1
+        return {**batch, "number": self.column}
+
+
+def as_called_one_by_one(pipeline: ModuleToEnvPipeline, seed: int, log_probs: bool) -> ModuleToEnvPipeline:
+    swapped = {
+        GetActions: lambda: OneByOne(seed=seed, log_probs=log_probs, name="GetActions"),
+        TensorToNumpy: lambda: ToNumpy(name="TensorToNumpy"),
+    }
+    pieces = [swapped.get(type(piece), lambda piece=piece: piece)() for piece in pipeline.connectors]
+    return ModuleToEnvPipeline(None, pipeline.input_action_space, connectors=pieces)
+
+
+def programs(seed: int, fast: bool) -> tuple[list[EpisodePack], Spoiler]:
+    """What a random program samples, in the pipelines as they are or in those whose pieces are called one by one."""
+    rng = np.random.default_rng(seed)
+    space = ACTION_SPACES[int(rng.integers(len(ACTION_SPACES)))] if rng.random() < 0.5 else ACTION_SPACES[seed % 2]
+    env = Odd(int(rng.integers(1, 5)), space, str(rng.choice(LAYOUTS)))
+    policy = Spoiler(space, rng)
+    log_probs = policy.in_between or bool(rng.random() < 0.3)
+    clips = bool(rng.random() < 0.5)
+    pipeline = module_to_env_pipeline(
+        None, space, policy=policy, seed=seed, log_probs=log_probs, normalize_actions=not clips, clip_actions=clips
+    )
+    if not fast:
+        pipeline = as_called_one_by_one(pipeline, seed, log_probs)
+    sees = env_to_module_pipeline(env.single_observation_space, space, policy=policy)
+    if not fast:
+        sees.prepend(Nothing())
+    runner = SingleAgentEnvRunner(env, policy, env_to_module=sees, module_to_env=pipeline, seed=seed)
+    packs, put_in = [], []
+    for number in range(int(rng.integers(2, 5))):
+        if put_in and rng.random() < 0.4:
+            pipeline.remove(put_in.pop(int(rng.integers(len(put_in)))))
+        if rng.random() < 0.6:
+            names = [name for name in pipeline.names if name != "RemoveTimeDimension"]
+            anywhere = names[int(rng.integers(len(names)))]
+            kind = [Nothing, Scaled, Spoils][int(rng.integers(3))]
+            if kind is not Scaled or anywhere == "GetActions":
+                pipeline.insert_before(anywhere, kind(name=f"own {number}"))
+                put_in.append(f"own {number}")
+        if number == 1 and rng.random() < 0.3:
+            pipeline.remove("UnbatchItems")
+        count = int(rng.integers(1, 40))
+        packs.append(runner.sample(num_timesteps=count, explore=bool(rng.random() < 0.7)))
+    return packs, policy
+
+
+def columns_of(pack: EpisodePack) -> list[Any]:
+    tracks = (pack.observations, pack.actions, pack.rewards, dict(sorted(pack.extra_model_outputs.items())))
+    leaves = [leaf for track in tracks for leaf in nested.leaves(track)]
+    ages = [info["age"] for info in pack.infos.take(np.arange(len(pack.infos)))]
+    return [*leaves, pack.lengths, pack.lookbacks, pack.t_started, pack.terminated, pack.ids, np.array(ages)]
+
+
+@pytest.mark.parametrize("first", range(30, 60, 15))
+def test_random_programs_sample_the_same_episodes_fast_and_one_piece_at_a_time(first: int) -> None:
+    for seed in range(first, first + 15):
+        packs, policy = programs(seed, fast=True)
+        expected, _ = programs(seed, fast=False)
+        for pack, other in zip(packs, expected, strict=True):
+            assert sorted(pack.extra_model_outputs) == sorted(other.extra_model_outputs), seed
+            for column, same in zip(columns_of(pack), columns_of(other), strict=True):
+                assert column.dtype == same.dtype, seed
+                np.testing.assert_array_equal(column, same, err_msg=f"seed {seed}")
+            if not policy.in_between:
+                inputs = torch.tensor(pack.extra_model_outputs[Columns.ACTION_DIST_INPUTS])
+                actions = nested.map_leaves(lambda leaf: torch.tensor(np.array(leaf)), pack.actions)
+                own = policy.fixed.log_prob(inputs, actions).numpy()
+                got = pack.extra_model_outputs[Columns.ACTION_LOGP]
+                steps = [
+                    at
+                    for length, before in zip(pack.lengths, pack.lookbacks, strict=True)
+                    for at in [False] * before + [True] * length
+                ]  # a lookback may be from before an edit
+                np.testing.assert_allclose(own[steps], got[steps], rtol=1e-5, atol=1e-5, err_msg=f"seed {seed}")
+
+
+# --- interrupts -------------------------------------------------------------------------------------------------------
+
+
+class Interrupt:
+    """Raises `KeyboardInterrupt` at the n-th call of a function of the library, where Python lets signals in."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if not any(room in frame.f_code.co_filename for room in ("/runners/", "/connectors/", "/episodes/")):
+            return None
+        if "/tests/" in frame.f_code.co_filename:
+            return None
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return None
+
+    def run(self, work: Any) -> bool:
+        """Whether the work was broken off."""
+        before = sys.gettrace()
+        sys.settrace(self)
+        try:
+            work()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+
+def check_told(pack: EpisodePack, seed: int) -> None:
+    """Every episode is one that `Odd` had: its steps in order, each with the action that led to it."""
+    for episode in pack:
+        observations, actions = episode.get_observations(), episode.get_actions()
+        assert len({tuple(row) for row in observations[:, :2].tolist()}) == 1, seed
+        assert observations[:, 2].tolist() == list(range(episode.t_started, episode.t_started + len(episode) + 1)), seed
+        assert observations[1:, 3].tolist() == actions.tolist(), seed
+        assert (episode.get_rewards() == actions * 0.5).all(), seed
+        assert [info["age"] for info in episode.get_infos()] == observations[:, 2].tolist(), seed
+        logits = torch.tensor(episode.get_extra_model_outputs("action_dist_inputs"))
+        own = Categorical(4).log_prob(logits, torch.tensor(actions)).numpy()
+        np.testing.assert_allclose(episode.get_extra_model_outputs("action_logp"), own, rtol=1e-5, err_msg=f"{seed}")
+
+
+class Plain:
+    """A policy that gives logits of what it sees."""
+
+    def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        return {"action_dist_inputs": batch["obs"].float().sin()}
+
+
+def interrupted(seed: int, call: str, at: int | None = None) -> None:
+    rng = np.random.default_rng(seed)
+    runner = SingleAgentEnvRunner(Odd(3, ACTION_SPACES[0]), Plain(), seed=seed, len_lookback_buffer=0)
+    buffer = EpisodeReplayBuffer(1000, seed=0)
+    works = {
+        "sample": lambda: runner.sample(num_timesteps=150),
+        "whole": lambda: runner.sample(num_episodes=10),
+        "sample_into": lambda: runner.sample_into(buffer, num_timesteps=100, extra_model_outputs=KEYS),
+        "take": lambda: runner.take(),
+    }
+    check_told(runner.sample(num_timesteps=int(rng.integers(1, 60))), seed)
+    if call == "take":
+        Interrupt(300).run(works["sample"])
+    Interrupt(int(rng.integers(1, {"take": 90}.get(call, 700))) if at is None else at).run(works[call])
+    if rng.random() < 0.5:
+        check_told(runner.take(), seed)
+    for next_call in rng.permutation(["sample", "whole", "sample_into"]).tolist():
+        got = works[next_call]()
+        if next_call != "sample_into":
+            assert got.num_steps >= (150 if next_call == "sample" else 1), seed
+            check_told(got, seed)
+    check_told(runner.take(), seed)
+    check_told(EpisodePack.concat([EpisodePack.from_episodes([e for e in buffer.iter_episodes() if len(e)])]), seed)
+
+
+KEYS = ("action_dist_inputs", "action_logp")
+
+
+@pytest.mark.parametrize("call", ["sample", "whole", "sample_into", "take"])
+def test_what_was_recorded_before_an_interrupt_can_be_taken_and_sampling_goes_on(call: str) -> None:
+    for seed in range(10, 18):
+        interrupted(seed, call)
