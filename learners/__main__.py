@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from episodes.errors import EpisodeError
+from episodes.errors import EpisodeError, InvalidArgument
 from episodes.storage import EpisodeWriter
 from learners.loggers import CSVLogger, Logger, MultiLogger, TensorBoardLogger, describe_run
 from learners.run import ALGORITHMS, Run
@@ -37,6 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(chosen: argparse.Namespace) -> int:
     run, folder = _run_of(chosen)
+    if chosen.resume is None and (folder / RUN).exists():
+        raise InvalidArgument(
+            f"{folder} holds a run: go on with it by --resume {folder}, or keep this one elsewhere by --logdir"
+        )
     logger = _logger(folder, chosen.tensorboard)
     logger.describe(describe_run(**asdict(run)))
     trainer = run.make(logger=logger, folder=folder, stop_fn=_enough(run, chosen.stop_at))
@@ -57,16 +61,24 @@ def _run_of(chosen: argparse.Namespace) -> tuple[Run, Path]:
     """The run that a command line means, and its folder."""
     if chosen.resume is not None:
         folder = Path(chosen.resume)
-        return _described(folder), folder
+        if chosen.seed is not None:
+            raise InvalidArgument("--seed: a run that is resumed keeps its seed; leave it out")
+        return _lasting(_described(folder), chosen.epochs), folder
     run = Run.of_file(chosen.config) if chosen.config else Run.of_preset(chosen.algo, chosen.env)
     if chosen.seed is not None:
         run.seed = chosen.seed
-    if chosen.epochs is not None:
-        run.trainer["max_epochs"] = chosen.epochs
+    run = _lasting(run, chosen.epochs)
     run.trainer.setdefault("checkpoint_every", 1)
     run.trainer["shows_progress"] = not chosen.quiet
     name = f"{run.algo}-{run.env.lower().replace('/', '-')}-seed{run.seed}"
     return run, chosen.logdir or Path(DEFAULT_FOLDER) / name
+
+
+def _lasting(run: Run, epochs: int | None) -> Run:
+    """The run with at most so many epochs, if any are given."""
+    if epochs is not None:
+        run.trainer["max_epochs"] = epochs
+    return run
 
 
 def _described(folder: Path) -> Run:

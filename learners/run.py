@@ -61,10 +61,10 @@ ALGORITHMS: dict[str, _Kind] = {
 
 @dataclass(kw_only=True)
 class Run:
-    """Everything that a run is made of; `trainer()` makes it.
+    """Everything that a run is made of; `make()` gives its trainer.
 
     Attributes:
-        policy, algorithm, trainer_numbers, buffer: the arguments of what they name, by name.
+        policy, algorithm, trainer, buffer: the arguments of what they name, by name.
         decay_over: updates in which the learning rate comes down to 0; None: it stays.
     """
 

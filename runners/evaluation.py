@@ -88,7 +88,7 @@ def evaluate(
 
     The pipelines are copies with the state that they have now, and leave their statistics as they are (so does a filter
     that knows nothing yet). A `torch.nn.Module` is in evaluation mode meanwhile; random numbers of torch that others
-    draw stay the same. Each environment gives its first `num_episodes / num_envs` episodes, however long they are: the
+    draw stay the same. Each environment gives its share of the episodes, its first ones, however long they are: the
     first so many that end anywhere would be the short ones.
 
     Args:

@@ -72,7 +72,6 @@ class Trainer(ABC, Generic[Config]):
     Args:
         algorithm: what learns.
         config: how long, how often.
-        test: gives an evaluation of the policy for a seed; `on_policy` and `off_policy` trainers have one.
         stop_fn: is asked with the mean return of each test whether that is enough.
         save_best_fn: is called with the algorithm whenever a test was better than all before it.
         logger: where metrics go.
@@ -119,7 +118,15 @@ class Trainer(ABC, Generic[Config]):
     # --- running ---------------------------------------------------------------------------------------------------
 
     def run(self) -> TrainResult:
-        """Go on until `max_epochs`, `stop_fn`, or Ctrl-C, after which everything is there as it was left."""
+        """Go on until `max_epochs`, `stop_fn`, or Ctrl-C, after which everything is there as it was left.
+
+        Raises:
+            InvalidArgument: a run that begins is to write its checkpoints where those of another are.
+        """
+        if self.config.checkpoint_every is not None and not self.num_epochs and self._checkpoints():
+            raise InvalidArgument(
+                f"{self.folder} has checkpoints of an earlier run: resume() it, or give this one another folder"
+            )
         began, before = time.perf_counter(), self.seconds
         stopped_by = "max_epochs"
         try:
@@ -202,10 +209,13 @@ class Trainer(ABC, Generic[Config]):
         state = self._state()
         path = self.folder / f"checkpoint-{self.num_epochs:06d}.pt"
         save_checkpoint(path, state)
-        for old in sorted(self.folder.glob("checkpoint-*.pt"))[:-_KEPT]:
+        for old in [one for one in self._checkpoints() if one.name <= path.name][:-_KEPT]:
             old.unlink()
         self._set_states(state)
         return path
+
+    def _checkpoints(self) -> list[Path]:
+        return [] if self.folder is None else sorted(self.folder.glob("checkpoint-*.pt"))
 
     def resume(self) -> bool:
         """Go on from the newest readable checkpoint of the folder; False where there is none.
@@ -222,7 +232,7 @@ class Trainer(ABC, Generic[Config]):
     def load(self, path: str | Path) -> None:
         """Go on from a checkpoint. Errors: those of `load_checkpoint`, and StateMismatch as `resume` says."""
         state = load_checkpoint(Path(path))
-        self._check_pipelines(state["fingerprint"])
+        self._check_pipelines(state.get("fingerprint"))
         mine = self._identity()
         for name, value in mine.items():
             if state["identity"].get(name) != value:

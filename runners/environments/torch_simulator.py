@@ -43,7 +43,8 @@ class TorchVectorEnv(VectorEnv):
     may write to them in and out of a runner. `reset(seed=...)` calls `simulator.seed(seed)` where there is one.
 
     Raises:
-        TrackMismatch: from `step`, an episode ended and there are neither final observations nor time-outs.
+        TrackMismatch: from `step`, an episode ended and its final observations are missing; or four values came
+            without time-outs.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}

@@ -48,6 +48,12 @@ def test_a_run_is_trained_gone_on_with_evaluated_and_played(settings: Path, tmp_
     assert all(episode.is_done for episode in data)
     assert main(["train", "--resume", str(folder), "--stop-at", "9999"]) == 0
     assert "2 epochs" in capsys.readouterr().out  # it was done already
+    assert main(["train", "--resume", str(folder), "--stop-at", "9999", "--epochs", "3"]) == 0
+    assert "3 epochs" in capsys.readouterr().out
+    for again in (["--config", str(settings), "--logdir", str(folder)], ["--resume", str(folder), "--seed", "3"]):
+        with pytest.raises(SystemExit):
+            main(["train", *again])
+        assert "--resume" in capsys.readouterr().err or "--seed" in again
 
 
 @pytest.mark.parametrize(

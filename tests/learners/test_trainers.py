@@ -273,6 +273,13 @@ def test_a_checkpoint_of_other_pipelines_is_refused_by_naming_the_piece(tmp_path
     assert other.num_epochs == 0
 
 
+def test_a_run_does_not_begin_where_the_checkpoints_of_another_are(tmp_path: Path):
+    config = {"max_epochs": 1, "checkpoint_every": 1}
+    ppo_trainer(config=config, folder=tmp_path).run()
+    with pytest.raises(InvalidArgument, match="resume"):
+        ppo_trainer(config=config, folder=tmp_path).run()
+
+
 def test_checkpoints_without_a_folder_are_refused_at_once():
     with pytest.raises(InvalidArgument, match="no folder"):
         ppo_trainer(config={"checkpoint_every": 1})
