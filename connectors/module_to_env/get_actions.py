@@ -89,8 +89,10 @@ class GetActions(Connector):
         if Columns.ACTIONS not in batch:
             inputs, distribution = self._described(batch, rl_module)
             is_plain = inputs.is_cpu and inputs.dtype is torch.float32 and not inputs.requires_grad
-            is_known = type(distribution) is Categorical and len(vars(distribution)) == 2  # no method of its own
-            if not is_known or self.adds_log_probs or not is_plain:
+            is_plain = is_plain and not self.adds_log_probs
+            if (
+                type(distribution) is not Categorical or len(vars(distribution)) > 2 or not is_plain
+            ):  # methods of its own
                 self(rl_module=rl_module, batch=batch, explore=explore)
             else:
                 array = batch[Columns.ACTION_DIST_INPUTS] = inputs.numpy()
