@@ -24,6 +24,7 @@ def executed(path: Path) -> nbformat.NotebookNode:
     """A notebook run in a kernel of its own, without what depends on when and where it ran."""
     notebook = nbformat.read(path, as_version=4)
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    os.environ.pop("MPLBACKEND", None)  # importing EnvPool sets it, and a kernel would draw nowhere
     NotebookClient(
         notebook,
         timeout=120,

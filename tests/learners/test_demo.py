@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,11 @@ def test_what_cannot_be_run_is_said_in_one_line(wrong, capsys):
 def test_ctrl_c_ends_a_run_cleanly_with_what_there_is(tmp_path):
     command = [sys.executable, "-m", "learners.demo", "--env", "Pendulum-v1", "--steps", "10000000"]
     process = subprocess.Popen(
-        [*command, "--folder", str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command, "--folder", str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     assert process.stdout is not None
     assert process.stderr is not None
