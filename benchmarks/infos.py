@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -148,18 +149,17 @@ def growing(*, told: bool) -> Callable[[Size], Timed]:
 
 
 def figure(name: str, work: Work, most: float, unit: str = "ms") -> Figure:
-    sides = (Side("ours", working(work, told=True)), Side("without", working(work, told=False)))
+    return beside(name, partial(working, work), most, unit)
+
+
+def beside(name: str, prepared: Callable[..., Callable[[Size], Timed]], most: float, unit: str) -> Figure:
+    """What is prepared with infos that tell something beside what is prepared without."""
+    sides = (Side("ours", prepared(told=True)), Side("without", prepared(told=False)))
     return Figure(f"infos/{name}", *sides, at_most(most), unit)
 
 
 FIGURES = (
-    Figure(
-        "infos/record and take",
-        Side("ours", recording(told=True)),
-        Side("without", recording(told=False)),
-        at_most(2.2),
-        "ms",
-    ),
+    beside("record and take", recording, 2.2, "ms"),
     figure("pickle", pickling, 2),
     figure("concat", joining, 2),
     figure("from_episodes", packing, 2),
@@ -168,14 +168,6 @@ FIGURES = (
     figure("write", writing, 1.5),
     figure("write one by one", writing_one_by_one, 2.5),
     figure("read", reading, 2),
-    Figure(
-        "infos/replay draw", Side("ours", drawing(told=True)), Side("without", drawing(told=False)), at_most(2), "us"
-    ),
-    Figure(
-        "infos/grow and pickle",
-        Side("ours", growing(told=True)),
-        Side("without", growing(told=False)),
-        at_most(4),
-        "us",
-    ),
+    beside("replay draw", drawing, 2, "us"),
+    beside("grow and pickle", growing, 4, "us"),
 )

@@ -20,7 +20,7 @@ from gymnasium import spaces
 
 from episodes.errors import StateMismatch
 
-__all__ = ["check_fingerprint", "describe_space", "settings_of", "stamp"]
+__all__ = ["check_fingerprint", "describe_space", "settings_of", "stamp", "stamped"]
 
 ATTRIBUTE = "pipeline_fingerprint"
 
@@ -67,19 +67,28 @@ def describe_space(space: spaces.Space | None, *, bounds: bool = False) -> str:
     return str(space)
 
 
-def stamp(policy: Any, fingerprint: dict[str, Any]) -> None:
+def stamp(policy: Any, fingerprint: dict[str, Any] | None) -> None:
     """Write the fingerprint onto a policy that is a module; other callables have no weights that rely on it."""
-    if isinstance(policy, torch.nn.Module) and getattr(policy, ATTRIBUTE, None) is not fingerprint:
+    if isinstance(policy, torch.nn.Module) and stamped(policy) is not fingerprint:
         setattr(policy, ATTRIBUTE, fingerprint)
 
 
-def check_fingerprint(policy: Any, here: Mapping[str, Any]) -> None:
+def stamped(policy: Any) -> dict[str, Any] | None:
+    """The fingerprint that was written onto a policy; None where there is none."""
+    return getattr(policy, ATTRIBUTE, None)
+
+
+def check_fingerprint(policy: Any, here: Mapping[str, Any], there: Mapping[str, Any] | None = None) -> None:
     """Raise unless the policy has no fingerprint, or this one.
+
+    Args:
+        here: that of the pipelines where it is to act.
+        there: that of its training, where it is not written onto the policy itself.
 
     Raises:
         StateMismatch: it names what differs.
     """
-    there = getattr(policy, ATTRIBUTE, None)
+    there = stamped(policy) if there is None else there
     if there is None or not (differences := [text for key in here for text in _differences(key, there, here)]):
         return
     raise StateMismatch(

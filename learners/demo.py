@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import cast
 
 import gymnasium as gym
-import numpy as np
 import torch
 from tqdm import tqdm
 
-from connectors import Connector, env_to_module_pipeline
-from connectors.env_to_module import FlattenObservations
+from connectors import env_to_module_pipeline
 from episodes.errors import EpisodeError, InvalidArgument
 from episodes.storage import EpisodeWriter
 from learners.algorithms.algorithm import linear_decay
@@ -29,6 +27,7 @@ from learners.algorithms.ppo import PPO, PPOConfig
 from learners.history import EpisodeHistory
 from learners.policies import MLPPolicy
 from learners.report import draw_run, episode_table
+from learners.run import flattening
 from runners import SingleAgentEnvRunner, make_vector_env
 
 __all__ = ["Demo", "main"]
@@ -70,7 +69,7 @@ class Demo:
         self.was_interrupted = False
         env = make_vector_env(self.env_id, NUM_ENVS)
         spaces = (env.single_observation_space, env.single_action_space)
-        pipeline = env_to_module_pipeline(*spaces, pieces=_flattening(spaces[0]), device=self.device)
+        pipeline = env_to_module_pipeline(*spaces, pieces=flattening(spaces[0]), device=self.device)
         generator = torch.Generator().manual_seed(self.seed)
         flat_space = cast(gym.Space, pipeline.observation_space)
         self.policy = MLPPolicy(flat_space, spaces[1], generator=generator).to(self.device)
@@ -144,12 +143,6 @@ class Demo:
             f"  episode = EpisodeDataset({str(folder / EPISODES)!r})[-1]  # the newest\n"
             f"  episode.get_observations(slice(0, 3)), episode.get_return()"
         )
-
-
-def _flattening(space: gym.Space | None) -> list[Connector]:
-    """What makes observations ready for a perceptron: nothing where they are arrays of floats already."""
-    is_ready = isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)
-    return [] if is_ready else [FlattenObservations()]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,10 +15,9 @@ from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
 from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, tensors_of
-from learners.algorithms.flat_optimizer import FlatOptimizer
+from learners.algorithms.flat_optimizer import FlatOptimizer, adam
 from learners.algorithms.minibatches import rows_of, shuffled
 from learners.algorithms.numbers import check_numbers
-from learners.algorithms.replay_algorithm import adam
 from learners.policies.policy import Policy
 
 __all__ = ["BC", "BCConfig"]

@@ -14,9 +14,10 @@ from connectors.views import Views
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from learners.algorithms.algorithm import MakeScheduler, Measured
-from learners.algorithms.flat_optimizer import FlatOptimizer
+from learners.algorithms.flat_optimizer import FlatOptimizer, adam
+from learners.algorithms.minibatches import after
 from learners.algorithms.numbers import check_numbers
-from learners.algorithms.replay_algorithm import DISCOUNTS, ReplayAlgorithm, ReplayConfig, adam, after
+from learners.algorithms.replay_algorithm import DISCOUNTS, ReplayAlgorithm, ReplayConfig
 from learners.policies.action_values import QPolicy
 
 __all__ = ["DQN", "DQNConfig"]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from itertools import accumulate
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam
 from torch.optim.optimizer import Optimizer
 
 from episodes.errors import InvalidArgument, StateMismatch
 
-__all__ = ["FlatOptimizer", "Snapshot"]
+__all__ = ["FlatOptimizer", "Snapshot", "adam", "views_of"]
 
 Snapshot = tuple[Tensor, dict[str, Any]]
 _TINY = 1e-6  # added to the norm that gradients are divided by, as torch.nn.utils.clip_grad_norm_ does
@@ -66,17 +67,12 @@ class FlatOptimizer:
         with torch.inference_mode(False), torch.no_grad():
             self.vector = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
             self.gradient = self.vector.grad = torch.zeros_like(self.vector)
-            self._values, self._gradients = self._views(self.vector), self._views(self.gradient)
+            self._values, self._gradients = (views_of(one, self.parameters) for one in (self.vector, self.gradient))
             for parameter, value, gradient in zip(self.parameters, self._values, self._gradients, strict=True):
                 if parameter.grad is not None:
                     gradient.copy_(parameter.grad)
                 parameter.data = value
                 parameter.grad = gradient
-
-    def _views(self, vector: Tensor) -> list[Tensor]:
-        stops = list(accumulate(parameter.numel() for parameter in self.parameters))
-        parts = zip(self.parameters, [0, *stops], stops, strict=False)
-        return [vector[start:stop].view(parameter.shape) for parameter, start, stop in parts]
 
     def gathered(self) -> Tensor:
         """The gradient [P], after whatever somebody set elsewhere was laid into the vectors again."""
@@ -148,3 +144,14 @@ class FlatOptimizer:
                 )
         self.gathered()
         self.optimizer.load_state_dict(deepcopy(state))  # it would keep the tensors that it is given
+
+
+def adam(learning_rate: float, eps: float = 1e-8) -> Callable[[list[Tensor]], Optimizer]:
+    """What makes an Adam of a list of tensors."""
+    return partial(Adam, lr=learning_rate, eps=eps, fused=True)
+
+
+def views_of(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """The parts of a vector [P] that lie where these parameters lie in it, in their shapes."""
+    parts = vector.split([parameter.numel() for parameter in parameters])
+    return [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]

@@ -18,11 +18,10 @@ from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, tensors_of
-from learners.algorithms.flat_optimizer import FlatOptimizer
+from learners.algorithms.flat_optimizer import FlatOptimizer, adam
 from learners.algorithms.minibatches import shuffled
 from learners.algorithms.numbers import check_numbers
 from learners.algorithms.ppo import clipped_surrogate
-from learners.algorithms.replay_algorithm import adam
 from learners.policies.policy import Policy
 
 __all__ = ["GRPO", "GRPOConfig", "group_advantages"]
@@ -96,8 +95,7 @@ class GRPO(Algorithm):
         batch = self.pipeline(rl_module=self.policy, batch={}, episodes=pack)
         if Columns.ACTION_LOGP not in batch:
             raise UnknownKey("GRPO: the train batch has no action_logp; sample with explore=True")
-        sums = np.add.reduceat(pack.rewards, np.r_[0, pack.lengths.cumsum()[:-1]]) if len(pack) else np.zeros(0)
-        advantages = group_advantages(sums, self._groups(pack), self.config.scale)
+        advantages = group_advantages(pack.returns(), self._groups(pack), self.config.scale)
         rows = np.repeat(advantages, pack.lengths).astype(np.float32)
         batch[Columns.ADVANTAGES] = torch.from_numpy(rows).to(self.policy.device)
         return batch

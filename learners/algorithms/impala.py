@@ -17,10 +17,9 @@ from episodes.errors import InvalidArgument, UnknownKey
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.nested import map_leaves
 from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, tensors_of
-from learners.algorithms.flat_optimizer import FlatOptimizer
-from learners.algorithms.minibatches import shuffled
+from learners.algorithms.flat_optimizer import FlatOptimizer, adam
+from learners.algorithms.minibatches import after, shuffled
 from learners.algorithms.numbers import check_numbers
-from learners.algorithms.replay_algorithm import adam, after
 from learners.policies.policy import Policy
 
 __all__ = ["IMPALA", "IMPALAConfig", "corrected"]

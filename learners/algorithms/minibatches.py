@@ -1,4 +1,4 @@
-"""Rows of a train batch in random order, some at a time."""
+"""Rows and columns of a train batch: some at a time, in random order, or those of one moment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import torch
 
 from episodes.tracks.nested import map_leaves
 
-__all__ = ["rows_of", "shuffled"]
+__all__ = ["after", "rows_of", "shuffled"]
+
+_NEW = "new_"  # what the names of columns after a transition begin with
 
 
 def rows_of(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
@@ -29,3 +31,8 @@ def shuffled(
     starts = range(0, max(num_rows - size // 2, 1), size)
     for start, stop in zip(starts, [*starts[1:], num_rows], strict=True):
         yield rows_of(mixed, slice(start, stop))
+
+
+def after(minibatch: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that a policy sees after the transitions: "obs" is "new_obs", and so on."""
+    return {name.removeprefix(_NEW): column for name, column in minibatch.items() if name.startswith(_NEW)}

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.optim import Adam
 
 from connectors.connector import Connector
 from connectors.distributions import ActionDistribution
@@ -23,7 +21,7 @@ from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.single_agent import SingleAgentEpisode
 from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, means, tensors_of
-from learners.algorithms.flat_optimizer import FlatOptimizer
+from learners.algorithms.flat_optimizer import FlatOptimizer, adam
 from learners.algorithms.minibatches import rows_of, shuffled
 from learners.algorithms.numbers import check_numbers
 from learners.policies.policy import Policy
@@ -86,7 +84,7 @@ class PPO(Algorithm):
     ) -> None:
         config = config or PPOConfig()
         check_asked(policy, type(self).__name__, _ASKED)
-        make = partial(Adam, lr=config.learning_rate, eps=1e-5, fused=True)
+        make = adam(config.learning_rate, eps=1e-5)
         optimizer = FlatOptimizer(policy.parameters(), make, max_norm=config.max_gradient_norm)
         super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed)
         self.config = config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,9 +14,8 @@ from connectors.views import Views
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.replay import EpisodeReplayBuffer
-from learners.algorithms.algorithm import MakeScheduler, Measured, tensors_of
+from learners.algorithms.algorithm import MakeScheduler, Measured
 from learners.algorithms.dqn import DQN, DQNConfig
-from learners.algorithms.minibatches import rows_of
 from learners.algorithms.numbers import check_numbers
 from learners.algorithms.replay_algorithm import DISCOUNTS
 from learners.policies.action_values import LSTMQPolicy
@@ -72,11 +71,6 @@ class R2D2(DQN):
             )
         drawn[DISCOUNTS] = self.config.gamma * ~drawn[Columns.TERMINATEDS]
         return drawn
-
-    def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        columns = tensors_of(batch)
-        for start in range(0, len(columns[Columns.REWARDS]), self.config.batch_size):
-            yield rows_of(columns, slice(start, start + self.config.batch_size))
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         learned = minibatch[Columns.LOSS_MASK]  # [B, W]

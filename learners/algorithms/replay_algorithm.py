@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch.optim import Adam
 
 from connectors.learner import learner_pipeline
 from connectors.pipeline import ConnectorPipeline
@@ -23,11 +21,10 @@ from learners.algorithms.minibatches import rows_of
 from learners.algorithms.numbers import check_numbers
 from learners.policies.policy import Policy
 
-__all__ = ["ReplayAlgorithm", "ReplayConfig", "adam"]
+__all__ = ["ReplayAlgorithm", "ReplayConfig"]
 
 DISCOUNTS = "discounts"  # what the value after a transition counts: gamma ** n_step, 0 after a termination
 TD_ERRORS = "td_errors"
-_NEW = "new_"  # what the names of columns after a transition begin with
 _TRANSITION = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.NEXT_OBS, Columns.TERMINATEDS)
 
 
@@ -69,6 +66,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         self.config, self.views = config, views
         self.pipeline: ConnectorPipeline | None = None  # made when there are episodes to learn from
         self._errors: list[torch.Tensor] = []  # of the targets in this update
+        self._to_tensors = NumpyToTensor(device=policy.device)  # for CUDA it keeps a page-locked buffer
 
     def explore_after(self, num_env_steps: int) -> None:
         """Let the policy explore as it is to after so many steps of the environments; by default as it does anyway."""
@@ -91,12 +89,18 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         """
         columns = self.draw(replay, num_steps * self.config.batch_size)
         indices = columns["indices"]
-        batch = NumpyToTensor(device=self.policy.device)(batch=columns)
+        batch = self._on_device(columns)
         metrics = self._updated(batch)
         if isinstance(replay, PrioritizedEpisodeReplayBuffer):
             errors = torch.cat(self._errors).abs().cpu().numpy()
             replay.update_priorities(indices, errors)
         return metrics
+
+    def _on_device(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """The columns as tensors where the policy is now."""
+        if self._to_tensors.device != self.policy.device:
+            self._to_tensors = NumpyToTensor(device=self.policy.device)
+        return self._to_tensors(batch=columns)
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
         if self.pipeline is None:
@@ -135,13 +139,3 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         errors = errors.detach()
         self._errors.append(errors)
         return {"td_error": errors.abs().mean()}
-
-
-def after(minibatch: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that a policy sees after the transitions: "obs" is "new_obs", and so on."""
-    return {name.removeprefix(_NEW): column for name, column in minibatch.items() if name.startswith(_NEW)}
-
-
-def adam(learning_rate: float) -> Any:
-    """What makes an Adam of a list of tensors."""
-    return partial(Adam, lr=learning_rate, fused=True)

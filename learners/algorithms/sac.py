@@ -15,9 +15,9 @@ from connectors.views import Views
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from learners.algorithms.algorithm import MakeScheduler, Measured
-from learners.algorithms.flat_optimizer import FlatOptimizer
+from learners.algorithms.flat_optimizer import FlatOptimizer, adam
 from learners.algorithms.numbers import check_numbers
-from learners.algorithms.replay_algorithm import DISCOUNTS, ReplayAlgorithm, ReplayConfig, adam
+from learners.algorithms.replay_algorithm import DISCOUNTS, ReplayAlgorithm, ReplayConfig
 from learners.policies.soft_actor_critic import SACPolicy, lowest_of, values_of
 
 __all__ = ["SAC", "SACConfig"]

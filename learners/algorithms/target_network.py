@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from learners.algorithms.flat_optimizer import views_of
 
 __all__ = ["TargetNetwork"]
 
@@ -36,9 +37,8 @@ class TargetNetwork(nn.Module):
         parameters = list(self.module.parameters())
         with torch.no_grad():
             vector = torch.cat([parameter.reshape(-1) for parameter in parameters])
-        stops = list(accumulate(parameter.numel() for parameter in parameters))
-        for parameter, start, stop in zip(parameters, [0, *stops], stops, strict=False):
-            parameter.data = vector[start:stop].view(parameter.shape)
+        for parameter, view in zip(parameters, views_of(vector, parameters), strict=True):
+            parameter.data = view
         self._vector = vector
 
     @property

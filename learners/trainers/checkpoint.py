@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pickle
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +62,13 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return _restored(found["state"])
 
 
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest readable checkpoint of a folder; damaged ones are passed over. None where there is none."""
-    for path in sorted(folder.glob("checkpoint-*.pt"), reverse=True):
+def newest_checkpoint(paths: Sequence[Path]) -> tuple[Path, dict[str, Any]] | None:
+    """The last readable one of these, and its state; damaged ones are passed over. None where there is none."""
+    for path in reversed(paths):
         try:
-            load_checkpoint(path)
+            return path, load_checkpoint(path)
         except (UnreadableData, StateMismatch):
             continue
-        return path
     return None
 
 

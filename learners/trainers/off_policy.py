@@ -9,6 +9,7 @@ from typing import Any
 from episodes.replay import EpisodeReplayBuffer
 from learners.algorithms.numbers import check_numbers
 from learners.algorithms.replay_algorithm import ReplayAlgorithm
+from learners.trainers.stored_buffer import StoredBuffer
 from learners.trainers.trainer import Trainer, TrainerConfig
 from runners import Evaluation, SingleAgentEnvRunner, evaluate
 
@@ -67,17 +68,4 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
         return evaluate(self.runner, num_episodes=self.config.num_test_episodes, seed=seed)
 
     def _parts(self) -> Mapping[str, Any]:
-        return {"runner": self.runner, "buffer": _Stored(self.buffer)}
-
-
-class _Stored:
-    """A buffer's state without its spaces, which the runner gives it again and no checkpoint holds."""
-
-    def __init__(self, buffer: EpisodeReplayBuffer) -> None:
-        self.buffer = buffer
-
-    def get_state(self) -> dict[str, Any]:
-        return {name: value for name, value in self.buffer.get_state().items() if name != "spaces"}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        self.buffer.set_state({**state, "spaces": self.buffer.get_state()["spaces"]})
+        return {"runner": self.runner, "buffer": StoredBuffer(self.buffer)}

@@ -11,6 +11,7 @@ from episodes.single_agent import SingleAgentEpisode
 from learners.algorithms.algorithm import Algorithm
 from learners.algorithms.numbers import check_numbers
 from learners.algorithms.replay_algorithm import ReplayAlgorithm
+from learners.trainers.stored_buffer import StoredBuffer
 from learners.trainers.trainer import Trainer, TrainerConfig
 from runners import Evaluation
 
@@ -70,7 +71,9 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         return None if self.evaluate_fn is None else self.evaluate_fn(self.config.num_test_episodes, seed)
 
     def _parts(self) -> Mapping[str, Any]:
-        return {"data": self.data} if isinstance(self.data, EpisodeReplayBuffer) else {"place": _Place(self)}
+        return (
+            {"data": StoredBuffer(self.data)} if isinstance(self.data, EpisodeReplayBuffer) else {"place": _Place(self)}
+        )
 
 
 class _Place:

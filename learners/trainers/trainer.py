@@ -13,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 from connectors.acting import fingerprint_of
-from connectors.fingerprint import check_fingerprint
+from connectors.fingerprint import check_fingerprint, stamp, stamped
 from episodes.errors import InvalidArgument, StateMismatch
 from learners.algorithms.algorithm import Algorithm
 from learners.algorithms.numbers import check_numbers
@@ -223,15 +223,16 @@ class Trainer(ABC, Generic[Config]):
         Raises:
             StateMismatch: it is of another algorithm, other numbers, or other networks.
         """
-        path = None if self.folder is None else newest_checkpoint(self.folder)
-        if path is None:
-            return False
-        self.load(path)
-        return True
+        found = newest_checkpoint(self._checkpoints())
+        if found is not None:
+            self._go_on_from(*found)
+        return found is not None
 
     def load(self, path: str | Path) -> None:
         """Go on from a checkpoint. Errors: those of `load_checkpoint`, and StateMismatch as `resume` says."""
-        state = load_checkpoint(Path(path))
+        self._go_on_from(Path(path), load_checkpoint(Path(path)))
+
+    def _go_on_from(self, path: Path, state: Mapping[str, Any]) -> None:
         self._check_pipelines(state.get("fingerprint"))
         mine = self._identity()
         for name, value in mine.items():
@@ -252,14 +253,10 @@ class Trainer(ABC, Generic[Config]):
     def _check_pipelines(self, fingerprint: dict[str, Any] | None) -> None:
         """Raise StateMismatch where a policy of these pipelines' fingerprint may not act in this trainer's."""
         policy = self.algorithm.policy
-        before, policy.pipeline_fingerprint = policy.pipeline_fingerprint, fingerprint
-        try:
-            for part in self._parts().values():
-                if isinstance(part, SingleAgentEnvRunner):
-                    check_fingerprint(policy, fingerprint_of(part.env_to_module, part.module_to_env))
-        except StateMismatch:
-            policy.pipeline_fingerprint = before
-            raise
+        for part in self._parts().values():
+            if isinstance(part, SingleAgentEnvRunner):
+                check_fingerprint(policy, fingerprint_of(part.env_to_module, part.module_to_env), fingerprint)
+        stamp(policy, fingerprint)
 
     def _identity(self) -> dict[str, Any]:
         """What must be the same in a run that is resumed."""
@@ -275,7 +272,7 @@ class Trainer(ABC, Generic[Config]):
         return {
             "identity": self._identity(),
             "algorithm": dict(self.algorithm.state_dict()),
-            "fingerprint": self.algorithm.policy.pipeline_fingerprint,
+            "fingerprint": stamped(self.algorithm.policy),
             "counts": {name: getattr(self, name) for name in names},
             "parts": {name: part.get_state() for name, part in self._parts().items()},
             "torch": torch.get_rng_state(),

@@ -285,6 +285,15 @@ def test_comparison_asks_for_whole_episodes_and_whole_groups():
     assert by_length.update(with_log_probs(episodes(num=3)))["kl"] >= 0
 
 
+def test_an_episode_without_a_step_is_worth_nothing_beside_its_group():
+    nothing = SingleAgentEpisode.from_arrays(
+        np.zeros((1, 2), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32), terminated=True
+    )
+    group = with_log_probs([*episodes(num=1), nothing])
+    batch = GRPO(MLPPolicy(OBSERVATIONS, TWO), GRPOConfig(group_size=2, scale=None)).preprocess(group)
+    assert batch["advantages"].tolist() == [group[0].get_return() / 2] * 10
+
+
 def with_log_probs(done: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
     for episode in done:
         episode.set_extra_model_outputs(key="action_logp", new_data=np.full(len(episode), np.log(0.5), np.float32))

@@ -232,6 +232,26 @@ def test_offline_learning_goes_through_the_episodes_again_and_again():
     assert result.last_test.num_episodes == 2
 
 
+def test_offline_learning_from_a_buffer_goes_on_from_a_checkpoint(tmp_path: Path):
+    def trainer(seed: int, max_epochs: int) -> OfflineTrainer:
+        policy = QPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(seed))
+        with SingleAgentEnvRunner(CARTPOLE, QPolicy(*spaces_of(CARTPOLE), generator=generator(0)), seed=0) as runner:
+            buffer = EpisodeReplayBuffer(500, seed=seed)
+            runner.sample_into(buffer, num_timesteps=100)
+        config = OfflineConfig(**SHORT | {"steps_per_epoch": 10, "max_epochs": max_epochs, "checkpoint_every": 1})
+        return OfflineTrainer(DQN(policy, DQNConfig(batch_size=16), seed=seed), buffer, config, folder=tmp_path / "a")
+
+    trainer(0, 1).run()
+    resumed = trainer(5, 2)
+    assert resumed.resume()
+    resumed.run()
+    shutil.rmtree(tmp_path / "a")
+    straight = trainer(0, 2)
+    straight.run()
+    vectors = [one.algorithm.optimizers["policy"].vector for one in (straight, resumed)]
+    assert torch.equal(*vectors)
+
+
 def test_damaged_and_foreign_checkpoints_are_refused_and_the_last_good_one_is_found(tmp_path: Path):
     trainer = ppo_trainer(config={"max_epochs": 2, "checkpoint_every": 1}, folder=tmp_path)
     trainer.run()
