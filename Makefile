@@ -6,24 +6,35 @@ BENCH_READY := .venv-bench/.ready
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
-.PHONY: demo test slow check format api bench clean
+.PHONY: browser demo test slow learn check format api bench clean
 
 demo: $(READY)
 	$(BIN)/python -m learners.demo $(ARGS)
 
-test: $(READY)
+test: $(READY) browser
 	$(PYTEST) $(ARGS)
 
 # What takes minutes: whole runs of learning, Atari and MuJoCo.
 slow: $(READY)
 	$(PYTEST) -m slow $(ARGS)
 
-check: $(READY)
+# Each algorithm on its task, five seeds each: the table of the README. Some hours; ARGS='"PPO Cart" --seeds 1' is a minute.
+learn: $(READY)
+	$(BIN)/python -m benchmarks.solving --write solving.md $(ARGS)
+
+check: $(READY) browser
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(PYTEST) $(ARGS)
+
+# The page of a data set is tried in a browser: Debian's Chromium where there is none. Without one its tests are skipped.
+browser:
+	@which chromium chromium-browser google-chrome 2>/dev/null | grep -q . \
+		|| apt-get install -y chromium >/dev/null 2>&1 \
+		|| (apt-get update && apt-get install -y chromium) >/dev/null 2>&1 \
+		|| echo "no Chromium here, and apt-get could not install it: tests of the page are skipped"
 
 format: $(READY)
 	$(BIN)/ruff format .

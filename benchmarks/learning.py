@@ -7,11 +7,12 @@ from contextlib import redirect_stderr
 from io import StringIO
 from typing import Any
 
-from benchmarks.figure import Counted, Figure, Side, Size, Timed, at_least, at_most, limit
+from benchmarks.figure import Counted, Figure, Side, Size, Timed, at_least, at_most, cpu_seconds, limit
 from benchmarks.loops import dqn as bare_dqn
 from benchmarks.loops import ppo as bare_ppo
 from benchmarks.loops import sac as bare_sac
-from benchmarks.peers import SB3, samplers
+from benchmarks.operations import operations_of
+from benchmarks.peers import SB3, TIANSHOU, samplers, trainers
 from benchmarks.sampling import new_policy, our_runner
 
 NUM_ENVS = 8
@@ -32,11 +33,11 @@ def ppo(size: Size) -> Timed:
     runner, count = our_runner(NUM_ENVS, policy), size(ROWS) * NUM_ENVS
     algorithm = PPO(policy, PPOConfig(num_epochs=EPOCHS, minibatch_size=MINIBATCH))
     trainer = OnPolicyTrainer(algorithm, runner, OnPolicyConfig(steps_per_collect=count))
-    return Timed(trainer.step, count)
+    return Timed(trainer.step, count, clock=cpu_seconds)
 
 
-def dqn(every: int, batch: int) -> Callable[[Size], Timed]:
-    """Steps of one environment and a gradient step of double DQN, by its trainer."""
+def dqn(every: int, batch: int, **numbers: Any) -> Callable[[Size], Timed]:
+    """Steps of one environment and a gradient step of DQN, by its trainer."""
 
     def prepare(size: Size) -> Timed:
         from episodes.replay import EpisodeReplayBuffer
@@ -47,7 +48,7 @@ def dqn(every: int, batch: int) -> Callable[[Size], Timed]:
         env = make_vector_env("CartPole-v1", 1)
         policy = QPolicy(env.single_observation_space, env.single_action_space)
         runner = SingleAgentEnvRunner(env, policy, seed=0)
-        algorithm = DQN(policy, DQNConfig(batch_size=batch))
+        algorithm = DQN(policy, DQNConfig(batch_size=batch, **numbers))
         config = OffPolicyConfig(steps_per_collect=every, warmup_steps=size(500))
         return many(OffPolicyTrainer(algorithm, runner, EpisodeReplayBuffer(50_000, seed=0), config), size)
 
@@ -73,7 +74,7 @@ def many(trainer: Any, size: Size) -> Timed:
     """Some updates of a trainer that is past its warm-up; per update."""
     trainer.step()
     count = size(UPDATES)
-    return Timed(lambda: [trainer.step() for _ in range(count)], count)
+    return Timed(lambda: [trainer.step() for _ in range(count)], count, clock=cpu_seconds)
 
 
 def bare(make: Callable[[], Iterator[int]], updates: int = 1, items: int = 1) -> Callable[[Size], Timed]:
@@ -82,7 +83,7 @@ def bare(make: Callable[[], Iterator[int]], updates: int = 1, items: int = 1) ->
     def prepare(size: Size) -> Timed:
         loop, count = make(), size(updates)
         next(loop)
-        return Timed(lambda: [next(loop) for _ in range(count)], count * items)
+        return Timed(lambda: [next(loop) for _ in range(count)], count * items, clock=cpu_seconds)
 
     return prepare
 
@@ -97,7 +98,49 @@ def demo(size: Size) -> Counted:
     return Counted(run.seconds)
 
 
-PEER = Side("SB3", samplers.sb3_learning(NUM_ENVS, ROWS, EPOCHS, MINIBATCH), SB3)
+def ppo_operations(size: Size) -> Counted:
+    """Operations of a minibatch of PPO, metrics included: what an epoch more of two minibatches takes."""
+    from learners import PPO, PPOConfig
+
+    def of(epochs: int) -> int:
+        policy = new_policy()
+        algorithm = PPO(policy, PPOConfig(num_epochs=epochs, minibatch_size=MINIBATCH))
+        batch = algorithm.preprocess(our_runner(2, policy).sample(num_timesteps=2 * MINIBATCH))
+        algorithm.learn(batch)
+        return operations_of(lambda: algorithm.learn(batch)).total
+
+    return Counted((of(3) - of(2)) / 2)
+
+
+def bare_ppo_operations(size: Size) -> Counted:
+    """Likewise of the bare loop."""
+
+    def of(epochs: int) -> int:
+        loop = bare_ppo.learning(2, MINIBATCH, epochs, MINIBATCH)
+        next(loop)
+        return operations_of(lambda: next(loop)).total
+
+    return Counted((of(3) - of(2)) / 2)
+
+
+PPO_SB3 = Side("SB3", samplers.sb3_learning(NUM_ENVS, ROWS, EPOCHS, MINIBATCH), SB3)
+PPO_TIANSHOU = Side("Tianshou", trainers.tianshou_ppo(NUM_ENVS, ROWS, EPOCHS, MINIBATCH), TIANSHOU)
+SAC_SB3 = Side("SB3", trainers.sb3_sac(HIDDEN, 256, UPDATES), SB3)
+SAC_TIANSHOU = Side("Tianshou", trainers.tianshou_sac(HIDDEN, 256, UPDATES), TIANSHOU)
+
+
+def dqn_beside_peers(every: int, batch: int, sb3: float, tianshou: float) -> tuple[Figure, Figure]:
+    """Plain DQN with the same share of chance, as SB3 has it, beside both."""
+    name = "learning/DQN every step" if every == 1 else f"learning/DQN every {every}"
+    chance = {"epsilon_start": trainers.CHANCE, "epsilon_end": trainers.CHANCE}
+    ours = Side("ours", dqn(every, batch, double=False, **chance))
+    theirs = Side("SB3", trainers.sb3_dqn(every, batch, UPDATES), SB3)
+    other = Side("Tianshou", trainers.tianshou_dqn(every, batch, UPDATES), TIANSHOU)
+    return (
+        Figure(f"{name} SB3", ours, theirs, at_least(sb3), "us"),
+        Figure(f"{name} Tianshou", ours, other, at_least(tianshou), "us"),
+    )
+
 
 PPO_LOOP = bare(lambda: bare_ppo.learning(NUM_ENVS, ROWS, EPOCHS, MINIBATCH), 1, ROWS * NUM_ENVS)
 EVERY_STEP = bare(lambda: bare_dqn.learning(every=1, batch=64), UPDATES)
@@ -106,9 +149,21 @@ SAC_LOOP = bare(lambda: bare_sac.learning(HIDDEN, 256), UPDATES)
 
 FIGURES = (
     Figure("learning/PPO bare loop", Side("ours", ppo), Side("bare loop", PPO_LOOP), at_least(0.85), "us"),
-    Figure("learning/PPO SB3", Side("ours", ppo), PEER, at_least(2), "us"),
+    Figure("learning/PPO SB3", Side("ours", ppo), PPO_SB3, at_least(2), "us"),
+    Figure("learning/PPO Tianshou", Side("ours", ppo), PPO_TIANSHOU, at_least(3), "us"),
+    Figure(
+        "learning/PPO operations a minibatch",
+        Side("ours", ppo_operations),
+        Side("bare loop", bare_ppo_operations),
+        at_most(1.2),
+        "operations",
+    ),
     Figure("learning/DQN every step", Side("ours", dqn(1, 64)), Side("bare loop", EVERY_STEP), at_least(0.85), "us"),
     Figure("learning/DQN every 4", Side("ours", dqn(4, 128)), Side("bare loop", EVERY_FOURTH), at_least(0.85), "us"),
+    *dqn_beside_peers(1, 64, sb3=1.5, tianshou=3),
+    *dqn_beside_peers(4, 128, sb3=1.3, tianshou=2.5),
     Figure("learning/SAC bare loop", Side("ours", sac), Side("bare loop", SAC_LOOP), at_least(0.85), "us"),
+    Figure("learning/SAC SB3", Side("ours", sac), SAC_SB3, at_least(1.2), "us"),
+    Figure("learning/SAC Tianshou", Side("ours", sac), SAC_TIANSHOU, at_least(1.6), "us"),
     Figure("learning/demo to its goal", Side("ours", demo), limit("patience", MOST_SECONDS), at_most(1), "s"),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import statistics
-import time
 import traceback
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -109,14 +108,14 @@ def cost(work: Timed | Counted, calls: int) -> float:
     gc.collect()
     gc.disable()
     try:
-        start = time.perf_counter()
+        start = work.clock()
         if inputs is None:
             for _ in range(calls):
                 run()
         else:
             for value in inputs:
                 run(value)
-        return (time.perf_counter() - start) / (calls * work.items)
+        return (work.clock() - start) / (calls * work.items)
     finally:
         gc.enable()
 

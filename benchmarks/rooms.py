@@ -5,17 +5,21 @@ from __future__ import annotations
 from benchmarks import (
     batches,
     connectors,
+    data_sets,
     getters,
     gpu,
     growing,
     infos,
     learning,
+    looking,
     memory,
+    moving,
     multi_agent,
     recording,
     replay,
     sampling,
     storage,
+    transport,
 )
 from benchmarks.figure import Figure
 
@@ -33,6 +37,10 @@ FIGURES: tuple[Figure, ...] = (
     *replay.FIGURES,
     *memory.FIGURES,
     *storage.FIGURES,
+    *data_sets.FIGURES,
+    *transport.FIGURES,
+    *moving.FIGURES,
+    *looking.FIGURES,
 )
 
 

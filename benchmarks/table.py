@@ -23,6 +23,7 @@ UNITS = {
     "steps/s": (-1.0, 0),
     "GB/s": (-1e-9, 2),
     "bytes": (1.0, 0),
+    "operations": (1.0, 0),
 }
 WIDTHS = (16, 28, 9, 20)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from connectors.acting_state import ActingState, compute_action
 from connectors.agent_to_module_mapping import AgentToModuleMapping
 from connectors.connector import Connector
 from connectors.distributions import ActionDistribution, distribution_for
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from connectors.rollout.episodes import BlockEdge
 
 __all__ = [
+    "ActingState",
     "ActionDistribution",
     "AgentToModuleMapping",
     "BlockEdge",
@@ -46,6 +48,7 @@ __all__ = [
     "RolloutBuffer",
     "Trace",
     "add_advantages",
+    "compute_action",
     "distribution_for",
     "env_to_module_pipeline",
     "episodes_to_rollout",

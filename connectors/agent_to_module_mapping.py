@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,13 +66,21 @@ class AgentToModuleMapping(Connector):
             episodes: multi-agent episodes, whose agents without a step are left out, or agents' own episodes, or a pack
                 of those; without a module id they belong to the default module.
         """
+        dealt = AgentToModuleMapping.dealt(episodes)
+        return {module_id: EpisodePack.from_episodes(own) for module_id, own in dealt.items()}
+
+    @staticmethod
+    def dealt(
+        episodes: Iterable[MultiAgentEpisode | SingleAgentEpisode],
+    ) -> Mapping[Any, Sequence[SingleAgentEpisode]]:
+        """As `packs`; the agents' own episodes, which are not put into packs yet."""
         if isinstance(episodes, EpisodePack):
             return _split_by_module(episodes)
         by_module: dict[Any, list[SingleAgentEpisode]] = {}
         for episode in episodes:
             for own in _agents_of(episode):
                 by_module.setdefault(_module_id(own.module_id), []).append(own)
-        return {module_id: EpisodePack.from_episodes(own) for module_id, own in by_module.items()}
+        return by_module
 
 
 def _agents_of(episode: MultiAgentEpisode | SingleAgentEpisode) -> list[SingleAgentEpisode]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional
 
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, ShapeMismatch
 
 __all__ = [
     "ActionDistribution",
@@ -52,6 +53,19 @@ class ActionDistribution(ABC):
     def entropy(self, inputs: Tensor) -> Tensor:
         """Entropy `[...]` in nats of each row's distribution."""
 
+    def masked(self, inputs: Tensor, mask: Any) -> Tensor:
+        """The inputs `[..., num_inputs]` of the same distribution over legal actions only.
+
+        Args:
+            mask: True or 1 where an action is legal, in the form of the logits `[..., n]`; of a joint distribution, for
+                each part that has one, in the structure of the space. Where none is, as at an episode's end, all are.
+
+        Raises:
+            InvalidArgument: actions of this distribution are not chosen among few.
+            ShapeMismatch: the mask has another form.
+        """
+        raise InvalidArgument(f"{type(self).__name__}: an action mask is for choices, and there are none to mask")
+
 
 class Categorical(ActionDistribution):
     """One of `n` actions, `start` to `start + n - 1`; the inputs are logits, minus infinity for a masked action."""
@@ -72,6 +86,9 @@ class Categorical(ActionDistribution):
 
     def entropy(self, inputs: Tensor) -> Tensor:
         return _categorical_entropy(inputs)
+
+    def masked(self, inputs: Tensor, mask: Any) -> Tensor:
+        return _without_illegal(inputs, _as_mask(mask, inputs))
 
     def _from_choices(self, choices: Tensor) -> Tensor:
         return choices + self.start if self.start else choices
@@ -120,6 +137,7 @@ class MultiCategorical(ActionDistribution):
         columns[columns >= ends[:, None]] = ends[-1]  # the column after the last one holds minus infinity
         self.num_inputs = int(ends[-1])
         self.shape = counts.shape
+        self._counts = counts.ravel().tolist()
         self.columns = _DeviceConstant(columns)
         self.start = _DeviceConstant(np.broadcast_to(np.asarray(start, dtype=np.int64), counts.shape).copy())
 
@@ -144,6 +162,11 @@ class MultiCategorical(ActionDistribution):
 
     def entropy(self, inputs: Tensor) -> Tensor:
         return self._summed(_categorical_entropy(self._logits(inputs)))
+
+    def masked(self, inputs: Tensor, mask: Any) -> Tensor:
+        legal = _as_mask(mask, inputs).split(self._counts, dim=-1)
+        choices = zip(inputs.split(self._counts, dim=-1), legal, strict=True)
+        return torch.cat([_without_illegal(*choice) for choice in choices], -1)
 
 
 class Bernoulli(ActionDistribution):
@@ -262,12 +285,24 @@ class JointDistribution(ActionDistribution):
     def entropy(self, inputs: Tensor) -> Tensor:
         return torch.stack([part.entropy(row) for part, row in self._inputs(inputs)]).sum(0)
 
+    def masked(self, inputs: Tensor, mask: Any) -> Tensor:
+        keys: list[Any] = list(self.parts if isinstance(self.parts, dict) else range(len(self.parts)))
+        masks: Mapping[Any, Any] = mask if isinstance(mask, Mapping) else dict(enumerate(mask))
+        unknown = set(masks) - set(keys)
+        if unknown:
+            raise ShapeMismatch(f"an action mask has parts {sorted(unknown, key=str)}; the action has {keys}")
+        rows = zip(keys, self._inputs(inputs), strict=True)
+        return torch.cat([part.masked(row, masks[key]) if key in masks else row for key, (part, row) in rows], -1)
 
-def distribution_for(space: spaces.Space) -> ActionDistribution:
+
+def distribution_for(space: spaces.Space, *, squashed: bool = False) -> ActionDistribution:
     """The distribution over the actions of a space; InvalidArgument for a space that has none here.
 
     Discrete, MultiDiscrete, MultiBinary, Box of floats, and Dict and Tuple of these. A Box's bounds are not looked
     at: actions are brought into them on the way to the environment.
+
+    Args:
+        squashed: numbers of a Box are pressed into -1..1, so that none is cut off on that way.
     """
     match space:
         case spaces.Discrete():
@@ -277,11 +312,12 @@ def distribution_for(space: spaces.Space) -> ActionDistribution:
         case spaces.MultiBinary():
             return Bernoulli(space.shape)
         case spaces.Box() if np.issubdtype(space.dtype, np.floating):
-            return DiagonalGaussian(space.shape)
+            return SquashedGaussian(space.shape) if squashed else DiagonalGaussian(space.shape)
         case spaces.Dict() if space.spaces:
-            return JointDistribution({key: distribution_for(part) for key, part in space.spaces.items()})
+            parts = {key: distribution_for(part, squashed=squashed) for key, part in space.spaces.items()}
+            return JointDistribution(parts)
         case spaces.Tuple() if space.spaces:
-            return JointDistribution(tuple(distribution_for(part) for part in space.spaces))
+            return JointDistribution(tuple(distribution_for(part, squashed=squashed) for part in space.spaces))
     raise InvalidArgument(
         f"distribution_for({space}): this space has no action distribution (Discrete, MultiDiscrete, MultiBinary, Box "
         "of floats, and non-empty Dict and Tuple of these have); let the policy put its own 'actions' out instead of "
@@ -313,6 +349,19 @@ def _gumbel_argmax(logits: Tensor, generator: torch.Generator | None) -> Tensor:
 def _pick(rows: Tensor, index: Tensor) -> Tensor:
     """The entry of each row [..., n] at index [...]."""
     return rows.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+
+
+def _as_mask(mask: Any, inputs: Tensor) -> Tensor:
+    """The mask as booleans in the form of the inputs [..., num_inputs]."""
+    if not isinstance(mask, Tensor) or mask.shape != inputs.shape:
+        found = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        raise ShapeMismatch(f"an action mask {found} for choices of {list(inputs.shape)}: it needs a number for each")
+    return mask.bool()
+
+
+def _without_illegal(logits: Tensor, legal: Tensor) -> Tensor:
+    """Logits [..., n] with minus infinity where legal [..., n] is False; a row without a legal action stays."""
+    return logits.masked_fill(~legal & legal.any(-1, keepdim=True), -math.inf)
 
 
 def _categorical_entropy(logits: Tensor) -> Tensor:

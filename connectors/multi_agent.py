@@ -12,12 +12,15 @@ from connectors.connector import ColumnDict, Connector
 from connectors.env_to_module.pipeline import EnvToModulePipeline, env_to_module_pipeline
 from connectors.learner.pipeline import LearnerPipeline, learner_pipeline
 from connectors.module_to_env.module_to_agent_unmapping import ModuleToAgentUnmapping
-from connectors.module_to_env.pipeline import ModuleToEnvPipeline, module_to_env_pipeline
+from connectors.module_to_env.pipeline import ModuleToEnvPipeline, check_answer, module_to_env_pipeline
 from connectors.pipeline import ConnectorPipeline, set_states
 from connectors.rewriting.multi_agent import MultiAgentObservationPreprocessor, rewrite_newest, rewritten_agents
+from episodes.columns import Columns
 from episodes.errors import StateMismatch, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
+from episodes.tracks.drawn import drawn_by
 
 __all__ = [
     "MultiAgentEnvToModule",
@@ -40,6 +43,8 @@ class MultiAgentPipeline(Connector):
     Each module has spaces, pieces and filters of its own, and the pieces know nothing of agents. `joint` pieces see the
     observations of all agents first.
     """
+
+    _repr_html_ = drawn_by("connectors.drawing", "multi_agent_pipeline")
 
     def __init__(self, modules: Mapping[Any, ConnectorPipeline], joint: Joint = ()) -> None:
         super().__init__()
@@ -183,7 +188,9 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
             shared_data: what the env-to-module pipeline was given, with the rows' agents in it.
 
         Raises:
-            UnknownKey: outputs without a `shared_data` that says whose rows they are.
+            UnknownKey: outputs without a `shared_data` that says whose rows they are, or without actions.
+            WrongType: a module's outputs are no dict.
+            ShapeMismatch: a module's actions are none of its space.
         """
         shared_data = context["shared_data"] or {}
         seats = shared_data.get(SEATS, {})
@@ -191,7 +198,15 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
             raise UnknownKey(
                 f"{self.name}: shared_data does not say whose rows these are; give both pipelines the same shared_data"
             )
+        for module_id, own in batch.items():
+            check_answer(own)
+            if own.get(Columns.ACTIONS, own) is None:
+                raise UnknownKey(f"the policy of module {module_id!r} gave no 'actions', but None")
         outputs = self._called(batch, _episodes_at(seats), rl_module, context)
+        for module_id, own in outputs.items():
+            for_env, num_agents = own.get(Columns.ACTIONS_FOR_ENV, own[Columns.ACTIONS]), len(seats[module_id])
+            if len(nested.first_leaf(for_env)) == num_agents:  # else the unmapping names all outputs of another length
+                self.modules[module_id].check_actions(for_env, num_agents, f"agents of module {module_id!r}")
         return self.unmapping(batch=outputs, episodes=episodes, shared_data=shared_data)
 
 
@@ -216,8 +231,8 @@ class MultiAgentLearner(MultiAgentPipeline):
             episodes = [
                 own for episode in episodes for own in rewritten_agents(self.joint.connectors, episode) if len(own)
             ]
-        packs = episodes if isinstance(episodes, Mapping) else self.mapping.packs(episodes)
-        return self._called(batch, packs, rl_module, context)
+        dealt = episodes if isinstance(episodes, Mapping) else self.mapping.dealt(episodes)
+        return self._called(batch, dealt, rl_module, context)
 
 
 def _episodes_at(seats: Mapping[Any, list[Seat]]) -> dict[Any, list[SingleAgentEpisode]]:

@@ -18,6 +18,7 @@ from connectors.connector import ColumnDict, Connector, Needed
 from connectors.trace import Trace
 from connectors.wiring import check_wiring, named
 from episodes.errors import StateMismatch, UnknownKey, WrongType
+from episodes.tracks.drawn import drawn_by
 
 __all__ = ["ConnectorPipeline"]
 
@@ -38,6 +39,7 @@ class ConnectorPipeline(Connector):
     """
 
     given: tuple[str, ...] = ()
+    _repr_html_ = drawn_by("connectors.drawing", "pipeline")
     _straight = True  # pieces may be called one after another with nothing in between
 
     def __init__(

@@ -26,7 +26,7 @@ from connectors.distributions import ActionDistribution
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 
-__all__ = ["Module", "Policy", "check_asked", "distribution_of", "module_of", "seen_columns"]
+__all__ = ["Module", "Policy", "check_asked", "distribution_of", "module_of", "random_share_of", "seen_columns"]
 
 
 class Policy(Protocol):
@@ -42,6 +42,9 @@ class Policy(Protocol):
     `device`                 where the batch is to be; by default where the first parameter is, or the CPU.
     `distribution`           the `ActionDistribution` that "action_dist_inputs" describe; by default the one for the
                              action space (`distribution_for`).
+    `random_share`           how often an action is drawn evenly from the action space while exploring, 0..1 and by
+                             default 0; else it is the likeliest one, as without exploring. A runner of one environment
+                             that stores no other outputs does not ask the policy for such an action.
     ======================== =========================================================================================
 
     Algorithms ask more, since they train it: a `torch.nn.Module` such as `learners.Policy` has all of it.
@@ -118,6 +121,11 @@ class Module:
 def distribution_of(policy: Any) -> ActionDistribution | None:
     """`module_of(policy).distribution`, for where it is read at every step."""
     return getattr(policy, "distribution", None)
+
+
+def random_share_of(policy: Any) -> float:
+    """How often exploring is an action drawn evenly; 0 for a policy that does not say so."""
+    return getattr(policy, "random_share", 0.0)
 
 
 def module_of(policy: Any) -> Module:

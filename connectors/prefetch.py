@@ -27,7 +27,7 @@ class Prefetch(Iterator[Batch]):
     added and the newest priorities set. Those may be set meanwhile, by any thread: each call of a buffer holds its
     lock. What `draw` raises is raised where the batch is asked for, and is the end.
 
-        with Prefetch(lambda: buffer.sample(256), device="cuda") as batches:
+        with Prefetch.of(buffer, 256, device="cuda", n_step=3) as batches:
             for batch in itertools.islice(batches, 10_000):
                 errors = learn(batch)
                 buffer.update_priorities(batch.indices, errors)
@@ -49,6 +49,16 @@ class Prefetch(Iterator[Batch]):
         self._thread = threading.Thread(target=_fill, args=(self._ready, draw, move), name="prefetch", daemon=True)
         self._forget = weakref.finalize(self, self._ready.stop)
         self._thread.start()
+
+    @classmethod
+    def of(
+        cls, buffer: Any, n: int, *, device: str | torch.device | None = None, depth: int = 2, **options: Any
+    ) -> Self:
+        """Prefetched draws of `n` transitions: `buffer.sample(n, **options)`, again and again.
+
+        It is not a method of the buffer, since what lies in `episodes` never imports torch.
+        """
+        return cls(lambda: buffer.sample(n, **options), device=device, depth=depth)
 
     def __next__(self) -> Batch:
         """The next batch, as soon as it is there."""
@@ -137,12 +147,12 @@ class _Mover:
         columns = dict(batch.items())
         indices = {name: columns.pop(name) for name in (_INDICES,) if name in columns}
         if self._stream is None:
-            return Batch(self._to_tensors(columns), **indices), None
+            return batch.with_columns({**self._to_tensors(columns), **indices}), None
         with torch.cuda.stream(self._stream):
             moved = self._to_tensors(columns)
             copied = torch.cuda.Event()
             copied.record()
-        return Batch(moved, **indices), lambda taken: self._hand_over(taken, copied)
+        return batch.with_columns({**moved, **indices}), lambda taken: self._hand_over(taken, copied)
 
     def _hand_over(self, batch: Batch, copied: Any) -> None:
         """Let the taker's stream wait for the copy; its memory is given back only when that stream is through."""

@@ -86,6 +86,16 @@ class Sequences:
         return (slice(start, min(start + rows, len(self))) for start in range(0, len(self), rows))
 
 
+def padded_rows(lengths: np.ndarray, max_seq_len: int) -> int:
+    """How many rows chunks of these lengths make."""
+    return int((-(-lengths // max_seq_len)).sum())
+
+
+def padded_numbers(lengths: np.ndarray, max_seq_len: int) -> np.ndarray:
+    """Numbers of all steps of chunks as rows [R, max_seq_len], -1 where there is none."""
+    return Sequences.of(lengths, max_seq_len).pad(np.arange(1, int(lengths.sum()) + 1)) - 1
+
+
 def check_max_seq_len(max_seq_len: int) -> int:
     """The number, if it is at least 1; else InvalidArgument."""
     if max_seq_len < 1:

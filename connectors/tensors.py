@@ -40,7 +40,11 @@ class NumpyToTensor(Connector):
         name: str | None = None,
     ) -> None:
         super().__init__(input_observation_space, input_action_space, name=name)
-        self.device = torch.device(device or "cpu")
+        self.to(device or "cpu")
+
+    def to(self, device: str | torch.device) -> None:
+        """Move batches to this device from now on."""
+        self.device = torch.device(device)
         self._staging = None if self.device.type == "cpu" else StagingBuffer(self.device)
 
     def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:

@@ -13,6 +13,7 @@ import torch
 
 from connectors.column_parts import ColumnParts
 from episodes.tracks import nested
+from episodes.tracks.drawn import drawn_by
 
 __all__ = ["ColumnSummary", "PieceTrace", "Trace"]
 
@@ -85,6 +86,7 @@ class Trace:
     """The calls of one pass through a pipeline, in order. `print(trace)` is a table."""
 
     pieces: list[PieceTrace] = field(default_factory=list)
+    _repr_html_ = drawn_by("connectors.drawing", "trace")
 
     def __len__(self) -> int:
         return len(self.pieces)

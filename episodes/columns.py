@@ -29,6 +29,8 @@ class Columns:
     MODULE_ID: Final = "module_id"
     T: Final = "t"
     IS_FIRST: Final = "is_first"
+    POLICY_VERSION: Final = "policy_version"
+    POLICY_AGE: Final = "policy_age"
 
     ACTION_DIST_INPUTS: Final = "action_dist_inputs"
     ACTION_LOGP: Final = "action_logp"

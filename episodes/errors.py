@@ -57,6 +57,10 @@ class MissingExtra(EpisodeError, ImportError):
     """An optional dependency is needed; the message names the extra to install."""
 
 
+class LostInConversion(EpisodeError, ValueError):
+    """A converter that was to keep all could not; the message lists what would be lost."""
+
+
 class StateMismatch(EpisodeError, ValueError):
     """A state was saved by something else than what it is restored into."""
 
@@ -67,3 +71,15 @@ class UnreadableData(EpisodeError, ValueError):
 
 class ContractViolation(EpisodeError, AssertionError):
     """A part does not keep what parts of its kind promise; the checks of `episodes.testing` and others find it."""
+
+
+class TransportTimeout(EpisodeError, TimeoutError):
+    """Nothing came, or nothing went, within the time that was given."""
+
+
+class NotAdmitted(EpisodeError, ConnectionError):
+    """The other side does not let this one in: its keys are missing or wrong."""
+
+
+class RunnerLost(EpisodeError, RuntimeError):
+    """A process that samples cannot be made, or dies again and again."""

@@ -27,7 +27,17 @@ from learners.algorithms import (
 )
 from learners.history import EpisodeHistory
 from learners.multi_agent import MultiAgentAlgorithm
-from learners.policies import LSTMPolicy, LSTMQPolicy, MLPPolicy, Policy, QPolicy, SACPolicy
+from learners.policies import (
+    EncoderPolicy,
+    GRUPolicy,
+    LSTMPolicy,
+    LSTMQPolicy,
+    MLPPolicy,
+    Policy,
+    QPolicy,
+    SACPolicy,
+    TransformerPolicy,
+)
 
 __all__ = [
     "BC",
@@ -42,9 +52,11 @@ __all__ = [
     "BCConfig",
     "CQLConfig",
     "DQNConfig",
+    "EncoderPolicy",
     "EpisodeHistory",
     "FlatOptimizer",
     "GRPOConfig",
+    "GRUPolicy",
     "IMPALAConfig",
     "LSTMPolicy",
     "LSTMQPolicy",
@@ -57,6 +69,7 @@ __all__ = [
     "SACConfig",
     "SACPolicy",
     "TargetNetwork",
+    "TransformerPolicy",
     "linear_decay",
     "ppo_pipeline",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,7 +16,7 @@ import torch
 
 from episodes.errors import EpisodeError, InvalidArgument
 from episodes.storage import EpisodeWriter
-from learners.loggers import CSVLogger, Logger, MultiLogger, TensorBoardLogger, describe_run
+from learners.loggers import CSVLogger, Logger, MultiLogger, TensorBoardLogger, WandbLogger, describe_run
 from learners.run import ALGORITHMS, Run
 from learners.trainers import Trainer
 from runners import evaluate
@@ -41,7 +42,7 @@ def _train(chosen: argparse.Namespace) -> int:
         raise InvalidArgument(
             f"{folder} holds a run: go on with it by --resume {folder}, or keep this one elsewhere by --logdir"
         )
-    logger = _logger(folder, chosen.tensorboard)
+    logger = _logger(folder, chosen)
     logger.describe(describe_run(**asdict(run)))
     trainer = run.make(logger=logger, folder=folder, stop_fn=_enough(run, chosen.stop_at))
     if chosen.resume is not None and not trainer.resume():
@@ -67,10 +68,12 @@ def _run_of(chosen: argparse.Namespace) -> tuple[Run, Path]:
     run = Run.of_file(chosen.config) if chosen.config else Run.of_preset(chosen.algo, chosen.env)
     if chosen.seed is not None:
         run.seed = chosen.seed
+    if chosen.data is not None:
+        run.data = str(chosen.data)
     run = _lasting(run, chosen.epochs)
     run.trainer.setdefault("checkpoint_every", 1)
     run.trainer["shows_progress"] = not chosen.quiet
-    name = f"{run.algo}-{run.env.lower().replace('/', '-')}-seed{run.seed}"
+    name = f"{run.algo}-{re.sub('[/:]', '-', run.env.lower())}-seed{run.seed}"
     return run, chosen.logdir or Path(DEFAULT_FOLDER) / name
 
 
@@ -112,15 +115,20 @@ def _play(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _logger(folder: Path, with_tensorboard: bool) -> Logger:
-    table = CSVLogger(folder)
-    return MultiLogger([table, TensorBoardLogger(folder)]) if with_tensorboard else table
+def _logger(folder: Path, chosen: argparse.Namespace) -> Logger:
+    loggers: list[Logger] = [CSVLogger(folder)]
+    if chosen.tensorboard:
+        loggers.append(TensorBoardLogger(folder))
+    if chosen.wandb is not None:
+        loggers.append(WandbLogger(folder, project=chosen.wandb))
+    return loggers[0] if len(loggers) == 1 else MultiLogger(loggers)
 
 
 def _enough(run: Run, goal: float | None) -> Any:
     """What says whether a test's mean return is enough: the goal given, or the environment's own threshold."""
-    threshold = gym.spec(run.env).reward_threshold if goal is None else goal
-    return None if threshold is None else lambda score: score >= threshold
+    is_tested = bool(run.trainer.get("num_test_episodes", 1))
+    threshold = gym.spec(run.env.rpartition(":")[2]).reward_threshold if goal is None else goal
+    return None if threshold is None or (goal is None and not is_tested) else lambda score: score >= threshold
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -132,10 +140,12 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--config", type=Path, help="a TOML file of settings, in place of --algo and --env")
     train.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run of that folder")
     train.add_argument("--logdir", type=Path, help="where the run is kept (default: runs/ALGO-ENV-seedSEED)")
+    train.add_argument("--data", type=Path, metavar="DIR", help="the data set that bc and cql learn from")
     train.add_argument("--seed", type=int)
     train.add_argument("--epochs", type=int, help="at most so many")
     train.add_argument("--stop-at", type=float, help="the mean test return that is enough")
     train.add_argument("--tensorboard", action="store_true", help="write event files too")
+    train.add_argument("--wandb", metavar="PROJECT", help="send curves to Weights & Biases too (WANDB_MODE=offline)")
     train.add_argument("--quiet", action="store_true", help="no progress bar")
     for name, text in (("evaluate", "test a run's policy"), ("play", "record episodes of a run's policy")):
         command = commands.add_parser(name, help=text)

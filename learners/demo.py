@@ -1,7 +1,8 @@
 """The library at work: `python -m learners.demo` solves CartPole from nothing, and keeps what it saw.
 
-A runner samples episodes from eight environments, PPO learns from them, and this goes on until the mean return of the
-last 50 whole episodes reaches the environment's own threshold. What is left is a table, a picture, and the episodes.
+It is a run of `python -m learners train` that a hook watches: PPO learns from episodes of eight environments until the
+mean return of the last 50 whole ones reaches the environment's own threshold. What is left is a table, a picture, and
+the episodes.
 """
 
 from __future__ import annotations
@@ -9,35 +10,28 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import gymnasium as gym
 import torch
-from tqdm import tqdm
 
-from connectors import env_to_module_pipeline
 from episodes.errors import EpisodeError, InvalidArgument
+from episodes.pack import EpisodePack
 from episodes.storage import EpisodeWriter
-from learners.algorithms.algorithm import linear_decay
-from learners.algorithms.ppo import PPO, PPOConfig
 from learners.history import EpisodeHistory
-from learners.policies import MLPPolicy
 from learners.report import draw_run, episode_table
-from learners.run import flattening
-from runners import SingleAgentEnvRunner, make_vector_env
+from learners.run import Run, presets
+from learners.trainers import Trainer
 
 __all__ = ["Demo", "main"]
 
-NUM_ENVS = 8
-STEPS_PER_UPDATE = 128 * NUM_ENVS
+STEPS_PER_UPDATE = 1024
 LAST_EPISODES = 50  # over which the return is averaged
 EPISODES = "episodes"  # the data set in a run's folder
-DEFAULT_CONFIG = PPOConfig(learning_rate=2e-3, gamma=0.98, lambda_=0.9, num_epochs=6, minibatch_size=128)
-CONFIGS = {"Pendulum-v1": replace(DEFAULT_CONFIG, gamma=0.9, num_epochs=10)}
+KNOWN = "CartPole-v1"  # whose numbers other environments get that have none of their own
 
 
 @dataclass
@@ -65,18 +59,28 @@ class Demo:
             )
         self.goal = gym.spec(self.env_id).reward_threshold
         self.history = EpisodeHistory(keep=LAST_EPISODES)
-        self.seconds = 0.0
         self.was_interrupted = False
-        env = make_vector_env(self.env_id, NUM_ENVS)
-        spaces = (env.single_observation_space, env.single_action_space)
-        pipeline = env_to_module_pipeline(*spaces, pieces=flattening(spaces[0]), device=self.device)
-        generator = torch.Generator().manual_seed(self.seed)
-        flat_space = cast(gym.Space, pipeline.observation_space)
-        self.policy = MLPPolicy(flat_space, spaces[1], generator=generator).to(self.device)
-        self.runner = SingleAgentEnvRunner(env, self.policy, env_to_module=pipeline, seed=self.seed)
-        scheduler = linear_decay(math.ceil(self.num_steps / STEPS_PER_UPDATE))
-        config = CONFIGS.get(self.env_id, DEFAULT_CONFIG)
-        self.ppo = PPO(self.policy, config, scheduler=scheduler, seed=self.seed)
+        run = Run.of_preset("ppo", self.env_id if ("ppo", self.env_id) in presets() else KNOWN)
+        run.env, run.seed, run.device = self.env_id, self.seed, self.device
+        run.decay_over = math.ceil(self.num_steps / STEPS_PER_UPDATE)
+        steps = {"steps_per_collect": STEPS_PER_UPDATE, "steps_per_epoch": STEPS_PER_UPDATE}
+        run.trainer = {"max_epochs": run.decay_over, "num_test_episodes": 0, **steps}
+        self.trainer: Any = run.make(hooks=[self])
+        self.policy = self.trainer.algorithm.policy
+
+    def on_collect(self, trainer: Trainer[Any], pack: EpisodePack) -> None:
+        """Keep what was sampled."""
+        self.history.add(pack)
+
+    def on_update(self, trainer: Trainer[Any], metrics: dict[str, float]) -> None:
+        """End the run once that is enough."""
+        if self.is_solved:
+            trainer.stop()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has learned."""
+        return self.trainer.seconds
 
     @property
     def mean_return(self) -> float:
@@ -90,22 +94,9 @@ class Demo:
 
     def train(self) -> None:
         """Sample and learn until it is solved, the steps are used up, or Ctrl-C is pressed."""
-        began = time.perf_counter()
-        try:
-            with tqdm(total=self.num_steps, desc=self.env_id, unit=" steps", unit_scale=True) as bar:
-                while self.history.num_steps < self.num_steps and not self.is_solved:
-                    pack = self.runner.sample(num_timesteps=STEPS_PER_UPDATE)
-                    self.history.add(pack)
-                    self.ppo.update(pack)
-                    bar.set_postfix_str(self._progress(), refresh=False)
-                    bar.update(pack.num_steps)
-        except KeyboardInterrupt:
-            self.was_interrupted = True
+        self.was_interrupted = self.trainer.run().stopped_by == "interrupt"
+        if self.was_interrupted:
             print("Interrupted: what follows is what there is.")
-        self.seconds = time.perf_counter() - began
-
-    def _progress(self) -> str:
-        return f"return {self.mean_return:.1f}" if self.history.returns else "no episode has ended yet"
 
     def writer(self, folder: Path) -> EpisodeWriter:
         """What writes episodes to the data set in the folder; one that is there already gets more of them.
@@ -156,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         demo.writer(folder)  # what could not be kept at the end is an error now; nothing is written yet
     except (gym.error.Error, EpisodeError) as error:
         parser.error(str(error))
-    with demo.runner:
+    with demo.trainer.runner:
         demo.train()
     demo.report(folder)
     return int(demo.goal is not None and not demo.is_solved and not demo.was_interrupted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -32,26 +32,27 @@ class MultiAgentAlgorithm(nn.Module):
     ['runner', 'chaser']
     """
 
-    def __init__(self, algorithms: Mapping[str, Algorithm], *, train: Sequence[str] | None = None) -> None:
+    def __init__(self, algorithms: Mapping[Any, Algorithm], *, train: Sequence[Hashable] | None = None) -> None:
         super().__init__()
-        self.algorithms = nn.ModuleDict(algorithms)
+        self._names = {module_id: _name_of(module_id) for module_id in algorithms}
+        self.algorithms = nn.ModuleDict({self._names[module_id]: one for module_id, one in algorithms.items()})
         self.train_ids = tuple(algorithms) if train is None else tuple(train)
-        unknown = [module_id for module_id in self.train_ids if module_id not in self.algorithms]
+        unknown = [module_id for module_id in self.train_ids if module_id not in self._names]
         if unknown:
-            raise UnknownKey(f"train={unknown}: the modules are {', '.join(self.algorithms)}")
+            raise UnknownKey(f"train={unknown}: the modules are {', '.join(map(str, self._names))}")
 
-    def __getitem__(self, module_id: str) -> Any:
+    def __getitem__(self, module_id: Hashable) -> Any:
         """A module's algorithm."""
-        return self.algorithms[module_id]
+        return self.algorithms[self._names[module_id]]
 
     @property
-    def policies(self) -> dict[str, Policy]:
+    def policies(self) -> dict[Any, Policy]:
         """Each module's policy: what a runner acts with."""
-        return {module_id: self[module_id].policy for module_id in self.algorithms}
+        return {module_id: self[module_id].policy for module_id in self._names}
 
     def update(
         self, episodes: Sequence[MultiAgentEpisode] | Sequence[SingleAgentEpisode]
-    ) -> dict[str, dict[str, float]]:
+    ) -> dict[Any, dict[str, float]]:
         """Learn from multi-agent episodes, or from their agents' episodes or pack; each learning module's metrics.
 
         A module without a step has nothing to learn from, and is left out.
@@ -63,13 +64,19 @@ class MultiAgentAlgorithm(nn.Module):
         packs = AgentToModuleMapping.packs(episodes)
         if not packs:
             raise InvalidArgument("there are no episodes: sample some first")
-        unknown = [module_id for module_id in packs if module_id not in self.algorithms]
+        unknown = [module_id for module_id in packs if module_id not in self._names]
         if unknown:
             raise UnknownKey(
-                f"update: module {unknown[0]!r} acted; there are algorithms for {', '.join(self.algorithms)}"
+                f"update: module {unknown[0]!r} acted; there are algorithms for {', '.join(map(str, self._names))}"
             )
         return {
             module_id: self[module_id].update(packs[module_id])
             for module_id in self.train_ids
             if module_id in packs and packs[module_id].num_steps
         }
+
+
+def _name_of(module_id: Hashable) -> str:
+    """A name that torch takes for a module: ids may have dots, be numbers, or be called as a method of a dict is."""
+    name = str(module_id).replace("%", "%25").replace(".", "%2E") or "%"
+    return f"%{name}" if hasattr(nn.ModuleDict, name) or not isinstance(module_id, str) else name

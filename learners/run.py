@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +13,58 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from connectors import Connector, env_to_module_pipeline
+from connectors import Connector, distribution_for, env_to_module_pipeline
 from connectors.env_to_module import FlattenObservations
+from connectors.views import TransformerContext, View
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.storage import EpisodeDataset
 from learners.algorithms import (
+    BC,
+    CQL,
     DQN,
+    GRPO,
     IMPALA,
     PPO,
     R2D2,
     SAC,
     Algorithm,
+    BCConfig,
+    CQLConfig,
     DQNConfig,
+    GRPOConfig,
     IMPALAConfig,
     PPOConfig,
     R2D2Config,
     SACConfig,
     linear_decay,
+    ppo_pipeline,
 )
-from learners.policies import LSTMPolicy, LSTMQPolicy, MLPPolicy, Policy, QPolicy, SACPolicy
-from learners.trainers import OffPolicyConfig, OffPolicyTrainer, OnPolicyConfig, OnPolicyTrainer, Trainer
+from learners.algorithms.replay_algorithm import ReplayAlgorithm
+from learners.networks import Autoregressive
+from learners.policies import (
+    EncoderPolicy,
+    GRUPolicy,
+    LSTMPolicy,
+    LSTMQPolicy,
+    MLPPolicy,
+    Policy,
+    QPolicy,
+    SACPolicy,
+    TransformerPolicy,
+)
+from learners.trainers import (
+    OfflineConfig,
+    OfflineTrainer,
+    OffPolicyConfig,
+    OffPolicyTrainer,
+    OnPolicyConfig,
+    OnPolicyTrainer,
+    Trainer,
+)
 from runners import SingleAgentEnvRunner, make_vector_env
 
-__all__ = ["ALGORITHMS", "Run", "presets"]
+__all__ = ["ALGORITHMS", "NETWORKS", "Run", "presets"]
 
 SETTINGS = Path(__file__).parent / "settings"
 
@@ -46,17 +76,31 @@ class _Kind:
     policy: Callable[..., Policy]
     algorithm: Callable[..., Algorithm]
     config: Callable[..., Any]
-    trainer: type[OnPolicyConfig] | type[OffPolicyConfig]
+    trainer: Callable[..., OnPolicyConfig | OffPolicyConfig | OfflineConfig]
 
 
 ALGORITHMS: dict[str, _Kind] = {
     "ppo": _Kind(MLPPolicy, PPO, PPOConfig, OnPolicyConfig),
     "recurrent-ppo": _Kind(LSTMPolicy, PPO, PPOConfig, OnPolicyConfig),
     "impala": _Kind(MLPPolicy, IMPALA, IMPALAConfig, OnPolicyConfig),
+    "grpo": _Kind(MLPPolicy, GRPO, GRPOConfig, partial(OnPolicyConfig, episodes_per_collect=32)),
     "dqn": _Kind(QPolicy, DQN, DQNConfig, OffPolicyConfig),
     "r2d2": _Kind(LSTMQPolicy, R2D2, R2D2Config, OffPolicyConfig),
     "sac": _Kind(SACPolicy, SAC, SACConfig, OffPolicyConfig),
+    "bc": _Kind(MLPPolicy, BC, BCConfig, OfflineConfig),
+    "cql": _Kind(QPolicy, CQL, CQLConfig, OfflineConfig),
 }
+
+
+NETWORKS: dict[str, Callable[..., Policy]] = {
+    "mlp": MLPPolicy,
+    "encoder": EncoderPolicy,
+    "lstm": LSTMPolicy,
+    "gru": GRUPolicy,
+    "transformer": TransformerPolicy,
+}
+_READ_ANY = (EncoderPolicy, LSTMPolicy, GRUPolicy, QPolicy)  # observations of any space; others read flat ones
+_DISTRIBUTIONS = {"squashed": partial(distribution_for, squashed=True), "autoregressive": Autoregressive}
 
 
 @dataclass(kw_only=True)
@@ -64,8 +108,11 @@ class Run:
     """Everything that a run is made of; `make()` gives its trainer.
 
     Attributes:
-        policy, algorithm, trainer, buffer: the arguments of what they name, by name.
+        policy, algorithm, trainer, buffer: the arguments of what they name, by name. `policy` may also name a `network`
+            of `NETWORKS`, how many steps of `context` a transformer sees, and a `distribution`, squashed or
+            autoregressive.
         decay_over: updates in which the learning rate comes down to 0; None: it stays.
+        data: the directory of a data set, for algorithms that learn offline.
     """
 
     algo: str
@@ -74,6 +121,7 @@ class Run:
     num_envs: int = 8
     device: str = "cpu"
     decay_over: int | None = None
+    data: str | None = None
     policy: dict[str, Any] = field(default_factory=dict)
     algorithm: dict[str, Any] = field(default_factory=dict)
     trainer: dict[str, Any] = field(default_factory=dict)
@@ -116,27 +164,69 @@ class Run:
 
         Args:
             of_trainer: arguments of `Trainer` such as `logger`, `folder`, `stop_fn`.
+
+        Raises:
+            InvalidArgument: an algorithm that learns offline and no data, or data and one that does not.
         """
         kind = ALGORITHMS[self.algo]
+        config = kind.trainer(**self.trainer)
+        if isinstance(config, OfflineConfig) != (self.data is not None):
+            wants = "learns from a data set: give its directory as data"
+            raise InvalidArgument(f"{self.algo} {wants if self.data is None else 'samples for itself: leave data out'}")
         env = make_vector_env(self.env, self.num_envs)
         spaces = (env.single_observation_space, env.single_action_space)
-        pipeline = env_to_module_pipeline(*spaces, pieces=flattening(spaces[0]), device=self.device)
+        pieces = self._pieces(spaces[0])
+        seen = env_to_module_pipeline(*spaces, pieces=pieces).observation_space
         generator = torch.Generator().manual_seed(self.seed)
-        policy = kind.policy(pipeline.observation_space, spaces[1], generator=generator, **self._policy_arguments())
+        policy = self._policy_class()(seen, spaces[1], generator=generator, **self._policy_arguments(spaces[1]))
         policy = policy.to(self.device)
-        pipeline = env_to_module_pipeline(*spaces, pieces=flattening(spaces[0]), policy=policy, device=self.device)
+        pipeline = env_to_module_pipeline(*spaces, pieces=pieces, policy=policy, device=self.device)
         scheduler = None if self.decay_over is None else linear_decay(self.decay_over)
-        algorithm = kind.algorithm(policy, kind.config(**self.algorithm), scheduler=scheduler, seed=self.seed)
+        numbers, through_views = kind.config(**self.algorithm), {}
+        if isinstance(policy, TransformerPolicy):
+            through_views = {"pipeline": ppo_pipeline(policy, numbers, views=pipeline.views)}
+        algorithm = kind.algorithm(policy, numbers, scheduler=scheduler, seed=self.seed, **through_views)
         runner = SingleAgentEnvRunner(env, policy, env_to_module=pipeline, seed=self.seed)
-        config = kind.trainer(**self.trainer)
         if isinstance(config, OnPolicyConfig):
             return OnPolicyTrainer(algorithm, runner, config, **of_trainer)
-        return OffPolicyTrainer(algorithm, runner, self._buffer(), config, **of_trainer)  # type: ignore[arg-type]
+        if isinstance(config, OffPolicyConfig):
+            return OffPolicyTrainer(algorithm, runner, self._buffer(), config, **of_trainer)  # type: ignore[arg-type]
+        return OfflineTrainer(algorithm, self._data(algorithm), config, runner=runner, **of_trainer)
 
-    def _policy_arguments(self) -> dict[str, Any]:
-        given = dict(self.policy)
+    def _data(self, algorithm: Algorithm) -> Any:
+        """The data set, or a buffer that holds all of it for an algorithm that draws."""
+        dataset = EpisodeDataset(str(self.data))
+        stored, seen = dataset.observation_space, algorithm.policy.observation_space
+        if stored is not None and stored != seen:
+            raise InvalidArgument(f"{self.data} holds observations of {stored}, the policy in {self.env} sees {seen}")
+        if not isinstance(algorithm, ReplayAlgorithm):
+            return dataset
+        return EpisodeReplayBuffer.from_dataset(dataset, seed=self.seed, **self.buffer)
+
+    def _policy_class(self) -> Callable[..., Policy]:
+        usual, name = ALGORITHMS[self.algo].policy, self.policy.get("network")
+        if name is None:
+            return usual
+        fitting = [one for one in NETWORKS if one != "transformer" or ALGORITHMS[self.algo].algorithm is PPO]
+        if usual not in NETWORKS.values() or name not in fitting:
+            there = ", ".join(fitting) if usual in NETWORKS.values() else "no others than its own"
+            raise UnknownKey(f"no network {name!r} for {self.algo}; there are {there}")
+        return NETWORKS[name]
+
+    def _pieces(self, space: gym.Space) -> list[Connector | View]:
+        """What makes observations into what the policy reads."""
+        policy = self._policy_class()
+        pieces: list[Connector | View] = [] if policy in _READ_ANY else [*flattening(space)]
+        return [*pieces, TransformerContext(self.policy.get("context", 20))] if policy is TransformerPolicy else pieces
+
+    def _policy_arguments(self, action_space: gym.Space) -> dict[str, Any]:
+        given = {name: value for name, value in self.policy.items() if name not in ("network", "context")}
         if "activation" in given:
             given["activation"] = getattr(torch.nn, given["activation"])
+        if "distribution" in given:
+            if given["distribution"] not in _DISTRIBUTIONS:
+                raise UnknownKey(f"no distribution {given['distribution']!r}; there are {', '.join(_DISTRIBUTIONS)}")
+            given["distribution"] = _DISTRIBUTIONS[given["distribution"]](action_space)
         return given
 
     def _buffer(self) -> EpisodeReplayBuffer:

@@ -7,6 +7,8 @@ from runners.evaluation import Evaluation, evaluate
 from runners.metrics_logger import MetricsLogger
 from runners.multi_agent import MultiAgentEnvRunner
 from runners.multi_agent_stats import MultiAgentCollectStats
+from runners.recording import RecordSamples
+from runners.remote import RayRunnerGroup, Replacement, RunnerSample, start_ray
 from runners.runner import Hook
 from runners.single_agent import SingleAgentEnvRunner
 from runners.stats import CollectStats
@@ -18,9 +20,14 @@ __all__ = [
     "Evaluation",
     "Hook",
     "RLlibCallback",
+    "RecordSamples",
     "MetricsLogger",
     "evaluate",
     "make_vector_env",
     "MultiAgentEnvRunner",
     "MultiAgentCollectStats",
+    "RayRunnerGroup",
+    "RunnerSample",
+    "Replacement",
+    "start_ray",
 ]

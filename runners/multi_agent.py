@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from connectors.multi_agent import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import check_asked, module_of
 from episodes.columns import DEFAULT_MODULE_ID, Columns
-from episodes.errors import InvalidArgument
+from episodes.errors import EpisodeError, InvalidArgument
 from episodes.facts.facts import random_ids
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.episode import ALL
@@ -23,6 +23,7 @@ from episodes.tracks import nested
 from runners.multi_agent_envs import EnvStep, as_multi_agent_env, makes_envs
 from runners.multi_agent_pipelines import RunnerPipelines
 from runners.multi_agent_stats import MultiAgentCollectStats, Tally, stats_of
+from runners.multi_agent_versions import carry_versions, checked_versions, settle_versions, versions_from_now_on
 from runners.runner import EnvRunner, check_counts, copied
 
 __all__ = ["MultiAgentEnvRunner"]
@@ -147,36 +148,36 @@ class MultiAgentEnvRunner(EnvRunner):
         }
         try:
             with torch.inference_mode():
-                chunks = self._sampled(num_timesteps, num_episodes, act, explore)
+                self._run(num_timesteps, num_episodes, act, explore)
+            left = self._interrupted if self.returns_interrupted and num_timesteps is not None else []
+            chunks = [*left, *map(self._finished, self._taken)]
+            self.stats = stats_of(chunks, self._tallies, perf_counter() - began)
+            self._num_steps += self.stats.num_env_steps
+            self.num_episodes += self.stats.num_episodes
+            self._tell_end_of_sample(chunks)
         except BaseException:
             self._needs_reset = self._failed = True
             raise
-        if self.returns_interrupted and num_timesteps is not None:
-            chunks = [*self.take(), *chunks]
-        self.stats = stats_of(chunks, self._tallies, perf_counter() - began)
-        self._num_steps += self.stats.num_env_steps
-        self.num_episodes += self.stats.num_episodes
-        self._tell_end_of_sample(chunks)
+        self._taken, self._interrupted = [], self._interrupted[len(left) :]
         return chunks
 
-    def _sampled(
+    def _run(
         self, num_timesteps: int | None, num_episodes: int | None, act: Callable[[bool], Answers], explore: bool
-    ) -> list[MultiAgentEpisode]:
+    ) -> None:
         num_envs = len(self.envs)
         if num_timesteps is not None:
             for _ in range(-(-num_timesteps // num_envs)):
                 self._step_all(range(num_envs), *act(explore))
-            taken, self._taken = self._taken, []
-            return [self._finished(chunk) for chunk in [*taken, *self._cut_all()]]
+            self._cut_all()
+            return
         missing = [(num_episodes or 0) // num_envs + (i < (num_episodes or 0) % num_envs) for i in range(num_envs)]
         while going := [i for i in range(num_envs) if missing[i] > 0]:
             self._step_all(going, *act(explore), missing=missing)
         self._needs_reset = True
-        taken, self._taken = self._taken, []
-        return [self._finished(chunk) for chunk in taken]
 
     def _finished(self, chunk: MultiAgentEpisode) -> MultiAgentEpisode:
-        """The chunk, finalized, with rewards of the runner's dtype."""
+        """The chunk, finalized, with the policies' versions and rewards of the runner's dtype."""
+        settle_versions(chunk, self._policy_version)
         chunk.to_numpy()
         if (dtype := self.reward_dtype) is not None:
             for own in chunk.agent_episodes.values():
@@ -184,35 +185,54 @@ class MultiAgentEnvRunner(EnvRunner):
                 own.tracks = own.tracks.replaced(rewards)
         return chunk
 
+    @property
+    def policy_version(self) -> Any:
+        return self._policy_version
+
+    @policy_version.setter
+    def policy_version(self, version: Any) -> None:
+        told = checked_versions(version)
+        for episode in self.episodes:
+            versions_from_now_on(episode, self._policy_version, told)
+        self._policy_version = told
+
     def take(self) -> list[MultiAgentEpisode]:
         """What calls of `sample` recorded that failed or were interrupted, and that nobody has got; finalized chunks.
 
         It can also be taken of a runner that is closed or whose environments died. A step in the middle of which it
-        failed is left out.
+        failed is left out. A chunk whose items do not fit together, which may be why the call failed, comes as it grew.
         """
         self._put_interrupted_aside()
-        taken, self._interrupted = self._interrupted, []
+        taken = self._interrupted
+        self._interrupted = []
         return taken
 
     def _put_interrupted_aside(self) -> None:
         if not self._failed:
             return
-        self._failed = False
         for i, env_t in self._in_step:
             self.episodes[i] = self.episodes[i][: env_t - self.episodes[i].env_t_started]
         waiting = [own for own in self.episodes if len(own) and not any(own is taken for taken in self._taken)]
-        chunks, self._taken, self.episodes, self._in_step = [*self._taken, *waiting], [], [], []
-        self._interrupted += [self._finished(chunk) for chunk in chunks]
+        left = [*self._interrupted, *map(self._left, [*self._taken, *waiting])]
+        self._interrupted = left  # no call from here on, so that an interrupt leaves all or nothing
+        self._failed, self._taken, self.episodes, self._in_step = False, [], [], []
 
-    def _cut_all(self) -> list[MultiAgentEpisode]:
-        """The ongoing chunks that have steps; their successors go on."""
-        chunks = []
+    def _left(self, chunk: MultiAgentEpisode) -> MultiAgentEpisode:
+        """What a failed call left of an episode, finalized where its items fit together."""
+        try:
+            return self._finished(chunk)
+        except EpisodeError:
+            return chunk
+
+    def _cut_all(self) -> None:
+        """Take the ongoing chunks that have steps; their successors go on."""
         for i, episode in enumerate(self.episodes):
             if len(episode):
-                self.episodes[i] = episode.cut(self._lookback_of(episode))
+                successor = episode.cut(self._lookback_of(episode))
+                carry_versions(episode, successor)
                 self._tallies[i].add(episode)
-                chunks.append(episode)
-        return chunks
+                self._taken.append(episode)
+                self.episodes[i] = successor
 
     def _lookback_of(self, episode: MultiAgentEpisode) -> int:
         """How many env steps back reach what the pipelines need of each agent's own steps."""

@@ -119,6 +119,7 @@ class EnvRunner:
     def __init__(self, hooks: Sequence[Any], seed: int | None, update_stats: bool) -> None:
         self.seed = seed
         self.update_stats = update_stats
+        self._policy_version: Any = None
         self._updates = update_stats  # in this call of sample
         self.num_episodes = 0
         self._num_steps = 0
@@ -146,6 +147,19 @@ class EnvRunner:
     def _tell_end_of_sample(self, sampled: Any) -> None:
         for call in self._on_sample_end:
             call(self, sampled)
+
+    @property
+    def policy_version(self) -> Any:
+        """The number of the policy that acts from now on, 0 or more; None: not told.
+
+        Each step that is recorded carries it (`get_policy_versions` of episodes and packs), but for random actions.
+        Say the next one where the policy's weights change: between two samples, or in a hook's `on_step`.
+        """
+        return self._policy_version
+
+    @policy_version.setter
+    def policy_version(self, version: Any) -> None:
+        raise NotImplementedError
 
     def _check_open(self) -> None:
         if self._closed:

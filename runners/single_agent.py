@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 from connectors import env_to_module_pipeline, module_to_env_pipeline
 from connectors.acting import Acted, EnvToModule, ModuleToEnv, check_pipeline, fingerprint_of
 from connectors.fingerprint import check_fingerprint, stamp
-from connectors.policy import Policy, check_asked, module_of
+from connectors.policy import Policy, check_asked, module_of, random_share_of
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 from episodes.pack import EpisodePack
@@ -110,6 +110,7 @@ class SingleAgentEnvRunner(EnvRunner):
         # With one environment, the row after an ending is a reset and nothing else: the policy need not be asked.
         self._skips_ignored = self.autoreset_mode is AutoresetMode.NEXT_STEP and self.num_envs == 1
         self._ignored_actions: tuple[Any, Any, dict[str, Any]] | None = None
+        self._random_share = 0.0  # of the actions in this call of `sample_into`, see `connectors.Policy`
         self._shared_data: dict[str, Any] = {}
         self._observations: Any = None  # the newest row, rewritten
         self._raw_observations: Any = None  # and as the environments gave it
@@ -204,10 +205,7 @@ class SingleAgentEnvRunner(EnvRunner):
         if num_episodes is not None:
             self._recorder.take()  # nothing from before the reset counts
         self._run(num_timesteps, num_episodes, explore, random_actions)
-        pack = self._take(num_episodes)
-        self._count(pack.num_steps, perf_counter() - began)
-        self._tell_end_of_sample(pack)
-        return pack
+        return self._take(num_episodes, began)
 
     def sample_into(
         self,
@@ -246,6 +244,16 @@ class SingleAgentEnvRunner(EnvRunner):
         self._tell_end_of_sample(self.stats)
         return self.stats
 
+    @property
+    def policy_version(self) -> int | None:
+        return self._policy_version
+
+    @policy_version.setter
+    def policy_version(self, version: int | None) -> None:
+        self._recorder.policy_version = version
+        self._policy_version = version
+        self._sink.policy_version = version
+
     def take(self) -> EpisodePack:
         """What calls of `sample` recorded that failed or were interrupted, and that nobody has got; it may be empty.
 
@@ -255,8 +263,11 @@ class SingleAgentEnvRunner(EnvRunner):
             EpisodeStateError: nothing was recorded, not even a reset.
         """
         self._put_interrupted_aside()
-        packs, self._interrupted = self._interrupted, []
-        return self.module_to_env.with_log_probs(self.policy, EpisodePack.concat(packs or [self._recorder.take()]))
+        if not self._interrupted:
+            self._interrupted = [self._recorder.take()]
+        pack = self.module_to_env.with_log_probs(self.policy, EpisodePack.concat(self._interrupted))
+        self._interrupted = []
+        return pack
 
     def _put_interrupted_aside(self) -> None:
         if self._sink is self._recorder and self._needs_reset and self._recorder.num_steps:
@@ -307,9 +318,12 @@ class SingleAgentEnvRunner(EnvRunner):
         if self.policy is None and not random_actions:
             raise InvalidArgument("this runner has no policy; give it one, or sample with random_actions=True")
         act = self._random_actions if random_actions else self._policy_actions
+        self._sink.policy_version = None if random_actions else self._policy_version
         if self._updates and not random_actions:
             stamp(self.policy, self._fingerprint)
         self._rewrites = self.env_to_module.rewrites
+        stores_alone = self.num_envs == 1 and isinstance(self._sink, ReplayRecorder) and not self._sink.keys
+        self._random_share = random_share_of(self.policy) if explore and stores_alone else 0.0
         try:
             with torch.inference_mode():
                 if self._ignored_actions:  # of the last call, whose outputs may have had other names
@@ -362,7 +376,14 @@ class SingleAgentEnvRunner(EnvRunner):
         policy: Any = self.policy
         episodes, shared_data = self._sink.episodes, self._shared_data
         batch = self.env_to_module.see(policy, {Columns.OBS: self._observations}, episodes, explore, shared_data)
-        return self.module_to_env.act(policy, policy(batch, explore=explore), episodes, explore, shared_data)
+        if not self._random_share:
+            outputs = policy(batch, explore=explore)
+        elif self.env.action_space.np_random.random() < self._random_share:
+            outputs = {Columns.ACTIONS: self.module_to_env.from_env(self._random.draw(self._raw_observations))}
+        else:
+            explore = False
+            outputs = policy(batch, explore=explore)
+        return self.module_to_env.act(policy, outputs, episodes, explore, shared_data)
 
     def _random_actions(self, explore: bool) -> Acted:
         actions = self._random.draw(self._raw_observations)
@@ -476,9 +497,26 @@ class SingleAgentEnvRunner(EnvRunner):
         self._sink.reset(self._observations, infos, done)
         self._tell_starts(envs)
 
-    def _take(self, num_episodes: int | None) -> EpisodePack:
-        """What was recorded; of whole episodes, each environment's first ones up to its quota."""
-        pack, envs = self._recorder.take(), self._recorder.taken_envs
+    def _take(self, num_episodes: int | None, began: float) -> EpisodePack:
+        """What was recorded, counted and shown to hooks; when that fails, it is left for `take`."""
+        taken = self._recorder.take()
+        try:
+            pack = self._counted(taken, num_episodes)
+            left = self._interrupted if self.returns_interrupted and num_episodes is None else []
+            if left:
+                before = self.module_to_env.with_log_probs(self.policy, EpisodePack.concat(left))
+                pack = EpisodePack.concat([before, pack])
+            self._count(pack.num_steps, perf_counter() - began)
+            self._tell_end_of_sample(pack)
+        except BaseException:
+            self._interrupted.append(taken)
+            raise
+        self._interrupted = self._interrupted[len(left) :]
+        return pack
+
+    def _counted(self, pack: EpisodePack, num_episodes: int | None) -> EpisodePack:
+        """The pack, its episodes counted; of whole episodes, each environment's first ones up to its quota."""
+        envs = self._recorder.taken_envs
         if num_episodes is not None:
             ranks = np.arange(len(envs)) - np.searchsorted(envs, envs)
             whole = (pack.terminated | pack.truncated) & (ranks < self._quotas[envs])

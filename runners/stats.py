@@ -98,6 +98,8 @@ class RunningReturns:
 
     def _settle(self) -> None:
         boundaries, rows = self._boundaries, self._waiting
+        if not rows:
+            return
         self._waiting = []
         for rewards, done in rows:
             row = boundaries.look(done, done)

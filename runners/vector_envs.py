@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import gymnasium as gym
@@ -95,9 +96,12 @@ def _only(env: gym.Env) -> Callable[[], gym.Env]:
 
 
 def _check_registered(env_id: str) -> None:
+    module, _, name = env_id.rpartition(":")  # "module:Name-v0" is registered by importing the module
     try:
-        gym.spec(env_id)
-    except gym.error.Error as error:
+        if module:
+            import_module(module)
+        gym.spec(name)
+    except (gym.error.Error, ImportError) as error:
         raise InvalidArgument(f"no environment {env_id!r}: {error}") from error
 
 

@@ -8,7 +8,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("usual", derandomize=True, deadline=None, database=None, print_blob=True)
+settings.register_profile(  # a busy machine fails nothing
+    "usual",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("quick", settings.get_profile("usual"), max_examples=15)  # while one writes
 settings.register_profile("thorough", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 

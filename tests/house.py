@@ -67,7 +67,7 @@ def room(package: str, file: Path) -> str:
 
 
 def rooms(package: str) -> set[str]:
-    return {room(package, file) for file in sources(package)} - {"__init__"}
+    return {room(package, file) for file in sources(package)} - {"__init__", "__main__"}
 
 
 def imported(file: Path) -> Iterator[str]:

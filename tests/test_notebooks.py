@@ -17,7 +17,7 @@ from nbclient import NotebookClient
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
 MILLISECONDS = re.compile(r" +\d+\.\d+ ms")
-PICTURES = {"image/png", "image/svg+xml"}  # their bytes depend on fonts
+PICTURES = {"image/png", "image/svg+xml", "text/html"}  # their bytes depend on fonts and styles
 
 
 def executed(path: Path) -> nbformat.NotebookNode:

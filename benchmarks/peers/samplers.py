@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from benchmarks.figure import Size, Timed
+from benchmarks.figure import Size, Timed, cpu_seconds
 
 ENVIRONMENT = "CartPole-v1"
 
@@ -104,6 +104,6 @@ def sb3_learning(num_envs: int, rows: int, epochs: int, minibatch: int) -> Calla
         envs = make_vec_env(ENVIRONMENT, num_envs)
         model: Any = PPO("MlpPolicy", envs, n_steps=steps, n_epochs=epochs, batch_size=minibatch, device="cpu")
         count = steps * num_envs
-        return Timed(lambda: model.learn(count, reset_num_timesteps=False), count)
+        return Timed(lambda: model.learn(count, reset_num_timesteps=False), count, clock=cpu_seconds)
 
     return prepare

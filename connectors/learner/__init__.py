@@ -10,6 +10,7 @@ from connectors.learner.add_columns import AddColumns
 from connectors.learner.add_infos import AddInfos
 from connectors.learner.add_next_observations import AddNextObservations
 from connectors.learner.add_observations import AddObservations
+from connectors.learner.add_policy_versions import AddPolicyVersions
 from connectors.learner.add_states import AddStates
 from connectors.learner.add_time_dimension_and_zero_pad import AddTimeDimensionAndZeroPad
 from connectors.learner.compute_returns_to_go import ComputeReturnsToGo
@@ -30,6 +31,7 @@ __all__ = [
     "AddInfos",
     "AddNextObservations",
     "AddObservations",
+    "AddPolicyVersions",
     "AddStates",
     "AddTimeDimensionAndZeroPad",
     "AgentToModuleMapping",

@@ -19,6 +19,8 @@ from episodes.returns.checks import check_fraction
 
 __all__ = ["GeneralizedAdvantageEstimation"]
 
+SMALLEST_DEVIATION = 1e-4  # that advantages are divided by
+
 
 class GeneralizedAdvantageEstimation(Connector):
     """Adds "advantages" and "value_targets" [B], from the batch's rewards and values of all T + 1 observations.
@@ -84,4 +86,4 @@ def standardized(advantages: np.ndarray) -> np.ndarray:
     """The advantages with mean 0 and deviation 1; nearly equal ones are only centered."""
     if not advantages.size:
         return advantages
-    return (advantages - advantages.mean()) / max(float(advantages.std()), 1e-4)
+    return (advantages - advantages.mean()) / max(float(advantages.std()), SMALLEST_DEVIATION)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 
 from connectors.batch_items import BatchItems
@@ -16,18 +18,24 @@ from connectors.learner.add_next_observations import AddNextObservations
 from connectors.learner.add_observations import AddObservations
 from connectors.learner.add_states import AddStates
 from connectors.learner.add_time_dimension_and_zero_pad import AddTimeDimensionAndZeroPad
+from connectors.learner.draw_views import DrawViews
 from connectors.pipeline import call_piece
 from connectors.policy import module_of
 from connectors.rewriting import ObservationRewriter
 from connectors.sections import SectionedPipeline
+from connectors.sequences import padded_numbers, padded_rows
 from connectors.tensors import NumpyToTensor
 from connectors.trace import Trace
 from connectors.views.policies import check_sees
 from connectors.views.seen import Seen
 from connectors.views.view import View, Views
+from episodes.batch import TrainBatch
+from episodes.batch.origin import Came
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
+from episodes.history import HistorySpaces
 from episodes.pack import EpisodePack
+from episodes.pack.steps import PackSteps
 from episodes.tracks import nested
 
 __all__ = ["LearnerPipeline", "learner_pipeline"]
@@ -50,7 +58,7 @@ class LearnerPipeline(SectionedPipeline):
         return _SeeSteps()
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
-        pack = EpisodePack.from_episodes(episodes)
+        first = pack = EpisodePack.from_episodes(episodes)
         for name, piece in self._called.items():
             if isinstance(piece, ObservationRewriter):
                 pack = piece.rewritten_pack(pack)
@@ -61,10 +69,37 @@ class LearnerPipeline(SectionedPipeline):
             if isinstance(given, EditableEpisodes):
                 before, pack = pack, given.packed()
                 _check_in_time(name, batch, before, pack)
-        return batch
+        return TrainBatch(batch, _origin(batch, pack, first, episodes))
+
+    def draw_views(self) -> DrawViews:
+        """What the module sees of draws from replay: what rewriters and views make of them, as of episodes.
+
+        Raises:
+            InvalidArgument: there are other pieces of your own, which work on episodes; or the spaces are not known.
+        """
+        other = [name for name, piece in self._sections.pieces.items() if type(piece) not in _OF_DRAWS]
+        if other:
+            raise InvalidArgument(
+                f"{self.name}: {', '.join(other)} would not be called for draws from replay, which are no episodes: "
+                "let rewriters and views change what the module sees, and the environment or the runner the rest"
+            )
+        given = HistorySpaces(self.input_observation_space, self.input_action_space)
+        return DrawViews(given, tuple(self._sections.rewriters.values()), self.views)
 
     def _seen(self, pack: EpisodePack) -> Seen:
         return Seen(pack, self.views_of(lambda: Seen(pack).history(slice(None))))
+
+
+# what a draw has, or gets, without them
+_OF_DRAWS = (
+    AddObservations,
+    AddNextObservations,
+    AddColumns,
+    AddTimeDimensionAndZeroPad,
+    AddStates,
+    BatchItems,
+    NumpyToTensor,
+)
 
 
 class _SeeSteps(Connector):
@@ -74,6 +109,26 @@ class _SeeSteps(Connector):
 
     def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, seen: Seen, **kwargs: Any) -> ColumnDict:  # type: ignore[override]
         return {**seen(episodes.observation_rows()), **batch}
+
+
+def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: Any) -> Came | None:
+    """Where the rows came from: the episodes that were given, or those that pieces made of them where steps differ.
+
+    Whatever is per row is worked out when it is asked for. None where the rows are not the pack's steps.
+    """
+    same = pack is first or (np.array_equal(pack.lengths, first.lengths) and np.array_equal(pack.ids, first.ids))
+    source = PackSteps(first, episodes) if same else PackSteps(pack)
+    mask = batch.get(Columns.LOSS_MASK)
+    columns = nested.leaves(batch)
+    num_rows = len(columns[0]) if columns else 0
+    if mask is not None and mask.ndim == 2:
+        width = mask.shape[1]
+        return (
+            (source, partial(padded_numbers, pack.lengths, width))
+            if num_rows == padded_rows(pack.lengths, width)
+            else None
+        )
+    return (source, partial(np.arange, num_rows)) if num_rows == pack.num_steps else None
 
 
 def _check_in_time(name: str, batch: ColumnDict, before: EpisodePack, after: EpisodePack) -> None:

@@ -12,7 +12,7 @@ import torch
 from connectors.connector import ColumnDict, Connector
 from connectors.distributions import ActionDistribution, Categorical, CategoricalRows, distribution_for
 from connectors.module_to_env.tensor_to_numpy import TensorToNumpy, check_numbers
-from connectors.policy import distribution_of
+from connectors.policy import distribution_of, module_of
 from connectors.tensors import tensor_of
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch, UnknownKey, WrongType
@@ -176,8 +176,13 @@ class GetActions(Connector):
         if inputs is None or Columns.ACTION_LOGP in outputs:
             return None
         distribution = self.distribution_of(policy)
+        if not isinstance(distribution, torch.nn.Module):
+            with torch.no_grad():
+                return distribution.log_prob(tensor_of(inputs), nested.map_leaves(tensor_of, actions)).numpy()
+        device = module_of(distribution).device  # that of its own layers
+        inputs, actions = nested.map_leaves(lambda leaf: tensor_of(leaf).to(device), (inputs, actions))
         with torch.no_grad():
-            return distribution.log_prob(tensor_of(inputs), nested.map_leaves(tensor_of, actions)).numpy()
+            return distribution.log_prob(inputs, actions).cpu().numpy()
 
     def distribution_of(self, policy: Any) -> ActionDistribution:
         """The policy's own distribution, or the one for the action space; UnknownKey where there is neither."""

@@ -50,11 +50,8 @@ class ModuleToEnvPipeline(ConnectorPipeline):
             TrackMismatch: there are not N of them.
             ShapeMismatch: the environment takes others, as the first ones show.
         """
-        if type(outputs) is not dict and not isinstance(outputs, Mapping):
-            raise WrongType(
-                f"the policy returned a {type(outputs).__name__}; it returns a dict with 'actions', or with "
-                "'action_dist_inputs' to sample from"
-            )
+        if type(outputs) is not dict:
+            check_answer(outputs)
         outputs = dict(outputs)
         for call in self._row_calls:
             outputs = call(policy, outputs, episodes, explore, shared_data)
@@ -71,13 +68,17 @@ class ModuleToEnvPipeline(ConnectorPipeline):
     _have_acted = False  # later actions are compared with the first ones where they are recorded
 
     def _check_actions(self, for_env: Any, num_rows: int) -> None:
+        self.check_actions(for_env, num_rows, "environments")
+        self._have_acted = True
+
+    def check_actions(self, for_env: Any, num_rows: int, whose: str) -> None:
+        """Raise `ShapeMismatch` where these are not so many actions of the space, one for each of `whose`."""
         misfit = _misfit(for_env, self.input_action_space, num_rows)
         if misfit:
             raise ShapeMismatch(
-                f"the policy's actions {misfit}; {num_rows} environments with the action space "
+                f"the policy's actions {misfit}; {num_rows} {whose} with the action space "
                 f"{self.input_action_space} take one such action each, [{num_rows}, ...]"
             )
-        self._have_acted = True
 
     def policy_action_space(self, space: gym.Space) -> gym.Space:
         """The space of the actions as the policy makes them: the environment's but for dtypes."""
@@ -120,6 +121,15 @@ class ModuleToEnvPipeline(ConnectorPipeline):
     def _called_for_rows(self, pieces: Iterable[Connector]) -> Iterable[Connector]:
         """The pieces that do something to rows; where "actions_for_env" is left out, it is "actions"."""
         return (piece for piece in pieces if piece.needed is Needed.ALWAYS)
+
+
+def check_answer(outputs: Any) -> None:
+    """Raise `WrongType` unless a policy's outputs are a dict."""
+    if not isinstance(outputs, Mapping):
+        raise WrongType(
+            f"the policy returned a {type(outputs).__name__}; it returns a dict with 'actions', or with "
+            "'action_dist_inputs' to sample from"
+        )
 
 
 def _misfit(actions: Any, space: gym.Space | None, num_rows: int) -> str | None:

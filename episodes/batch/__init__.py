@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from episodes.batch.batch import Batch
+from episodes.batch.origin import Origin, StepOrigin, StepSource
+from episodes.batch.train_batch import TrainBatch
 from episodes.batch.views import (
     ActStateBatch,
     BatchWithAdvantages,
@@ -16,6 +18,10 @@ from episodes.batch.views import (
 
 __all__ = [
     "Batch",
+    "Origin",
+    "StepOrigin",
+    "StepSource",
+    "TrainBatch",
     "ActStateBatch",
     "BatchWithAdvantages",
     "BatchWithReturns",

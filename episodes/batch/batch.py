@@ -16,9 +16,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from episodes.batch import leaves as batch_leaves
+from episodes.batch.origin import Came, Origin, joined, taken
+from episodes.batch.train_batch import TrainBatch, origin_of
 from episodes.batch.views import check_view
 from episodes.errors import InvalidArgument, StepOutOfRange, TrackMismatch, UnknownKey, WrongType
 from episodes.tracks import nested
+from episodes.tracks.drawn import drawn_by
 
 __all__ = ["Batch"]
 
@@ -36,21 +39,40 @@ class Batch:
     gives rows; `keys()` and `items()` give columns.
     """
 
-    __slots__ = ("_columns",)
+    __slots__ = ("_came", "_columns")
     __hash__ = None  # type: ignore[assignment]
     _columns: dict[str, Any]
+    _came: Came | None
+    _repr_html_ = drawn_by("episodes.inspect.html", "batch")
 
     def __init__(self, columns: Mapping[str, Any] | Batch | None = None, /, **more: Any) -> None:
+        came = None
         if columns is not None:
+            came = columns._came if isinstance(columns, Batch) else getattr(columns, "came", None)
             more = {**(columns._columns if isinstance(columns, Batch) else columns), **more}
         object.__setattr__(self, "_columns", _adopt(more, ""))
+        object.__setattr__(self, "_came", came)
 
     @classmethod
-    def _of(cls, columns: dict[str, Any]) -> Batch:
+    def _of(cls, columns: dict[str, Any], came: Came | None = None) -> Batch:
         """A batch around columns that are known to be good; it shares the dict."""
         batch = cls.__new__(cls)
         object.__setattr__(batch, "_columns", columns)
+        object.__setattr__(batch, "_came", came)
         return batch
+
+    @property
+    def origin(self) -> Origin:
+        """From which step of which episode each row came: of draws, train batches, and what is taken of them.
+
+        Raises:
+            EpisodeStateError: it is not known.
+        """
+        return origin_of(self._came)
+
+    def with_columns(self, columns: Mapping[str, Any]) -> Batch:
+        """Other columns of the same rows: their origin is that of these."""
+        return self._of(_adopt(columns, ""), self._came)
 
     # Columns
 
@@ -129,7 +151,8 @@ class Batch:
             raise StepOutOfRange(f"row {index}: this batch has {length} rows")
         if isinstance(index, tuple):
             raise WrongType(f"rows {index!r}: give one index for the rows; index the columns for more axes")
-        return self._map(lambda leaf: batch_leaves.take(leaf, index))
+        columns = nested.map_leaves(lambda leaf: batch_leaves.take(leaf, index), self._columns)
+        return self._of(columns, None if self._came is None else taken(self._came, index))
 
     def _set_rows(self, index: Any, rows: Any) -> None:
         if not isinstance(rows, (Batch, Mapping)):
@@ -142,6 +165,7 @@ class Batch:
             batch_leaves.check_assignable(target, parts[path], given[path], path)
         for path, target in targets.items():
             batch_leaves.put(target, index, given[path])
+        object.__setattr__(self, "_came", None)
 
     def split(
         self,
@@ -193,8 +217,9 @@ class Batch:
             columns = _filled(columns, [(length,) if how == "cat" else () for length in lengths], fill, how)
         columns = _same_columns([cls._of(c) for c in columns], how)
         flat = [nested.flatten(c) for c in columns]
-        joined = [batch_leaves.join([leaves[path] for leaves in flat], path, how) for path in flat[0]]
-        return cls._of(nested.unflatten_like(columns[0], joined))
+        leaves = [batch_leaves.join([one[path] for one in flat], path, how) for path in flat[0]]
+        came = joined([part._came for part in parts], np.concatenate if how == "cat" else np.stack)
+        return cls._of(nested.unflatten_like(columns[0], leaves), came)
 
     # Arithmetic: column by column, paired by name
 
@@ -267,7 +292,9 @@ class Batch:
             return leaf.to(device=device, dtype=dtype if leaf.is_floating_point() else None)
 
         flat = nested.flatten(self._columns)
-        return self._of(nested.unflatten_like(self._columns, [convert(leaf, path) for path, leaf in flat.items()]))
+        return self._of(
+            nested.unflatten_like(self._columns, [convert(leaf, path) for path, leaf in flat.items()]), self._came
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain nested dicts with the same leaves."""
@@ -282,7 +309,7 @@ class Batch:
         return self  # type: ignore[return-value]
 
     def _map(self, fn: Any) -> Batch:
-        return self._of(nested.map_leaves(fn, self._columns))
+        return self._of(nested.map_leaves(fn, self._columns), self._came)
 
     def __repr__(self) -> str:
         flat = nested.flatten(self._columns)
@@ -294,7 +321,7 @@ class Batch:
         return f"Batch({rows}{': ' if columns else ''}{columns})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Batch, (self._columns,)
+        return Batch, (self._columns if self._came is None else TrainBatch(self._columns, self._came),)
 
 
 def _shown(value: Any) -> Any:
@@ -364,6 +391,6 @@ def _filled(
     return complete
 
 
-def batch_of(columns: dict[str, Any]) -> Batch:
+def batch_of(columns: dict[str, Any], came: Came | None = None) -> Batch:
     """A batch around columns that are known to be good, not checked again; it shares the dict."""
-    return Batch._of(columns)
+    return Batch._of(columns, came)

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from episodes.facts.ending import Ending
 from episodes.facts.facts import EpisodeFacts, PackFacts
+from episodes.facts.policy_versions import VersionColumn, VersionRuns
 
-__all__ = ["Ending", "EpisodeFacts", "PackFacts"]
+__all__ = ["Ending", "EpisodeFacts", "PackFacts", "VersionColumn", "VersionRuns"]

@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 from episodes.errors import InvalidArgument, TrackMismatch, WrongType
 from episodes.facts.ending import ENDINGS, Ending
+from episodes.facts.policy_versions import VersionColumn, VersionRuns, checked_version, followed
 from episodes.tracks.infos.columns import own
 from episodes.tracks.nested import frozen
 
@@ -27,7 +28,7 @@ class Kind(Enum):
     OPTIONAL_ID = "optional id"  # likewise, or None
     INTEGER = "integer"
     ENDING = "ending"
-    VERSIONS = "versions"  # the lowest and the highest of some versions, or None
+    VERSIONS = "versions"  # which version of the policy acted at each step (`VersionRuns`), or None
 
 
 OPTIONAL = (Kind.OPTIONAL_ID, Kind.VERSIONS)
@@ -65,7 +66,7 @@ class EpisodeFacts(NamedTuple):
     agent_id: Any = None
     module_id: Any = None
     multi_agent_episode_id: Any = None
-    policy_versions: tuple[int, int] | None = None  # the lowest and the highest that its steps were told to be of
+    policy_versions: VersionRuns | None = None  # of its steps, those of the lookback not counted
     observation_space: spaces.Space | None = None
     action_space: spaces.Space | None = None
 
@@ -75,8 +76,8 @@ class EpisodeFacts(NamedTuple):
         part[_T_STARTED] = t_started
         if self.ending is not OPEN:
             part[_ENDING] = self.ending.in_window(reaches_end)
-        if not num_steps:
-            part[_VERSIONS] = None  # where there are steps, some may have narrower ones, which nobody kept
+        if self.policy_versions is not None:
+            part[_VERSIONS] = self.policy_versions.window(t_started - self.t_started, num_steps)
         return _new(EpisodeFacts, part)
 
     def ended(self, ending: Ending) -> EpisodeFacts:
@@ -85,13 +86,19 @@ class EpisodeFacts(NamedTuple):
         facts[_ENDING] = ending
         return _new(EpisodeFacts, facts)
 
-    def with_version(self, version: int) -> EpisodeFacts:
-        """These facts once a step of this policy version came."""
-        return self._replace(policy_versions=_joined_versions(self.policy_versions, (version, version)))
+    def with_version(self, version: int, step: int) -> EpisodeFacts:
+        """These facts once the chunk's step `step` was of this policy version."""
+        known = self.policy_versions
+        if known is not None and known.versions[-1] == version:
+            return self
+        try:
+            return self._replace(policy_versions=followed(known, VersionRuns((checked_version(version),)), step))
+        except InvalidArgument as error:
+            raise InvalidArgument(f"episode {self.id_}: {error}") from None
 
     def followed_by(self, other: EpisodeFacts) -> EpisodeFacts:
         """The facts of this chunk joined with the one that follows it."""
-        versions = _joined_versions(self.policy_versions, other.policy_versions)
+        versions = followed(self.policy_versions, other.policy_versions, other.t_started - self.t_started)
         return self._replace(ending=other.ending, policy_versions=versions)
 
     def __reduce__(self) -> Any:
@@ -102,10 +109,6 @@ class EpisodeFacts(NamedTuple):
 def _restored(facts: tuple[Any, ...], own_spaces: tuple[Any, ...]) -> EpisodeFacts:
     names = EpisodeFacts._fields
     return EpisodeFacts(**dict(zip((*names[: len(facts)], *names[len(FACTS) :]), (*facts, *own_spaces), strict=True)))
-
-
-def _joined_versions(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, int] | None:
-    return (min(a[0], b[0]), max(a[1], b[1])) if a and b else a or b
 
 
 def new_id() -> str:
@@ -156,7 +159,7 @@ class PackFacts(NamedTuple):
     agent_ids: Any = None  # [n] objects, or None
     module_ids: Any = None  # [n] objects, or None
     multi_agent_episode_ids: Any = None  # [n] objects, or None
-    policy_versions: Any = None  # [n] objects, (lowest, highest) or None; or None
+    policy_versions: VersionColumn | None = None  # of n chunks, or None
     observation_space: spaces.Space | None = None
     action_space: spaces.Space | None = None
     custom_data: Sequence[dict[str, Any] | None] | None = None  # n of them, nobody else's; None where all are empty
@@ -251,18 +254,20 @@ def _common_space(name: str, own: Sequence[Any], whose: Sequence[Any]) -> Any:
     return known
 
 
-def _joined(columns: Sequence[np.ndarray | None], sizes: Sequence[int]) -> np.ndarray | None:
+def _joined(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
     there = [column for column in columns if column is not None]
+    if there and isinstance(there[0], VersionColumn):
+        return VersionColumn.concat(columns, sizes)
     if len(there) == len(columns):
         return frozen(np.concatenate(there))
     whole = [[None] * n if column is None else column for n, column in zip(sizes, columns, strict=True)]
     return objects([value for column in whole for value in column])
 
 
-def in_band(column: np.ndarray | None) -> Any:
+def in_band(column: Any) -> Any:
     """A column as a pickle carries it: bytes, or a list of objects."""
-    if column is None:
-        return None
+    if column is None or isinstance(column, VersionColumn):
+        return column
     return column.tolist() if column.dtype == object else (column.dtype.str, column.tobytes())
 
 
@@ -317,7 +322,7 @@ def objects(values: Any) -> np.ndarray | None:
 
 
 _MAKE = {Kind.ID: ids_of, Kind.INTEGER: integers, Kind.ENDING: codes, Kind.OPTIONAL_ID: objects}
-_MAKE[Kind.VERSIONS] = objects
+_MAKE[Kind.VERSIONS] = VersionColumn.of
 _COLUMNS: dict[str, Callable[[Any], Any]] = {
     column: _MAKE[kind] for column, kind in zip(PackFacts._fields, FACTS.values(), strict=False)
 }

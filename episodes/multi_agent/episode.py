@@ -32,6 +32,7 @@ from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import indexing
 from episodes.tracks.casting import REAL_TYPES
+from episodes.tracks.drawn import drawn_by
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.kinds import same_info
 from episodes.tracks.spaces import as_item
@@ -95,6 +96,7 @@ class MultiAgentEpisode(MultiAgentGetters):
     ending: Ending = _fact("ending")
     observation_space: Any = _fact("observation_space")  # a space for each agent, or None
     action_space: Any = _fact("action_space")
+    _repr_html_ = drawn_by("episodes.inspect.html", "multi_agent_episode")
 
     def __init__(
         self,

@@ -81,7 +81,7 @@ class Timeline:
         """Raise unless it may act at an env step, with the extra model outputs that its steps have had so far."""
         if self.phase != RESTS:
             raise self._cannot_act(env_t)
-        growth = self.episode.appends
+        growth = self.episode.growth
         if outputs or not growth or growth[4]:
             self._check_outputs(outputs or NOTHING, env_t)
 
@@ -108,7 +108,7 @@ class Timeline:
             is_rewarded: it gets a reward in the same env step.
         """
         if acts:
-            growth = self.episode.appends
+            growth = self.episode.growth
             if outputs or self.phase != RESTS or not growth or growth[4]:
                 self.check_action(outputs, env_t - 1)
         elif self.phase != WAITS:
@@ -179,14 +179,14 @@ class Timeline:
             reward = self.reward if reward is None else self.reward + reward
             self.reward = None
         own = self.episode
-        add_observation, add_action, add_reward, add_info, pairs = own.appends or own.growing("add_env_step")
+        observed, acted, paid, told, pairs = own.growth or own.growing("add_env_step")
         if extra:
-            for key, append in pairs or own.start_extra(extra):
-                append(extra[key])
-        add_observation(observation)
-        add_action(action)
-        add_reward(reward)
-        add_info(info)
+            for key, items in pairs or own.start_extra(extra):
+                items.append(extra[key])
+        observed.append(observation)
+        acted.append(action)
+        paid.append(reward)
+        told.append(info)
         self.seen.append(env_t)
 
     def end(self, ending: Ending, env_t: int) -> Any:

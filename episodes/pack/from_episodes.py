@@ -19,15 +19,19 @@ def parts_of(episodes: Sequence[SingleAgentEpisode]) -> tuple[Tracks, PackFacts,
     episodes = list(episodes)
     if not episodes:
         raise InvalidArgument("a pack needs at least one episode: an empty list says nothing of shapes and spaces")
+    if set(map(type, episodes)) != {SingleAgentEpisode}:
+        _check_single_agent(episodes)
+    parts = [episode.finalized_tracks() for episode in episodes]
+    facts = PackFacts.of([episode.facts for episode in episodes], [episode.custom_data for episode in episodes])
+    lookbacks = np.array([part.rewards.lookback for part in parts], np.int64)
+    lengths = np.array([len(part.rewards) for part in parts], np.int64)
+    return Tracks.concatenated(parts, facts.ids), facts, lengths, lookbacks
+
+
+def _check_single_agent(episodes: Sequence[object]) -> None:
     other = next((episode for episode in episodes if not isinstance(episode, SingleAgentEpisode)), None)
     if other is not None:
         raise WrongType(
             f"a pack holds single-agent episodes, not a {type(other).__name__}; pack_agents packs those of "
             "multi-agent episodes, and unpack_agents makes them whole again"
         )
-    parts = [episode.finalized_tracks() for episode in episodes]
-    facts = PackFacts.of([episode.facts for episode in episodes], [episode.custom_data for episode in episodes])
-    rewards = [part.rewards for part in parts]
-    lookbacks = np.array([track.lookback for track in rewards], np.int64)
-    lengths = np.array([track.total for track in rewards], np.int64) - lookbacks
-    return Tracks.concatenated(parts, facts.ids), facts, lengths, lookbacks

@@ -27,10 +27,12 @@ from episodes.facts.facts import (
     own_custom_data,
     random_ids,
 )
+from episodes.facts.policy_versions import UNKNOWN, VersionColumn
 from episodes.pack.from_episodes import parts_of
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ArrayTrack, InfoTrack, Tracks
 from episodes.tracks.casting import check_kinds
+from episodes.tracks.drawn import drawn_by
 from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import ranges
 from episodes.tracks.infos.dicts import infos_of
@@ -63,7 +65,8 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         ids: the episodes' ids [n]; random when None.
         terminated, truncated: flags [n]; False when None.
         agent_ids, module_ids, multi_agent_episode_ids: values [n], or None where no episode has one.
-        policy_versions: (lowest, highest) or None of each episode, [n], or None.
+        policy_versions: the version of the policy that acted in each episode, [n] (None or -1: unknown; `VersionRuns`
+            where it changed), or None.
         custom_data: a dict (or None) for each episode, or None.
 
     Raises:
@@ -106,7 +109,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
             agent_ids=objects(agent_ids),
             module_ids=objects(module_ids),
             multi_agent_episode_ids=objects(multi_agent_episode_ids),
-            policy_versions=objects(policy_versions),
+            policy_versions=VersionColumn.of(policy_versions),
             observation_space=observation_space,
             action_space=action_space,
             custom_data=own_custom_data(custom_data),
@@ -137,14 +140,25 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     agent_ids = _fact("agent_ids")  # [n] or None
     module_ids = _fact("module_ids")  # [n] or None
     multi_agent_episode_ids = _fact("multi_agent_episode_ids")  # [n] or None
-    policy_versions = _fact("policy_versions")  # [n], (lowest, highest) or None; or None
     observation_space = _fact("observation_space")
     action_space = _fact("action_space")
+    _repr_html_ = drawn_by("episodes.inspect.html", "pack")
 
     @property
     def custom_data(self) -> list[dict[str, Any]] | None:
         """A dict of each episode, which is a copy, as those of `pack[i]` are; None where all are empty."""
         return own_custom_data(self.facts.custom_data)
+
+    @property
+    def policy_versions(self) -> np.ndarray | None:
+        """The lowest and the highest version of the policies that acted, [n, 2] (-1: unknown); None where all are."""
+        versions = self.facts.policy_versions
+        return None if versions is None else versions.lowest_and_highest()
+
+    def get_policy_versions(self) -> np.ndarray:
+        """Which version of the policy acted at each step, those of lookbacks left out, int64 [sum(T)]; -1: unknown."""
+        versions = self.facts.policy_versions
+        return np.full(self.num_steps, UNKNOWN) if versions is None else versions.steps(self.lengths)
 
     @property
     def infos(self) -> Infos:

@@ -132,6 +132,12 @@ class Boundaries:
         self.num_rows += 1  # no call since `waiting`, so that an interrupt leaves all or nothing
         self.num_steps = num_steps
 
+    def commit_steps(self, num_rows: int) -> None:
+        """So many rows were recorded that are steps of all, and in which nothing ended."""
+        num_steps = self.num_steps + num_rows * self.num_envs
+        self.num_rows += num_rows
+        self.num_steps = num_steps
+
     # --- many rows at once ---------------------------------------------------------------------------------------
 
     def look_at(self, dones: np.ndarray) -> Rows:

@@ -126,7 +126,7 @@ class _Incoming(SingleAgentEpisode):
         if name not in SingleAgentEpisode.__slots__:
             raise AttributeError(f"an episode has no attribute {name!r}")
         whole = self._among.read(self._place)
-        for slot in SingleAgentEpisode.__slots__:
+        for slot in SingleAgentEpisode.__slots__[1:]:  # the first is of weak references
             setattr(self, slot, getattr(whole, slot))
         return getattr(self, name)
 

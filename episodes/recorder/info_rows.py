@@ -13,7 +13,8 @@ What has no axis of environments (numbers, strings, dicts of them) is shared by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -93,26 +94,35 @@ class InfoRows:
     def gather(self, index: np.ndarray) -> Infos:
         """The infos at slot * N + env, [k]."""
         columns: dict[str, Column] = {}
+        mask = None
         for path, block in self._blocks.items():
-            column = block.column(index)
+            column = block.column(index, mask)
             if column is not None:
-                columns[path] = column
+                columns[path], mask = column, column.mask
         return ColumnInfos(columns, len(index)) if columns else EmptyInfos(len(index))
 
     def keep(self, slots: np.ndarray) -> np.ndarray:
         """Forget all but the slots [k]; where they are now, [k]."""
+        move, moved = self.keeping(slots)
+        move()
+        return moved
+
+    def keeping(self, slots: np.ndarray) -> tuple[Callable[[], None], np.ndarray]:
+        """What forgets all but the slots [k], and may be called twice; where they are then, [k]."""
         if self.num_slots == 1:
-            return slots
+            return _nothing, slots
         kept, moved = np.unique(np.append(0, slots), return_inverse=True)
-        for block in self._blocks.values():
-            block.values[: len(kept)] = block.values[kept]
-            block.present[: len(kept)] = block.present[kept]
-        self._forget(slice(len(kept), self.num_slots))
-        self.num_slots = len(kept)
-        if len(kept) > 1:  # keys that come no more are dropped
+        there = [(block, block.values[kept], block.present[kept]) for block in self._blocks.values()]
+        return partial(self._put_first, there, len(kept), self.num_slots), moved[1:]
+
+    def _put_first(self, there: list[tuple[_InfoBlock, np.ndarray, np.ndarray]], num_kept: int, num_slots: int) -> None:
+        for block, values, present in there:
+            block.values[:num_kept], block.present[:num_kept] = values, present
+        self._forget(slice(num_kept, num_slots))
+        self.num_slots = num_kept
+        if num_kept > 1:  # keys that come no more are dropped
             self._blocks = {path: block for path, block in self._blocks.items() if block.present.any()}
             self._usual = [usual for usual in self._usual if usual[-1].present.any()]
-        return moved[1:]
 
     def _forget(self, slots: slice) -> None:
         for block in self._blocks.values():
@@ -141,8 +151,8 @@ class _InfoBlock:
             if row.shape != self.shape or row.dtype.kind != self.dtype.kind or plain != self.plain:
                 self._become_objects()
             elif row.dtype != self.dtype:
-                self.dtype = np.promote_types(row.dtype, self.dtype)
-                self.values = self.values.astype(self.dtype)
+                self.values = self.values.astype(np.promote_types(row.dtype, self.dtype))
+                self.dtype = self.values.dtype
         if self.dtype == object and row.dtype != object:
             row = objects(row.tolist() if plain else list(row))
         self.values[at] = row
@@ -154,8 +164,12 @@ class _InfoBlock:
         self.values, self.plain = values, False
         self.dtype, self.shape = values.dtype, values.shape[1:]
 
-    def column(self, index: np.ndarray) -> TypedColumn | None:
-        """The values at slot * N + env [k]; None when there are none."""
+    def column(self, index: np.ndarray, before: np.ndarray | None) -> TypedColumn | None:
+        """The values at slot * N + env [k]; None when there are none.
+
+        Args:
+            before: the mask [k] of the column before, which they share where it says the same.
+        """
         mask = self.present.reshape(-1).take(index)
         num_there = np.count_nonzero(mask)
         if not num_there:
@@ -164,7 +178,8 @@ class _InfoBlock:
         if num_there == len(index):
             return TypedColumn(_frozen(values), None, self.plain)
         values[~mask] = None if values.dtype == object else 0
-        return TypedColumn(_frozen(values), _frozen(mask), self.plain)
+        mask = before if before is not None and np.array_equal(before, mask) else _frozen(mask)
+        return TypedColumn(_frozen(values), mask, self.plain)
 
 
 def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterator[tuple[str, Any, Any]]:
@@ -197,6 +212,10 @@ def _row_of(path: str, value: Any, num_envs: int) -> tuple[np.ndarray, bool]:
         return (row, type(value) in _NUMBERS) if row.dtype.kind in "biufc" else (objects([value] * num_envs), False)
     dealt = value if isinstance(value, (list, tuple)) and len(value) == num_envs else [value] * num_envs
     return objects(dealt), False
+
+
+def _nothing() -> None:
+    """There is nothing to move."""
 
 
 def _longer(array: np.ndarray, capacity: int) -> np.ndarray:

@@ -6,8 +6,9 @@ out env after env, with one gather a track. Endings need no work while stepping:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import DTypeLike
 
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.facts.facts import random_ids
+from episodes.facts.policy_versions import UNKNOWN, VersionColumn, checked_version
 from episodes.pack import EpisodePack
 from episodes.recorder.boundaries import Boundaries, Row, final_observations_of, infos_at_ends
 from episodes.recorder.chunk_layout import Chunks, find_chunks
@@ -83,14 +85,29 @@ class VectorRecorder:
         self._custom: dict[tuple[int, int], dict[str, Any]] = {}  # (first row, env) -> of a chunk that was looked at
         self._last_observations: list[LastObservations] = []
         self._steps_at_take = 0
+        self._versions = [(0, UNKNOWN)]  # (row, version): the policy that acted from that row on
         # With next-step autoreset rows are only kept; what they are is settled when somebody asks.
         self._settles_late = self.autoreset_mode is AutoresetMode.NEXT_STEP
         self._num_settled = 1  # rows that the boundaries know of; row 0 is no step
         self._newest: Row | None = None  # what the newest of these is
+        self._work: Callable[[], None] | None = None  # see `_finish`
 
     def seed(self, seed: Any) -> None:
         """Draw the ids of the episodes to come from a generator of this seed (as of `numpy.random.default_rng`)."""
         self._id_generator = np.random.default_rng(seed)
+
+    @property
+    def policy_version(self) -> int | None:
+        """Of the policy that acts in the steps to come, 0 or more; None: not told. What is taken carries it."""
+        version = self._versions[-1][1]
+        return None if version == UNKNOWN else version
+
+    @policy_version.setter
+    def policy_version(self, version: int | None) -> None:
+        number = checked_version(version)
+        if number != self._versions[-1][1]:
+            self._finish()  # rows have their numbers
+            self._versions.append((self._rows.num_rows, number))
 
     # --- recording ---------------------------------------------------------------------------------------------
 
@@ -104,24 +121,42 @@ class VectorRecorder:
         mask = self._boundaries.checked_mask(reset_mask)
         if self._rows.num_rows:
             self._settle()
-            self._replace_newest(observations, infos or {}, mask)
+            self._work = self._replacing_newest(observations, infos or {}, mask)
+            self._finish()
         elif mask.all():
             self._rows.begin(observations, infos or {})
+            self._boundaries.reset(mask)
         else:
             raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
-        self._boundaries.reset(mask)
 
-    def _replace_newest(self, observations: Any, info: dict[str, Any], mask: np.ndarray) -> None:
-        """Put the newest observations of the environments aside (if they end a step) and the reset ones in place."""
+    def _finish(self) -> None:
+        """Write what was decided: `_work`, which may be broken off anywhere and is then called again by who comes next.
+
+        So an interrupt leaves all of a call or nothing, and rows are not moved before their pack is handed out.
+        """
+        if self._work is not None:
+            self._work()
+            self._work = None
+
+    def _replacing_newest(self, observations: Any, info: dict[str, Any], mask: np.ndarray) -> Callable[[], None]:
+        """What puts the newest observations of environments aside (if they end a step), and reset ones in place."""
         at, envs = self._rows.num_rows - 1, np.flatnonzero(mask)
         ended = np.flatnonzero(mask & (self._boundaries.ages > 0)) if at > self._base else envs[:0]
         last = gather(self._rows.observations, at * self.num_envs + ended)
         slot, slot_before = self._rows.infos.add(info), self._rows.info_slots[at]
-        self._rows.replace_observations(at, envs, observations)
-        if len(ended):
-            self._last_observations.append(LastObservations(at, ended, last, slot_before))
-        if slot or slot_before:
-            self._rows.reset_infos.append(ResetInfo(at, envs, slot))
+        fresh = nested.take(self._rows.fitted_observations(observations, self.num_envs), envs)
+        aside = [LastObservations(at, ended, last, slot_before)] if len(ended) else []
+        resets = [ResetInfo(at, envs, slot)] if slot or slot_before else []
+        lists = ((self._last_observations, aside), (self._rows.reset_infos, resets))
+        longer = [(kept, len(kept), more) for kept, more in lists]
+        return partial(self._replace_newest, mask, at, envs, fresh, longer)
+
+    def _replace_newest(
+        self, mask: np.ndarray, at: int, envs: np.ndarray, fresh: Any, longer: list[tuple[list[Any], int, list[Any]]]
+    ) -> None:
+        self._rows.put_observations(at, envs, fresh)
+        for kept, num_kept, more in longer:
+            kept[num_kept:] = more
         self._rows.mark_replaced(at, envs)
         if at == self._base:
             self._base_ages[envs] = 0
@@ -129,6 +164,7 @@ class VectorRecorder:
         for env in envs.tolist() if self._named else ():
             self._named.pop((at, env), None)
             self._custom.pop((at, env), None)
+        self._boundaries.reset(mask)
 
     def step(
         self,
@@ -148,6 +184,8 @@ class VectorRecorder:
             final_observations: the true last observations [k, ...] of the k environments that are done, in order,
                 when they are not the ones in `infos["final_obs"]` (same-step autoreset only).
         """
+        if self._work is not None:
+            self._finish()
         rows = self._rows
         at = rows.num_rows
         if not at:
@@ -170,23 +208,29 @@ class VectorRecorder:
     def _settle_with(self, at: int, infos: dict[str, Any], final_observations: Any) -> int:
         """Tell the boundaries of row `at`, which is written; the slot of its infos."""
         rows = self._rows
-        row = self._boundaries.look(rows.terminateds.data[at], rows.truncateds.data[at])
+        row, work = self._boundaries.look(rows.terminateds.data[at], rows.truncateds.data[at]), None
         if self._boundaries.last_lies_apart and len(row.ended):
-            slot = self._keep_last_observations(at, row.ended, infos, final_observations)
+            slot, work = self._keeping_last_observations(at, row.ended, infos, final_observations)
         else:
             slot = rows.infos.add(infos)
-        self._settle_newest(at, row)
+        self._settle_newest(at, row)  # no call after it until the row counts
+        self._work = work
         return slot
 
-    def _keep_last_observations(self, at: int, envs: np.ndarray, infos: dict[str, Any], given: Any) -> int:
-        """Put the last observations and their infos aside; the slot of the infos that stay with the row."""
+    def _keeping_last_observations(
+        self, at: int, envs: np.ndarray, infos: dict[str, Any], given: Any
+    ) -> tuple[int, Callable[[], None]]:
+        """The slot of the infos that stay with the row, and what puts the last observations and their infos aside."""
         last = final_observations_of(infos, envs, self.observation_space) if given is None else given
         last = self._rows.fitted_observations(last, len(envs))
         last_infos, infos = infos_at_ends(infos)
         slot_of_last, slot = self._rows.infos.add(last_infos), self._rows.infos.add(infos)
-        self._last_observations.append(LastObservations(at, envs, last, slot_of_last))
-        self._rows.mark_replaced(at, envs)
-        return slot
+        aside = LastObservations(at, envs, nested.map_leaves(np.array, last), slot_of_last)
+        return slot, partial(self._put_aside, aside, len(self._last_observations))
+
+    def _put_aside(self, aside: LastObservations, num_kept: int) -> None:
+        self._last_observations[num_kept:] = [aside]
+        self._rows.mark_replaced(aside.row, aside.envs)
 
     def _settle_newest(self, at: int, row: Row) -> None:
         self._boundaries.commit(row)
@@ -194,6 +238,7 @@ class VectorRecorder:
 
     def _settle(self) -> None:
         """Tell the boundaries of the rows that they do not know yet, those before the newest at once."""
+        self._finish()
         rows, first, last = self._rows, self._num_settled, self._rows.num_rows - 1
         if first < last:
             span = slice(first, last)
@@ -248,7 +293,7 @@ class VectorRecorder:
         return self._ongoing(np.arange(self.num_envs))
 
     def _ongoing(self, envs: np.ndarray) -> list[SingleAgentEpisode]:
-        last, ages = self._rows.num_rows - 1, self.ages[envs]
+        ages, last = self.ages[envs], self._rows.num_rows - 1
         lengths = np.minimum(ages, last - self._base)
         lookbacks = np.minimum(ages - lengths, self._rows.lookback_at(self._base))
         return self._looked_at(Chunks(envs, np.full(len(envs), last), lengths, lookbacks))
@@ -263,6 +308,7 @@ class VectorRecorder:
 
     def _newest_chunks(self) -> Chunks:
         """The chunks that ended with the newest step."""
+        self._settle()
         last = self._rows.num_rows - 1
         envs = self.newest.ended if last > self._base else _NONE
         chunks = self._find_chunks(envs)
@@ -288,15 +334,15 @@ class VectorRecorder:
         """The chunks recorded since the last take, environment after environment, finalized.
 
         Ongoing episodes that have a step come as cut chunks; they go on in the next take with the same id, their
-        `t_started`, and `len_lookback_buffer` items of lookback.
+        `t_started`, and `len_lookback_buffer` items of lookback. A call that is broken off has taken nothing.
         """
         if not self._rows.num_rows:
             raise EpisodeStateError("take before the reset; call reset(observations, infos) first")
         chunks = self._find_chunks(slice(None))
         pack = self._pack(chunks)
+        work = self._going_on(chunks, pack) if self._rows.num_rows - 1 > self._base else None
         self.taken_envs = chunks.envs
-        if self._rows.num_rows - 1 > self._base:
-            self._go_on(chunks, pack)
+        self._work = work  # no call after it, so that who is interrupted has the pack or its rows
         return pack
 
     def go_on(
@@ -310,15 +356,23 @@ class VectorRecorder:
             ids: [N] of the ongoing episodes; "" for those without a step.
             custom_data: of the ongoing episodes, by environment.
         """
-        self._rows, self._boundaries = recent.rows(), boundaries
-        self._rows.stand_ins = self.stand_ins
-        self._base = self._rows.num_rows - 1
-        self._num_settled, self._newest = self._base + 1, None
-        self._base_ages, self._ids = boundaries.ages, np.asarray(ids, "U32")
-        self._steps_at_take = boundaries.num_steps
-        self._named.clear()
-        self._custom = {(self._base, env): dict(data) for env, data in custom_data.items()}
-        self._last_observations.clear()
+        rows = recent.rows()
+        rows.stand_ins, base = self.stand_ins, rows.num_rows - 1
+        self.__dict__.update(
+            _work=None,
+            _rows=rows,
+            _boundaries=boundaries,
+            _base=base,
+            _num_settled=base + 1,
+            _newest=None,
+            _base_ages=boundaries.ages,
+            _ids=np.asarray(ids, "U32"),
+            _steps_at_take=boundaries.num_steps,
+            _named={},
+            _custom={(base, env): dict(data) for env, data in custom_data.items()},
+            _last_observations=[],
+            _versions=[(0, self._versions[-1][1])],
+        )
 
     def _find_chunks(self, envs: Any) -> Chunks:
         self._settle()
@@ -358,10 +412,17 @@ class VectorRecorder:
             t_started=np.where(from_base, self._base_ages[chunks.envs], 0),
             terminated=rows.terminateds.gather(last) & stepped,
             truncated=rows.truncateds.gather(last) & stepped,
+            policy_versions=self._versions_of(chunks),
             custom_data=[dict(self._custom.get(key, ())) for key in chunks.places()] if self._custom else None,
             observation_space=self.observation_space,
             action_space=self.action_space,
         )
+
+    def _versions_of(self, chunks: Chunks) -> VersionColumn | None:
+        if self._versions == [(0, UNKNOWN)]:
+            return None
+        changes, versions = np.array(self._versions).T
+        return VersionColumn.of_rows(changes, versions, chunks.start_rows + 1, chunks.lengths)
 
     def _infos_at(self, index: np.ndarray, ends: np.ndarray | None, found: np.ndarray | None) -> Infos:
         infos, slots = self._rows.infos, np.array(self._rows.info_slots)
@@ -395,27 +456,24 @@ class VectorRecorder:
                 self._named.setdefault(key, random_ids(1, self._id_generator).item())
             ids[i] = self._named.get(key, ids[i])
 
-    def _go_on(self, chunks: Chunks, pack: EpisodePack) -> None:
+    def _going_on(self, chunks: Chunks, pack: EpisodePack) -> Callable[[], None]:
+        """What moves the newest row, and those that lookbacks reach, to the front."""
         last = self._rows.num_rows - 1
         open_ = np.flatnonzero((chunks.last_rows == last) & ~self._rows.replaced.data[last, chunks.envs])
         envs = chunks.envs[open_]
         ids = np.full_like(self._ids, "")
         ids[envs] = pack.ids[open_]
-        self._move_on(ids)
-
-    def _move_on(self, ids: np.ndarray) -> None:
-        """Move the newest row, and those that lookbacks reach, to the front; `ids` [N] of the episodes that go on."""
-        last = self._rows.num_rows - 1
-        self._base_ages, self._ids = self.ages, ids
-        began = last - np.minimum(self._base_ages, last - self._base)
-        self._steps_at_take = self._boundaries.num_steps
         for (row, env), id_ in self._named.items():
             if row == last:
-                self._ids[env] = id_
-        self._named.clear()
-        first = max(last - self._history, 0)
-        self._rows.keep(first)
-        self._last_observations.clear()
-        self._base = last - first
-        self._custom = {(self._base, e): dict(data) for (row, e), data in self._custom.items() if row == began[e]}
-        self._num_settled = self._base + 1
+                ids[env] = id_
+        ages, first = self._boundaries.ages, max(last - self._history, 0)
+        began, base = last - np.minimum(ages, last - self._base), last - first
+        custom = {(base, e): dict(data) for (row, e), data in self._custom.items() if row == began[e]}
+        afterwards = {"_base": base, "_num_settled": base + 1, "_base_ages": ages, "_ids": ids, "_custom": custom}
+        afterwards |= {"_steps_at_take": self._boundaries.num_steps, "_named": {}, "_last_observations": []}
+        afterwards["_versions"] = [(0, self._versions[-1][1])]
+        return partial(self._move_on, self._rows.keeping(first), afterwards)
+
+    def _move_on(self, move: Callable[[], None], afterwards: dict[str, Any]) -> None:
+        move()
+        self.__dict__.update(afterwards)

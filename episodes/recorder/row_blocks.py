@@ -77,9 +77,9 @@ class RowBlock:
             )
         return rows
 
-    def put_envs(self, at: int, envs: np.ndarray, row: Any) -> None:
-        """Copy the environments [k] of a whole row [N, ...] in."""
-        self.data[at, envs] = self.fitted(row, self.shape)[envs]
+    def put_envs(self, at: int, envs: np.ndarray, items: np.ndarray) -> None:
+        """Copy items [k, ...], which fit, in for the environments [k]."""
+        self.data[at, envs] = items
 
     def fill(self, stop: int, item: Any) -> None:
         """Put one item [...] into every place of the rows before `stop`."""
@@ -90,10 +90,6 @@ class RowBlock:
         data = np.zeros((capacity, *self.shape), self.data.dtype)
         data[: len(self.data)] = self.data
         self._hold(data)
-
-    def keep(self, start: int, stop: int) -> None:
-        """Move the rows [start, stop) to the front."""
-        self.data[: stop - start] = self.data[start:stop]
 
     def gather(self, index: np.ndarray) -> np.ndarray:
         """A copy [k, ...] of the items at row * N + env."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -127,8 +128,9 @@ class RecordedRows:
 
     def commit(self, info_slot: int) -> None:
         """Count the row that was written, with the slot of its infos."""
-        self.info_slots.append(info_slot)
-        self.num_rows += 1
+        at = self.num_rows
+        self.info_slots[at:] = (info_slot,)  # no call from here on, so that an interrupt leaves all or nothing
+        self.num_rows = at + 1
 
     def give_up(self, at: int) -> None:
         """Row `at`, which is not counted, does not come: columns that began with it do not keep its shapes."""
@@ -189,8 +191,10 @@ class RecordedRows:
 
     def replace_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
         """Write the environments [k] of the row [N, ...] over row `at`."""
-        observations = nested.shaped_like(self.observations, observations)
-        nested.map_leaves(lambda block, leaf: block.fitted(leaf, block.shape), self.observations, observations)
+        self.put_observations(at, envs, nested.take(self.fitted_observations(observations, self.num_envs), envs))
+
+    def put_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
+        """Write observations [k, ...], which fit, over those of the environments [k] in row `at`."""
         nested.map_leaves(lambda block, leaf: block.put_envs(at, envs, leaf), self.observations, observations)
 
     def mark_replaced(self, at: int, envs: np.ndarray) -> None:
@@ -207,24 +211,41 @@ class RecordedRows:
 
     def keep(self, first: int) -> None:
         """Forget the rows before `first`."""
-        stop, self._started = self.num_rows, None
-        for block in self._all_blocks():
-            block.keep(first, stop)
-        self.num_rows = stop - first
-        self._keep_infos(first)
-        self.steps_from = max(self.steps_from - first, -1)
-        self.extras_from = max(self.extras_from - first, -1)
-        self.resets.data[self.num_rows : stop] = False
-        if self.any_replaced:
-            self.replaced.data[self.num_rows : stop] = False
-            self.any_replaced = bool(self.replaced.data[: self.num_rows].any())
+        self.keeping(first)()
 
-    def _keep_infos(self, first: int) -> None:
+    def keeping(self, first: int) -> Callable[[], None]:
+        """What forgets the rows before `first`, worked out. It may be called twice, before anything else changes."""
+        stop = self.num_rows
+        kept = [(block, block.data[first:stop].copy()) for block in self._all_blocks()]
+        numbers = {
+            "num_rows": stop - first,
+            "steps_from": max(self.steps_from - first, -1),
+            "extras_from": max(self.extras_from - first, -1),
+            "any_replaced": self.any_replaced and bool(self.replaced.data[first:stop].any()),
+            "_started": None,
+        }
         resets = [replace(one, row=one.row - first) for one in self.reset_infos if one.row >= first]
-        own = self.info_slots[first:]
-        slots = self.infos.keep(np.array([*own, *(one.info_slot for one in resets)])).tolist()
-        self.info_slots = slots[: len(own)]
-        self.reset_infos = [replace(one, info_slot=slot) for one, slot in zip(resets, slots[len(own) :], strict=True)]
+        own = self.info_slots[first:stop]
+        move_infos, moved = self.infos.keeping(np.array([*own, *(one.info_slot for one in resets)]))
+        slots = moved.tolist()
+        numbers["info_slots"] = slots[: len(own)]
+        numbers["reset_infos"] = [replace(one, info_slot=at) for one, at in zip(resets, slots[len(own) :], strict=True)]
+        return partial(self._put_first, kept, slice(stop - first, stop), numbers, move_infos)
+
+    def _put_first(
+        self,
+        kept: list[tuple[RowBlock, np.ndarray]],
+        free: slice,
+        numbers: dict[str, Any],
+        move_infos: Callable[[], None],
+    ) -> None:
+        for block, rows in kept:
+            block.data[: len(rows)] = rows
+        self.resets.data[free] = False
+        if self.any_replaced:
+            self.replaced.data[free] = False
+        move_infos()
+        self.__dict__.update(numbers)
 
     def lookback_at(self, at: int) -> int:
         """How many steps and the observations before them there are up to row `at`."""

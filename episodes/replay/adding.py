@@ -19,9 +19,9 @@ from episodes.replay.ring.step_ring import (
     TERMINATEDS,
     TRUNCATEDS,
     LinkedRing,
-    checked_extra,
 )
 from episodes.replay.ring.track_ring import positions
+from episodes.replay.stored_outputs import checked_extra
 from episodes.tracks.infos import Infos
 
 
@@ -229,6 +229,7 @@ def _block(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.
         step_rows=pack.step_rows(),
         links=links,
         infos=_infos(pack.infos, rows),
+        versions=None if pack.facts.policy_versions is None else pack.get_policy_versions(),
     )
 
 
@@ -257,7 +258,7 @@ def _put_facts(
     ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.ndarray, episodes: TableChange
 ) -> None:
     """What the table keeps of the episodes: the first chunk's custom data, and the facts of all chunks."""
-    facts, table = pack.facts, ring.table
+    facts, table = pack.facts._replace(policy_versions=None), ring.table  # versions are the ring's, step by step
     if facts.custom_data is None and all(column is None for column in facts.optional):
         return
     episodes.facts, episodes.custom_data = {}, {}

@@ -26,7 +26,8 @@ TRANSITION_KEYS = (
 )
 _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, "indices")
 _FACTS = (Columns.AGENT_ID, Columns.MODULE_ID)
-_KNOWN_KEYS = (*TRANSITION_KEYS, Columns.INFOS, Columns.T, Columns.IS_FIRST, Columns.EPS_ID, *_FACTS)
+_OF_STEPS = (Columns.T, Columns.POLICY_VERSION, Columns.IS_FIRST)
+_KNOWN_KEYS = (*TRANSITION_KEYS, Columns.INFOS, *_OF_STEPS, Columns.EPS_ID, *_FACTS)
 _ENDINGS = (TERMINATEDS, TRUNCATEDS)
 _INFO_COLUMNS = "infos/columns"  # asks for the column "infos", as columns of its own
 _OBSERVED = (Columns.OBS, Columns.NEXT_OBS)
@@ -137,6 +138,8 @@ def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> 
         return _observations(ring, last, after=True)
     if key == Columns.T:
         return ring.links.t[slots]
+    if key == Columns.POLICY_VERSION:
+        return ring.versions.at(slots)
     if key == _INFO_COLUMNS:
         return ring.info_columns.columns(ring, ring.links.next_row[last].astype(np.int64))
     if key == Columns.IS_FIRST:

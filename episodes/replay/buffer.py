@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -13,7 +13,6 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from episodes.batch import Batch
-from episodes.batch.batch import batch_of
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange
 from episodes.pack import EpisodePack
@@ -29,16 +28,20 @@ from episodes.replay.read_packs import entries_in_order, packs_of
 from episodes.replay.recorder import ReplayRecorder
 from episodes.replay.resuming import ResumePoint
 from episodes.replay.ring.episode_table import NONE
-from episodes.replay.ring.saving import ring_state, set_ring_state
-from episodes.replay.ring.step_ring import LinkedRing, chosen_outputs
+from episodes.replay.ring.saving import ring_of_state, ring_state
+from episodes.replay.ring.step_ring import LinkedRing
 from episodes.replay.ring.track_ring import Allocator
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert
 from episodes.replay.sequence_grid import SequenceGrid
+from episodes.replay.stored_outputs import chosen_outputs
+from episodes.replay.stored_steps import drawn
 from episodes.replay.walks import Extents, Windows
+from episodes.replay.young_steps import young_steps
 from episodes.returns.checks import check_fraction
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage.header import read_header
+from episodes.tracks.drawn import drawn_by
 
 INDICES = "indices"
 _PACK_STEPS = 1 << 16
@@ -75,6 +78,7 @@ class EpisodeReplayBuffer(SampleCounts):
     (3, (32,), [1, 2])
     """
 
+    _repr_html_ = drawn_by("episodes.inspect.html", "replay")
     period: int | None = None  # the grid of all sequences that are drawn, where there is one
 
     def __init__(
@@ -203,6 +207,7 @@ class EpisodeReplayBuffer(SampleCounts):
         views: BoundViews | None = None,
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
+        max_age: int | None = None,
     ) -> Batch:
         """`n` transitions, each stored step equally likely: a `Batch` of columns [n, ...].
 
@@ -214,10 +219,12 @@ class EpisodeReplayBuffer(SampleCounts):
             views: what the module sees of the observations, such as `runner.env_to_module.views`: instead of `obs` and
                 `new_obs` there are all columns that they make, and a `new_<column>` of each.
             keys: which columns, of `obs`, `new_obs`, `actions`, `rewards`, `terminateds`, `truncateds` (the default),
-                the extra model outputs, `infos`, `t`, `is_first`, `eps_id`, `agent_id` and `module_id`.
+                the extra model outputs, `infos`, `t`, `policy_version` (-1: unknown), `is_first`, `eps_id`, `agent_id`
+                and `module_id`.
             include_infos: the infos that came with `new_obs`: a dict for each row, or with "columns" at the speed of
                 columns, as vector environments have them: `batch.infos["energy"]` [n] (of nested keys "log/loss"),
                 zeros where `batch.infos["_energy"]` [n] is False.
+            max_age: of steps that a policy made which is at most so many versions older than the newest.
 
         `indices` are step numbers: they stay those of these steps. `weights` are 1. Errors: `EpisodeStateError` when
         nothing is stored, `UnknownKey` for a column that there is not.
@@ -228,7 +235,8 @@ class EpisodeReplayBuffer(SampleCounts):
             check_n_step(n_step)
         check_fraction("gamma", gamma)
         keys = checked_keys(self.ring, keys, include_infos)
-        slots, weights = self._draw(n)
+        aged = max_age is not None
+        slots, weights = young_steps(self._ring, self._draw, n, max_age, self.generator) if aged else self._draw(n)
         batch = self._transitions(slots, weights, n_step, gamma, views, keys)
         self.num_sampled += n
         return batch
@@ -261,7 +269,7 @@ class EpisodeReplayBuffer(SampleCounts):
         slots = np.where(numbers == NONE, self.capacity, numbers % self.capacity)
         weights = np.ones(len(slots), np.float32)
         batch = self._transitions(slots, weights, n_step, gamma, views, checked_keys(self.ring, keys, include_infos))
-        batch[INDICES] = numbers.copy()
+        batch[INDICES][numbers == NONE] = NONE
         return batch
 
     def _draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -311,8 +319,8 @@ class EpisodeReplayBuffer(SampleCounts):
             columns = columns_of(ring, keys, slots, last, sums, views)
             columns[Columns.N_STEP] = sums[Columns.N_STEP]
         columns[Columns.WEIGHTS] = weights
-        columns[INDICES] = ring.slot_numbers(slots)
-        return batch_of(columns)
+        columns[INDICES] = numbers = ring.slot_numbers(slots)
+        return drawn(columns, ring, numbers)
 
     def _random_steps(self, bounds: tuple[int, int], n: int) -> np.ndarray:
         return self.generator.integers(bounds[0], bounds[1], n, endpoint=True)
@@ -361,17 +369,18 @@ class EpisodeReplayBuffer(SampleCounts):
         if period is not None or boundary != "pad":
             check_boundary(boundary, period)
         keys = checked_keys(self.ring, keys, include_infos)
-        drawn, weights = self._draw(batch_size) if period is None else self._draw_from_grid(batch_size, period)
-        slots, extents = drawn, self._extents(drawn)
+        begins, weights = self._draw(batch_size) if period is None else self._draw_from_grid(batch_size, period)
+        slots, extents = begins, self._extents(begins)
         if boundary == "stop":
             slots, extents = self._moved_back(slots, extents, length)
         found = walks.windows(self._ring.links, slots, extents, length, lookback + burn_in)
         columns = self._sequences(found, lookback, views, keys)
         columns[Columns.IS_FIRST] = found.first
         columns[Columns.WEIGHTS] = weights
-        columns[INDICES] = self._sequence_indices(self._ring.slot_numbers(drawn), columns[INDICES])
+        numbers = columns[INDICES]
+        columns[INDICES] = self._sequence_indices(self._ring.slot_numbers(begins), numbers)
         self.num_sampled += int(np.count_nonzero(found.learned))
-        return batch_of(columns)
+        return drawn(columns, self._ring, numbers)
 
     def _sequence_indices(self, drawn: np.ndarray, window: np.ndarray) -> np.ndarray:
         """The column `indices`, of the numbers of the drawn steps [B] and those of all steps [B, W]."""
@@ -499,7 +508,7 @@ class EpisodeReplayBuffer(SampleCounts):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on, bit for bit, where `get_state` was called.
+        """Go on, bit for bit, where `get_state` was called. When that cannot be, the buffer stays as it was.
 
         Raises:
             InvalidArgument: another capacity.
@@ -507,11 +516,20 @@ class EpisodeReplayBuffer(SampleCounts):
         """
         with self.lock:
             self._check_kind(state)
-            point = self._ring.resume_point
+            missing = self._rest_of_state().keys() - state.keys()
+            if missing:
+                raise StateMismatch(f"a state without {sorted(missing)}; give what get_state returned")
+            ring = self.ring
+            point, files = ring.resume_point, ring.allocator.files
+            try:
+                restored = ring_of_state(ring, state["ring"])
+            except BaseException:
+                ring.allocator.discard_files([file for file in ring.allocator.files if file not in files])
+                raise
             if isinstance(point, ResumePoint):
                 point.forget()
-            set_ring_state(self.ring, state["ring"])
-            self._set_rest_of_state(state)
+            ring.commit(partial(ring.become, restored), partial(self._set_rest_of_state, state))
+            ring.allocator.discard_files(files)
 
     def _check_kind(self, state: dict[str, Any]) -> None:
         if "priorities" in state:

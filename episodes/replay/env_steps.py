@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -23,7 +23,8 @@ class EnvSteps:
         self.numbers: dict[Hashable, np.ndarray] = {}  # agent -> step numbers [capacity], NONE where it did not act
         # Pieces that were appended: (first row, number of rows, for each module its first step and all steps' rows)
         self.pieces: deque[tuple[int, int, dict[Hashable, tuple[int, np.ndarray]]]] = deque()
-        self.chunks: dict[str, deque[tuple[int, int, int]]] = {}  # episode -> (first env step, one past the last, row)
+        # episode -> (first env step, one past the last, row); the episode that went on longest ago comes first
+        self.chunks: OrderedDict[str, deque[tuple[int, int, int]]] = OrderedDict()
 
     @property
     def tail(self) -> int:
@@ -32,40 +33,38 @@ class EnvSteps:
     def __len__(self) -> int:
         return self.head - self.tail
 
-    def append(self, id_: str, begin: int, end: int, steps: dict[Hashable, tuple[int, np.ndarray]]) -> None:
-        """Make rows for the env steps [begin, end) of an episode: a piece.
+    def append(self, row: int, id_: str, begin: int, end: int, steps: dict[Hashable, tuple[int, np.ndarray]]) -> None:
+        """Make rows from number `row` on, the newest ones, for the env steps [begin, end) of an episode: a piece.
 
-        `steps` are those that come with it: each module's number of the first one, and when they were made, int [k],
-        ascending. What was begun before the piece counts as of its first row.
+        `steps` are those that come with it: each module's number of the first one, and the rows in which they were
+        made, int [k], ascending. Broken off, it may be called again.
         """
         count = end - begin
-        rows = {module_id: (first, self.head + np.maximum(t - begin, 0)) for module_id, (first, t) in steps.items()}
-        self.pieces.append((self.head, count, rows))
-        new = (self.head + np.arange(min(count, self.capacity)) + max(count - self.capacity, 0)) % self.capacity
+        if not self.pieces or self.pieces[-1][2] is not steps:
+            self.pieces.append((row, count, steps))
+        new = (row + np.arange(min(count, self.capacity)) + max(count - self.capacity, 0)) % self.capacity
         for numbers in self.numbers.values():
             numbers[new] = NONE
         if count:
-            chunks = self.chunks.pop(id_, None) or deque()
-            chunks.append((begin, end, self.head))
-            self.chunks[id_] = chunks  # the episode that went on longest ago comes first
-        self.head += count
-        self._forget_evicted()
+            chunks = self.chunks.setdefault(id_, deque())
+            if not chunks or chunks[-1][2] != row:
+                chunks.append((begin, end, row))
+            self.chunks.move_to_end(id_)
+        self.head = row + count
 
     def oldest_steps(self) -> dict[Hashable, int]:
-        """The numbers of the modules' oldest steps that belong to rows that are there; of all modules that lost some.
-
-        Asking forgets the pieces without such steps.
-        """
+        """Of all modules that lost some, the number of the oldest step that belongs to a row that is there."""
         oldest: dict[Hashable, int] = {}
-        while self.pieces:
-            row, count, steps = self.pieces[0]
+        for row, count, steps in self.pieces:
             oldest |= {m: first + int(rows.searchsorted(self.tail)) for m, (first, rows) in steps.items()}
             if row + count > self.tail:
                 break
-            self.pieces.popleft()
         return oldest
 
-    def _forget_evicted(self) -> None:
+    def forget_evicted(self) -> None:
+        """Forget the pieces and chunks without a row that is there."""
+        while self.pieces and self.pieces[0][0] + self.pieces[0][1] <= self.tail:
+            self.pieces.popleft()
         while self.chunks:
             chunks = next(iter(self.chunks.values()))
             while chunks and chunks[0][2] + chunks[0][1] - chunks[0][0] <= self.tail:
@@ -105,4 +104,4 @@ class EnvSteps:
         self.head = state["head"]
         self.pieces = deque(state["pieces"])
         self.numbers = {agent_id: numbers.copy() for agent_id, numbers in state["numbers"].items()}
-        self.chunks = {id_: deque(chunks) for id_, chunks in state["chunks"].items()}
+        self.chunks = OrderedDict((id_, deque(chunks)) for id_, chunks in state["chunks"].items())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import deepcopy
+from functools import partial
 from threading import RLock
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -13,15 +15,16 @@ from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
-from episodes.replay.adding import add_pack, check_pack
+from episodes.replay.adding import check_pack
 from episodes.replay.buffer import EpisodeReplayBuffer
 from episodes.replay.draw_options import check_counts, is_int
 from episodes.replay.env_steps import EnvSteps
 from episodes.replay.history import BoundViews
 from episodes.replay.locking import locked
+from episodes.replay.multi_agent_pieces import Piece, give_packs
 from episodes.replay.ring.episode_table import NONE
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert
-from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.drawn import drawn_by
 
 
 class MultiAgentEpisodeReplayBuffer(SampleCounts):
@@ -30,7 +33,8 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
     Each module has an `EpisodeReplayBuffer` of its own (in `modules`) for the steps of its agents, with room for
     `capacity` steps of each agent that it has when it is first seen. A step belongs to the env step at which the agent
     acted; an action that still waits for its next observation comes with the chunk in which that arrives. When an env
-    step makes way, so do the agents' steps that came with it: none that does not count any more is drawn.
+    step makes way, so do the agents' steps that came with it: none that does not count any more is drawn. A call
+    that is broken off, by Ctrl-C or for want of memory, has done all or nothing.
 
     Args:
         capacity: in env steps.
@@ -38,6 +42,8 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         limit: as of `EpisodeReplayBuffer`. A draw of n counts as n steps, here and in each module that it is from;
             those of modules are counted by `modules[module_id]`.
     """
+
+    _repr_html_ = drawn_by("episodes.inspect.html", "multi_agent_replay")
 
     def __init__(
         self, capacity: int = 10_000, *, seed: int | None = None, limit: SamplesPerInsert | None = None
@@ -51,9 +57,29 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         )  # env steps added at once: agent after agent, so the oldest go piece by piece
         self.generator = np.random.default_rng(seed)
         self.lock = RLock()
-        self.modules: dict[Hashable, EpisodeReplayBuffer] = {}
-        self._module_of: dict[Hashable, Hashable] = {}
-        self._env_steps = EnvSteps(capacity)
+        self._held = _Held({}, {}, EnvSteps(capacity))
+        self._work: tuple[Callable[[], None], ...] = ()
+
+    @property
+    def _stored(self) -> _Held:
+        """What is there, all of it written."""
+        if self._work:
+            with self.lock:
+                self._finish()
+        return self._held
+
+    @property
+    def modules(self) -> dict[Hashable, EpisodeReplayBuffer]:
+        """The buffer of each module that was seen."""
+        return self._stored.modules
+
+    @property
+    def _module_of(self) -> dict[Hashable, Hashable]:
+        return self._stored.module_of
+
+    @property
+    def _env_steps(self) -> EnvSteps:
+        return self._stored.env_steps
 
     def __len__(self) -> int:
         """The number of env steps that are there."""
@@ -83,9 +109,9 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
     @locked
     def clear(self) -> None:
         """Forget everything but the generator's state."""
-        self.modules.clear()
-        self._module_of.clear()
-        self._env_steps = EnvSteps(self.capacity)
+        nothing = _Held({}, {}, EnvSteps(self.capacity))
+        self._work = ()
+        self._held = nothing
 
     # --- adding ------------------------------------------------------------------------------------------------
 
@@ -95,57 +121,47 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
         Raises:
             InvalidArgument: an agent was of another module before.
-            ChunkMismatch, TrackMismatch, ShapeMismatch: as `EpisodeReplayBuffer.add`. The episodes before are added,
-                this one is not.
+            ChunkMismatch, TrackMismatch, ShapeMismatch: as `EpisodeReplayBuffer.add`. The buffer stays as it was.
         """
-        for episode in [episodes] if isinstance(episodes, MultiAgentEpisode) else episodes:
-            if len(episode) <= self._piece:
-                self._add(episode)
-                continue
-            for start in range(0, len(episode), self._piece):
-                self._add(episode.slice(slice(start, start + self._piece), len_lookback_buffer=0))
+        given = [episodes] if isinstance(episodes, MultiAgentEpisode) else episodes
+        held, module_of = self._stored, dict(self._module_of)
+        pieces = [Piece(part, module_of) for episode in given for part in self._parts(episode)]
+        buffers = self._checked_buffers(pieces)
+        rings = {module_id: buffer.ring for module_id, buffer in buffers.items()}
+        writes = (partial(piece.write, rings, held.env_steps) for piece in pieces)
+        self._work = (partial(held.welcome, buffers, module_of), *writes)
+        try:
+            self._finish()
+        except BaseException:
+            self._finish()  # at once: what is added is all there
+            raise
 
-    def _add(self, episode: MultiAgentEpisode) -> None:
-        by_module: dict[Hashable, list[tuple[Hashable, SingleAgentEpisode]]] = {}
-        for agent_id, own in episode.agent_episodes.items():
-            by_module.setdefault(self._checked_module(episode, agent_id), []).append((agent_id, own))
-        packs, buffers = {}, {}
-        for module_id, agents in by_module.items():
-            buffer = self.modules.get(module_id) or self._new_buffer(len(agents))
-            agents[:] = [(agent_id, own) for agent_id, own in agents if len(own)]
-            if agents:
-                packs[module_id] = EpisodePack.from_episodes([own for _, own in agents])
-                check_pack(buffer.ring, packs[module_id])
-            buffers[module_id] = buffer
-        self.modules |= buffers
-        times = {
-            module_id: np.concatenate([_acting_steps(episode, agent_id) for agent_id, _ in by_module[module_id]])
-            for module_id in packs
-        }
-        orders = {module_id: t.argsort(kind="stable") for module_id, t in times.items()}
-        steps = {module_id: (self.modules[module_id].ring.head, t[orders[module_id]]) for module_id, t in times.items()}
-        self._env_steps.append(episode.id_, episode.env_t_started, episode.env_t, steps)
-        for module_id, pack in packs.items():
-            numbers = self.modules[module_id].ring.head + orders[module_id].argsort()
-            add_pack(self.modules[module_id].ring, pack, orders[module_id] if len(by_module[module_id]) > 1 else None)
-            start = 0
-            for agent_id, own in by_module[module_id]:
-                self._module_of[agent_id] = module_id
-                own_steps = numbers[start : start + len(own)]
-                self._env_steps.put(episode.id_, agent_id, _acting_steps(episode, agent_id), own_steps)
-                start += len(own)
-        for module_id, number in self._env_steps.oldest_steps().items():
-            self.modules[module_id].ring.evict_before(number)
+    def _parts(self, episode: MultiAgentEpisode) -> list[MultiAgentEpisode]:
+        if len(episode) <= self._piece:
+            return [episode]
+        starts = range(0, len(episode), self._piece)
+        return [episode.slice(slice(start, start + self._piece), len_lookback_buffer=0) for start in starts]
 
-    def _checked_module(self, episode: MultiAgentEpisode, agent_id: Hashable) -> Hashable:
-        module_id = episode.module_for(agent_id)
-        before = self._module_of.get(agent_id, module_id)
-        if before != module_id:
-            raise InvalidArgument(
-                f"episode {episode.id_}: agent {agent_id!r} is of module {module_id!r} and was of {before!r}; "
-                "an agent stays with one module in a buffer"
-            )
-        return module_id
+    def _checked_buffers(self, pieces: list[Piece]) -> dict[Hashable, EpisodeReplayBuffer]:
+        """The buffers of all modules, those of new ones too, when what the pieces bring fits there; they get it."""
+        buffers = dict(self.modules)
+        for piece in pieces:
+            for module_id, num_agents in piece.num_agents.items():
+                if module_id not in buffers:
+                    buffers[module_id] = self._new_buffer(num_agents)
+        for module_id, buffer in buffers.items():
+            chunks = [own for piece in pieces for _, own in piece.agents.get(module_id, ())]
+            if chunks:
+                pack = EpisodePack.from_episodes(chunks)
+                check_pack(buffer.ring, pack)
+                give_packs(module_id, pack, pieces)
+        return buffers
+
+    def _finish(self) -> None:
+        """Do what was decided: `_work`, of which each may be broken off anywhere, and is then called again."""
+        while self._work:
+            self._work[0]()
+            self._work = self._work[1:]
 
     def _new_buffer(self, num_agents: int) -> EpisodeReplayBuffer:
         buffer = self._module_buffer((self.capacity + self._piece) * num_agents)
@@ -272,24 +288,33 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @locked
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on, bit for bit, where `get_state` was called. Errors: `InvalidArgument` for another capacity."""
+        """Go on, bit for bit, where `get_state` was called; when that cannot be, the buffer stays as it was.
+
+        Raises:
+            InvalidArgument: another capacity.
+        """
         if state["capacity"] != self.capacity:
             raise InvalidArgument(
                 f"a state of a buffer with capacity={state['capacity']}, this one has capacity={self.capacity}; "
                 "make a buffer of that capacity"
             )
-        self.clear()
+        self.__dict__.update(self._restored(state))
+
+    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
+        """What `set_state` puts in place, all at once."""
+        held = _Held({}, dict(state["module_of"]), EnvSteps(self.capacity))
+        held.env_steps.set_state(state["env_steps"])
+        generator = deepcopy(self.generator)
         for module_id, (capacity, own) in state["modules"].items():
-            self.modules[module_id] = self._new_buffer(capacity // (self.capacity + self._piece))
-            self.modules[module_id].set_state(own)
-        self._module_of = dict(state["module_of"])
-        self._env_steps.set_state(state["env_steps"])
-        self.generator.bit_generator.state = state["generator"]
-        self.num_sampled = state["num_sampled"]
+            held.modules[module_id] = self._new_buffer(capacity // (self.capacity + self._piece))
+            held.modules[module_id].set_state(own)
+            held.modules[module_id].generator = generator
+        generator.bit_generator.state = state["generator"]
+        return {"_held": held, "_work": (), "generator": generator, "num_sampled": state["num_sampled"]}
 
     @locked
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"lock": None}
+        return self.__dict__ | {"lock": None, "_held": self._stored}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -298,8 +323,14 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             buffer.generator = self.generator
 
 
-def _acting_steps(episode: MultiAgentEpisode, agent_id: Hashable) -> np.ndarray:
-    """The env steps [k] at which the agent took the actions of its k completed steps in this chunk."""
-    line = episode.agents.timeline(agent_id)
-    lookback = line.episode.lookback
-    return np.asarray(line.acted, np.int64)[lookback : lookback + len(line.episode)]
+class _Held(NamedTuple):
+    """What such a buffer holds."""
+
+    modules: dict[Hashable, EpisodeReplayBuffer]
+    module_of: dict[Hashable, Hashable]
+    env_steps: EnvSteps
+
+    def welcome(self, modules: dict[Hashable, EpisodeReplayBuffer], module_of: dict[Hashable, Hashable]) -> None:
+        """Modules and agents are there from now on."""
+        self.modules.update(modules)
+        self.module_of.update(module_of)

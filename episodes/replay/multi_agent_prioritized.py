@@ -83,5 +83,7 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         """
         if "options" not in state:
             raise StateMismatch("a state without priorities; restore it into a MultiAgentEpisodeReplayBuffer")
-        self._options = dict(state["options"])
         super().set_state(state)
+
+    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
+        return super()._restored(state) | {"_options": dict(state["options"])}

@@ -9,6 +9,7 @@ import numpy as np
 
 from episodes.facts import PackFacts
 from episodes.facts.ending import codes_of
+from episodes.facts.policy_versions import VersionColumn
 from episodes.pack import EpisodePack
 from episodes.replay.ring.step_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.replay.ring.track_ring import positions
@@ -69,6 +70,7 @@ def _pack(
     facts = facts.changed(
         ids=[table.id_of(entry) for entry in known],
         t_started=ring.links.t[firsts],
+        policy_versions=VersionColumn.of_steps(ring.versions.at(slots), lengths),
         endings=codes_of(ring.track(TERMINATEDS)[lasts], ring.track(TRUNCATEDS)[lasts]),
         observation_space=spaces[0],
         action_space=spaces[1],

@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch
 from episodes.facts.facts import random_ids
+from episodes.facts.policy_versions import checked_version
 from episodes.recorder import OngoingEpisodes, VectorRecorder
 from episodes.recorder.boundaries import Boundaries, Row, final_observations_of, infos_at_ends
 from episodes.recorder.info_rows import InfoRows
@@ -31,10 +32,10 @@ from episodes.replay.ring.step_ring import (
     TERMINATEDS,
     TRUNCATEDS,
     LinkedRing,
-    checked_extra,
-    chosen_outputs,
 )
+from episodes.replay.ring.track_ring import positions
 from episodes.replay.staged_rows import StagedRows, cast, flat
+from episodes.replay.stored_outputs import checked_extra, chosen_outputs
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
@@ -104,7 +105,21 @@ class ReplayRecorder:
         self._settled = (0, self._boundaries, None)
         self._infos = InfoRows(num_envs)  # of the staged rows
         self._generation = 0  # of the ring, at the last reset of all
+        self._version: int | None = None
         self._dtypes = {OBSERVATIONS: dtypes_of(observation_space), ACTIONS: dtypes_of(action_space)}
+
+    @property
+    def policy_version(self) -> int | None:
+        """Of the policy that acts in the steps to come, 0 or more; None: not told."""
+        return self._version
+
+    @policy_version.setter
+    def policy_version(self, version: int | None) -> None:
+        checked_version(version)
+        if version != self._version:
+            with self._ring.lock:
+                self._ring.settle()  # the rows that are staged are of the version before
+                self._version = version
 
     @property
     def is_reset(self) -> bool:
@@ -284,7 +299,11 @@ class ReplayRecorder:
             boundaries = boundaries.copy()
             last = len(self._rows) - 1
             if count < last:
-                boundaries.commit_all(boundaries.look_at(stage.dones(count, last)))
+                dones = stage.dones(count, last)
+                if len(boundaries.waiting) or np.count_nonzero(dones):
+                    boundaries.commit_all(boundaries.look_at(dones))
+                else:
+                    boundaries.commit_steps(last - count)
             row = boundaries.look(stage.tracks[TERMINATEDS][last], stage.tracks[TRUNCATEDS][last])
             boundaries.commit(row)
             self._settled = (last + 1, boundaries, row)
@@ -436,8 +455,8 @@ class ReplayRecorder:
         if stage is None or not count:
             room = ring.room(0, 0)
             return Addition(room, ring.table.change(room.closed, 0), then=self._nothing_waits)
-        if count == 1 and self._goes_on_everywhere():
-            return self._single_row(stage)
+        if self._goes_on_everywhere(stage, count):
+            return self._steps_of_all(stage, count)
         behind = self._behind
         rows = behind.boundaries.look_at(stage.dones(0, count))
         steps = LaidRows.of(rows, behind, behind.boundaries.last_lies_apart)
@@ -451,7 +470,9 @@ class ReplayRecorder:
             finals = [row.finals for row in self._rows if row.finals is not None]
             observations = nested.concatenate([observations, *finals])
         infos, step_rows = self._dealt(steps), None if steps.everyone else steps.live
-        block = Block(observations, steps.sources, steps.num_rows, stage.steps(count), step_rows, links, infos)
+        block = Block(
+            observations, steps.sources, steps.num_rows, stage.steps(count), step_rows, links, infos, self._version
+        )
         after = after._replace(boundaries=self._settle())
 
         def then() -> None:
@@ -461,39 +482,50 @@ class ReplayRecorder:
         newest = links[ENTRY, steps.newest], links[NEXT, steps.newest]
         return Addition(room, episodes, block, newest, then)
 
-    def _goes_on_everywhere(self) -> bool:
-        """Whether the one row that is staged is a step of all episodes that are in the ring, and nothing else."""
-        self._settle()
-        row = self._settled[2]
-        if row is None or len(row.stepped) < self.num_envs or self._rows[0].finals is not None:
+    def _goes_on_everywhere(self, stage: StagedRows, count: int) -> bool:
+        """Whether all staged rows are steps of all episodes that are in the ring; only with the last one some end."""
+        behind = self._behind
+        if len(behind.boundaries.waiting) or self._rows[-1].finals is not None:
             return False
-        return bool((self._behind.previous != NONE).all())
+        if np.count_nonzero(behind.previous == NONE):
+            return False
+        return count == 1 or not np.count_nonzero(stage.dones(0, count - 1))
 
-    def _single_row(self, stage: StagedRows) -> Addition:
-        """Such a row as steps of the ring. Who draws after every vector step waits for this."""
+    def _steps_of_all(self, stage: StagedRows, count: int) -> Addition:
+        """Such rows as steps of the ring. Who draws after every vector step or two waits for this."""
         ring, behind, num_envs = self._ring, self._behind, self.num_envs
-        _, boundaries, newest = self._settled
-        room = ring.room(num_envs, num_envs)
-        rows, steps = room.rows_head + self._all, room.head + self._all
-        links = np.empty((NUM_LINKS, num_envs), np.int64)
-        np.remainder(behind.rows, ring.num_rows, out=links[ROW])
-        np.remainder(rows, ring.num_rows, out=links[NEXT_ROW])
-        np.remainder(behind.previous, ring.capacity, out=links[PREVIOUS])
-        np.remainder(steps, ring.capacity, out=links[NEXT])
-        links[ENTRY], links[T] = behind.entries, behind.boundaries.ages
+        boundaries, num_steps = self._settle(), count * num_envs
+        room = ring.room(num_steps, num_steps)
+        rows, steps = (
+            positions(room.rows_head, num_steps, ring.num_rows),
+            positions(room.head, num_steps, ring.capacity),
+        )
+        links = np.empty((NUM_LINKS, num_steps), np.int64)
+        links[NEXT_ROW], links[NEXT] = rows, steps
+        np.remainder(behind.rows, ring.num_rows, out=links[ROW, :num_envs])
+        np.remainder(behind.previous, ring.capacity, out=links[PREVIOUS, :num_envs])
+        if count > 1:
+            links[ROW, num_envs:], links[PREVIOUS, num_envs:] = rows[:-num_envs], steps[:-num_envs]
+        links[ENTRY].reshape(count, num_envs)[...] = behind.entries
+        np.add(behind.boundaries.ages, np.arange(count)[:, None], out=links[T].reshape(count, num_envs))
+        head, rows_head, newest = room.head + num_steps, room.rows_head + num_steps, self._settled[2]
+        previous = self._all + (head - num_envs)
         if newest is not None:
-            steps[newest.ended] = NONE
-        after = Behind(steps, rows, behind.entries, room.head + num_envs, room.rows_head + num_envs, boundaries)
+            previous[newest.ended] = NONE
+        after = Behind(previous, self._all + (rows_head - num_envs), behind.entries, head, rows_head, boundaries)
 
         def then() -> None:
             self._go_on_from(after, newest, self._fresh)
             ring.waiting = None
 
-        slot = self._rows[0].info
-        infos = self._infos.gather(slot * num_envs + self._all) if slot else EmptyInfos(num_envs)
-        observations, tracks = stage.first_row()
-        block = Block(observations, None, num_envs, tracks, None, links, infos)
-        return Addition(room, ring.table.change(room.closed, 0), block, (links[ENTRY], links[NEXT]), then)
+        infos = EmptyInfos(num_steps)
+        if self._infos.num_slots > 1:
+            slots = np.array([row.info for row in self._rows])
+            infos = self._infos.gather((slots[:, None] * num_envs + self._all).ravel())
+        observations, tracks = stage.first_rows(count)
+        block = Block(observations, None, num_steps, tracks, None, links, infos, self._version)
+        ends = links[ENTRY, -num_envs:], links[NEXT, -num_envs:]
+        return Addition(room, ring.table.change(room.closed, 0), block, ends, then)
 
     def _nothing_waits(self) -> None:
         self._ring.waiting = None

@@ -94,10 +94,10 @@ class StagedRows:
         v0[...], v1[...], v2[...], v3[...], v4[...] = observations, actions, rewards, ends, cuts
         return True
 
-    def first_row(self) -> tuple[Any, dict[str, Any]]:
-        """Observations [N, ...] and tracks [N, ...] of row 0."""
-        if not self._views:
-            return flat(self.observations, 1), self.steps(1)
+    def first_rows(self, count: int) -> tuple[Any, dict[str, Any]]:
+        """Observations [count * N, ...] and tracks [count * N, ...] of the first rows."""
+        if count > 1 or not self._views:
+            return flat(self.observations, count), self.steps(count)
         observations, *tracks = self._views[0]
         return observations, dict(zip(STEP_TRACKS, tracks, strict=True))
 

@@ -15,13 +15,15 @@ from typing import Any, Self
 import numpy as np
 from gymnasium import spaces
 
-from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
+from episodes.errors import ChunkMismatch, EpisodeStateError, ShapeMismatch, TrackMismatch, WrongType
 from episodes.facts.ending import Ending
 from episodes.facts.facts import EpisodeFacts, HasEnding, new_id
+from episodes.facts.policy_versions import VersionRuns
 from episodes.single_agent.getters import TrackGetters
 from episodes.single_agent.state import columns_of, parts_of, state_of
 from episodes.tracks import ListTrack, Track, Tracks, indexing, nested, reading
 from episodes.tracks.casting import check_reward
+from episodes.tracks.drawn import drawn_by
 from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.dicts import infos_of
@@ -39,11 +41,11 @@ def _fact(name: str) -> Any:
 
 
 def _record(name: str, doc: str) -> property:
-    """A property over the facts or the tracks; setting them ends the growing by `appends`."""
+    """A property over the facts or the tracks; setting them ends the growing by `growth`."""
 
     def change(episode: SingleAgentEpisode, record: Any) -> None:
         setattr(episode, name, record)
-        episode.appends = None
+        episode.growth = None
 
     return property(attrgetter(name), change, doc=doc)  # read without a call of Python, which each agent saves
 
@@ -80,7 +82,18 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     (1, 0.5, [1.0, 1.0, 1.0, 1.0])
     """
 
-    __slots__ = ("_acted", "_began", "_duration", "_facts", "_is_cut", "_shape", "_tracks", "appends", "custom_data")
+    __slots__ = (
+        "__weakref__",
+        "_acted",
+        "_began",
+        "_duration",
+        "_facts",
+        "_is_cut",
+        "_shape",
+        "_tracks",
+        "custom_data",
+        "growth",
+    )
 
     id_: Any = _fact("id_")
     t_started: int = _fact("t_started")
@@ -88,7 +101,6 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     agent_id: Any = _fact("agent_id")
     module_id: Any = _fact("module_id")
     multi_agent_episode_id: Any = _fact("multi_agent_episode_id")
-    policy_versions: tuple[int, int] | None = _fact("policy_versions")  # the lowest and the highest, if any was told
     observation_space: spaces.Space | None = _fact("observation_space")
     action_space: spaces.Space | None = _fact("action_space")
     custom_data: dict[str, Any]
@@ -97,6 +109,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     observations: Track = _track("observations")  # L + T + 1 items
     actions: Track = _track("actions")  # L + T items
     rewards: Track = _track("rewards")  # L + T items
+    _repr_html_ = drawn_by("episodes.inspect.html", "single_agent_episode")
 
     def __init__(
         self,
@@ -120,15 +133,17 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         num_given = len(rewards) if rewards is not None else 0
         lookback = num_given if len_lookback_buffer == "auto" else min(checked_lookback(len_lookback_buffer), num_given)
         observed = () if observations is None else as_items(observations, observation_space)
-        told = [{} for _ in observed] if infos is None else infos
+        told = infos if infos is not None else [{} for _ in observed] if len(observed) else ()
         acted = () if actions is None else as_items(actions, action_space)
         paid = () if rewards is None else rewards
         whose = (new_id() if id_ is None else id_, t_started or 0, Ending.of(terminated, truncated))
         ids = (agent_id, module_id, multi_agent_episode_id)
-        self._facts = EpisodeFacts(*whose, *ids, None, observation_space, action_space)
+        self._facts = EpisodeFacts._make((*whose, *ids, None, observation_space, action_space))
         self._tracks = Tracks.growing(observed, told, acted, paid, extra_model_outputs, lookback)
         self.custom_data = {}
-        self.appends: Any = None  # the lists' own `append`s while it grows; None after any change of facts or tracks
+        self.growth: Any = (
+            None  # the lists that a step goes to while it grows; None after any change of facts or tracks
+        )
         self._shape: Any = None  # of the observations added; a stored one may have been rewritten
         self._acted: Any = None  # the type of the newest action that was checked, or the shape of an array
         self._is_cut: bool | None = None  # True once a successor grows in its place
@@ -154,7 +169,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         agent_id: Any = None,
         module_id: Any = None,
         multi_agent_episode_id: str | None = None,
-        policy_versions: tuple[int, int] | None = None,
+        policy_versions: Any = None,
         observation_space: spaces.Space | None = None,
         action_space: spaces.Space | None = None,
         custom_data: Mapping[str, Any] | None = None,
@@ -164,7 +179,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         Args:
             observations: nested arrays [T + 1, ...]; likewise T + 1 `infos`.
             actions: nested arrays [T, ...]; likewise `rewards` [T] and each of `extra_model_outputs`.
-            policy_versions: the lowest and the highest of the policies that acted.
+            policy_versions: of the policy that acted, the number of one, or [T], one for each step (-1: unknown).
 
         Raises:
             TrackMismatch: the lengths do not go together.
@@ -181,7 +196,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             t_started,
             ending,
             *ids,
-            policy_versions,
+            VersionRuns.of(policy_versions, len(tracks.rewards)),
             observation_space=observation_space,
             action_space=action_space,
         )
@@ -196,7 +211,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._facts = facts
         self._tracks = tracks
         self.custom_data = custom_data
-        self.appends = self._shape = self._acted = self._began = self._is_cut = None
+        self.growth = self._shape = self._acted = self._began = self._is_cut = None
         self._duration = 0.0
         return self
 
@@ -298,7 +313,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         """Add one step: the action taken, and the reward and observation that it led to. O(1), nothing is copied.
 
         Args:
-            policy_version: of the policy that acted, 0 or more; `policy_versions` keeps the lowest and the highest.
+            policy_version: of the policy that acted, 0 or more; the one told last when None.
 
         Raises (each leaves the episode as it was):
             EpisodeStateError: before the reset, after the end, or once finalized.
@@ -307,43 +322,35 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             TrackMismatch: an extra model output that starts late or stops early.
             InvalidArgument: a policy version that is no number, 0 or more.
         """
-        add_observation, add_action, add_reward, add_info, extra = self.appends or self.growing("add_env_step")
+        observed, acted, paid, told, extra = self.growth or self.growing("add_env_step")
         try:
             if observation.shape != self._shape:
                 observation = self._checked_observation(observation)
         except AttributeError:
             observation = self._checked_observation(observation)
-        kind = type(action)
-        if kind is not self._acted and (kind is not np.ndarray or action.shape != self._acted):
+        if type(action) is not self._acted and (type(action) is not np.ndarray or action.shape != self._acted):
             self._acted = reading.acted(action, self._tracks.actions, self._facts.action_space, self._newest)
         if type(reward) is not float:
             check_reward(reward, self._newest)
-        facts = None if policy_version is None else self._facts_with(policy_version)
+        facts = None if policy_version is None else self._facts.with_version(policy_version, len(self))
         if extra_model_outputs:
             if len(extra_model_outputs) != len(extra):
                 extra = self.start_extra(extra_model_outputs)
             try:
-                for key, append in extra:
-                    append(extra_model_outputs[key])
+                for key, items in extra:
+                    items.append(extra_model_outputs[key])
             except (KeyError, ShapeMismatch) as error:
                 raise self._without_half_a_step(extra_model_outputs, error) from None
         elif extra:
             raise self._extra_mismatch({})
         if facts is not None:
             self._facts = facts
-        add_observation(observation)
-        add_action(action)
-        add_reward(reward)
-        add_info({} if infos is None else infos)
+        observed.append(observation)
+        acted.append(action)
+        paid.append(reward)
+        told.append({} if infos is None else infos)
         if terminated or truncated:
             self.end(Ending.of(terminated, truncated))
-
-    def _facts_with(self, version: int) -> EpisodeFacts:
-        """The facts with a step of this policy version."""
-        if not isinstance(version, (int, np.integer)) or version < 0:
-            raise InvalidArgument(f"episode {self.id_}: policy_version={version!r}; give the number of it, 0 or more")
-        known = self._facts.policy_versions
-        return self._facts if known and known[0] <= version <= known[1] else self._facts.with_version(int(version))
 
     def end(self, ending: Ending) -> None:
         """End the episode at its newest step; it grows no more."""
@@ -351,14 +358,14 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._stop_clock()
 
     def growing(self, call: str) -> tuple[Any, ...]:
-        """`Tracks.appends`, kept in `appends` until facts or tracks change; `EpisodeStateError` unless it grows."""
+        """`Tracks.growth`, kept in `growth` until facts or tracks change; `EpisodeStateError` unless it grows."""
         tracks = self._tracks
         if self._facts.ending.is_done or tracks.is_finished or not self.is_reset or self._is_cut:
             raise self._refusal(call)
-        self.appends = tracks.appends()
+        self.growth = tracks.growth()
         if isinstance(self._facts.action_space, NESTED):
-            self.appends = reading.with_nested_actions(self.appends, self._facts.action_space)
-        return self.appends
+            self.growth = reading.with_nested_actions(self.growth, self._facts.action_space)
+        return self.growth
 
     def _checked_observation(self, observation: Any) -> Any:
         """The observation, of the shape of those before it, with tuples where its space has them."""
@@ -371,13 +378,13 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return f"episode {self.id_}: {f'step {len(self)}' if self.is_reset else 'the reset'}"
 
     def start_extra(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The (key, `append`) pairs of extra model outputs that come with the first step."""
+        """The (key, items) pairs of extra model outputs that come with the first step."""
         if self._tracks.extra or self._tracks.rewards.total:
             raise self._extra_mismatch(given)
-        known = self.appends or self.growing("add_env_step")
+        known = self.growth or self.growing("add_env_step")
         self.tracks = self._tracks.with_extra({key: ListTrack([], 0, False, extra_field(key)) for key in given})
-        self.appends = (*known[:4], reading.of_one_shape(self._tracks.extra, given))
-        return self.appends[4]
+        self.growth = (*known[:4], reading.of_one_shape(self._tracks.extra, given))
+        return self.growth[4]
 
     def _without_half_a_step(self, given: Mapping[str, Any], error: Exception) -> Exception:
         """The error for a key that is not given or of another shape, after what was appended is taken back."""
@@ -481,7 +488,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         successor._tracks = successor._tracks.as_growing()
         self._stop_clock()
         if self.is_reset:
-            successor._began, self._is_cut, self.appends = perf_counter(), True, None
+            successor._began, self._is_cut, self.growth = perf_counter(), True, None
         return successor
 
     def as_growing(self) -> Self:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from episodes.errors import StepOutOfRange, UnknownKey
 from episodes.facts import EpisodeFacts
+from episodes.facts.policy_versions import UNKNOWN, VersionRuns
 from episodes.tracks import ListTrack, Track, Tracks, reading
 from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import INTEGERS, Indices
@@ -27,6 +30,24 @@ class TrackGetters:
 
     _tracks: Tracks
     _facts: EpisodeFacts
+
+    @property
+    def policy_versions(self) -> tuple[int, int] | None:
+        """The lowest and the highest version of the policies that acted; None where nobody told any.
+
+        Set one number for all steps, or [T], one for each (-1: unknown).
+        """
+        runs = self._facts.policy_versions
+        return runs and runs.bounds
+
+    @policy_versions.setter
+    def policy_versions(self: Any, versions: Any) -> None:
+        self.facts = self._facts._replace(policy_versions=VersionRuns.of(versions, len(self)))
+
+    def get_policy_versions(self) -> np.ndarray:
+        """Which version of the policy acted at each step, int64 [T]; -1 where nobody told it."""
+        runs, num_steps = self._facts.policy_versions, len(self._tracks.rewards)
+        return np.full(num_steps, UNKNOWN) if runs is None else runs.steps(num_steps)
 
     def get_observations(
         self,

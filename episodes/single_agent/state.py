@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from episodes.columns import Columns
-from episodes.facts import Ending, EpisodeFacts
+from episodes.facts import Ending, EpisodeFacts, VersionRuns
 from episodes.tracks import Tracks
 
 
@@ -25,6 +25,8 @@ def parts_of(state: Mapping[str, Any]) -> tuple[EpisodeFacts, Tracks, dict[str, 
     state = deepcopy(dict(state))
     known: dict[str, Any] = {name: state[name] for name in EpisodeFacts._fields if name in state}  # not later ones
     known["ending"] = Ending(state["ending"])
+    if known.get("policy_versions") is not None:
+        known["policy_versions"] = VersionRuns(*map(tuple, known["policy_versions"]))
     facts = EpisodeFacts(**known)
     tracks = Tracks.of_state(state, state["lookback"], state["is_numpy"])
     return facts, tracks, state["custom_data"]

@@ -29,6 +29,7 @@ def pyarrow() -> Any:
 def reading(source: str) -> Iterator[None]:
     """Whatever goes wrong in here is damage of the source: an `UnreadableData` that names it."""
     damages = (EpisodeError, ValueError, KeyError, TypeError, IndexError, OverflowError, OSError)
+    damages = (*damages, MemoryError, RecursionError, AttributeError)
     try:
         yield
     except (*damages, pyarrow().ArrowException) as error:
@@ -92,11 +93,17 @@ def documents_of(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.nda
     _, lists, _, bounds, data = column.buffers()
     num_lists, num_documents = len(column), len(column.values)
     found = np.zeros(0, np.uint8) if data is None or not data.size else np.frombuffer(data, np.uint8)
-    return (
-        found,
-        _numbers(bounds, np.dtype(np.int64), num_documents + 1, name),
-        _numbers(lists, np.dtype(np.int64), num_lists + 1, name),
-    )
+    edges = _numbers(bounds, np.dtype(np.int64), num_documents + 1, name)
+    if edges[0] < 0 or edges[-1] > len(found) or (np.diff(edges) < 0).any():
+        raise UnreadableData(f"column {name!r}: documents that are not in its {len(found)} bytes")
+    return found, edges, _numbers(lists, np.dtype(np.int64), num_lists + 1, name)
+
+
+def check_offsets(column: Any, wanted: np.ndarray, name: str) -> None:
+    """Raise `UnreadableData` unless the lists of a column begin and end at these offsets [n + 1]."""
+    found = _numbers(column.buffers()[1], np.dtype(np.int64), len(wanted), name)
+    if len(column) != len(wanted) - 1 or not np.array_equal(found, wanted):
+        raise UnreadableData(f"column {name!r}: its lists are not as long as the episodes")
 
 
 def _numbers(buffer: Any, dtype: np.dtype, count: int, name: str) -> np.ndarray:

@@ -64,9 +64,12 @@ class CompressedTrack:
     def of(column: Any, field: TrackField, offsets: np.ndarray, num_rows: int, name: str) -> CompressedTrack:
         """The track of a `compressed_column`; `UnreadableData` where the blocks are not those of the rows."""
         data, bounds, lists = documents_of(column, name)
+        num_blocks = int((-(-np.diff(offsets) // num_rows)).sum())
+        if num_blocks != len(bounds) - 1:
+            raise UnreadableData(f"column {name!r}: {len(bounds) - 1} blocks where there should be {num_blocks}")
         starts, stops, wanted = _blocks(offsets, num_rows)
         if not np.array_equal(lists, wanted):
-            raise UnreadableData(f"column {name!r}: {len(bounds) - 1} blocks where there should be {len(starts)}")
+            raise UnreadableData(f"column {name!r}: its lists are not as long as the episodes")
         return CompressedTrack(name, field, data, bounds, starts, stops)
 
     def take(self, rows: np.ndarray) -> np.ndarray:

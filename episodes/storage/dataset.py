@@ -19,10 +19,13 @@ from episodes.pack import EpisodePack
 from episodes.pack.pack import counted
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import pyarrow, reading
+from episodes.storage.catalog import Catalog, ShardFile
 from episodes.storage.episode_rows import EpisodeRows
+from episodes.storage.files import local_path
 from episodes.storage.header import NAME, read_header
 from episodes.storage.layout import StoredBatch
-from episodes.storage.shards import ShardRead, read_shard, shard_names
+from episodes.storage.shards import ShardRead, read_shard
+from episodes.tracks.drawn import drawn_by
 
 Table = dict[str, np.ndarray]
 
@@ -40,19 +43,29 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         recovered: how many episodes were read from files that no writer has finished: it is at work, or was killed.
         unread: bytes that could not be read, by file; those of a batch that a writer was in the midst of.
 
-    Files that are damaged although their writers had finished them are warned of (`UserWarning`), and read as far as
-    they go.
+    Files that are damaged although their writers had finished them, or lost, are warned of (`UserWarning`), and read as
+    far as they go. Lengths are always compared with what is there; values are, with the sums that they were written
+    with, by `verify`.
+
+    Args:
+        path: of the directory.
+        verify: read all of it now, and raise for whatever is not as it was written.
+        mmap: map the files, which reads what is asked for. A file that somebody cuts then ends the process (SIGBUS);
+            False reads all of them into memory now.
 
     Raises:
         MissingExtra: without pyarrow.
-        UnreadableData: there is no data set, or one of a newer version.
+        UnreadableData: there is no data set, one of a newer version, or with `verify` a damaged one.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self._open(Path(path), None)
+    _repr_html_ = drawn_by("episodes.inspect.html", "dataset")
 
-    def _open(self, path: Path, known: list[tuple[str, int]] | None) -> None:
-        """Read all shards; or those known by name, so many batches of each."""
+    def __init__(self, path: str | Path, *, verify: bool = False, mmap: bool = True) -> None:
+        self._mmap = mmap
+        self._open(local_path(path), None, verify)
+
+    def _open(self, path: Path, known: list[tuple[str, int]] | None, verify: bool) -> None:
+        """Read all shards; or where those are now that are known by name, and so many episodes of each."""
         pyarrow()
         header = read_header(path)
         if header is None:
@@ -62,29 +75,38 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self.recovered, self.unread = 0, dict[str, int]()
         self._batches: list[StoredBatch] = []
         self._shards: list[tuple[str, int]] = []
-        names = shard_names(path) if known is None else [name for name, _ in known]
-        counts = [None] * len(names) if known is None else [count for _, count in known]
-        for name, count in zip(names, counts, strict=True):
-            self._put(read_shard(path, name), count)
+        catalog, shards = _read_all(path, known, self._mmap)
+        problems = [] if known else list(catalog.problems)
+        for shard in shards:
+            problems += self._put(shard, verify)
+        for problem in problems:
+            if verify:
+                raise UnreadableData(problem)
+            warnings.warn(problem, stacklevel=3)
         self._starts = np.cumsum([0, *map(len, self._batches)])
         self._bounds = self._starts.tolist()
         self._numbers: np.ndarray | None = None  # of the episodes that are in this view; None: all
+        if known is not None:
+            self._numbers = _numbers_of(known, catalog, self._shards)
 
-    def _put(self, shard: ShardRead, count: int | None) -> None:
-        batches = shard.batches[:count]
-        self._shards.append((shard.name, len(batches)))
+    def _put(self, shard: ShardRead, verify: bool) -> list[str]:
+        """Take what was read of a shard, and say what is wrong with it."""
+        file, source = shard.file, str(shard.file.path)
+        self._shards.append((file.name, shard.num_episodes))
         if shard.layout is not None:
-            self._batches += [StoredBatch(batch, shard.layout, self._header, shard.name) for batch in batches]
-        if not shard.sealed or shard.problem:
-            self.recovered += sum(batch.num_rows for batch in batches)
+            self._batches += [StoredBatch(found.batch, shard.layout, self._header, source) for found in shard.batches]
+        if not file.sealed or shard.problem:
+            self.recovered += shard.num_episodes
         if shard.unread:
-            self.unread[shard.name] = shard.unread
-        if shard.sealed and shard.problem:
-            warnings.warn(
-                f"{self.path}: shard {shard.name} is damaged ({shard.problem}): {len(batches)} record batches were "
-                f"read, {shard.unread} bytes were not",
-                stacklevel=4,
+            self.unread[file.name] = shard.unread
+        wrong = shard.damaged() if verify else {}
+        problems = [f"{source}: record batch {at} is damaged: {', '.join(what)}" for at, what in wrong.items()]
+        if shard.damage:
+            problems.append(
+                f"{self.path}: shard {file.name} is damaged ({shard.damage}): {len(shard.batches)} record batches were "
+                f"read, {shard.unread} bytes were not"
             )
+        return problems
 
     # --- sequence ----------------------------------------------------------------------------------------------
 
@@ -241,11 +263,13 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return sum(stored.batch.nbytes for stored in self._batches)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "shards": self._shards, "numbers": self._numbers}
+        return {"path": self.path, "shards": self._shards, "numbers": self._numbers, "mmap": self._mmap}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._open(state["path"], state["shards"])
-        self._numbers = state["numbers"]
+        self._mmap = state["mmap"]
+        self._open(state["path"], state["shards"], False)
+        if state["numbers"] is not None:
+            self._numbers = self._all_numbers()[state["numbers"]]
 
     def __repr__(self) -> str:
         rows = self.metadata
@@ -262,3 +286,42 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
 
 _OF_A_VIEW = ("metadata", "_numbers")
+_LOOKS = 5  # at a directory in which shards are replaced while it is read
+
+
+def _read_all(path: Path, known: list[tuple[str, int]] | None, mapped: bool) -> tuple[Catalog, list[ShardRead]]:
+    """All shards that are there; or those that have the rows of the ones known by name now."""
+    looks = 0
+    while True:
+        catalog, looks = Catalog.of(path), looks + 1
+        files = catalog.shards
+        if known is not None:
+            wanted = {place and place[0] for place in (catalog.place(name) for name, _ in known)}
+            files = [file for file in files if file.name in wanted]
+        read = [_read(file, mapped) for file in files]
+        if looks == _LOOKS or all(read):
+            break
+    lost = (found or ShardRead(file, problem="it is not there") for file, found in zip(files, read, strict=True))
+    return catalog, list(lost)
+
+
+def _read(file: ShardFile, mapped: bool) -> ShardRead | None:
+    """What a shard has; None for one that was sealed or replaced since the directory was read."""
+    try:
+        return read_shard(file, mapped=mapped)
+    except FileNotFoundError:
+        return None
+
+
+def _numbers_of(known: list[tuple[str, int]], catalog: Catalog, there: list[tuple[str, int]]) -> np.ndarray | None:
+    """The numbers, among the episodes of the shards there, of those that other shards had; None: all, in order."""
+    starts = dict(zip([name for name, _ in there], np.cumsum([0, *(num for _, num in there)]).tolist(), strict=False))
+    sizes, found = dict(there), []
+    for name, num in known:
+        place = catalog.place(name)
+        if place is None or place[0] not in starts or place[1] + num > sizes[place[0]]:
+            raise UnreadableData(f"shard {name} of {catalog.directory} is gone; open the data set again")
+        found.append(np.arange(num) + (starts[place[0]] + place[1]))
+    numbers = np.concatenate([np.zeros(0, np.int64), *found])
+    total = sum(sizes.values())
+    return None if len(numbers) == total and bool((numbers == np.arange(total)).all()) else numbers

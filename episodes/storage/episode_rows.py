@@ -9,18 +9,23 @@ from typing import Any, overload
 
 import numpy as np
 
+from episodes.errors import UnreadableData
 from episodes.facts.ending import codes_of
 from episodes.facts.facts import FACTS, OPTIONAL, Kind, PackFacts
+from episodes.facts.policy_versions import VersionColumn
 from episodes.pack import EpisodePack
 from episodes.storage.arrow import pyarrow
 from episodes.tracks.infos import documents
+
+MOST_STEPS = 1 << 40  # of an episode
 
 UNKNOWN = -1
 """Stands in the table where an episode's seed, or what policy acted in it, is not known."""
 
 SEED = "seed"  # of `custom_data`
 _OTHER_IDS = "other_ids"
-_NAMES = {Kind.ENDING: ("terminated", "truncated"), Kind.VERSIONS: ("policy_version_min", "policy_version_max")}
+_VERSIONS, _BEGINS = "policy_versions", "policy_version_begins"  # lists: the runs, and the step at which each begins
+_NAMES = {Kind.ENDING: ("terminated", "truncated"), Kind.VERSIONS: (_VERSIONS, _BEGINS)}
 
 
 @cache
@@ -28,7 +33,7 @@ def row_fields() -> list[Any]:
     """The Arrow fields of the columns, in order."""
     pa = pyarrow()
     types = {Kind.ID: pa.string(), Kind.OPTIONAL_ID: pa.string(), Kind.INTEGER: pa.int64(), Kind.ENDING: pa.bool_()}
-    types[Kind.VERSIONS] = pa.int64()
+    types[Kind.VERSIONS] = pa.large_list(pa.int64())
     named = [
         *((name, types[kind]) for fact, kind in FACTS.items() for name in _names(fact, kind)),
         ("length", pa.int64()),
@@ -44,6 +49,12 @@ def row_fields() -> list[Any]:
 def optional_names() -> set[str]:
     """The columns that a file may lack, since it was written before there was such a fact: they count as null."""
     return {name for fact, kind in FACTS.items() if kind in OPTIONAL for name in _names(fact, kind)}
+
+
+def num_columns(names: Sequence[str]) -> int:
+    """How many of a shard's columns, which come first, are these."""
+    known = {field.name for field in row_fields()}
+    return sum(name in known for name in names)
 
 
 def _names(fact: str, kind: Kind) -> tuple[str, ...]:
@@ -89,11 +100,13 @@ def _id_column(name: str, ids: Any, num: int, other: dict[int, dict[str, Any]]) 
     return pa.array(ids, pa.string())
 
 
-def _version_columns(versions: Any, num: int) -> list[Any]:
+def _version_columns(versions: VersionColumn | None, num: int) -> list[Any]:
     pa = pyarrow()
     if versions is None:
-        return [_nulls(num, pa.int64())] * 2
-    return [pa.array([pair and pair[i] for pair in versions], pa.int64()) for i in (0, 1)]
+        return [_nulls(num, pa.large_list(pa.int64()))] * 2
+    ends = np.concatenate([[0], versions.counts().cumsum()])
+    lists = (versions.versions, versions.all_begins())
+    return [pa.LargeListArray.from_arrays(ends, pa.array(values)) for values in lists]
 
 
 @lru_cache(maxsize=16)
@@ -124,24 +137,30 @@ class EpisodeRows:
     """The columns of so many episodes, as arrays [n] by name; ids are objects, None where there is none."""
 
     columns: dict[str, np.ndarray]
+    versions: VersionColumn | None
     custom_data: Sequence[dict[str, Any] | None] | None
 
     @staticmethod
     def of(batch: Any) -> EpisodeRows:
-        """The rows of a record batch or a table."""
+        """The rows of a record batch or a table; `UnreadableData` or an Arrow error where they do not hang together."""
         batch = _with_all(batch)
+        _check(batch)
         numpy = lambda name: batch.column(name).to_numpy(zero_copy_only=False)  # noqa: E731
-        columns = {name: numpy(name) for fact, kind in FACTS.items() for name in _names(fact, kind)}
-        for name in _NAMES[Kind.VERSIONS]:
-            columns[name] = batch.column(name).fill_null(UNKNOWN).to_numpy()
+        kinds = {fact: kind for fact, kind in FACTS.items() if kind is not Kind.VERSIONS}
+        columns = {name: numpy(name) for fact, kind in kinds.items() for name in _names(fact, kind)}
+        versions = _versions_of(batch)
+        columns |= dict(zip(_BOUNDS, _lowest_and_highest(versions, batch.num_rows), strict=True))
         if batch.column(_OTHER_IDS).null_count < batch.num_rows:
             _put_other(columns, batch.column(_OTHER_IDS).to_pylist())
         columns |= {name: numpy(name) for name in ("length", "lookback", "return")}
+        for name in ("length", "lookback"):
+            if len(columns[name]) and not 0 <= columns[name].min() <= columns[name].max() < MOST_STEPS:
+                raise UnreadableData(f"column {name!r}: an episode of {columns[name].min()} or {columns[name].max()}")
         seeds = batch.column(SEED)
         unknown = seeds.null_count == len(seeds)
         columns[SEED] = np.full(len(seeds), UNKNOWN) if unknown else seeds.fill_null(UNKNOWN).to_numpy()
         custom = batch.column("custom_data")
-        return EpisodeRows(columns, None if custom.null_count == len(custom) else CustomData(custom))
+        return EpisodeRows(columns, versions, None if custom.null_count == len(custom) else CustomData(custom))
 
     @staticmethod
     def joined(batches: Sequence[Any]) -> EpisodeRows:
@@ -165,6 +184,9 @@ class EpisodeRows:
         """The facts of all episodes."""
         values = {}
         for column, (fact, kind) in zip(PackFacts._fields, FACTS.items(), strict=False):
+            if kind is Kind.VERSIONS:
+                values[column] = self.versions
+                continue
             first, *others = (self.columns[name] for name in _names(fact, kind))
             values[column] = _READ[kind](first, *others) if kind in _READ else first
         spaces = {"observation_space": observation_space, "action_space": action_space}
@@ -176,6 +198,15 @@ class EpisodeRows:
         return {name: column[which] for name, column in self.columns.items() if name != "lookback"}
 
 
+def _check(batch: Any) -> None:
+    """Raise for offsets that lead elsewhere, and for what no writer leaves out or writes."""
+    names = [field.name for field in row_fields()]
+    batch.select(names).validate(full=True)
+    for name in ("t_started", "length", "lookback", "return", "terminated", "truncated"):
+        if batch.column(name).null_count:
+            raise UnreadableData(f"column {name!r}: {batch.column(name).null_count} episodes have none")
+
+
 def _with_all(batch: Any) -> Any:
     """The record batch or table, with nulls in columns that it lacks, see `optional_names`."""
     lacking = optional_names().difference(batch.schema.names)
@@ -184,11 +215,30 @@ def _with_all(batch: Any) -> Any:
     return batch
 
 
-def _versions(lowest: np.ndarray, highest: np.ndarray) -> list[tuple[int, int] | None]:
-    return [None if a < 0 else (a, b) for a, b in zip(lowest.tolist(), highest.tolist(), strict=True)]
+_BOUNDS = ("policy_version_min", "policy_version_max")
 
 
-_READ = {Kind.ENDING: codes_of, Kind.VERSIONS: _versions}
+def _versions_of(batch: Any) -> VersionColumn | None:
+    """The runs of the rows of a record batch or a table."""
+    versions, begins = (batch.column(name) for name in _NAMES[Kind.VERSIONS])
+    if versions.null_count == len(versions):
+        return None
+    (told, bounds), (since, _) = _lists(versions), _lists(begins)
+    return VersionColumn.of_runs(told, since, np.diff(bounds))
+
+
+def _lists(column: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The values of a list column, one row after another, and where each row begins and ends among them."""
+    array = column.combine_chunks() if isinstance(column, pyarrow().ChunkedArray) else column
+    bounds = array.offsets.to_numpy()
+    return array.values.to_numpy()[bounds[0] : bounds[-1]], bounds - bounds[0]
+
+
+def _lowest_and_highest(versions: VersionColumn | None, num: int) -> np.ndarray:
+    return np.full((2, num), UNKNOWN) if versions is None else versions.lowest_and_highest().T
+
+
+_READ = {Kind.ENDING: codes_of}
 """From the columns of a fact to what `PackFacts` takes, where it is not the column itself."""
 
 

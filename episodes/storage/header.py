@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -16,6 +14,9 @@ from gymnasium.envs.registration import EnvSpec
 
 from episodes.errors import InvalidArgument, UnreadableData, WrongType
 from episodes.storage import space_json
+from episodes.storage.arrow import reading
+from episodes.storage.files import put
+from episodes.storage.sums import checked, with_sum
 from episodes.storage.track_schema import Fields, TrackField, check_same, observed
 from episodes.tracks.infos import documents
 from episodes.tracks.infos.kinds import same_info
@@ -99,17 +100,24 @@ def read_header(directory: Path) -> Header | None:
     """The header of a data set; None where there is none. `UnreadableData` for something else or a newer version."""
     file = directory / NAME
     try:
-        found = json.loads(file.read_text())
+        text = file.read_bytes()
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise UnreadableData(f"{file} is not JSON: {error}") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise UnreadableData(f"{file} is not the header of a data set: it has no 'format': {FORMAT!r}")
-    if found["version"] > VERSION:
-        raise UnreadableData(
-            f"{file} has version {found['version']} of the format; this library reads up to {VERSION}: update it"
-        )
+    with reading(str(file)):
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise UnreadableData(f"it is not the header of a data set: it has no 'format': {FORMAT!r}")
+        if found["version"] > VERSION:
+            raise UnreadableData(
+                f"it has version {found['version']} of the format; this library reads up to {VERSION}: update it"
+            )
+        return _from_json(checked(text, "it"))
+
+
+def _from_json(found: dict[str, Any]) -> Header:
     return Header(
         observation_space=space_json.from_json(found["observation_space"]),
         action_space=space_json.from_json(found["action_space"]),
@@ -131,11 +139,11 @@ def settled_header(directory: Path, header: Header) -> Header:
         UnreadableData: it was removed meanwhile.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    if _put(directory, header, _link):
+    if put_header(directory, header, new=True):
         return header
     there = read_header(directory)
     if there is not None and header.known > there.known:
-        _put(directory, there.learning(header), os.replace)
+        put_header(directory, there.learning(header), new=False)
         there = read_header(directory)
     if there is None:
         raise UnreadableData(f"{directory / NAME} was removed while it was written")
@@ -144,29 +152,15 @@ def settled_header(directory: Path, header: Header) -> Header:
     return there
 
 
-def _put(directory: Path, header: Header, how: Callable[[Path, Path], None]) -> bool:
-    """Put the header there by linking or replacing; False where another writer's is there already."""
-    draft = directory / f".{NAME}.{os.getpid()}.{os.urandom(4).hex()}"
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in header.to_json().items())
-    draft.write_text(f"{{\n{lines}\n}}\n")
+def put_header(directory: Path, header: Header, *, new: bool) -> bool:
+    """Put the header there; False where it is to be `new` and another writer's is there already."""
+    value = with_sum(header.to_json())
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(part)}" for name, part in value.items())
     try:
-        how(draft, directory / NAME)
+        put(directory / NAME, f"{{\n{lines}\n}}\n", new=new)
         return True
     except FileExistsError:
         return False
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _link(draft: Path, final: Path) -> None:
-    """Give the draft its final name; `FileExistsError` where there is such a file."""
-    try:
-        os.link(draft, final)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links: whole in the end, but not at once
-        with final.open("x") as file:
-            file.write(draft.read_text())
 
 
 def _spec_to_json(spec: EnvSpec | str | None) -> Any:

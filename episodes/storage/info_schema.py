@@ -11,8 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from episodes.storage.arrow import array_of, documents_column, documents_of, list_column, pyarrow, value_type
-from episodes.tracks.indexing import ranges
+from episodes.storage.arrow import (
+    array_of,
+    check_offsets,
+    documents_column,
+    documents_of,
+    list_column,
+    pyarrow,
+    value_type,
+    values_per_item,
+)
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.columns import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
 from episodes.tracks.infos.kinds import EmptyInfos
@@ -95,23 +103,27 @@ def _documents(path: str, column: Column | None, offsets: np.ndarray, num_rows: 
     if isinstance(column, TypedColumn):
         rows = np.flatnonzero(column.present).tolist()
         column = packed_column(path, rows, [column.value(row) for row in rows], num_rows)
-    sizes = column.ends - column.starts
-    bounds = np.concatenate([[0], np.cumsum(sizes)])
-    in_a_row = (column.starts[1:] == column.ends[:-1]).all()
-    first = int(column.starts[0]) if len(sizes) else 0
-    data = column.buffer[first : first + int(bounds[-1])] if in_a_row else column.buffer[ranges(column.starts, sizes)]
-    return documents_column(np.ascontiguousarray(data), bounds, offsets)
+    data, bounds = column.joined()
+    return documents_column(data, bounds, offsets)
 
 
-def infos_of(fields: InfoFields, batch: Any, num_rows: int) -> Infos:
-    """The infos of a record batch: views of its columns."""
+def infos_of(fields: InfoFields, batch: Any, offsets: np.ndarray) -> Infos:
+    """The infos of a record batch, whose episodes begin and end at the offsets [n + 1]: views of its columns.
+
+    Raises:
+        UnreadableData: there is not one for each observation.
+    """
     columns: dict[str, Column] = {}
+    num_rows = int(offsets[-1])
     for path, field in fields.items():
         values = batch.column(_values(path))
         if field.dtype is None:
+            check_offsets(values, offsets, _values(path))
             data, bounds, _ = documents_of(values, _values(path))
             columns[path] = PackedColumn(data, bounds[:-1], bounds[1:])
             continue
+        check_offsets(values, offsets * values_per_item(np.dtype(field.dtype), field.shape), _values(path))
+        check_offsets(batch.column(_present(path)), offsets, _present(path))
         found = array_of(values, np.dtype(field.dtype), field.shape, num_rows, _values(path))
         present = array_of(batch.column(_present(path)), np.dtype(bool), (), num_rows, _present(path))
         columns[path] = TypedColumn(found, present, field.plain)

@@ -19,7 +19,7 @@ from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import episode_rows as rows
 from episodes.storage import info_schema
-from episodes.storage.arrow import array_of, list_column, pyarrow, reading, value_type
+from episodes.storage.arrow import array_of, check_offsets, list_column, pyarrow, reading, value_type, values_per_item
 from episodes.storage.compressed_tracks import CompressedTrack, compressed_column, rows_per_block
 from episodes.storage.header import Header
 from episodes.storage.info_schema import InfoField, InfoFields
@@ -105,7 +105,7 @@ class StoredBatch:
         self.batch = batch
         self._layout = layout
         self._header = header
-        self._source = source  # the shard's name
+        self._source = source  # the shard's file
 
     def __len__(self) -> int:
         return self.batch.num_rows
@@ -116,14 +116,17 @@ class StoredBatch:
 
     @cached_property
     def _compressed(self) -> dict[str, CompressedTrack]:
-        sizes = self._rows.lengths + self._rows.lookbacks
         found = {}
         for path, field in self._layout.tracks.items():
             if field.compression == "zstd":
-                offsets = np.concatenate([[0], np.cumsum(sizes + is_observed(path))])
                 column, num_rows = self.batch.column(path), rows_per_block(field)
-                found[path] = CompressedTrack.of(column, field, offsets, num_rows, path)
+                found[path] = CompressedTrack.of(column, field, self._offsets(is_observed(path)), num_rows, path)
         return found
+
+    def _offsets(self, observed: bool) -> np.ndarray:
+        """Where the items of each episode begin and end [n + 1]."""
+        sizes = self._rows.lengths + self._rows.lookbacks + observed
+        return np.concatenate([[0], np.cumsum(sizes)])
 
     @cached_property
     def _pack(self) -> EpisodePack:
@@ -132,14 +135,20 @@ class StoredBatch:
 
     def _columns(self, num_steps: int) -> dict[str, Any]:
         header, structure, tracks = self._header, self._layout.structure, {}
+        there = self._layout.tracks
+        added = {path: field for path, field in header.tracks.items() if field.fill is not None and path not in there}
         if num_steps and header.knows_steps:
-            check_same(header.tracks, self._layout.tracks, self._source)
+            check_same({path: header.tracks[path] for path in header.tracks if path not in added}, there, self._source)
+            tracks = {path: field.filled(num_steps) for path, field in added.items()}
+            structure = header.structure if added else structure
         for path, field in self._layout.tracks.items():
             num_rows = num_steps + len(self) * is_observed(path)
             if path in self._compressed:
                 tracks[path] = np.arange(num_rows)
             else:
-                tracks[path] = array_of(self.batch.column(path), np.dtype(field.dtype), field.shape, num_rows, path)
+                column, dtype = self.batch.column(path), np.dtype(field.dtype)
+                check_offsets(column, self._offsets(is_observed(path)) * values_per_item(dtype, field.shape), path)
+                tracks[path] = array_of(column, dtype, field.shape, num_rows, path)
         if not num_steps and header.knows_steps:  # written before anybody knew what steps would be like
             tracks |= {path: field.empty() for path, field in header.tracks.items() if not is_observed(path)}
             structure = header.structure
@@ -148,7 +157,7 @@ class StoredBatch:
     def _make_pack(self) -> EpisodePack:
         known, header = self._rows, self._header
         num_steps = int((known.lengths + known.lookbacks).sum())
-        infos = info_schema.infos_of(self._layout.infos, self.batch, num_steps + len(self))
+        infos = info_schema.infos_of(self._layout.infos, self.batch, self._offsets(True))
         stored = self._columns(num_steps)
         steps = stored["actions"], stored["rewards"], stored.get("extra_model_outputs", {})
         columns = Tracks.finished(stored["observations"], infos, *steps)
@@ -181,4 +190,7 @@ class StoredBatch:
 
     def _decoded(self, path: str, array: np.ndarray) -> np.ndarray:
         """The rows of a compressed track in place of their numbers; other arrays as they are."""
-        return self._compressed[path].take(array) if path in self._compressed else array
+        if path not in self._compressed:
+            return array
+        with reading(self._source):
+            return self._compressed[path].take(array)

@@ -1,21 +1,34 @@
-"""Shards: the Arrow files of a data set. Each is written by one writer, and read by anybody, finished or not."""
+"""Shards: the Arrow files of a data set. Each is written by one writer, and read by anybody, finished or not.
+
+    ARROW1.. | schema | batch | batch | ... | end of stream | footer | ARROW1
+
+They are read as the stream that they are, so one that is finished and one that is not are read alike. The footer is for
+other readers of Arrow files.
+"""
 
 from __future__ import annotations
 
 import os
+import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from episodes.errors import UnreadableData
-from episodes.storage.arrow import pyarrow
+from episodes.errors import MissingExtra, UnreadableData
+from episodes.storage.arrow import pyarrow, reading
+from episodes.storage.catalog import SEALED, UNFINISHED, ShardFile
+from episodes.storage.episode_rows import num_columns
+from episodes.storage.files import contents, sync
 from episodes.storage.layout import Layout
+from episodes.storage.message import check_message
+from episodes.storage.sums import NAMES, algorithm, damaged_columns, digest_of, sums_of
 
-SEALED, UNFINISHED = ".arrow", ".arrow.partial"
 _MAGIC_BYTES = 8  # at the beginning of an Arrow file
 _END = b"ARROW1"
+_END_OF_STREAM = 8  # bytes
+_NAME, _SUM = b"rl-episodes.shard", b"rl-episodes.sum"  # of the schema's metadata
 
 
 def writer_name() -> str:
@@ -24,21 +37,27 @@ def writer_name() -> str:
 
 
 class ShardWriter:
-    """A shard being written. It is called `*.arrow.partial` until it is sealed.
+    """A shard being written, called `*.arrow.partial` until it is sealed.
 
-    When writing fails (a full disk), the shard is cut back to its last whole batch, and takes no more.
+    When writing fails (a full disk), it takes no more: its whole batches stay readable, and so does what others have
+    mapped, since nothing is ever cut off.
     """
 
-    def __init__(self, directory: Path, name: str, schema: Any) -> None:
+    def __init__(self, directory: Path, name: str, schema: Any, end: str = UNFINISHED, sealed: str = SEALED) -> None:
         arrow = pyarrow()
-        self._path = directory / (name + UNFINISHED)
-        self._sealed = directory / (name + SEALED)
-        self._sink = arrow.OSFile(str(self._path), "wb")
+        self.name = name
+        self.path = directory / (name + end)
+        self.num_episodes = self.num_batches = 0
+        self._sealed = directory / (name + sealed)
+        self._algorithm = algorithm()
+        self._digest = digest_of(self._algorithm)
+        self._num_rows_columns = num_columns(schema.names)
+        self._sink = arrow.OSFile(str(self.path), "wb")
         try:
-            self._writer = arrow.ipc.new_file(self._sink, schema)
+            self._writer = arrow.ipc.new_file(self._sink, _signed(schema, name, self._algorithm))
         except OSError:
             self._sink.close()
-            self._path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
             raise
 
     @property
@@ -48,119 +67,166 @@ class ShardWriter:
 
     def write(self, batch: Any) -> None:
         """Append a record batch; it is the operating system's when this returns."""
-        whole = self.nbytes
         try:
             self.append(batch)
         except BaseException:
             self._sink.close()
-            os.truncate(self._path, whole)
             raise
+        self.num_batches += 1
+        self.num_episodes += batch.num_rows
 
     def append(self, batch: Any) -> None:
         """Append a record batch, or a part of it, and raise."""
-        self._writer.write_batch(batch)
+        sums = sums_of(batch, self._num_rows_columns, _place(self.name, self.num_batches), self._digest)
+        self._writer.write_batch(batch, custom_metadata={self._algorithm: sums.tobytes()})
 
     def sync(self) -> None:
         """Wait until what was written is on the disk."""
-        sync(self._path)
+        sync(self.path)
 
     def seal(self) -> None:
         """Write the footer and give the file its final name."""
         self._writer.close()
         self._sink.close()
-        os.rename(self._path, self._sealed)
+        os.rename(self.path, self._sealed)
 
 
-def sync(file: Path) -> None:
-    """Wait until the file, and its name in its directory, are on the disk."""
-    for path in (file, file.parent):
-        descriptor = os.open(path, os.O_RDONLY)
+def _place(name: str, batch: int) -> bytes:
+    """What tells a batch from all others; it goes into its sums."""
+    return f"{name}:{batch}".encode()
+
+
+def _signed(schema: Any, name: str, how: str) -> Any:
+    """The schema, with the shard's name and a sum of what it says."""
+    told = {**schema.metadata, _NAME: name.encode()}
+    return schema.with_metadata({**told, _SUM: f"{how}:{_sum(told, how)}".encode()})
+
+
+def _sum(metadata: dict[bytes, bytes], how: str) -> str:
+    told = sorted((key, value) for key, value in metadata.items() if key != _SUM)
+    return f"{digest_of(how)(b''.join(part for item in told for part in item)):016x}"
+
+
+@dataclass(slots=True)
+class ShardBatch:
+    """A record batch of a shard, and the sums it was written with."""
+
+    batch: Any
+    place: bytes  # see `_place`
+    algorithm: str
+    sums: bytes
+
+    def damaged(self) -> list[str]:
+        """The columns that are not as they were written. `MissingExtra` where the sums' package is not installed."""
         try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            return damaged_columns(
+                self.batch, num_columns(self.batch.schema.names), self.place, self.algorithm, self.sums
+            )
+        except UnreadableData:
+            return ["the rows"]
 
 
 @dataclass(slots=True)
 class ShardRead:
     """What was read of a shard."""
 
-    name: str  # without its ending
+    file: ShardFile
     layout: Layout | None = None
-    batches: list[Any] = field(default_factory=list)
-    sealed: bool = True
+    batches: list[ShardBatch] = field(default_factory=list)
+    schema: Any = None
     unread: int = 0  # bytes at its end, or of batches, that could not be read
     problem: str = ""  # why
 
+    @property
+    def num_episodes(self) -> int:
+        """How many episodes were read."""
+        return sum(found.batch.num_rows for found in self.batches)
 
-def shard_names(directory: Path) -> list[str]:
-    """The names of the shards, without endings, in the order of their writers."""
-    names = {entry.name for entry in os.scandir(directory)}
-    return sorted({name.removesuffix(end) for name in names for end in (SEALED, UNFINISHED) if name.endswith(end)})
+    def damaged(self) -> dict[int, list[str]]:
+        """By batch, the columns that are not as they were written."""
+        found = {number: batch.damaged() for number, batch in enumerate(self.batches)}
+        return {number: columns for number, columns in found.items() if columns}
+
+    @property
+    def damage(self) -> str:
+        """What is wrong with it; "" for one that is whole, or unfinished and read up to its last whole batch."""
+        if self.file.sealed and self.problem:
+            return self.problem
+        if self.num_episodes < self.file.num_episodes:
+            return f"it has {self.num_episodes} episodes, its writer wrote {self.file.num_episodes}"
+        return ""
 
 
-def read_shard(directory: Path, name: str) -> ShardRead:
-    """The record batches of a shard, as views of the mapped file; those that are whole, of one that is not."""
-    for _ in range(2):  # a shard that is sealed between the two looks has its final name at the second
-        for end in (SEALED, UNFINISHED):
-            path = directory / (name + end)
-            if path.exists():
-                try:
-                    return _read(path, name, sealed=end == SEALED)
-                except FileNotFoundError:
-                    continue
-    raise UnreadableData(f"shard {name} of {directory} is gone; open the data set again")
+def read_shard(file: ShardFile, *, mapped: bool = True) -> ShardRead:
+    """The record batches of a shard, as views of the mapped file; those that are whole, of one that is not.
 
-
-def _read(path: Path, name: str, *, sealed: bool) -> ShardRead:
-    found = ShardRead(name, sealed=sealed)
-    if not path.stat().st_size:
-        found.unread, found.problem = 0, "empty"
+    Raises:
+        FileNotFoundError: it was sealed, or replaced by another, a moment ago.
+    """
+    found = ShardRead(file)
+    try:
+        data = pyarrow().py_buffer(contents(file.path, mapped=mapped))
+    except UnreadableData as error:
+        found.problem = str(error)
         return found
-    arrow = pyarrow()
-    data = arrow.memory_map(str(path), "r").read_buffer()
-    if sealed or data.slice(max(data.size - len(_END), 0)).to_pybytes() == _END:
-        try:
-            _read_file(arrow, data, found)
-            return found
-        except (arrow.ArrowException, OSError, UnreadableData) as error:
-            found.batches, found.layout, found.problem = [], None, str(error)
-    _read_stream(arrow, data, found)
+    if not data.size:
+        found.problem = "it is empty"
+        return found
+    _read_stream(data, found)
     return found
 
 
-def _read_file(arrow: Any, data: Any, found: ShardRead) -> None:
-    """All batches, by the footer."""
-    reader = arrow.ipc.open_file(data)
-    found.layout = Layout.from_schema(reader.schema)
-    found.batches = [_checked(reader.get_batch(i)) for i in range(reader.num_record_batches)]
-
-
-def _read_stream(arrow: Any, data: Any, found: ShardRead) -> None:
-    """The batches from the beginning on, as many as are whole."""
-    source = arrow.BufferReader(data.slice(min(_MAGIC_BYTES, data.size)))
+def _read_stream(data: Any, found: ShardRead) -> None:
+    """The batches from the beginning on, as many as are whole, and where the stream of a finished shard ends."""
+    source = pyarrow().BufferReader(data.slice(min(_MAGIC_BYTES, data.size)))
     whole = 0
     try:
-        reader = arrow.ipc.open_stream(source)
-        found.layout = Layout.from_schema(reader.schema)
-        whole = source.tell()
-        for batch in _batches(reader):
-            found.batches.append(batch)
+        with reading(found.file.path.name):
+            reader = pyarrow().ipc.open_stream(source)
+            found.schema = reader.schema
+            found.layout = Layout.from_schema(reader.schema)
+            name = _checked_name(reader.schema)
+            if name != found.file.name:
+                raise UnreadableData(f"it is shard {name} under another name")
             whole = source.tell()
-    except (arrow.ArrowException, OSError, UnreadableData) as error:
-        found.problem = found.problem or str(error)
+            for batch in _batches(reader, source, data, name):
+                found.batches.append(batch)
+                whole = source.tell()
+            if _ends_at(data, whole + _MAGIC_BYTES):
+                return
+            if found.file.sealed:
+                raise UnreadableData("its end is not that of a shard")
+    except UnreadableData as error:
+        found.problem = str(error).removeprefix(f"{found.file.path.name}: ")
     found.unread = source.size() - whole
 
 
-def _batches(reader: Any) -> Iterator[Any]:
-    while True:
-        try:
-            yield _checked(reader.read_next_batch())
-        except StopIteration:
-            return
+def _ends_at(data: Any, whole: int) -> bool:
+    """Whether all that follows this byte is the end of the stream and a footer."""
+    tail = data.slice(max(data.size - len(_END) - 4, 0)).to_pybytes()
+    if len(tail) < len(_END) + 4 or not tail.endswith(_END):
+        return False
+    return whole + _END_OF_STREAM + struct.unpack("<i", tail[:4])[0] + len(tail) == data.size
 
 
-def _checked(batch: Any) -> Any:
-    """The batch, when its columns hang together; an `ArrowInvalid` where they do not."""
-    batch.validate()
-    return batch
+def _checked_name(schema: Any) -> str:
+    """The name that the shard was written under; `UnreadableData` where the schema is not as it was written."""
+    metadata = schema.metadata or {}
+    how, _, told = metadata.get(_SUM, b"").decode(errors="replace").partition(":")
+    try:
+        if _sum(metadata, how) != told:
+            raise UnreadableData("its schema is not as it was written")
+    except MissingExtra:
+        pass
+    return metadata[_NAME].decode()
+
+
+def _batches(reader: Any, source: Any, data: Any, name: str) -> Iterator[ShardBatch]:
+    number = 0
+    while check_message(data, source.tell() + _MAGIC_BYTES):
+        batch, metadata = reader.read_next_batch_with_custom_metadata()
+        batch.validate()
+        told = {} if metadata is None else dict(metadata.items())
+        how = next((how for how in NAMES if how.encode() in told), NAMES[0])
+        yield ShardBatch(batch, _place(name, number), how, told.get(how.encode(), b""))
+        number += 1

@@ -23,6 +23,7 @@ class TrackField:
     dtype: str  # as numpy writes it: '<f4'
     shape: tuple[int, ...]  # of an item
     compression: str = "none"  # or "zstd"
+    fill: str | None = None  # the item, in hexadecimal, of episodes from before there was such a track
 
     @staticmethod
     def of(path: str, array: np.ndarray, compression: str) -> TrackField:
@@ -39,10 +40,11 @@ class TrackField:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> TrackField:
-        return TrackField(value["dtype"], tuple(value["shape"]), value["compression"])
+        return TrackField(value["dtype"], tuple(value["shape"]), value["compression"], value.get("fill"))
 
     def to_json(self) -> dict[str, Any]:
-        return {"dtype": self.dtype, "shape": list(self.shape), "compression": self.compression}
+        told = {"dtype": self.dtype, "shape": list(self.shape), "compression": self.compression}
+        return told if self.fill is None else told | {"fill": self.fill}
 
     def alike(self, other: TrackField) -> bool:
         """Whether both are of the same items, however compressed."""
@@ -51,6 +53,11 @@ class TrackField:
     def empty(self, num_rows: int = 0) -> np.ndarray:
         """Zeros [num_rows, *shape]."""
         return np.zeros((num_rows, *self.shape), np.dtype(self.dtype))
+
+    def filled(self, num_rows: int) -> np.ndarray:
+        """The item that stands in for those that nobody wrote, so many times, in memory for one."""
+        item = np.frombuffer(bytes.fromhex(self.fill or ""), np.dtype(self.dtype)).reshape(self.shape)
+        return np.broadcast_to(item, (num_rows, *self.shape))
 
     def __str__(self) -> str:
         return f"{np.dtype(self.dtype)} items of shape {list(self.shape)}"

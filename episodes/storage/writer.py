@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +19,12 @@ from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import info_schema
 from episodes.storage.arrow import pyarrow
+from episodes.storage.catalog import Manifest
+from episodes.storage.files import local_path, sync
 from episodes.storage.header import NAME as HEADER
 from episodes.storage.header import Header, read_header, settled_header
 from episodes.storage.layout import Layout
-from episodes.storage.shards import ShardWriter, sync, writer_name
+from episodes.storage.shards import ShardWriter, writer_name
 from episodes.storage.small_episodes import SmallEpisodes
 from episodes.storage.track_schema import (
     COMPRESSIONS,
@@ -44,7 +47,7 @@ class EpisodeWriter:
     """Writes episodes to a data set: a directory that `EpisodeDataset` reads, made when the first ones are written.
 
     Any number of writers, in any number of processes, may write to one data set at a time: each has files of its own.
-    A data set that is there is appended to. A writer is for one thread. On disk, see docs/format.md.
+    A data set that is there is appended to. Threads may share a writer. On disk, see docs/format.md.
 
     Args:
         path: of the directory.
@@ -87,7 +90,7 @@ class EpisodeWriter:
             raise InvalidArgument(f"compression={compression!r}: give one of {', '.join(map(repr, COMPRESSIONS))}")
         if shard_bytes < 1:
             raise InvalidArgument(f"shard_bytes={shard_bytes}: give at least 1")
-        self.path = Path(path)
+        self.path = local_path(path)
         self._compression, self._shard_bytes = compression, shard_bytes
         given = Header(observation_space, action_space, env_spec, dict(metadata or {}))
         given.to_json()  # what cannot be written is an error now
@@ -97,6 +100,9 @@ class EpisodeWriter:
         self._header, self._is_there = there or given, there is not None
         self._name, self._num_shards, self._process = writer_name(), 0, os.getpid()
         self._shard: ShardWriter | None = None
+        self._manifest = Manifest(self._name)
+        self._untold: ShardWriter | None = None  # there was no room to say what it has
+        self._lock = threading.RLock()
         self._layout = Layout(None, {}, {})
         self._schema: Any = None
         self._small = SmallEpisodes()
@@ -122,8 +128,12 @@ class EpisodeWriter:
         self._check_usable()
         if isinstance(episodes, (SingleAgentEpisode, MultiAgentEpisode)):
             raise WrongType("add takes a pack or a list of episodes; give [episode]")
-        if not len(episodes):
-            return
+        if len(episodes):
+            with self._lock:
+                self._add_some(episodes)
+
+    def _add_some(self, episodes: Sequence[Any]) -> None:
+        self._check_usable()
         if self._small.take(episodes, SMALL_BYTES):
             if self._small.nbytes >= SMALL_BYTES:
                 self._pack_small()
@@ -154,22 +164,27 @@ class EpisodeWriter:
         With `fsync`, it survives the machine's too: this waits for the disk (milliseconds).
         """
         self._check_usable()
-        self._pack_small()
-        self._commit()
-        if fsync and self._is_there:
-            sync(self.path / HEADER)
-            if self._shard is not None:
-                self._shard.sync()
+        with self._lock:
+            self._pack_small()
+            self._commit()
+            if fsync and self._is_there:
+                sync(self.path / HEADER)
+                if self._shard is not None:
+                    self._shard.sync()
+                    self._tell(self._shard, is_open=True, fsync=True)
 
     def close(self) -> None:
         """Write what waits, and seal the file; nothing can be added then. Closing again does nothing."""
-        if self._closed:
-            return
-        self.flush()
-        if not self._is_there:
-            self._put_header(self._header)
-        self._seal()
-        self._closed = True
+        with self._lock:
+            if self._closed:
+                return
+            self.flush()
+            if not self._is_there:
+                self._put_header(self._header)
+            self._seal()
+            if self._untold is not None:
+                self._tell(self._untold, is_open=False)
+            self._closed = True
 
     def __enter__(self) -> Self:
         return self
@@ -293,14 +308,27 @@ class EpisodeWriter:
             shard.write(batch)
         except BaseException:
             self._shard = None
+            self._tell(shard, is_open=False)
             raise
+        if shard.num_batches == 1:
+            self._tell(shard, is_open=True)
         if shard.nbytes >= self._shard_bytes:
             self._seal()
 
     def _seal(self) -> None:
         if self._shard is not None:
             self._shard.seal()
+            self._tell(self._shard, is_open=False)
             self._shard = None
+
+    def _tell(self, shard: ShardWriter, *, is_open: bool, fsync: bool = False) -> None:
+        """Say in the manifest what the shard has. Where there is no room for that, `close` tries again."""
+        try:
+            told = {"is_open": is_open, "episodes": shard.num_episodes, "fsync": fsync}
+            self._manifest.tell(self.path, shard.name, **told)
+            self._untold = None
+        except OSError:
+            self._untold = shard
 
 
 def _without_steps(pack: EpisodePack, header: Header) -> EpisodePack:

@@ -71,10 +71,19 @@ def acted(action: Any, track: Track, space: spaces.Space | None, whose: Callable
     return action.shape if kind is np.ndarray else kind
 
 
-def of_one_shape(tracks: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[tuple[str, Callable[[Any], None]], ...]:
-    """The (key, `append`) pairs of extra model outputs; those given as arrays refuse others of another shape."""
+class _Appends:
+    """What stands in for a list that is only appended to."""
 
-    def checked(track: Any, shape: tuple[int, ...]) -> Callable[[Any], None]:
+    __slots__ = ("append",)
+
+    def __init__(self, append: Callable[[Any], None]) -> None:
+        self.append = append
+
+
+def of_one_shape(tracks: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The (key, items) pairs of extra model outputs; those given as arrays refuse others of another shape."""
+
+    def checked(track: Any, shape: tuple[int, ...]) -> _Appends:
         append = track.items.append
 
         def add(item: Any) -> None:
@@ -84,20 +93,20 @@ def of_one_shape(tracks: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[t
                 )
             append(item)
 
-        return add
+        return _Appends(add)
 
     return tuple(
         [
-            (key, checked(track, given[key].shape) if type(given[key]) is np.ndarray else track.items.append)
+            (key, checked(track, given[key].shape) if type(given[key]) is np.ndarray else track.items)
             for key, track in tracks.items()
         ]
     )
 
 
-def with_nested_actions(appends: tuple[Any, ...], space: spaces.Space) -> tuple[Any, ...]:
-    """The `appends` of tracks, that of actions with tuples where the space has them and lists are given."""
-    add_action = appends[1]
-    return (appends[0], lambda action: add_action(as_item(action, space)), *appends[2:])
+def with_nested_actions(growth: tuple[Any, ...], space: spaces.Space) -> tuple[Any, ...]:
+    """The `growth` of tracks; actions are appended with tuples where the space has them and lists are given."""
+    append = growth[1].append
+    return (growth[0], _Appends(lambda action: append(as_item(action, space))), *growth[2:])
 
 
 def check_regular(track: Track, space: spaces.Space | None) -> None:

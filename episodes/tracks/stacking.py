@@ -17,15 +17,15 @@ from episodes.tracks.casting import cast
 _dtype_of = operator.attrgetter("dtype")
 
 
-def _packing_codes() -> dict[type, str]:
-    """The `struct` codes of Python numbers; no float where this numpy takes an array of shape (1,) for a number."""
+def _packing_codes() -> dict[type, tuple[str, np.dtype]]:
+    """`struct` codes and dtypes of Python numbers; no float where numpy takes an array of shape (1,) for a number."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             float(np.zeros(1))
     except TypeError:
-        return {float: "d", int: "q"}
-    return {int: "q"}
+        return {float: ("d", np.dtype(np.float64)), int: ("q", np.dtype(np.int64))}
+    return {int: ("q", np.dtype(np.int64))}
 
 
 _CODES = _packing_codes()
@@ -43,16 +43,17 @@ def joined_bytes(items: Sequence[Any], uniform: bool = False) -> np.ndarray | No
     kind, num = type(items[0]), len(items)
     try:
         if kind in _CODES:
-            return np.frombuffer(struct.pack(f"{num}{_CODES[kind]}", *items), _CODES[kind])
+            code, dtype = _CODES[kind]
+            return np.frombuffer(struct.pack(f"{num}{code}", *items), dtype)
         if issubclass(kind, np.number):
             return np.frombuffer(b"".join(items), kind) if list(map(type, items)).count(kind) == num else None
-        if not uniform or kind is not np.ndarray or list(map(type, items)).count(kind) < num:
+        if not uniform or kind is not np.ndarray:
             return None
         dtype = items[0].dtype
         if dtype.kind not in "iufb" or not dtype.isnative or list(map(_dtype_of, items)).count(dtype) < num:
             return None
         return np.frombuffer(b"".join(items), dtype).reshape(num, *items[0].shape)
-    except (struct.error, OverflowError, BufferError, TypeError, ValueError):  # such as crops: not contiguous
+    except (struct.error, OverflowError, AttributeError, BufferError, TypeError, ValueError):  # such as crops and lists
         return None
 
 

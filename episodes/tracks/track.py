@@ -170,8 +170,9 @@ class ListTrack(_Items):
         joined = joined_bytes(items, self.uniform)
         if joined is None:
             return ArrayTrack.of(stack_items(items, field.label, lookback, dtypes_of(space)), lookback, field)
-        if space is not None:
-            joined = nested.frozen(fitted(joined, field.label, dtypes_of(space)))
+        dtype = dtypes_of(space)
+        if dtype is not None and dtype is not joined.dtype:
+            joined = nested.frozen(fitted(joined, field.label, dtype))
         return ArrayTrack(joined, lookback, field)
 
     def as_growing(self) -> ListTrack:

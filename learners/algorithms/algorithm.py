@@ -6,19 +6,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import isfinite
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LinearLR, LRScheduler
 from torch.optim.optimizer import Optimizer
 
+from connectors.pipeline import ConnectorPipeline
+from connectors.tensors import NumpyToTensor
+from episodes.batch import TrainBatch
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, StateMismatch
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.nested import leaves
-from learners.algorithms.flat_optimizer import FlatOptimizer
+from learners.algorithms.flat_optimizer import FlatOptimizer, Snapshot
 from learners.algorithms.target_network import TargetNetwork
 from learners.policies.policy import Policy
 
@@ -67,6 +70,14 @@ class Algorithm(nn.Module, ABC):
         self.generator = torch.Generator().manual_seed(seed)
         self.num_updates = 0
 
+    def _apply(self, *args: Any, **kwargs: Any) -> Self:
+        """What `to(device)` and its like do; batches go to the same device from now on."""
+        moved = super()._apply(*args, **kwargs)
+        pipeline = getattr(self, "pipeline", None)
+        if isinstance(pipeline, ConnectorPipeline) and NumpyToTensor in pipeline:
+            pipeline[NumpyToTensor].to(self.policy.device)
+        return moved
+
     @abstractmethod
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
         """The train batch {column: tensor [B, ...]} of a list of episodes or a pack, on the policy's device."""
@@ -85,9 +96,11 @@ class Algorithm(nn.Module, ABC):
 
     def _gradient_step(self, minibatch: Mapping[str, Any]) -> Measured:
         measured: Measured = {}
-        for name in self.optimizers:
+        for name, optimizer in self.optimizers.items():
             measured |= self.backward(minibatch, name)
             measured |= self.step(name)
+            if not optimizer.has_moved:
+                raise _NotFinite
         self.after_step()
         return measured
 
@@ -117,18 +130,25 @@ class Algorithm(nn.Module, ABC):
         """
         return self._updated(self.preprocess(episodes), episodes)
 
-    def _updated(self, batch: dict[str, Any], episodes: Sequence[SingleAgentEpisode] | None = None) -> dict[str, float]:
-        before = {name: optimizer.snapshot() for name, optimizer in self.optimizers.items()}
-        targets = {name: self._target(name).vector.clone() for name in self.targets}
+    def _updated(
+        self, batch: dict[str, Any], episodes: Sequence[SingleAgentEpisode] | None = None, num_steps: int = 0
+    ) -> dict[str, float]:
+        """Learn from a train batch, of these episodes where it is of any; by so many gradient steps if that is known.
+
+        A single step of a single optimizer that sees what it is to do needs nothing to go back to.
+        """
+        looks_ahead = num_steps == len(self.optimizers) == 1 and next(iter(self.optimizers.values())).tells_at_once
+        before = None if looks_ahead else self._snapshot()
         progress = self.get_progress()
-        metrics = self.learn(batch)
-        if not all(isfinite(value) for name, value in metrics.items() if name.endswith("gradient_norm")):
-            for name, snapshot in before.items():
-                self.optimizers[name].restore(snapshot)
-            for name, values in targets.items():
-                self._target(name).set_vector(values)
+        try:
+            metrics = self.learn(batch)
+            if not all(isfinite(value) for name, value in metrics.items() if name.endswith("gradient_norm")):
+                raise _NotFinite
+        except _NotFinite:
+            if before is not None:
+                self._restore(*before)
             self.set_progress(progress)
-            raise InvalidArgument(_not_finite(type(self).__name__, batch, episodes))
+            raise InvalidArgument(_not_finite(type(self).__name__, batch, episodes)) from None
         for name, optimizer in self.optimizers.items():
             metrics["learning_rate" if len(self.optimizers) == 1 else f"{name}_learning_rate"] = optimizer.learning_rate
         self.postprocess(batch, metrics)
@@ -136,6 +156,17 @@ class Algorithm(nn.Module, ABC):
             scheduler.step()
         self.num_updates += 1
         return metrics
+
+    def _snapshot(self) -> tuple[dict[str, Snapshot], dict[str, Tensor]]:
+        """Parameters, moments and target networks as they are now."""
+        before = {name: optimizer.snapshot() for name, optimizer in self.optimizers.items()}
+        return before, {name: self._target(name).vector.clone() for name in self.targets}
+
+    def _restore(self, optimizers: Mapping[str, Snapshot], targets: Mapping[str, Tensor]) -> None:
+        for name, snapshot in optimizers.items():
+            self.optimizers[name].restore(snapshot)
+        for name, values in targets.items():
+            self._target(name).set_vector(values)
 
     def _target(self, name: str) -> TargetNetwork:
         return cast(TargetNetwork, self.targets[name])
@@ -180,13 +211,23 @@ def linear_decay(num_updates: int) -> MakeScheduler:
 
 def tensors_of(batch: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of a batch that are tensors in all their leaves."""
-    return {name: column for name, column in batch.items() if all(isinstance(one, Tensor) for one in leaves(column))}
+    tensors = {
+        name: column
+        for name, column in batch.items()
+        if type(column) is Tensor or all(isinstance(one, Tensor) for one in leaves(column))
+    }
+    return TrainBatch(tensors, getattr(batch, "came", None))
 
 
 def means(measured: list[Measured]) -> dict[str, float]:
     """The mean of each measurement over the gradient steps: the one time that the host waits for the device."""
-    table = torch.stack([torch.stack(list(row.values())) for row in measured])
-    return dict(zip(measured[0], table.mean(0).tolist(), strict=True))
+    rows = [torch.stack(list(row.values())) for row in measured]
+    mean = rows[0] if len(rows) == 1 else torch.stack(rows).mean(0)
+    return dict(zip(measured[0], mean.tolist(), strict=True))
+
+
+class _NotFinite(Exception):
+    """The norm of a gradient is not finite."""
 
 
 def _not_finite(who: str, batch: Mapping[str, Any], episodes: Sequence[SingleAgentEpisode] | None) -> str:

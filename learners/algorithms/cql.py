@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from connectors.learner import LearnerPipeline
 from connectors.views import Views
 from episodes.columns import Columns
 from learners.algorithms.algorithm import MakeScheduler, Measured
@@ -38,11 +39,12 @@ class CQL(DQN):
         config: CQLConfig | None = None,
         *,
         views: Views | None = None,
+        pipeline: LearnerPipeline | None = None,
         scheduler: MakeScheduler | None = None,
         seed: int = 0,
     ) -> None:
         config = config or CQLConfig()
-        super().__init__(policy, config, views=views, scheduler=scheduler, seed=seed)
+        super().__init__(policy, config, views=views, pipeline=pipeline, scheduler=scheduler, seed=seed)
         self.conservatism = config.conservatism
 
     def loss_of_values(self, values: Tensor, taken: Tensor, minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:

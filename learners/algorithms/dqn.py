@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from connectors.learner import LearnerPipeline
 from connectors.views import Views
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
@@ -50,6 +51,7 @@ class DQN(ReplayAlgorithm[DQNConfig]):
         config: DQNConfig | None = None,
         *,
         views: Views | None = None,
+        pipeline: LearnerPipeline | None = None,
         scheduler: MakeScheduler | None = None,
         seed: int = 0,
     ) -> None:
@@ -58,7 +60,7 @@ class DQN(ReplayAlgorithm[DQNConfig]):
         config = config or DQNConfig()
         optimizer = FlatOptimizer(policy.parameters(), adam(config.learning_rate), max_norm=config.max_gradient_norm)
         options: dict[str, Any] = {"scheduler": scheduler, "seed": seed, "targets": {"policy": policy}}
-        super().__init__(policy, config, views, optimizers={"policy": optimizer}, **options)
+        super().__init__(policy, config, views, pipeline, optimizers={"policy": optimizer}, **options)
         self.num_gradient_steps = 0
         self.explore_after(0)
 
@@ -66,21 +68,25 @@ class DQN(ReplayAlgorithm[DQNConfig]):
         """Let the policy's epsilon be what it is to be after so many steps of the environments."""
         done = min(1.0, num_env_steps / self.config.epsilon_steps)
         start, end = self.config.epsilon_start, self.config.epsilon_end
-        self.policy.epsilon = start + done * (end - start)
+        vars(self.policy)["epsilon"] = start + done * (end - start)  # a module takes 3 us to set an attribute
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         values = self.policy(minibatch)["q_values"]  # [B, n]
-        chosen = (minibatch[Columns.ACTIONS].long() - self.policy.start).unsqueeze(-1)
+        chosen = minibatch[Columns.ACTIONS].long().unsqueeze(-1)
+        if self.policy.start:
+            chosen = chosen - self.policy.start
         return self.loss_of_values(values, values.gather(-1, chosen).squeeze(-1), minibatch)
 
     def loss_of_values(self, values: Tensor, taken: Tensor, minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
         """The loss of what all actions [B, n] and the taken ones [B] are said to be worth, and what was measured."""
         targets = self.targets_of(minibatch)
-        losses = functional.smooth_l1_loss(taken, targets, reduction="none")
         weights = minibatch.get(Columns.WEIGHTS)
-        loss = (losses if weights is None else losses * weights).mean()
-        measured = {"loss": loss.detach(), "q_value": taken.detach().mean(), **self.measured_errors(taken - targets)}
-        return loss, measured
+        if weights is None:
+            loss = functional.smooth_l1_loss(taken, targets)
+        else:
+            loss = (functional.smooth_l1_loss(taken, targets, reduction="none") * weights).mean()
+        said = taken.detach()
+        return loss, {"loss": loss.detach(), "q_value": said.mean(), **self.measured_errors(said - targets)}
 
     @torch.no_grad()
     def targets_of(self, minibatch: Mapping[str, Any]) -> Tensor:

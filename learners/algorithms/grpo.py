@@ -21,7 +21,7 @@ from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, te
 from learners.algorithms.flat_optimizer import FlatOptimizer, adam
 from learners.algorithms.minibatches import shuffled
 from learners.algorithms.numbers import check_numbers
-from learners.algorithms.ppo import clipped_surrogate
+from learners.algorithms.ppo import clipped_policy_loss
 from learners.policies.policy import Policy
 
 __all__ = ["GRPO", "GRPOConfig", "group_advantages"]
@@ -117,17 +117,8 @@ class GRPO(Algorithm):
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         inputs = self.policy(minibatch)[Columns.ACTION_DIST_INPUTS]
-        distribution = self.policy.distribution
-        log_ratio = distribution.log_prob(inputs, minibatch[Columns.ACTIONS]) - minibatch[Columns.ACTION_LOGP]
-        ratio = log_ratio.exp()
-        loss = -clipped_surrogate(ratio, minibatch[Columns.ADVANTAGES], self.config.clip).mean()
-        with torch.set_grad_enabled(self.config.entropy_coefficient > 0):
-            entropy = distribution.entropy(inputs).mean()
-        measured = {"policy_loss": loss.detach(), "entropy": entropy.detach()}
-        measured["kl"] = (ratio - 1 - log_ratio).detach().mean()
-        if self.config.entropy_coefficient:
-            loss = loss - self.config.entropy_coefficient * entropy
-        return loss, measured
+        coefficient = self.config.entropy_coefficient
+        return clipped_policy_loss(self.policy.distribution, inputs, minibatch, self.config.clip, coefficient)
 
 
 def group_advantages(returns: np.ndarray, groups: np.ndarray, scale: Scale | None) -> np.ndarray:

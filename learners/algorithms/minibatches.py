@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from episodes.batch import TrainBatch
+from episodes.batch.origin import taken_later
 from episodes.tracks.nested import map_leaves
 
 __all__ = ["after", "rows_of", "shuffled"]
@@ -16,7 +18,8 @@ _NEW = "new_"  # what the names of columns after a transition begin with
 
 def rows_of(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
     """The rows, by index, mask or slice, of columns of nested tensors."""
-    return {name: map_leaves(lambda leaf: leaf[rows], column) for name, column in columns.items()}
+    taken = {name: map_leaves(lambda leaf: leaf[rows], column) for name, column in columns.items()}
+    return TrainBatch(taken, taken_later(getattr(columns, "came", None), rows))
 
 
 def shuffled(

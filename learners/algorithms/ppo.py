@@ -8,14 +8,17 @@ from typing import Any
 
 import gymnasium as gym
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 from torch.nn import functional
 
 from connectors.connector import Connector
 from connectors.distributions import ActionDistribution
 from connectors.learner import GeneralizedAdvantageEstimation, LearnerPipeline, learner_pipeline
+from connectors.learner.generalized_advantage_estimation import SMALLEST_DEVIATION
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_asked, module_of, seen_columns
+from connectors.rollout.buffer import add_advantages, transition_view
 from connectors.views import View, Views
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
@@ -26,7 +29,7 @@ from learners.algorithms.minibatches import rows_of, shuffled
 from learners.algorithms.numbers import check_numbers
 from learners.policies.policy import Policy
 
-__all__ = ["PPO", "PPOConfig", "clipped_surrogate", "ppo_loss", "ppo_pipeline"]
+__all__ = ["PPO", "PPOConfig", "clipped_policy_loss", "clipped_surrogate", "ppo_loss", "ppo_pipeline"]
 
 _ASKED = ("parameters", "device", "distribution", "compute_values", "observation_space", "action_space")
 _STEP_COLUMNS = (Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES, Columns.VALUE_TARGETS)
@@ -93,11 +96,50 @@ class PPO(Algorithm):
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
         return self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
 
+    def update_from_rollout(self, rollout: TensorDict) -> dict[str, float]:
+        """Learn from a block [N, T + 1] of a `RolloutBuffer` on the device where it lies; returns metrics.
+
+        The block gets the columns of `add_advantages`. Its last observations need their values (`fill_rollout` sets
+        them); nothing goes through the host but the count of the valid steps.
+
+        Raises:
+            InvalidArgument: a policy with a memory, or of spaces that a block's rows of floats cannot be made into;
+                gradients are not finite, and nothing has changed.
+        """
+        return self._updated(self.rollout_batch(rollout))
+
+    def rollout_batch(self, rollout: TensorDict) -> dict[str, Any]:
+        """The train batch {column: tensor [B, ...]} of the valid steps of a block [N, T + 1]."""
+        seen, actions = self.policy.observation_space, self.policy.action_space
+        kinds = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
+        if not isinstance(seen, gym.spaces.Box) or not isinstance(actions, kinds) or module_of(self.policy).has_memory:
+            raise InvalidArgument(
+                f"PPO.update_from_rollout: a block has rows of floats, and {type(self.policy).__name__} sees {seen}, "
+                f"acts in {actions}{' and has a memory' if module_of(self.policy).has_memory else ''}: learn from "
+                "episodes by update(rollout_to_episodes(...))"
+            )
+        add_advantages(rollout, gamma=self.config.gamma, lambda_=self.config.lambda_)
+        steps: Any = transition_view(rollout, flatten=True)
+        advantages = steps["advantage"]
+        if self.config.standardize_advantages and len(advantages):
+            deviation = advantages.std(correction=0).clamp(min=SMALLEST_DEVIATION)
+            advantages = (advantages - advantages.mean()) / deviation
+        taken = steps["action"].reshape(-1, *(actions.shape or ()))
+        return {
+            Columns.OBS: steps["obs"].reshape(-1, *seen.shape),
+            Columns.ACTIONS: taken if isinstance(actions, gym.spaces.Box) else taken.long(),
+            Columns.ACTION_LOGP: steps["sample_log_prob"],
+            Columns.VF_PREDS: steps["value"],
+            Columns.ADVANTAGES: advantages,
+            Columns.VALUE_TARGETS: steps["return"],
+        }
+
     def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
         measured: list[Measured] = []
         columns = self._learned_from(batch)
+        num_steps = _num_steps(columns)
         for _ in range(self.config.num_epochs):
-            epoch = [self._gradient_step(minibatch) for minibatch in self._epoch(columns)]
+            epoch = [self._gradient_step(minibatch) for minibatch in self._epoch(columns, num_steps)]
             measured += epoch
             if self.config.max_kl is not None and means(epoch)["kl"] > self.config.max_kl:
                 break
@@ -105,14 +147,14 @@ class PPO(Algorithm):
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         columns = self._learned_from(batch)
+        num_steps = _num_steps(columns)
         for _ in range(self.config.num_epochs):
-            yield from self._epoch(columns)
+            yield from self._epoch(columns, num_steps)
 
-    def _epoch(self, columns: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _epoch(self, columns: dict[str, Any], num_steps: int) -> Iterator[dict[str, Any]]:
         """The rows of all columns in random order, about `minibatch_size` real steps at a time."""
         advantages = columns[Columns.ADVANTAGES]  # [B] or [B, T]
-        num_rows, mask = len(advantages), columns.get(Columns.LOSS_MASK)
-        num_steps = num_rows if mask is None else int(mask.sum())
+        num_rows = len(advantages)
         size = max(1, round(self.config.minibatch_size * num_rows / num_steps))
         return shuffled(columns, num_rows, size, self.generator, advantages.device)
 
@@ -120,9 +162,10 @@ class PPO(Algorithm):
         outputs = self.policy(minibatch)
         mask = minibatch.get(Columns.LOSS_MASK)
         if mask is not None:  # padding ends here: from now on all rows are real steps
+            rows = mask.nonzero(as_tuple=True)  # once, for a mask is counted anew by each column that it picks from
             names = (*_STEP_COLUMNS, _OLD_VALUES)
-            minibatch = rows_of({name: minibatch[name] for name in names if name in minibatch}, mask)
-            outputs = {name: outputs[name][mask] for name in (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)}
+            minibatch = rows_of({name: minibatch[name] for name in names if name in minibatch}, rows)
+            outputs = {name: outputs[name][rows] for name in (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)}
         return ppo_loss(self.policy.distribution, outputs, minibatch, self.config)
 
     def _learned_from(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,6 +184,12 @@ class PPO(Algorithm):
                 raise UnknownKey("PPO.learn: value_clip needs the column 'vf_preds' of GeneralizedAdvantageEstimation")
             columns[_OLD_VALUES] = batch[Columns.VF_PREDS]
         return tensors_of(columns)
+
+
+def _num_steps(columns: Mapping[str, Tensor]) -> int:
+    """How many real steps the columns hold."""
+    mask = columns.get(Columns.LOSS_MASK)
+    return len(columns[Columns.ADVANTAGES]) if mask is None else int(mask.sum())
 
 
 def ppo_pipeline(
@@ -180,22 +229,31 @@ def ppo_loss(
 ) -> tuple[Tensor, Measured]:
     """The loss, a scalar, of a policy's outputs [B, ...] on steps [B, ...], and what it is made of."""
     inputs = outputs[Columns.ACTION_DIST_INPUTS]
+    loss, measured = clipped_policy_loss(distribution, inputs, batch, config.clip, config.entropy_coefficient)
+    value_loss = _value_loss(outputs[Columns.VF_PREDS], batch, config.value_clip)
+    return loss + config.value_coefficient * value_loss, {**measured, "value_loss": value_loss.detach()}
+
+
+def clipped_policy_loss(
+    distribution: ActionDistribution,
+    inputs: Tensor,
+    batch: Mapping[str, Any],
+    clip: float,
+    entropy_coefficient: float,
+) -> tuple[Tensor, Measured]:
+    """The loss, a scalar, of what actions are drawn from [B, ...] on steps [B, ...], and what it is made of."""
     log_ratio = distribution.log_prob(inputs, batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
     ratio = log_ratio.exp()
-    policy_loss = -clipped_surrogate(ratio, batch[Columns.ADVANTAGES], config.clip).mean()
-    value_loss = _value_loss(outputs[Columns.VF_PREDS], batch, config.value_clip)
-    loss = policy_loss + config.value_coefficient * value_loss
-    with torch.set_grad_enabled(config.entropy_coefficient > 0):
+    policy_loss = -clipped_surrogate(ratio, batch[Columns.ADVANTAGES], clip).mean()
+    with torch.set_grad_enabled(entropy_coefficient > 0):
         entropy = distribution.entropy(inputs).mean()
-    if config.entropy_coefficient:
-        loss = loss - config.entropy_coefficient * entropy
+    loss = policy_loss - entropy_coefficient * entropy if entropy_coefficient else policy_loss
     with torch.no_grad():
         measured = {
             "policy_loss": policy_loss.detach(),
-            "value_loss": value_loss.detach(),
             "entropy": entropy.detach(),
             "kl": (ratio - 1 - log_ratio).mean(),  # unbiased and never negative: joschu.net/blog/kl-approx.html
-            "clip_fraction": ((ratio - 1).abs() > config.clip).float().mean(),
+            "clip_fraction": ((ratio - 1).abs() > clip).float().mean(),
         }
     return loss, measured
 

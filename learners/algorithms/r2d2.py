@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from connectors.learner import LearnerPipeline
 from connectors.views import Views
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
@@ -52,13 +53,14 @@ class R2D2(DQN):
         config: R2D2Config | None = None,
         *,
         views: Views | None = None,
+        pipeline: LearnerPipeline | None = None,
         scheduler: MakeScheduler | None = None,
         seed: int = 0,
     ) -> None:
         if not isinstance(policy, LSTMQPolicy):
             raise InvalidArgument(f"R2D2 trains an LSTMQPolicy, not a {type(policy).__name__}")
         config = config or R2D2Config()
-        super().__init__(policy, config, views=views, scheduler=scheduler, seed=seed)
+        super().__init__(policy, config, views=views, pipeline=pipeline, scheduler=scheduler, seed=seed)
         self.lengths = (config.sequence_length, config.burn_in)
 
     def draw(self, replay: EpisodeReplayBuffer, n: int) -> dict[str, Any]:

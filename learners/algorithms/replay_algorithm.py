@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 
-from connectors.learner import learner_pipeline
-from connectors.pipeline import ConnectorPipeline
+from connectors.learner import LearnerPipeline, learner_pipeline
 from connectors.tensors import NumpyToTensor
 from connectors.views import Views
 from episodes.columns import Columns
@@ -25,6 +25,8 @@ __all__ = ["ReplayAlgorithm", "ReplayConfig"]
 
 DISCOUNTS = "discounts"  # what the value after a transition counts: gamma ** n_step, 0 after a termination
 TD_ERRORS = "td_errors"
+INDICES = "indices"  # only draws have them
+_DRAWN = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS)
 _TRANSITION = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.NEXT_OBS, Columns.TERMINATEDS)
 
 
@@ -56,26 +58,50 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
     Args:
         config: the numbers.
         views: what the policy sees of the observations in a buffer: `runner.env_to_module.views`.
+        pipeline: episodes to a train batch, in place of the default one with `views`; what its rewriters and views
+            make of observations they make of draws too. What the runner's pipeline rewrites is stored rewritten.
         of_algorithm: the other arguments of `Algorithm`.
     """
 
     stored_outputs: tuple[str, ...] = ()  # the policy's other outputs that a buffer must hold
 
-    def __init__(self, policy: Policy, config: Numbers, views: Views | None, **of_algorithm: Any) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        config: Numbers,
+        views: Views | None,
+        pipeline: LearnerPipeline | None,
+        **of_algorithm: Any,
+    ) -> None:
         super().__init__(policy, **of_algorithm)
-        self.config, self.views = config, views
-        self.pipeline: ConnectorPipeline | None = None  # made when there are episodes to learn from
+        if pipeline is not None and views is not None:
+            raise InvalidArgument(f"{type(self).__name__}: views are the pipeline's: give them to that, or no pipeline")
+        self.config = config
+        self.views = views if pipeline is None else pipeline.draw_views()
+        self._pipeline = pipeline  # the default one is made when there are episodes to learn from
         self._errors: list[torch.Tensor] = []  # of the targets in this update
         self._to_tensors = NumpyToTensor(device=policy.device)  # for CUDA it keeps a page-locked buffer
+
+    @property
+    def pipeline(self) -> LearnerPipeline:
+        """Episodes to a train batch."""
+        if self._pipeline is None:
+            spaces = (self.policy.observation_space, self.policy.action_space)
+            views: Any = self.views
+            self._pipeline = learner_pipeline(*spaces, views=views, next_observations=True, device=self.policy.device)
+        return self._pipeline
 
     def explore_after(self, num_env_steps: int) -> None:
         """Let the policy explore as it is to after so many steps of the environments; by default as it does anyway."""
 
     def draw(self, replay: EpisodeReplayBuffer, n: int) -> dict[str, Any]:
-        """`n` transitions as columns of arrays."""
-        drawn = replay.sample(n, n_step=self.config.n_step, gamma=self.config.gamma, views=self.views)
-        columns = drawn.to_dict()
-        columns[DISCOUNTS] = self.config.gamma ** columns[Columns.N_STEP] * ~columns[Columns.TERMINATEDS]
+        """`n` transitions as columns of arrays; "weights" only where they are not all 1."""
+        n_step, gamma = self.config.n_step, self.config.gamma
+        columns = replay.sample(n, n_step=n_step, gamma=gamma, views=self.views, keys=_DRAWN).to_dict()
+        steps, later = columns.pop(Columns.N_STEP), ~columns[Columns.TERMINATEDS]
+        columns[DISCOUNTS] = np.multiply(later, np.float32(gamma) if n_step == 1 else gamma**steps, dtype=np.float32)
+        if not isinstance(replay, PrioritizedEpisodeReplayBuffer):
+            del columns[Columns.WEIGHTS]
         return columns
 
     def update_from(self, replay: EpisodeReplayBuffer, num_steps: int = 1) -> dict[str, float]:
@@ -88,9 +114,9 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
             EpisodeStateError: nothing is stored to draw from.
         """
         columns = self.draw(replay, num_steps * self.config.batch_size)
-        indices = columns["indices"]
+        indices = columns[INDICES]
         batch = self._on_device(columns)
-        metrics = self._updated(batch)
+        metrics = self._updated(batch, num_steps=num_steps)
         if isinstance(replay, PrioritizedEpisodeReplayBuffer):
             errors = torch.cat(self._errors).abs().cpu().numpy()
             replay.update_priorities(indices, errors)
@@ -98,16 +124,12 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
 
     def _on_device(self, columns: dict[str, Any]) -> dict[str, Any]:
         """The columns as tensors where the policy is now."""
-        if self._to_tensors.device != self.policy.device:
-            self._to_tensors = NumpyToTensor(device=self.policy.device)
+        device = next(iter(self.optimizers.values())).parameters[0].device
+        if self._to_tensors.device != device:
+            self._to_tensors = NumpyToTensor(device=device)
         return self._to_tensors(batch=columns)
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
-        if self.pipeline is None:
-            spaces = (self.policy.observation_space, self.policy.action_space)
-            self.pipeline = learner_pipeline(
-                *spaces, views=self.views, next_observations=True, device=self.policy.device
-            )
         batch = self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
         missing = [name for name in _TRANSITION if name not in batch]
         if missing:
@@ -125,7 +147,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         num_rows, size = len(columns[Columns.REWARDS]), self.config.batch_size
         if not num_rows:
             raise InvalidArgument(f"{type(self).__name__}: the batch has no steps; sample some first")
-        if Columns.WEIGHTS not in columns:
+        if INDICES not in columns:
             order = torch.randperm(num_rows, generator=self.generator).to(columns[Columns.REWARDS].device)
             columns = rows_of(columns, order)
         if num_rows == size:

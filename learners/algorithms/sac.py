@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from connectors.learner import LearnerPipeline
 from connectors.views import Views
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
@@ -50,6 +51,7 @@ class SAC(ReplayAlgorithm[SACConfig]):
         config: SACConfig | None = None,
         *,
         views: Views | None = None,
+        pipeline: LearnerPipeline | None = None,
         scheduler: MakeScheduler | None = None,
         seed: int = 0,
     ) -> None:
@@ -65,7 +67,7 @@ class SAC(ReplayAlgorithm[SACConfig]):
         make, norm = adam(config.learning_rate), config.max_gradient_norm
         optimizers = {name: FlatOptimizer(those, make, max_norm=norm) for name, those in trained.items()}
         options: dict[str, Any] = {"scheduler": scheduler, "seed": seed, "targets": {"critics": policy.critics}}
-        super().__init__(policy, config, views, optimizers=optimizers, **options)
+        super().__init__(policy, config, views, pipeline, optimizers=optimizers, **options)
         self.log_temperature = log_temperature
         self._drawn = torch.Generator(policy.device).manual_seed(seed)
         entropy = config.target_entropy

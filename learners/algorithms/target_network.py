@@ -24,8 +24,8 @@ class TargetNetwork(nn.Module):
     ...     _ = source.weight.add_(1.0)
     >>> before = target.module.weight.clone()
     >>> target.blend(source, 0.25)
-    >>> (target.module.weight - before).tolist()
-    [[0.25, 0.25]]
+    >>> (target.module.weight - before).mul(100).round().tolist()
+    [[25.0, 25.0]]
     """
 
     def __init__(self, source: nn.Module) -> None:
@@ -34,7 +34,7 @@ class TargetNetwork(nn.Module):
         self._lay()
 
     def _lay(self) -> None:
-        parameters = list(self.module.parameters())
+        self._laid = parameters = list(self.module.parameters())
         with torch.no_grad():
             vector = torch.cat([parameter.reshape(-1) for parameter in parameters])
         for parameter, view in zip(parameters, views_of(vector, parameters), strict=True):
@@ -44,8 +44,7 @@ class TargetNetwork(nn.Module):
     @property
     def vector(self) -> Tensor:
         """All parameters [P], in memory that they share."""
-        first = next(self.module.parameters())
-        if first.data_ptr() != self._vector.data_ptr():
+        if self._laid[0].data_ptr() != self._vector.data_ptr():
             self._lay()  # the module went to another device, or was copied
         return self._vector
 

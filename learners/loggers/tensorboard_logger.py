@@ -7,23 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from episodes.errors import MissingExtra
+from learners.loggers.curves import curves_of
 from learners.loggers.logger import Logger
 
 __all__ = ["TensorBoardLogger"]
-
-_SCOPES = {"train": "training"}
-_STEPS = {"train": "env_step", "test": "env_step", "update": "update_step"}
-_NAMES = {
-    "mean_return": "returns_stat/mean",
-    "std_return": "returns_stat/std",
-    "min_return": "returns_stat/min",
-    "max_return": "returns_stat/max",
-    "mean_length": "lens_stat/mean",
-    "num_episodes": "n_collected_episodes",
-    "num_steps": "n_collected_steps",
-    "seconds": "collect_time",
-    "steps_per_second": "collect_speed",
-}
 
 
 class TensorBoardLogger(Logger):
@@ -40,11 +27,8 @@ class TensorBoardLogger(Logger):
         self._writer: Any = SummaryWriter(str(self.folder))
 
     def write(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
-        shown = _SCOPES.get(scope, scope)
-        if scope in _STEPS:
-            self._writer.add_scalar(f"{shown}/{_STEPS[scope]}", step, global_step=step)
-        for name, value in metrics.items():
-            self._writer.add_scalar(f"{shown}/{_NAMES.get(name, name)}", value, global_step=step)
+        for name, value in curves_of(scope, metrics, step).items():
+            self._writer.add_scalar(name, value, global_step=step)
 
     def describe(self, description: Mapping[str, Any]) -> None:
         for name, value in description.items():

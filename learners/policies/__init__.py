@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from learners.policies.action_values import LSTMQPolicy, QPolicy
-from learners.policies.actor_critic import LSTMPolicy, MLPPolicy
+from learners.policies.actor_critic import EncoderPolicy, MLPPolicy, TransformerPolicy
 from learners.policies.policy import Policy
+from learners.policies.recurrent import GRUPolicy, LSTMPolicy, RecurrentPolicy
 from learners.policies.soft_actor_critic import SACPolicy
 
-__all__ = ["LSTMPolicy", "LSTMQPolicy", "MLPPolicy", "Policy", "QPolicy", "SACPolicy"]
+__all__ = [
+    "EncoderPolicy",
+    "GRUPolicy",
+    "LSTMPolicy",
+    "LSTMQPolicy",
+    "MLPPolicy",
+    "Policy",
+    "QPolicy",
+    "RecurrentPolicy",
+    "SACPolicy",
+    "TransformerPolicy",
+]

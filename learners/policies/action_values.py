@@ -12,14 +12,17 @@ from torch import Tensor, nn
 
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
-from learners.networks import VALUE_GAIN, Memory, flat, flat_size, hidden_layers, linear
+from learners.networks.encoders import encoder_for
+from learners.networks.heads import ACTION_MASK, legal_inputs
+from learners.networks.layers import VALUE_GAIN, linear, whole
+from learners.networks.memory import LSTMMemory
 from learners.policies.policy import Policy
 
 __all__ = ["LSTMQPolicy", "QPolicy"]
 
 
 class QPolicy(Policy):
-    """A perceptron that says what each of n actions is worth, over flat observations.
+    """Says what each of n actions is worth: an encoder of observations of any space, and a layer.
 
     Acting with `explore` it is epsilon-greedy: with probability `epsilon` any action is drawn, else the best is taken;
     recorded log-probabilities are those of that choice. Without `explore` it takes the best.
@@ -27,6 +30,8 @@ class QPolicy(Policy):
     Args:
         dueling: the worth of an action is a value of the state and its advantage (Wang et al., 2016,
             https://arxiv.org/abs/1511.06581).
+        body: what gives features [..., body.num_features] of observations; by default the encoder of their space, with
+            `hidden_sizes` and `activation`.
 
     Attributes:
         epsilon: 0..1, set by the algorithm as it goes along.
@@ -41,28 +46,31 @@ class QPolicy(Policy):
         activation: type[nn.Module] = nn.ReLU,
         dueling: bool = False,
         epsilon: float = 1.0,
+        body: nn.Module | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         if not isinstance(action_space, gym.spaces.Discrete):
             raise InvalidArgument(f"{type(self).__name__} chooses one of n actions; {action_space} is not Discrete")
         super().__init__(observation_space, action_space)
         self.epsilon = epsilon
+        self.has_mask = isinstance(observation_space, gym.spaces.Dict) and ACTION_MASK in observation_space.spaces
         self.start, self.num_actions = int(action_space.start), int(action_space.n)
-        sizes = (flat_size(observation_space), *hidden_sizes)
-        self.body = nn.Sequential(*hidden_layers(sizes, activation, generator))
-        self.head = linear(sizes[-1], self.num_actions, VALUE_GAIN, generator)
-        self.value = linear(sizes[-1], 1, VALUE_GAIN, generator) if dueling else None
+        self.body: Any = encoder_for(observation_space, hidden_sizes, activation, generator) if body is None else body
+        num_features = self.body.num_features
+        self.head = linear(num_features, self.num_actions, VALUE_GAIN, generator)
+        self.value = linear(num_features, 1, VALUE_GAIN, generator) if dueling else None
 
     def q_values(self, batch: Mapping[str, Any]) -> Tensor:
-        """What each action is worth, [B, n]."""
-        return self.worth_of(self.body(flat(batch[Columns.OBS], 1)))
+        """What each action is worth, [B, n]; minus infinity where the observations' "action_mask" forbids it."""
+        obs = batch[Columns.OBS]
+        return legal_inputs(self.distribution, self.worth_of(self.body(obs)), obs)
 
     def worth_of(self, features: Tensor) -> Tensor:
         """What each action is worth [..., n] of features [..., k]."""
-        worth = self.head(features)
+        worth = whole(self.head(features))
         if self.value is None:
             return worth
-        return self.value(features) + worth - worth.mean(-1, keepdim=True)
+        return whole(self.value(features)) + worth - worth.mean(-1, keepdim=True)
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
         values = self.q_values(batch)
@@ -70,8 +78,20 @@ class QPolicy(Policy):
             return {"q_values": values}
         return {Columns.ACTION_DIST_INPUTS: self.epsilon_greedy(values) if explore else values}
 
+    @property
+    def random_share(self) -> float:
+        """See `connectors.Policy`; 0 for classes that explore in a way of their own."""
+        own = type(self)
+        is_plain = own.forward is QPolicy.forward and own.epsilon_greedy is QPolicy.epsilon_greedy
+        return self.epsilon if is_plain else 0.0
+
     def epsilon_greedy(self, values: Tensor) -> Tensor:
-        """Log-probabilities [B, n]."""
+        """Log-probabilities [B, n]; none but legal actions are drawn by chance."""
+        if self.has_mask:
+            legal = values > -inf
+            chances = legal * (self.epsilon / legal.sum(-1, keepdim=True))
+            best = values.argmax(-1, keepdim=True)
+            return chances.scatter_add(-1, best, torch.full_like(values[..., :1], 1 - self.epsilon)).log()
         by_chance = self.epsilon / self.num_actions
         other = log(by_chance) if by_chance else -inf
         best = log1p(by_chance - self.epsilon) if by_chance < 1 else 0.0
@@ -85,7 +105,7 @@ class QPolicy(Policy):
 
 
 class LSTMQPolicy(QPolicy):
-    """A `QPolicy` with a memory: a perceptron and an LSTM, over flat observations [B, T, ...]."""
+    """A `QPolicy` with a memory: an encoder and an LSTM, over observations [B, T, ...]."""
 
     def __init__(
         self,
@@ -99,18 +119,16 @@ class LSTMQPolicy(QPolicy):
         epsilon: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> None:
+        memory = LSTMMemory(observation_space, hidden_sizes, state_size, activation, generator)
         options: dict[str, Any] = {"dueling": dueling, "epsilon": epsilon, "generator": generator}
-        super().__init__(observation_space, action_space, hidden_sizes=(state_size,), **options)
-        self.body = nn.Identity()
-        sizes = (flat_size(observation_space), *hidden_sizes)
-        self.memory = Memory(sizes, state_size, activation, generator)
+        super().__init__(observation_space, action_space, body=memory, **options)
 
     def get_initial_state(self) -> dict[str, Any]:
-        return self.memory.initial_state()
+        return self.body.initial_state()
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
-        features, state = self.memory(flat(batch[Columns.OBS], 2), batch[Columns.STATE_IN])
-        values = self.worth_of(features)
+        features, state = self.body(batch[Columns.OBS], batch[Columns.STATE_IN])
+        values = legal_inputs(self.distribution, self.worth_of(features), batch[Columns.OBS])
         outputs = (
             {"q_values": values}
             if explore is None
@@ -125,5 +143,5 @@ class LSTMQPolicy(QPolicy):
         """
         width, rows = obs.shape[1], torch.arange(len(obs), device=obs.device)[:, None]
         columns = torch.arange(width, device=obs.device)
-        features, _ = self.memory(flat(obs, 2)[rows, (columns + first[:, None]) % width], state)
+        features, _ = self.body(obs[rows, (columns + first[:, None]) % width], state)
         return self.worth_of(features[rows, (columns - first[:, None]) % width])

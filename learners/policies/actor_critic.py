@@ -9,11 +9,17 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
+from connectors.distributions import ActionDistribution
 from episodes.columns import Columns
-from learners.networks import VALUE_GAIN, Memory, action_head, flat, flat_size, hidden_layers, linear
+from episodes.history import HistorySpaces
+from episodes.tracks import nested
+from learners.networks.context import ContextEncoder
+from learners.networks.encoders import encoder_for
+from learners.networks.heads import ACTION_MASK, action_head, legal_inputs
+from learners.networks.layers import VALUE_GAIN, flat, flat_size, hidden_layers, linear, whole
 from learners.policies.policy import Policy
 
-__all__ = ["LSTMPolicy", "MLPPolicy"]
+__all__ = ["EncoderPolicy", "MLPPolicy", "TransformerPolicy"]
 
 
 class MLPPolicy(Policy):
@@ -26,9 +32,10 @@ class MLPPolicy(Policy):
         *,
         hidden_sizes: Sequence[int] = (64, 64),
         activation: type[nn.Module] = nn.Tanh,
+        distribution: ActionDistribution | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(observation_space, action_space)
+        super().__init__(observation_space, action_space, distribution)
         sizes = (flat_size(observation_space), *hidden_sizes)
         self.actor = nn.Sequential(
             *hidden_layers(sizes, activation, generator), action_head(sizes[-1], self.distribution, generator)
@@ -39,20 +46,20 @@ class MLPPolicy(Policy):
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
         obs = flat(batch[Columns.OBS], 1)
-        outputs = {Columns.ACTION_DIST_INPUTS: self.actor(obs)}
+        outputs = {Columns.ACTION_DIST_INPUTS: whole(self.actor(obs))}
         if explore is None:
-            outputs[Columns.VF_PREDS] = self.critic(obs).squeeze(-1)
+            outputs[Columns.VF_PREDS] = whole(self.critic(obs)).squeeze(-1)
         return outputs
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
-        return self.critic(flat(batch[Columns.OBS], 1)).squeeze(-1)
+        return whole(self.critic(flat(batch[Columns.OBS], 1))).squeeze(-1)
 
 
-class LSTMPolicy(Policy):
-    """Two separate memories, one for actions and one for values: a perceptron and an LSTM each.
+class EncoderPolicy(Policy):
+    """One encoder of observations of any space, and two heads: images by convolutions, Dict and Tuple part by part.
 
-    The state holds `h` and `c` of both. The value's memory goes along while acting too, so that every recorded state is
-    one from which values can be computed later.
+    `learners.networks.encoder_for` says how. Where observations are a Dict with an "action_mask", illegal actions are
+    never chosen: its form is that of the logits, one number for each choice.
     """
 
     def __init__(
@@ -60,33 +67,61 @@ class LSTMPolicy(Policy):
         observation_space: gym.Space,
         action_space: gym.Space,
         *,
-        hidden_sizes: Sequence[int] = (64,),
-        state_size: int = 64,
-        activation: type[nn.Module] = nn.Tanh,
+        hidden_sizes: Sequence[int] = (64, 64),
+        activation: type[nn.Module] = nn.ReLU,
+        distribution: ActionDistribution | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(observation_space, action_space)
-        sizes = (flat_size(observation_space), *hidden_sizes)
-        self.actor_memory = Memory(sizes, state_size, activation, generator)
-        self.critic_memory = Memory(sizes, state_size, activation, generator)
-        self.actor = action_head(state_size, self.distribution, generator)
-        self.critic = linear(state_size, 1, VALUE_GAIN, generator)
-
-    def get_initial_state(self) -> dict[str, Any]:
-        return {"actor": self.actor_memory.initial_state(), "critic": self.critic_memory.initial_state()}
+        super().__init__(observation_space, action_space, distribution)
+        self.body = encoder_for(observation_space, hidden_sizes, activation, generator)
+        self.actor = action_head(self.body.num_features, self.distribution, generator)
+        self.critic = linear(self.body.num_features, 1, VALUE_GAIN, generator)
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
-        obs, state = flat(batch[Columns.OBS], 2), batch[Columns.STATE_IN]
-        acting, actor_state = self.actor_memory(obs, state["actor"])
-        valuing, critic_state = self.critic_memory(obs, state["critic"])
-        outputs = {
-            Columns.ACTION_DIST_INPUTS: self.actor(acting),
-            Columns.STATE_OUT: {"actor": actor_state, "critic": critic_state},
-        }
+        obs = batch[Columns.OBS]
+        features = self.body(obs)
+        outputs = {Columns.ACTION_DIST_INPUTS: legal_inputs(self.distribution, self.actor(features), obs)}
         if explore is None:
-            outputs[Columns.VF_PREDS] = self.critic(valuing).squeeze(-1)
+            outputs[Columns.VF_PREDS] = whole(self.critic(features)).squeeze(-1)
         return outputs
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
-        valuing, _ = self.critic_memory(flat(batch[Columns.OBS], 2), batch[Columns.STATE_IN]["critic"])
-        return self.critic(valuing).squeeze(-1)
+        return whole(self.critic(self.body(batch[Columns.OBS]))).squeeze(-1)
+
+
+class TransformerPolicy(Policy):
+    """Attention over the last k observations and actions, which the view `TransformerContext` shows; no state.
+
+    Args:
+        observation_space: that of the pipeline with the view, whose first axis are the k steps.
+        size: of a token.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        *,
+        size: int = 64,
+        num_heads: int = 2,
+        num_layers: int = 1,
+        distribution: ActionDistribution | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space, distribution)
+        action_size = HistorySpaces(None, action_space).flat_actions.size
+        self.body = ContextEncoder(observation_space, action_size, size, num_heads, num_layers, generator)
+        self.actor = action_head(size, self.distribution, generator)
+        self.critic = linear(size, 1, VALUE_GAIN, generator)
+
+    def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        features, obs = self.body(batch), batch[Columns.OBS]
+        if isinstance(obs, Mapping) and ACTION_MASK in obs:
+            obs = {ACTION_MASK: nested.map_leaves(lambda leaf: leaf[:, -1], obs[ACTION_MASK])}  # the newest one
+        outputs = {Columns.ACTION_DIST_INPUTS: legal_inputs(self.distribution, self.actor(features), obs)}
+        if explore is None:
+            outputs[Columns.VF_PREDS] = whole(self.critic(features)).squeeze(-1)
+        return outputs
+
+    def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
+        return whole(self.critic(self.body(batch))).squeeze(-1)

@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
 from torch import nn
 
+from connectors.acting_state import ActingState, compute_action
 from connectors.distributions import ActionDistribution, distribution_for
-from episodes.columns import Columns
-from episodes.errors import InvalidArgument
 
 __all__ = ["Policy"]
 
@@ -27,16 +25,26 @@ class Policy(nn.Module, ABC):
 
     One that advantages are computed with has `compute_values(batch)` too: values [B] of `obs` [B, ...] (with a memory
     [B, T] of [B, T, ...] and `state_in` [B, ...]). Others need none.
+
+    Args:
+        observation_space: of what it sees, the env-to-module pipeline's `observation_space`.
+        action_space: the environment's.
+        distribution: what its outputs describe, the action space's own by default; `distribution_for(action_space,
+            squashed=True)`, an `Autoregressive` one, or one of yours.
     """
 
-    def __init__(self, observation_space: gym.Space, action_space: gym.Space) -> None:
+    distribution: ActionDistribution
+
+    def __init__(
+        self, observation_space: gym.Space, action_space: gym.Space, distribution: ActionDistribution | None = None
+    ) -> None:
         super().__init__()
         self.pipeline_fingerprint: dict[str, Any] | None = None  # see connectors.fingerprint
         self.register_state_dict_post_hook(_give_fingerprint)
         self.register_load_state_dict_pre_hook(_take_fingerprint)
         self.observation_space = observation_space
         self.action_space = action_space
-        self.distribution: ActionDistribution = distribution_for(action_space)
+        self.distribution = distribution_for(action_space) if distribution is None else distribution
 
     @abstractmethod
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
@@ -55,21 +63,16 @@ class Policy(nn.Module, ABC):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
-    def compute_action(self, observation: Any, *, explore: bool = False) -> Any:
-        """The action, as numpy, for one observation without a batch axis: drawn with `explore`, else the likeliest.
+    def compute_action(
+        self, observation: Any, state: ActingState | None = None, **options: Any
+    ) -> tuple[Any, ActingState]:
+        """The action for one observation, ready for `env.step`, and the state for the episode's next observation.
 
-        By hand, for policies without a memory; runners go through their pipelines. The action is the distribution's
-        own, not yet brought into the bounds of a Box.
+        Through the acting pipelines, as a runner with one environment acts: see `connectors.compute_action`, which says
+        what `options` there are (`explore`, `reward`, and the pipelines where the policy was not trained in the default
+        ones). With a memory or without; the state is None at an episode's start.
         """
-        if self.get_initial_state():
-            raise InvalidArgument(
-                f"compute_action: {type(self).__name__} carries a state; sample with a runner instead."
-            )
-        obs = torch.as_tensor(np.asarray(observation), dtype=torch.float32, device=self.device)[None]
-        with torch.no_grad():
-            inputs = self({Columns.OBS: obs}, explore=explore)[Columns.ACTION_DIST_INPUTS]
-        actions = self.distribution.sample(inputs) if explore else self.distribution.mode(inputs)
-        return _first_row(actions)
+        return compute_action(self, observation, state, **options)
 
 
 def _give_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
@@ -82,11 +85,3 @@ def _take_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, 
     """Take what the state dict says of it, if it says anything."""
     if "pipeline_fingerprint" in metadata:
         policy.pipeline_fingerprint = metadata["pipeline_fingerprint"]
-
-
-def _first_row(actions: Any) -> Any:
-    if isinstance(actions, dict):
-        return {key: _first_row(part) for key, part in actions.items()}
-    if isinstance(actions, tuple):
-        return tuple(_first_row(part) for part in actions)
-    return actions[0].cpu().numpy()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from connectors.distributions import SquashedGaussian
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
-from learners.networks import ACTION_GAIN, VALUE_GAIN, flat, flat_size, hidden_layers, linear
+from learners.networks.layers import ACTION_GAIN, VALUE_GAIN, flat, flat_size, hidden_layers, linear
 from learners.policies.policy import Policy
 
 __all__ = ["SACPolicy"]

@@ -10,7 +10,7 @@ from episodes.replay import EpisodeReplayBuffer
 from learners.algorithms.numbers import check_numbers
 from learners.algorithms.replay_algorithm import ReplayAlgorithm
 from learners.trainers.stored_buffer import StoredBuffer
-from learners.trainers.trainer import Trainer, TrainerConfig
+from learners.trainers.trainer import Trainer, TrainerConfig, check_acts
 from runners import Evaluation, SingleAgentEnvRunner, evaluate
 
 __all__ = ["OffPolicyConfig", "OffPolicyTrainer"]
@@ -46,6 +46,7 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
         config: OffPolicyConfig | None = None,
         **of_trainer: Any,
     ) -> None:
+        check_acts(runner, algorithm)
         super().__init__(algorithm, config or OffPolicyConfig(), **of_trainer)
         self.runner, self.buffer = runner, buffer
         self.learner = algorithm
@@ -57,9 +58,10 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
         if self.num_steps < self.config.warmup_steps:  # random actions have no other outputs: the policy takes its own
             options["random_actions"] = not stored
             return self.runner.sample_into(self.buffer, num_timesteps=self.config.warmup_steps, **options).num_steps
+        self.runner.policy_version = self.num_updates
         stats = self.runner.sample_into(self.buffer, num_timesteps=self.config.steps_per_collect, **options)
         if stats.num_episodes:
-            self.logger.log("train", stats.as_dict(), self.num_steps)
+            self._sampled(stats)
         gradient_steps = self.config.gradient_steps_per_collect
         self._update(self.learner.update_from(self.buffer, gradient_steps), gradient_steps)
         return stats.num_steps

@@ -13,7 +13,7 @@ from learners.algorithms.numbers import check_numbers
 from learners.algorithms.replay_algorithm import ReplayAlgorithm
 from learners.trainers.stored_buffer import StoredBuffer
 from learners.trainers.trainer import Trainer, TrainerConfig
-from runners import Evaluation
+from runners import Evaluation, SingleAgentEnvRunner, evaluate
 
 __all__ = ["OfflineConfig", "OfflineTrainer"]
 
@@ -35,7 +35,9 @@ class OfflineTrainer(Trainer[OfflineConfig]):
 
     Args:
         data: a list of episodes, a pack or a data set; or, for an algorithm that learns from replay, a buffer.
-        evaluate_fn: an `Evaluation` of the policy for (number of episodes, seed); None: it is not tested.
+        runner: with the algorithm's policy; it is tested in environments as this one's.
+        evaluate_fn: an `Evaluation` of the policy for (number of episodes, seed), where there is no runner; with
+            neither it is not tested.
         of_trainer: the other arguments of `Trainer`.
     """
 
@@ -45,11 +47,12 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         data: Sequence[SingleAgentEpisode] | EpisodeReplayBuffer,
         config: OfflineConfig | None = None,
         *,
+        runner: SingleAgentEnvRunner | None = None,
         evaluate_fn: Callable[[int, int], Evaluation] | None = None,
         **of_trainer: Any,
     ) -> None:
         super().__init__(algorithm, config or OfflineConfig(), **of_trainer)
-        self.data, self.evaluate_fn = data, evaluate_fn
+        self.data, self.runner, self.evaluate_fn = data, runner, evaluate_fn
         self._at = 0  # the next episode
 
     def _collect_and_update(self) -> int:
@@ -68,12 +71,15 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         return self.data[start : self._at]  # type: ignore[index]
 
     def test(self, seed: int) -> Evaluation | None:
+        if self.runner is not None:
+            return evaluate(self.runner, num_episodes=self.config.num_test_episodes, seed=seed)
         return None if self.evaluate_fn is None else self.evaluate_fn(self.config.num_test_episodes, seed)
 
     def _parts(self) -> Mapping[str, Any]:
-        return (
-            {"data": StoredBuffer(self.data)} if isinstance(self.data, EpisodeReplayBuffer) else {"place": _Place(self)}
-        )
+        tested = {} if self.runner is None else {"runner": self.runner}
+        if isinstance(self.data, EpisodeReplayBuffer):
+            return {"data": StoredBuffer(self.data), **tested}
+        return {"place": _Place(self), **tested}
 
 
 class _Place:

@@ -8,7 +8,7 @@ from typing import Any
 
 from learners.algorithms.algorithm import Algorithm
 from learners.algorithms.numbers import check_numbers
-from learners.trainers.trainer import Trainer, TrainerConfig
+from learners.trainers.trainer import Trainer, TrainerConfig, check_acts
 from runners import Evaluation, SingleAgentEnvRunner, evaluate
 
 __all__ = ["OnPolicyConfig", "OnPolicyTrainer"]
@@ -19,10 +19,11 @@ class OnPolicyConfig(TrainerConfig):
     """How much is sampled for an update."""
 
     steps_per_collect: int = 1024  # of all environments together
+    episodes_per_collect: int | None = None  # whole episodes in place of steps, for who compares their returns
 
     def __post_init__(self) -> None:
         TrainerConfig.__post_init__(self)
-        check_numbers(self, counts=("steps_per_collect",))
+        check_numbers(self, counts=("steps_per_collect", "episodes_per_collect"))
 
 
 class OnPolicyTrainer(Trainer[OnPolicyConfig]):
@@ -40,12 +41,17 @@ class OnPolicyTrainer(Trainer[OnPolicyConfig]):
         config: OnPolicyConfig | None = None,
         **of_trainer: Any,
     ) -> None:
+        check_acts(runner, algorithm)
         super().__init__(algorithm, config or OnPolicyConfig(), **of_trainer)
         self.runner = runner
 
     def _collect_and_update(self) -> int:
-        pack = self.runner.sample(num_timesteps=self.config.steps_per_collect)
-        self.logger.log("train", self.runner.stats.as_dict(), self.num_steps)
+        self.runner.policy_version = self.num_updates
+        whole = self.config.episodes_per_collect
+        steps = self.config.steps_per_collect if whole is None else None
+        pack = self.runner.sample(num_timesteps=steps, num_episodes=whole)
+        self._sampled(self.runner.stats)
+        self._tell("on_collect", pack)
         self._update(self.algorithm.update(pack))
         return pack.num_steps
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
-from tqdm import tqdm
 
 from connectors.acting import fingerprint_of
 from connectors.fingerprint import check_fingerprint, stamp, stamped
@@ -18,8 +17,10 @@ from episodes.errors import InvalidArgument, StateMismatch
 from learners.algorithms.algorithm import Algorithm
 from learners.algorithms.numbers import check_numbers
 from learners.loggers import Logger
+from learners.policies.policy import Policy
 from learners.trainers.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
-from runners import Evaluation, SingleAgentEnvRunner
+from learners.trainers.progress import Progress
+from runners import CollectStats, Evaluation, SingleAgentEnvRunner
 
 __all__ = ["TrainResult", "Trainer", "TrainerConfig"]
 
@@ -59,7 +60,7 @@ class TrainResult:
     best_epoch: int
     last_test: Evaluation | None
     seconds: float
-    stopped_by: str  # "max_epochs", "stop_fn" or "interrupt"
+    stopped_by: str  # "max_epochs", "stop_fn" (or a call of `stop`) or "interrupt"
 
 
 class Trainer(ABC, Generic[Config]):
@@ -75,7 +76,8 @@ class Trainer(ABC, Generic[Config]):
         stop_fn: is asked with the mean return of each test whether that is enough.
         save_best_fn: is called with the algorithm whenever a test was better than all before it.
         logger: where metrics go.
-        hooks: objects with any of `on_update(trainer, metrics)`, `on_test(trainer, evaluation)`, `on_epoch(trainer)`.
+        hooks: objects with any of `on_collect(trainer, pack)` (on-policy), `on_update(trainer, metrics)`,
+            `on_test(trainer, evaluation)` and `on_epoch(trainer)`; each may call `trainer.stop()`.
         folder: of the checkpoints.
     """
 
@@ -92,6 +94,8 @@ class Trainer(ABC, Generic[Config]):
     ) -> None:
         if config.checkpoint_every is not None and folder is None:
             raise InvalidArgument("checkpoint_every is given, but no folder to write checkpoints to")
+        if not config.num_test_episodes and (stop_fn is not None or save_best_fn is not None):
+            raise InvalidArgument("stop_fn and save_best_fn are asked after tests, and num_test_episodes is 0")
         self.algorithm, self.config = algorithm, config
         self.stop_fn, self.save_best_fn = stop_fn, save_best_fn
         self.logger = logger or Logger()
@@ -102,6 +106,7 @@ class Trainer(ABC, Generic[Config]):
         self.last_test: Evaluation | None = None
         self.seconds = 0.0
         self.is_stopped = False
+        self._progress = Progress(0, 0, is_shown=False)
 
     @abstractmethod
     def _collect_and_update(self) -> int:
@@ -129,10 +134,12 @@ class Trainer(ABC, Generic[Config]):
             )
         began, before = time.perf_counter(), self.seconds
         stopped_by = "max_epochs"
+        total = self.config.max_epochs * self.config.steps_per_epoch
         try:
-            while self.num_epochs < self.config.max_epochs and not self.is_stopped:
-                self._epoch()
-                self.seconds = before + time.perf_counter() - began
+            with Progress(total, self.num_steps, self.config.shows_progress) as self._progress:
+                while self.num_epochs < self.config.max_epochs and not self.is_stopped:
+                    self._epoch()
+                    self.seconds = before + time.perf_counter() - began
             if self.is_stopped:
                 stopped_by = "stop_fn"
         except KeyboardInterrupt:
@@ -142,6 +149,10 @@ class Trainer(ABC, Generic[Config]):
         counts = (self.num_epochs, self.num_steps, self.num_updates)
         return TrainResult(*counts, self.best_score, self.best_epoch, self.last_test, self.seconds, stopped_by)
 
+    def stop(self) -> None:
+        """End the run with the epoch that this update is of, which ends now."""
+        self.is_stopped = True
+
     def step(self) -> int:
         """One collection and the updates that it pays for, of which an epoch has many; how many steps that was."""
         steps = self._collect_and_update()
@@ -150,19 +161,9 @@ class Trainer(ABC, Generic[Config]):
 
     def _epoch(self) -> None:
         goal = self.num_steps + self.config.steps_per_epoch
-        description = f"epoch {self.num_epochs + 1}"
-        with tqdm(
-            total=self.config.steps_per_epoch,
-            desc=description,
-            unit=" steps",
-            unit_scale=True,
-            disable=not self.config.shows_progress,
-            leave=False,
-        ) as bar:
-            while self.num_steps < goal:
-                bar.update(self.step())
-                if self.last_test is not None:
-                    bar.set_postfix_str(f"return {self.last_test.mean_return:.1f}", refresh=False)
+        self._progress.begin(self.num_epochs + 1, self.config.max_epochs)
+        while self.num_steps < goal and not self.is_stopped:
+            self._progress.add(self.step())
         self.num_epochs += 1
         self._test()
         self._tell("on_epoch")
@@ -173,7 +174,14 @@ class Trainer(ABC, Generic[Config]):
         """Count and tell of updates."""
         self.num_updates += num_updates
         self.logger.log("update", metrics, self.num_steps)
+        self._progress.note(metrics)
         self._tell("on_update", metrics)
+
+    def _sampled(self, stats: CollectStats) -> None:
+        """Tell of what was sampled."""
+        metrics = stats.as_dict()
+        self.logger.log("train", metrics, self.num_steps)
+        self._progress.note(metrics)
 
     def _test(self) -> None:
         if not self.config.num_test_episodes:
@@ -183,12 +191,14 @@ class Trainer(ABC, Generic[Config]):
             return
         self.last_test = evaluation
         self.logger.log("test", evaluation.as_dict(), self.num_steps)
+        self._progress.note(evaluation.as_dict(), "test")
         self._tell("on_test", evaluation)
         if evaluation.mean_return > self.best_score:
             self.best_score, self.best_epoch = evaluation.mean_return, self.num_epochs
             if self.save_best_fn is not None:
                 self.save_best_fn(self.algorithm)
-        self.is_stopped = self.stop_fn is not None and bool(self.stop_fn(evaluation.mean_return))
+        if self.stop_fn is not None and self.stop_fn(evaluation.mean_return):
+            self.stop()
 
     def _tell(self, name: str, *told: Any) -> None:
         for hook in self.hooks:
@@ -283,3 +293,11 @@ class Trainer(ABC, Generic[Config]):
         for name, part in self._parts().items():
             part.set_state(state["parts"][name])
         torch.set_rng_state(state["torch"])
+
+
+def check_acts(runner: SingleAgentEnvRunner, algorithm: Algorithm) -> None:
+    """Raise InvalidArgument where what is sampled is not of the policy that learns."""
+    acting = runner.policy
+    if acting is None or (isinstance(acting, Policy) and acting is not algorithm.policy):
+        who = "no policy" if acting is None else f"another {type(acting).__name__}"
+        raise InvalidArgument(f"the runner acts with {who}, not with the algorithm's: give it algorithm.policy")

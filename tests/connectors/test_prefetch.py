@@ -53,6 +53,15 @@ def test_without_a_device_batches_are_those_of_the_buffer_in_their_order() -> No
             assert np.array_equal(batch.obs, expected.obs)
 
 
+def test_draws_of_a_buffer_are_prefetched_with_the_options_of_its_sample() -> None:
+    buffer, same = filled(), filled()
+    with Prefetch.of(buffer, 8, device="cpu", n_step=3, gamma=1.0) as batches:
+        expected = same.sample(8, n_step=3, gamma=1.0)
+        batch = next(batches)
+    assert batch.rewards.tolist() == expected.rewards.tolist()
+    assert batch.n_step.tolist() == expected.n_step.tolist()
+
+
 @pytest.mark.parametrize("depth", [1, 4])
 def test_so_many_batches_are_drawn_ahead_and_no_more(depth: int) -> None:
     drawn: list[int] = []

@@ -80,6 +80,8 @@ CASES = [
     case("learner", learner.NumpyToTensor, observation_space=NESTED),
     case("learner", lambda: learner.AddTimeDimensionAndZeroPad(max_seq_len=3), observation_space=NESTED),
     case("learner", learner.AddStates, policy=lstm, before=padded),
+    case("learner", lambda: learner.AddPolicyVersions(newest=int)),
+    case("learner", lambda: learner.AddPolicyVersions(), before=padded),
     case("learner", lambda: learner.ComputeReturnsToGo(gamma=0.9)),
     case("learner", lambda: learner.ComputeReturnsToGo(gamma=0.9), before=padded),
     case("learner", learner.GeneralizedAdvantageEstimation, policy=mlp),

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import EpisodeStateError, StepOutOfRange
-from episodes.facts import Ending, EpisodeFacts, PackFacts
+from episodes.facts import Ending, EpisodeFacts, PackFacts, VersionRuns
 from episodes.facts.ending import codes_of
 from episodes.facts.facts import FACTS
 from episodes.tracks import ArrayTrack, InfoTrack, ListTrack, Tracks
@@ -88,7 +88,9 @@ def test_facts_of_many_episodes_are_those_of_each() -> None:
 
 
 def test_facts_that_were_pickled_before_the_newest_fact_was_there_load_with_its_default() -> None:
-    facts = EpisodeFacts("a", 3, Ending.BOTH, agent_id="x", policy_versions=(1, 2), action_space=spaces.Discrete(2))
+    facts = EpisodeFacts(
+        "a", 3, Ending.BOTH, agent_id="x", policy_versions=VersionRuns((1, 2), (4,)), action_space=spaces.Discrete(2)
+    )
     for whole, kept in ((facts, facts), (PackFacts.of([facts], [{}]), None)):
         restore, (known, *rest) = whole.__reduce__()
         older = restore(known[:-1], *rest)

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import copy
 import pickle
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
+from hypothesis import given
+from hypothesis import strategies as st
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, pack_agents, unpack_agents
 from episodes.errors import InvalidArgument
+from episodes.facts import VersionColumn, VersionRuns
+from episodes.facts.policy_versions import followed
+from episodes.recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, episode_rows
+
+
+def bounds(pack: EpisodePack) -> list[tuple[int, int]]:
+    """The lowest and the highest version of each episode."""
+    versions = pack.policy_versions
+    assert versions is not None
+    return list(map(tuple, versions.tolist()))
 
 
 def grown(*versions: int | None, **arguments: Any) -> SingleAgentEpisode:
@@ -43,9 +57,10 @@ def test_a_version_that_is_no_number_is_refused_and_no_step_is_added(version: An
 
 def test_versions_of_arrays_are_given_to_their_constructors() -> None:
     arrays = {"observations": np.zeros((3, 2)), "actions": np.zeros(2), "rewards": np.zeros(2)}
-    episode = SingleAgentEpisode.from_arrays(**arrays, policy_versions=(2, 4), observation_space=None, id_="a")
-    pack = EpisodePack(**arrays, lengths=[2], policy_versions=[(2, 4)], ids=["a"])
+    episode = SingleAgentEpisode.from_arrays(**arrays, policy_versions=[2, 4], observation_space=None, id_="a")
+    pack = EpisodePack(**arrays, lengths=[2], policy_versions=[VersionRuns((2, 4), (1,))], ids=["a"])
     assert episode.policy_versions == pack[0].policy_versions == (2, 4)
+    assert SingleAgentEpisode.from_arrays(**arrays, policy_versions=3).get_policy_versions().tolist() == [3, 3]
     assert EpisodePack(**arrays, lengths=[2], policy_versions=[None]).policy_versions is None
     assert pack[0].equals(episode)
 
@@ -54,7 +69,7 @@ def test_a_data_set_written_before_there_were_versions_is_read_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pack = EpisodePack.from_episodes([grown(3, 5, id_="a").to_numpy(), grown(4, id_="b").to_numpy()])
-    names = ("policy_version_min", "policy_version_max")
+    names = ("policy_versions", "policy_version_begins")
     with monkeypatch.context() as older:
         fields, columns = episode_rows.row_fields(), episode_rows.row_columns
         kept = [i for i, field in enumerate(fields) if field.name not in names]
@@ -82,24 +97,27 @@ def test_a_successor_has_no_version_until_it_has_a_step_and_joining_joins_them()
     assert grown(1).cut().policy_versions is None
 
 
-def test_a_part_with_steps_has_the_versions_of_the_whole() -> None:
+def test_a_part_has_the_versions_of_its_own_steps() -> None:
     for episode in (grown(3, 4, 5), grown(3, 4, 5).to_numpy()):
-        assert episode[1:].policy_versions == (3, 5)
+        assert episode.get_policy_versions().tolist() == [3, 4, 5]
+        assert episode[1:].get_policy_versions().tolist() == [4, 5]
+        assert episode[1:].policy_versions == (4, 5)
         assert episode[2:2].policy_versions is None
 
 
 def test_versions_go_through_packs_pickles_copies_and_states() -> None:
     episodes = [grown(1, 2).to_numpy(), grown(None).to_numpy(), grown(5)]
-    told = [(1, 2), None, (5, 5)]
+    told, known = [(1, 2), (-1, -1), (5, 5)], [(1, 2), None, (5, 5)]
     pack = EpisodePack.from_episodes(episodes)
-    assert [episode.policy_versions for episode in pack] == told
-    assert list(pack.policy_versions) == told
+    assert [episode.policy_versions for episode in pack] == known
+    assert bounds(pack) == told
+    assert pack.get_policy_versions().tolist() == [1, 2, -1, 5]
     assert EpisodePack.from_episodes([grown(None)]).policy_versions is None
-    assert list(EpisodePack.concat([pack[1:2], pack[2:]]).policy_versions) == told[1:]
-    assert list(pack.select([2, 0]).policy_versions) == [told[2], told[0]]
-    assert list(pack.replace(policy_versions=[None, (0, 1), None]).policy_versions) == [None, (0, 1), None]
-    assert list(pickle.loads(pickle.dumps(pack, 5)).policy_versions) == told
-    for episode, versions in zip(episodes, told, strict=True):
+    assert bounds(EpisodePack.concat([pack[1:2], pack[2:]])) == told[1:]
+    assert bounds(pack.select([2, 0])) == [told[2], told[0]]
+    assert bounds(pack.replace(policy_versions=[None, 1, None])) == [(-1, -1), (1, 1), (-1, -1)]
+    assert bounds(pickle.loads(pickle.dumps(pack, 5))) == told
+    for episode, versions in zip(episodes, known, strict=True):
         for other in (
             pickle.loads(pickle.dumps(episode)),
             copy.deepcopy(episode),
@@ -123,7 +141,8 @@ def test_versions_of_chunks_are_joined_in_a_buffer_and_come_back() -> None:
         found = {episode.id_: episode.policy_versions for episode in kept.iter_episodes()}
         assert found == {head.id_: (2, 5), untold.id_: None}
         (pack,) = kept.iter_packs()
-        assert sorted(map(str, pack.policy_versions)) == ["(2, 5)", "None"]
+        assert sorted(bounds(pack)) == [(-1, -1), (2, 5)]
+        assert sorted(pack.get_policy_versions().tolist()) == [-1, 2, 4, 5]
 
 
 def test_versions_are_on_disk_and_in_the_table(tmp_path: Path) -> None:
@@ -145,9 +164,111 @@ def test_versions_of_agents_go_through_a_multi_agent_episode() -> None:
     both = {"a": np.ones(2), "b": np.ones(2)}
     for _ in range(3):
         episode.add_env_step(observations=both, actions={"a": 0, "b": 1}, rewards={"a": 1.0, "b": 0.0})
-    episode.agent_episodes["a"].policy_versions = (2, 6)
+    episode.agent_episodes["a"].policy_versions = [2, 6, 6]
     (unpacked,) = unpack_agents(pack_agents([episode]))
-    for whole in (episode, episode[1:], unpacked):
-        assert whole.agent_episodes["a"].policy_versions == (2, 6)
+    for whole, versions in ((episode, [2, 6, 6]), (episode[1:], [6, 6]), (unpacked, [2, 6, 6])):
+        assert whole.agent_episodes["a"].get_policy_versions().tolist() == versions
         assert whole.agent_episodes["b"].policy_versions is None
     assert episode[3:].agent_episodes["a"].policy_versions is None
+
+
+# --- runs against the version of every step ------------------------------------------------------------------------
+
+CHUNKS = st.lists(st.lists(st.integers(-1, 3), max_size=6), min_size=1, max_size=6)
+
+
+def column(chunks: list[list[int]]) -> VersionColumn | None:
+    return VersionColumn.of([VersionRuns.of(chunk, len(chunk)) if chunk else None for chunk in chunks])
+
+
+def told(found: VersionColumn | None, chunks: list[list[int]]) -> list[list[int]]:
+    """The version of every step of the chunks, by each way of asking."""
+    lengths = np.array([len(chunk) for chunk in chunks], np.int64)
+    if found is None:
+        return [[-1] * n for n in lengths]
+    steps = np.split(found.steps(lengths), lengths.cumsum()[:-1])[: len(chunks)]
+    for i, own in enumerate(steps):
+        runs = found.item(i)
+        assert (runs.steps(len(own)) if runs else np.full(len(own), -1)).tolist() == own.tolist()
+        assert (runs.bounds if runs else None) == bounds_of(own.tolist())
+    known = [bounds_of(own.tolist()) or (-1, -1) for own in steps]
+    assert found.lowest_and_highest().tolist() == [list(pair) for pair in known]
+    assert found == pickle.loads(pickle.dumps(found))
+    return [own.tolist() for own in steps]
+
+
+def versions_of(runs: VersionRuns | None, num_steps: int) -> list[int]:
+    return [-1] * num_steps if runs is None else runs.steps(num_steps).tolist()
+
+
+def bounds_of(versions: list[int]) -> tuple[int, int] | None:
+    known = [version for version in versions if version >= 0]
+    return (min(known), max(known)) if known else None
+
+
+@given(CHUNKS, st.data())
+def test_runs_of_many_chunks_say_the_version_of_every_step(chunks: list[list[int]], data: st.DataObject) -> None:
+    found = column(chunks)
+    assert told(found, chunks) == chunks
+    flat, lengths = np.array(list(chain(*chunks)), np.int64), np.array([len(chunk) for chunk in chunks])
+    assert told(VersionColumn.of_steps(flat, lengths), chunks) == chunks
+    others = data.draw(CHUNKS)
+    joined = VersionColumn.concat([found, column(others)], [len(chunks), len(others)])
+    assert told(joined, chunks + others) == chunks + others
+    if found is not None:
+        which = data.draw(st.lists(st.integers(0, len(chunks) - 1), max_size=8))
+        assert told(found[np.array(which, int)], [chunks[i] for i in which]) == [chunks[i] for i in which]
+        part = slice(*sorted(data.draw(st.tuples(st.integers(0, 6), st.integers(0, 6)))))
+        assert told(found[part], chunks[part]) == chunks[part]
+
+
+@given(st.lists(st.integers(-1, 3), max_size=8), st.lists(st.integers(-1, 3), max_size=8), st.data())
+def test_runs_of_a_chunk_are_cut_and_joined_as_its_steps_are(a: list[int], b: list[int], data: st.DataObject) -> None:
+    joined = followed(VersionRuns.of(a, len(a)), VersionRuns.of(b, len(b)), len(a))
+    whole = a + b
+    assert versions_of(joined, len(whole)) == whole
+    first, last = sorted(data.draw(st.tuples(st.integers(0, len(whole)), st.integers(0, len(whole)))))
+    part = joined and joined.window(first, last - first)
+    assert versions_of(part, last - first) == whole[first:last]
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@given(data=st.data())
+def test_what_is_taken_of_a_recorder_says_which_version_made_each_step(
+    mode: AutoresetMode, data: st.DataObject
+) -> None:
+    num_envs, version = 3, -1
+    recorder = VectorRecorder(num_envs, autoreset_mode=mode, len_lookback_buffer=2)
+    recorder.reset(np.zeros((num_envs, 1)))
+    done = np.zeros(num_envs, bool)
+    for _ in range(data.draw(st.integers(1, 12))):
+        if data.draw(st.booleans()):
+            version = data.draw(st.integers(0, 4))
+            recorder.policy_version = version
+        if mode is AutoresetMode.DISABLED and done.any():
+            recorder.reset(np.zeros((num_envs, 1)), reset_mask=done)
+        done = np.array(data.draw(st.lists(st.booleans(), min_size=num_envs, max_size=num_envs)))
+        infos = {"final_obs": np.zeros((num_envs, 1)), "_final_obs": done} if done.any() else {}
+        row = (np.zeros((num_envs, 1)), np.zeros(num_envs, int), np.zeros(num_envs), done, np.zeros(num_envs, bool))
+        outputs = {"version": np.full(num_envs, version)}
+        recorder.step(*row, infos if mode is AutoresetMode.SAME_STEP else {}, outputs)
+        if data.draw(st.integers(0, 3)) == 0:
+            check_versions(recorder.take())
+    assert recorder.policy_version == (None if version < 0 else version)
+    check_versions(recorder.take())
+
+
+def check_versions(pack: EpisodePack) -> None:
+    """The versions are those that the steps were recorded with, of the pack and of each episode."""
+    made = pack.extra_model_outputs["version"][pack.step_rows()]
+    assert pack.get_policy_versions().tolist() == made.tolist()
+    for episode in pack:
+        assert episode.get_policy_versions().tolist() == episode.get_extra_model_outputs("version").tolist()
+
+
+def test_a_part_of_which_nothing_is_known_is_as_if_nothing_was_ever_told() -> None:
+    runs = EpisodePack.from_episodes([grown(None, id_="a"), grown(3, 4, id_="b"), grown(None, 2, id_="c")])
+    for pack in (runs, runs.select([0, 1])):
+        assert pack[:1].policy_versions is None
+        assert pack.select([0, 0]).facts.policy_versions is None
+        assert pack[1:2].policy_versions is not None

@@ -422,6 +422,7 @@ def test_recent_rows_of_an_output_are_only_those_of_its_present_run():
 
 
 def test_a_step_costs_no_python_work_per_environment():
+    import gc
     import sys
 
     def calls(num_envs: int) -> int:
@@ -433,6 +434,8 @@ def test_a_step_costs_no_python_work_per_environment():
             counted += 1
 
         step(recorder, 1, done=tuple(range(0, num_envs, 3)))
+        gc.collect()
+        gc.disable()  # finalizers of other tests' objects are calls, too
         sys.setprofile(count)
         try:
             for number in range(2, 9):
@@ -440,6 +443,7 @@ def test_a_step_costs_no_python_work_per_environment():
             recorder.take()
         finally:
             sys.setprofile(None)
+            gc.enable()
         return counted
 
     calls(6)  # what is done once, such as imports, is done here

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from episodes.storage import EpisodeDataset
+from episodes.errors import UnknownKey
+from episodes.storage import EpisodeDataset, EpisodeWriter
 from learners.__main__ import main
 from learners.loggers import CSVLogger
-from learners.run import ALGORITHMS, Run, presets
+from learners.run import ALGORITHMS, NETWORKS, Run, presets
+from runners import SingleAgentEnvRunner
 
 SHORT = """
 algo = "ppo"
@@ -92,9 +95,95 @@ def test_a_setting_that_there_is_not_is_refused_by_name(more, message, tmp_path:
     assert message in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def episodes(tmp_path_factory) -> Path:
+    """A data set of a few episodes of CartPole."""
+    path = tmp_path_factory.mktemp("data") / "episodes"
+    with SingleAgentEnvRunner("CartPole-v1", num_envs=2, seed=0) as runner, EpisodeWriter(path) as writer:
+        writer.add(runner.sample(num_episodes=6, random_actions=True))
+    return path
+
+
+@pytest.mark.parametrize("algo", ["bc", "cql"])
+def test_a_policy_is_trained_from_a_data_set_and_gone_on_with(algo: str, episodes: Path, tmp_path: Path, capsys):
+    settings, folder = tmp_path / "offline.toml", tmp_path / "run"
+    numbers = "max_epochs = 2\nsteps_per_epoch = 20\nnum_test_episodes = 2\n"
+    settings.write_text(f'algo = "{algo}"\nenv = "CartPole-v1"\nnum_envs = 2\n[trainer]\n{numbers}')
+    train = ["train", "--config", str(settings), "--data", str(episodes), "--quiet"]
+    assert main([*train, "--logdir", str(folder), "--stop-at", "9999"]) == 0
+    assert "2 epochs" in capsys.readouterr().out
+    assert main(["train", "--resume", str(folder), "--stop-at", "9999", "--epochs", "3"]) == 0
+    assert "3 epochs" in capsys.readouterr().out
+    assert main(["evaluate", str(folder), "--episodes", "3"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--algo", "bc"], "bc learns from a data set"),
+        (["--algo", "ppo", "--data", "EPISODES"], "ppo samples for itself"),
+        (["--algo", "bc", "--data", "EPISODES", "--env", "Acrobot-v1"], "holds observations of Box"),
+        (["--algo", "cql", "--data", "nowhere"], "nowhere"),
+    ],
+    ids=str,
+)
+def test_data_that_do_not_go_with_an_algorithm_are_refused(
+    arguments, message, episodes: Path, tmp_path: Path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["train", "--quiet", *(str(episodes) if one == "EPISODES" else one for one in arguments)])
+    assert message in capsys.readouterr().err
+
+
+def test_grpo_is_given_whole_episodes():
+    run = Run(algo="grpo", env="CartPole-v1", num_envs=4, algorithm={"group_size": 4})
+    run.trainer = {"episodes_per_collect": 8, "shows_progress": False}
+    trainer: Any = run.make()
+    assert trainer.step() == sum(trainer.runner.stats.lengths)
+    assert trainer.runner.stats.num_episodes == 8
+
+
+NETS = {
+    "gru": ("Pendulum-v1", {"hidden_sizes": [8], "state_size": 8}),
+    "lstm": ("FrozenLake-v1", {"hidden_sizes": [8], "state_size": 8}),
+    "encoder": ("Blackjack-v1", {"hidden_sizes": [8]}),
+    "transformer": ("FrozenLake-v1", {"size": 8, "context": 3}),
+    "mlp": ("Pendulum-v1", {"hidden_sizes": [8], "distribution": "squashed"}),
+}
+
+
+@pytest.mark.parametrize(("network", "env", "policy"), [(name, *rest) for name, rest in NETS.items()], ids=NETS)
+def test_a_network_is_chosen_by_its_name(network: str, env: str, policy: dict[str, Any], tmp_path: Path) -> None:
+    numbers = {"max_epochs": 1, "steps_per_epoch": 32, "steps_per_collect": 32, "num_test_episodes": 1}
+    run = {"algo": "ppo", "env": env, "num_envs": 2, "policy": {"network": network, **policy}, "trainer": numbers}
+    trainer = Run.of_table({**run, "trainer": {**numbers, "shows_progress": False}}).make(folder=tmp_path)
+    assert type(trainer.algorithm.policy) is NETWORKS[network]
+    assert trainer.run().num_updates == 1
+    trainer.save()
+    assert Run.of_table(run).make(folder=tmp_path).resume()
+
+
+@pytest.mark.parametrize(
+    ("algo", "policy", "message"),
+    [
+        ("ppo", {"network": "hypernet"}, "mlp, encoder, lstm, gru, transformer"),
+        ("grpo", {"network": "transformer"}, "mlp, encoder, lstm, gru"),
+        ("dqn", {"network": "gru"}, "its own"),
+        ("ppo", {"distribution": "cauchy"}, "squashed, autoregressive"),
+    ],
+    ids=str,
+)
+def test_a_network_that_there_is_not_is_refused_by_name(algo: str, policy: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnknownKey, match=message):
+        Run.of_table({"algo": algo, "env": "CartPole-v1", "policy": policy}).make()
+
+
 @pytest.mark.parametrize("key", sorted(presets()), ids=" on ".join)
-def test_every_preset_makes_a_trainer_of_its_algorithm(key):
+def test_every_preset_makes_a_trainer_of_its_algorithm(key, episodes: Path):
     run = Run.of_preset(*key)
+    if run.algo in ("bc", "cql"):
+        run.data = str(episodes)
     trainer = run.make()
     assert type(trainer.algorithm) is ALGORITHMS[key[0]].algorithm
     assert trainer.config.max_epochs == run.trainer["max_epochs"]

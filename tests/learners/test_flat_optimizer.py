@@ -12,6 +12,7 @@ from torch.optim import SGD, Adam
 
 from episodes.errors import InvalidArgument, StateMismatch
 from learners import FlatOptimizer, TargetNetwork
+from learners.algorithms.flat_optimizer import adam
 
 ADAM = partial(Adam, lr=0.05, fused=True)
 
@@ -32,7 +33,7 @@ def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("max_norm", [None, 0.1])
-@pytest.mark.parametrize("make", [ADAM, partial(SGD, lr=0.1, momentum=0.9)])
+@pytest.mark.parametrize("make", [ADAM, adam(0.05), partial(SGD, lr=0.1, momentum=0.9)])
 def test_weights_become_what_they_become_with_a_tensor_each(make, max_norm):
     ours, theirs = network(), network()
     flat, apart = FlatOptimizer(ours.parameters(), make, max_norm=max_norm), make(list(theirs.parameters()))
@@ -105,6 +106,20 @@ def test_restoring_a_snapshot_takes_steps_back_moments_too():
             loss_of(one, before).backward()
             optimizer.step()
         assert_same(module, untouched)
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing():
+    module = network()
+    flat = FlatOptimizer(module.parameters(), adam(0.05), max_norm=1.0)
+    loss_of(module, 0).backward()
+    flat.step()
+    before, state = flat.vector.clone(), deepcopy(flat.state_dict())
+    for bad in (float("nan"), float("inf")):
+        flat.gradient[3] = bad
+        assert not torch.isfinite(flat.step())
+        assert torch.equal(flat.vector, before)
+        assert not flat.gradient.any()
+    torch.testing.assert_close(flat.state_dict()["state"], state["state"], rtol=0, atol=0)
 
 
 def test_parameters_of_two_kinds_are_refused():

@@ -333,7 +333,7 @@ def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, doubl
         state = {name: part[b : b + 1] for name, part in batch["state_in"].items()}
 
         def worth(module: Any) -> Tensor:
-            return module.head(module.memory(seen, state)[0])[0]  # noqa: B023
+            return module.head(module.body(seen, state)[0])[0]  # noqa: B023
 
         values, later = worth(policy), worth(target).detach()
         for t in range(first, stop):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from episodes.errors import InvalidArgument
-from learners.loggers import CSVLogger, Logger, MultiLogger, TensorBoardLogger, describe_run
+from learners.loggers import CSVLogger, Logger, MultiLogger, TensorBoardLogger, WandbLogger, describe_run
 
 
 class Kept(Logger):
@@ -90,3 +90,24 @@ def test_several_loggers_get_everything_each_at_its_own_interval(tmp_path: Path)
     description = json.loads((tmp_path / "run.json").read_text())
     assert description["configuration"] == {"gamma": 0.9}
     assert set(description["versions"]) >= {"python", "torch", "numpy"}
+
+
+def test_weights_and_biases_keeps_a_run_offline_and_goes_on_under_its_id(tmp_path: Path, monkeypatch):
+    pytest.importorskip("wandb")
+    for name, value in {"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_DISABLE_GIT": "true"}.items():
+        monkeypatch.setenv(name, value)
+    with WandbLogger(tmp_path, {"update": 10}, mode="offline", project="a-project") as logger:
+        logger.describe({"configuration": {"gamma": 0.9}})
+        logger.log("test", {"mean_return": 12.5}, 100)
+        for step in (100, 105, 110):
+            logger.log("update", {"loss": float(step)}, step)
+        assert dict(logger.run.config)["configuration"] == {"gamma": 0.9}
+        summary, first = dict(logger.run.summary), logger.run.id
+    assert summary["test/returns_stat/mean"] == 12.5
+    assert (summary["update/loss"], summary["env_step"]) == (110.0, 110)
+    kept = list((tmp_path / "wandb").glob(f"offline-run-*-{first}/*.wandb"))
+    assert [path.stat().st_size > 0 for path in kept] == [True]
+    with WandbLogger(tmp_path, mode="offline", project="a-project") as again:
+        again.resume(110)
+        again.log("test", {"mean_return": 20.0}, 200)
+        assert again.run.id == first

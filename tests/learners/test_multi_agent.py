@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -135,3 +137,16 @@ def test_a_module_without_an_algorithm_is_named():
 def test_no_episodes_are_an_error():
     with pytest.raises(InvalidArgument, match="no episodes"):
         algorithm().update([])
+
+
+def test_ids_of_modules_may_have_dots_be_numbers_or_be_words_of_torch():
+    ids = ("team.red", "pop", 7, "", "a%2E", "a.")
+    policies = {one: MLPPolicy(OBSERVATIONS["a"], ACTIONS["a"], hidden_sizes=(8,)) for one in ids}
+    learner = MultiAgentAlgorithm({one: PPO(policy) for one, policy in policies.items()}, train=["team.red", 7])
+    assert learner.policies == policies
+    assert learner[7].policy is policies[7]
+    again = MultiAgentAlgorithm({one: PPO(deepcopy(policy)) for one, policy in policies.items()})
+    again.load_state_dict(learner.state_dict())
+    assert torch.equal(weights(again)[0], weights(learner)[0])
+    with pytest.raises(UnknownKey, match=r"team\.red, pop, 7"):
+        MultiAgentAlgorithm({one: PPO(policy) for one, policy in policies.items()}, train=["blue"])

@@ -125,25 +125,23 @@ def test_an_observation_space_that_is_no_box_is_refused_with_advice():
 
 @each_action_space
 @pytest.mark.parametrize("explore", [False, True])
-def test_one_action_for_one_observation_is_a_member_of_the_space(action_space, explore):
+@pytest.mark.parametrize("make", [mlp, lstm])
+def test_one_action_for_one_observation_is_a_member_of_the_space(make, action_space, explore):
     torch.manual_seed(0)
-    action = mlp(action_space).compute_action(np.array([0.1, 0.2, -0.3]), explore=explore)
-    if isinstance(action_space, spaces.Box):
-        assert action.shape == (2,)
-        assert action.dtype == np.float32
-    elif isinstance(action_space, spaces.Dict):
-        assert set(action) == {"a", "b"}
-    else:
-        assert action_space.contains(action[()] if action.ndim == 0 else action)
+    action, _ = make(action_space).compute_action(np.array([0.1, 0.2, -0.3]), explore=explore)
+    assert action_space.contains(action)
 
 
 def test_without_exploring_one_observation_always_gets_the_same_action():
     policy = mlp(ACTION_SPACES["box"])
-    actions = [policy.compute_action(np.ones(3), explore=False) for _ in range(3)]
+    actions = [policy.compute_action(np.ones(3), explore=False)[0] for _ in range(3)]
     assert np.array_equal(actions[0], actions[1])
     assert np.array_equal(actions[1], actions[2])
 
 
-def test_a_recurrent_policy_refuses_to_act_without_its_state():
-    with pytest.raises(InvalidArgument, match="carries a state"):
-        lstm().compute_action(np.ones(3))
+def test_a_recurrent_policy_acts_by_its_state():
+    policy = lstm(ACTION_SPACES["box"])
+    _, first = policy.compute_action(np.ones(3))
+    _, second = policy.compute_action(np.ones(3), first)
+    assert not np.array_equal(first.action, second.action)
+    assert second.episode.t == 1

@@ -210,6 +210,24 @@ def test_an_update_that_is_not_finite_changes_nothing_not_even_targets():
     assert algorithm.update_from(sound, num_steps=2) == twin.update_from(same, num_steps=2)
 
 
+def test_a_single_step_that_is_not_finite_changes_nothing_at_all():
+    algorithm, twin = dqn(target_every=3), dqn(target_every=3)
+    sound, rotten = (filled(EpisodeReplayBuffer(1000, seed=0)) for _ in range(2))
+    for obs, actions, rewards in map(_arrays, episodes()):
+        rotten.add([SingleAgentEpisode.from_arrays(obs, actions, rewards * np.float32("nan"), terminated=True)])
+    same = deepcopy(sound)
+    for _ in range(4):  # a copy to the target network is due with every third step
+        assert algorithm.update_from(sound) == twin.update_from(same)
+        with pytest.raises(InvalidArgument, match=r"the weights are as before.*rewards"):
+            algorithm.update_from(rotten)
+    assert_same_weights(algorithm, twin)
+
+
+def assert_same_weights(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
+    weights = theirs.state_dict()
+    assert all(torch.equal(v, weights[name]) for name, v in ours.state_dict().items() if isinstance(v, torch.Tensor))
+
+
 def _arrays(episode: SingleAgentEpisode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return episode.get_observations(), episode.get_actions(), episode.get_rewards()
 

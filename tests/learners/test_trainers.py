@@ -303,3 +303,53 @@ def test_a_run_does_not_begin_where_the_checkpoints_of_another_are(tmp_path: Pat
 def test_checkpoints_without_a_folder_are_refused_at_once():
     with pytest.raises(InvalidArgument, match="no folder"):
         ppo_trainer(config={"checkpoint_every": 1})
+
+
+def test_a_bar_shows_epoch_steps_speed_time_left_return_and_loss(capsys):
+    ppo_trainer(config={"max_epochs": 3, "shows_progress": True}).run()
+    shown = capsys.readouterr().err.replace("\r", "\n")
+    last = [line for line in shown.splitlines() if "epoch 3/3" in line][-1]
+    for word in ("return ", "test ", "loss ", "steps/s", "<"):
+        assert word in last, last
+
+
+def test_a_hook_ends_a_run_at_once_and_the_epoch_is_counted():
+    class Stops:
+        def on_collect(self, trainer, pack):
+            assert pack.num_steps >= 32
+
+        def on_update(self, trainer, metrics):
+            trainer.stop()
+
+    result = ppo_trainer(config={"max_epochs": 3}, hooks=[Stops()]).run()
+    assert (result.num_epochs, result.num_updates, result.stopped_by) == (1, 1, "stop_fn")
+
+
+def test_a_loss_that_is_no_number_stops_a_run_and_the_last_checkpoint_is_good(tmp_path: Path):
+    trainer: Any = ppo_trainer(config={"max_epochs": 3, "checkpoint_every": 1}, folder=tmp_path)
+    sample = trainer.runner.sample
+
+    def spoiled(**how: Any) -> Any:
+        pack = sample(**how)
+        return pack if trainer.num_epochs == 0 else pack.replace(rewards=np.full_like(pack.rewards, np.nan))
+
+    trainer.runner.sample = spoiled
+    with pytest.raises(InvalidArgument, match=r"gradient is not finite; the weights are as before.*episode .*, step"):
+        trainer.run()
+    assert all(bool(torch.isfinite(parameter).all()) for parameter in trainer.algorithm.policy.parameters())
+    again = ppo_trainer(config={"max_epochs": 3, "checkpoint_every": 1}, folder=tmp_path)
+    assert again.resume()
+    assert again.run().num_epochs == 3
+
+
+def test_a_runner_with_another_policy_is_refused():
+    policies = [MLPPolicy(*spaces_of(CARTPOLE)) for _ in range(2)]
+    for acting, said in ((policies[1], "another MLPPolicy"), (None, "no policy")):
+        runner = SingleAgentEnvRunner(CARTPOLE, acting)
+        with pytest.raises(InvalidArgument, match=said):
+            OnPolicyTrainer(PPO(policies[0]), runner)
+
+
+def test_what_is_asked_after_tests_needs_tests():
+    with pytest.raises(InvalidArgument, match="num_test_episodes is 0"):
+        ppo_trainer(config={"num_test_episodes": 0}, stop_fn=lambda score: True)

@@ -3,57 +3,27 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from episodes.errors import StateMismatch
+from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
-from episodes.replay import EpisodeReplayBuffer, ReplayRecorder
+from episodes.replay import (
+    EpisodeReplayBuffer,
+    MultiAgentEpisodeReplayBuffer,
+    MultiAgentPrioritizedEpisodeReplayBuffer,
+    PrioritizedEpisodeReplayBuffer,
+    ReplayRecorder,
+)
 from episodes.single_agent import SingleAgentEpisode
+from tests.interrupts import Breaking
 
 NUM_ENVS = 3
 CAPACITY = 24
-
-Broken = Callable[[], None]
-
-
-class Breaking:
-    """Raises at the n-th instruction of replay's code that runs, and at later ones after so many more each time."""
-
-    def __init__(self, error: type[BaseException], at: int, *later: int) -> None:
-        self.error, self.left, self.later = error, at, list(later)
-        self.num_seen = 0
-
-    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if "/episodes/replay/" not in frame.f_code.co_filename:
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return self.instruction
-
-    def instruction(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "opcode":
-            self.num_seen += 1
-            self.left -= 1
-            if self.left == 0:
-                self.left = self.later.pop(0) if self.later else -1
-                raise self.error
-        return self.instruction
-
-    def run(self, work: Broken) -> bool:
-        """Whether the work was broken off."""
-        before = sys.gettrace()
-        sys.settrace(self)
-        try:
-            work()
-        except self.error:
-            return True
-        finally:
-            sys.settrace(before)
-        return False
 
 
 def episode(number: int, length: int, t_started: int = 0, *, ends: bool = True) -> SingleAgentEpisode:
@@ -204,3 +174,130 @@ def test_a_buffer_is_sound_after_hundreds_of_real_interrupts() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+# --- several agents -------------------------------------------------------------------------------------------------
+
+
+def game(number: int, length: int, t_started: int = 0) -> list[MultiAgentEpisode]:
+    """An episode of three agents of two modules, in chunks of 5 env steps; every observation is one of a kind."""
+    episode = MultiAgentEpisode(f"g{number}", agent_to_module_mapping_fn=lambda agent, _: agent[0])
+    row = {agent: 1000.0 * number + 100 * k for k, agent in enumerate(("a0", "a1", "b0"))}
+    episode.add_env_reset(observations=row)
+    chunks = []
+    for t in range(length):
+        acting = [agent for k, agent in enumerate(row) if (t + k) % 3]
+        actions = {agent: row[agent] + t for agent in acting}
+        observations = {agent: value + t + 1 for agent, value in row.items()}
+        episode.add_env_step(observations, {**dict.fromkeys(row, -1.0), **actions}, dict.fromkeys(row, float(t)))
+        if t % 5 == 4:
+            chunks.append(episode)
+            episode = episode.cut()
+    return [*chunks, episode]
+
+
+def held(buffer: MultiAgentEpisodeReplayBuffer) -> Any:
+    """All that can be seen of a buffer of several agents but the generator's state."""
+    state = buffer.get_state()
+    rows = {agent: numbers.tolist() for agent, numbers in sorted(state["env_steps"]["numbers"].items())}
+    modules = {module_id: stored(own) for module_id, own in sorted(buffer.modules.items())}
+    return buffer.num_added, len(buffer), rows, modules, state["module_of"], state["env_steps"]["chunks"]
+
+
+def several(kind: str) -> MultiAgentEpisodeReplayBuffer:
+    buffer = (
+        MultiAgentPrioritizedEpisodeReplayBuffer(40) if kind == "prioritized" else MultiAgentEpisodeReplayBuffer(40)
+    )
+    if kind != "first":
+        buffer.add([*game(1, 17), *game(2, 12)])
+    return buffer
+
+
+GAMES: dict[str, Callable[[MultiAgentEpisodeReplayBuffer], None]] = {
+    "first": lambda buffer: buffer.add(game(3, 12)),
+    "full": lambda buffer: buffer.add([*game(3, 12), *game(4, 9)]),
+    "prioritized": lambda buffer: buffer.add([*game(3, 12), *game(4, 9)]),
+    "clear": lambda buffer: buffer.clear(),
+    "set_state": lambda buffer: buffer.set_state(OTHER),
+}
+OTHER = several("first").get_state()
+
+
+@pytest.mark.parametrize("kind", GAMES)
+def test_a_call_of_several_agents_that_is_broken_off_has_done_all_or_nothing(kind: str) -> None:
+    call, whole = GAMES[kind], several(kind)
+    before = held(whole)
+    call(whole)
+    after = held(whole)
+    whole.add(game(9, 14))
+    later = held(whole)
+    counting, buffer = Breaking(KeyboardInterrupt, -1), several(kind)
+    counting.run(lambda: call(buffer))
+    rng, outcomes = np.random.default_rng(0), []
+    for at in rng.integers(1, counting.num_seen + 1, 14).tolist():
+        again = rng.integers(1, 200, int(rng.integers(0, 3))).tolist()
+        buffer = several(kind)
+        assert Breaking(KeyboardInterrupt, at, *again).run(lambda: call(buffer))  # noqa: B023
+        found = held(buffer)
+        assert found in (before, after), (at, again)
+        outcomes.append(found == after)
+        if not outcomes[-1]:
+            call(buffer)
+        buffer.add(game(9, 14))
+        assert held(buffer) == later, (at, again)
+    assert len(set(outcomes)) == 2 or kind in ("clear", "set_state")  # which change all at once
+
+
+# --- clear and set_state --------------------------------------------------------------------------------------------
+
+MAKERS = {"uniform": EpisodeReplayBuffer, "prioritized": PrioritizedEpisodeReplayBuffer}
+
+
+def filled(make: Any, first: int, path: Any = None) -> Any:
+    buffer = make(CAPACITY, seed=first, path=path)
+    buffer.add([episode(number, 4) for number in range(first, first + 7)])
+    buffer.sample(3)
+    return buffer
+
+
+@pytest.mark.parametrize("call", ["clear", "set_state", "set_state of files"])
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_clearing_and_restoring_that_is_broken_off_has_done_all_or_nothing(make: Any, call: str, tmp_path: Any) -> None:
+    state, rng, folders = filled(make, 20).get_state(), np.random.default_rng(0), iter(range(10_000))
+
+    def scene() -> tuple[Any, Callable[[], None]]:
+        buffer = filled(make, 1, tmp_path / str(next(folders)) if call == "set_state of files" else None)
+        return buffer, buffer.clear if call == "clear" else lambda: buffer.set_state(state)
+
+    def seen(buffer: Any) -> Any:
+        drawn = buffer.sample(5) if len(buffer) else {"obs": np.zeros(0), "weights": np.zeros(0)}
+        return stored(buffer), drawn["obs"].tolist(), drawn["weights"].tolist()
+
+    buffer, _ = scene()
+    before = seen(buffer)
+    buffer, work = scene()
+    counting = Breaking(KeyboardInterrupt, -1)
+    counting.run(work)
+    after = seen(buffer)
+    outcomes = set()
+    for at in rng.integers(1, counting.num_seen + 1, 16).tolist():
+        buffer, work = scene()
+        assert Breaking(KeyboardInterrupt, at).run(work)
+        found = seen(buffer)
+        assert found in (before, after), at
+        outcomes.add(found == after)
+        buffer.add([episode(number, 4) for number in range(40, 50)])
+        assert sorted(e.id_ for e in buffer.iter_episodes()) == [f"e{number}" for number in range(44, 50)]
+    assert outcomes
+
+
+def test_a_state_that_is_none_leaves_the_buffer_as_it_was() -> None:
+    buffer = filled(EpisodeReplayBuffer, 1)
+    before, state = stored(buffer), filled(EpisodeReplayBuffer, 20).get_state()
+    for wrong in (
+        {**state, "ring": {**state["ring"], "table": {}}},
+        {k: v for k, v in state.items() if k != "written"},
+    ):
+        with pytest.raises((KeyError, StateMismatch)):
+            buffer.set_state(wrong)
+        assert stored(buffer) == before

@@ -857,3 +857,11 @@ def test_a_module_to_env_pipeline_of_ones_own_is_used():
     runner = SingleAgentEnvRunner(env, Halves(), module_to_env=pipeline)
     assert runner.module_to_env is pipeline
     assert runner.sample(num_timesteps=2).num_steps == 2
+
+
+def test_an_id_may_name_the_module_that_registers_it() -> None:
+    with SingleAgentEnvRunner("learners.environments:CartPoleWithoutVelocities-v1", seed=0) as runner:
+        pack = runner.sample(num_timesteps=4, random_actions=True)
+    assert pack.observations.shape[1:] == (2,)
+    with pytest.raises(InvalidArgument, match="no_such_module"):
+        SingleAgentEnvRunner("no_such_module:CartPole-v1")

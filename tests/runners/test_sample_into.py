@@ -17,7 +17,7 @@ from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, Wron
 from episodes.recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.tracks import nested
-from learners import LSTMPolicy, MLPPolicy
+from learners import LSTMPolicy, LSTMQPolicy, MLPPolicy, QPolicy
 from runners import SingleAgentEnvRunner
 
 MODES = list(AutoresetMode)
@@ -155,6 +155,43 @@ def test_a_loop_may_begin_with_random_actions() -> None:
     one.sample_into(buffer, num_timesteps=10, random_actions=True)
     assert len(buffer) == one.num_steps >= 30
     assert next(buffer.iter_episodes()).observation_space == Walk.observation_space
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("keys", [(), ("action_dist_inputs",)])
+def test_a_share_of_random_actions_is_the_policys_epsilon_whoever_draws_them(num_envs: int, keys: Any) -> None:
+    asked = []
+
+    class Asked(QPolicy):
+        def q_values(self, batch: Any) -> torch.Tensor:
+            asked.append(batch)
+            values = torch.zeros(len(batch["obs"]), 4)
+            values[:, 2] = 1.0
+            return values
+
+    policy = Asked(Walk.observation_space, Walk.action_space, hidden_sizes=(), epsilon=0.4)
+    with runner(AutoresetMode.SAME_STEP, num_envs, policy=policy) as one:
+        buffer = EpisodeReplayBuffer(2000, seed=0)
+        asked.clear()
+        one.sample_into(buffer, num_timesteps=2000, extra_model_outputs=keys)
+        drawn = [buffer.ring.track("actions")[:2000] == action for action in range(4)]
+        assert [one.mean() for one in drawn] == pytest.approx([0.1, 0.1, 0.7, 0.1], abs=0.04)
+        saves = num_envs == 1 and not keys
+        assert len(asked) * num_envs == pytest.approx(1200 if saves else 2000, abs=120 if saves else 0)
+        pack = one.sample(num_timesteps=50)  # a pack has all outputs at every step
+        assert len(pack.extra_model_outputs["action_logp"]) == len(pack.rewards)
+        policy.epsilon = 0.0
+        one.sample_into(buffer, num_timesteps=100, extra_model_outputs=keys)
+        assert (buffer.ring.track("actions")[:100] == 2).all()
+
+
+def test_a_policy_with_a_way_of_its_own_to_explore_is_always_asked() -> None:
+    class Own(QPolicy):
+        def epsilon_greedy(self, values: torch.Tensor) -> torch.Tensor:
+            return super().epsilon_greedy(values)
+
+    spaces_ = (Walk.observation_space, Walk.action_space)
+    assert [policy(*spaces_, epsilon=0.3).random_share for policy in (QPolicy, Own, LSTMQPolicy)] == [0.3, 0.0, 0.0]
 
 
 def test_two_runners_of_different_size_may_feed_one_small_buffer() -> None:

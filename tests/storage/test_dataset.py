@@ -19,6 +19,7 @@ from episodes.errors import EpisodeError, InvalidArgument, MissingExtra, TrackMi
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage import arrow as arrow_files
 from episodes.storage import compressed_tracks as frame_blocks
+from episodes.storage.sums import with_sum
 
 
 def some(num: int = 6, seed: int = 0) -> EpisodePack:
@@ -373,7 +374,7 @@ HEADERS: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
     "something else": (lambda header: json.dumps({"name": "x"}), "is not the header of a data set"),
     "no JSON": (lambda header: "{", "is not JSON"),
     "a space of a later day": (
-        lambda header: json.dumps(header | {"action_space": {"type": "Later"}}),
+        lambda header: json.dumps(with_sum(header | {"action_space": {"type": "Later"}})),
         "a space of type 'Later' is not known here",
     ),
 }
@@ -384,7 +385,9 @@ def test_a_data_set_of_another_kind_is_refused_by_readers_and_writers(tmp_path: 
     in_batches(tmp_path, some(2), 2)
     change, message = HEADERS[name]
     file = tmp_path / "episodes.json"
-    file.write_text(change(json.loads(file.read_text())))
+    header = json.loads(file.read_text())
+    del header["sum"]
+    file.write_text(change(header))
     with pytest.raises(UnreadableData, match=message):
         EpisodeDataset(tmp_path)
     with pytest.raises(UnreadableData, match=message):

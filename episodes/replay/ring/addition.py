@@ -21,6 +21,7 @@ class Block:
         tracks: nested arrays by name; `step_rows` of them (all when None) are written.
         links: [6, S] int64, see `StepLinks`.
         infos: of the observations that are written.
+        versions: of the policies that made the steps, [S] or one for all; None where nobody told any.
     """
 
     observations: Any
@@ -30,11 +31,13 @@ class Block:
     step_rows: Any
     links: np.ndarray
     infos: Infos
+    versions: Any = None
 
     def in_order(self, order: np.ndarray) -> Block:
         """The same steps in another order, their places [S]."""
         rows = self.step_rows[order] if isinstance(self.step_rows, np.ndarray) else order
-        return replace(self, step_rows=rows, links=self.links[:, order])
+        versions = self.versions[order] if isinstance(self.versions, np.ndarray) else self.versions
+        return replace(self, step_rows=rows, links=self.links[:, order], versions=versions)
 
 
 @dataclass(slots=True, eq=False)

@@ -134,8 +134,9 @@ class EpisodeTable:
                 self._ids.pop(entry, None)
             self.facts.pop(entry, None)
             self.custom_data.pop(entry, None)
-        self._all[change.places] = change.values
-        self._place[change.values] = change.places
+        if len(change.places):
+            self._all[change.places] = change.values
+            self._place[change.values] = change.places
         self._num_used = change.num_used
         if change.first is not None:
             self.first[change.opened] = change.first

@@ -22,24 +22,26 @@ def ring_state(ring: LinkedRing) -> dict[str, Any]:
         "observations": _front(ring.observations, num_rows) if ring.has_observations else None,
         "tracks": {name: _front(track, num_steps) for name, track in ring.tracks.items()},
         "links": ring.links.get_state(num_steps),
+        "versions": ring.versions.get_state(num_steps),
         "table": ring.table.get_state(),
         "infos": deepcopy((ring.infos.starts, ring.infos.parts)),
     }
 
 
-def set_ring_state(ring: LinkedRing, state: dict[str, Any]) -> None:
-    """Make the ring what it was. `InvalidArgument` when it has another capacity."""
+def ring_of_state(ring: LinkedRing, state: dict[str, Any]) -> LinkedRing:
+    """What the ring was, as another one whose arrays are made as its own are: see `LinkedRing.become`.
+
+    `InvalidArgument` when it has another capacity.
+    """
     if state["capacity"] != ring.capacity:
         raise InvalidArgument(
             f"a state of a buffer with capacity={state['capacity']}, this one has capacity={ring.capacity}; "
             "make a buffer of that capacity"
         )
-    ring.clear()
+    ring = LinkedRing(ring.capacity, ring.allocator)
     for name in NUMBERS:
         setattr(ring, name, state[name])
-    ring.allocator.discard_all()
     stored = state["observations"]
-    ring.set_observations(None)
     if stored is not None:
         ring.prepare_observations(stored)
         ring.observations.write(0, stored)
@@ -47,9 +49,12 @@ def set_ring_state(ring: LinkedRing, state: dict[str, Any]) -> None:
     for name, items in state["tracks"].items():
         ring.tracks[name].write(0, items)
     ring.links.set_state(state["links"])
+    versions = state.get("versions")
+    ring.versions.write(0, 0 if versions is None else len(versions), versions)
     ring.put_beside()
     ring.table.set_state(state["table"])
     ring.infos = InfoSegments(*state["infos"])
+    return ring
 
 
 def _front(track: TrackRing, size: int) -> Any:

@@ -7,7 +7,7 @@ else moves, and nothing is searched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from functools import partial
 from math import isfinite
 from threading import RLock
@@ -15,47 +15,19 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from episodes.columns import Columns
-from episodes.errors import EpisodeStateError, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
+from episodes.errors import EpisodeStateError, ShapeMismatch, TrackMismatch
 from episodes.replay.ring.addition import Addition, Block, Room, Waiting
 from episodes.replay.ring.episode_table import EpisodeTable
 from episodes.replay.ring.info_columns import InfoColumns
 from episodes.replay.ring.info_segments import InfoSegments
 from episodes.replay.ring.step_links import NEXT_ROW, ROW, ROW_FIELDS, STEP_FIELDS, StepLinks
 from episodes.replay.ring.step_records import Fields, StepRecords, fits_in_a_line, is_small
+from episodes.replay.ring.step_versions import StepVersions
 from episodes.replay.ring.track_ring import Allocator, TrackRing, numbers, positions, put
 
 ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS = "actions", "rewards", "terminateds", "truncateds"
 STEP_TRACKS = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
 _BEFORE, _AFTER = "/before", "/after"  # fields of records: the observations at both ends of a step
-
-
-_RESERVED = {column for name, column in vars(Columns).items() if name.isupper()} - {
-    Columns.ACTION_DIST_INPUTS,
-    Columns.ACTION_LOGP,
-    Columns.VF_PREDS,
-    Columns.STATE_OUT,
-}
-
-
-def checked_extra(extra_model_outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The outputs by name; `TrackMismatch` if one has the name of a column that draws have anyway."""
-    taken = _RESERVED & extra_model_outputs.keys()
-    if taken:
-        raise TrackMismatch(
-            f"extra model outputs named {sorted(taken)}: draws have columns of these names; rename them"
-        )
-    return dict(extra_model_outputs)
-
-
-def chosen_outputs(extra_model_outputs: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """The outputs named by `keys`; `UnknownKey` for one that there is not, `WrongType` for a bare name."""
-    if isinstance(keys, str):
-        raise WrongType(f"keys={keys!r}: give a list of names of extra model outputs")
-    missing = [key for key in keys if key not in extra_model_outputs]
-    if missing:
-        raise UnknownKey(f"no extra model output {missing[0]!r} to store; there are {list(extra_model_outputs)}")
-    return {key: extra_model_outputs[key] for key in keys}
 
 
 class WriteObserver(Protocol):
@@ -79,6 +51,7 @@ class LinkedRing:
             draw is faster for it; else None.
         lost_rows: observation rows with smaller numbers were gone when the ring was made larger or cleared.
         skipped: how many step numbers no step has: a cleared ring goes on at its beginning with new ones.
+        versions: of the policies that made the steps.
         rewards_are_finite: False once one was infinite, NaN, or so large that its square is.
         generation: changes when what is stored is replaced as a whole, so that writers know.
         lock: held by whoever reads or writes.
@@ -91,6 +64,15 @@ class LinkedRing:
     be called twice.
     """
 
+    tail: int
+    window: int
+    lost_rows: int
+    kept_from: int
+    table: EpisodeTable
+    infos: InfoSegments
+    info_columns: InfoColumns
+    source: Any = None  # what draws say they came from; another one when the numbers become those of other steps
+
     def __init__(self, capacity: int, allocator: Allocator) -> None:
         self.capacity = capacity
         self.allocator = allocator
@@ -100,6 +82,7 @@ class LinkedRing:
         self.work: tuple[Callable[[], None], ...] = ()
         self.num_rows = capacity + capacity // 32 + 1
         self.tracks: dict[str, TrackRing] = {}
+        self.versions = StepVersions(capacity)
         self._own_tracks: list[TrackRing] = []
         self._observations: TrackRing | None = None
         self._make_records({}, Allocator())
@@ -110,18 +93,28 @@ class LinkedRing:
 
     def clear(self) -> None:
         """Forget all steps; what kind of steps they are stays, and so do the numbers of those that were there."""
-        self.waiting, self.work = None, ()
+        if self.work:
+            self._finish()
         rest = -self.head % self.capacity
-        self.skipped += rest
-        self.head += rest
-        self.tail = self.head
-        self.window = 1
-        self.lost_rows = self.rows_head
-        self.kept_from = 0
-        self.table = EpisodeTable()
-        self.infos = InfoSegments()
-        self.info_columns = InfoColumns()
-        self.generation += 1
+        self.__dict__.update(  # at once: no interrupt leaves a part of it
+            waiting=None,
+            skipped=self.skipped + rest,
+            head=self.head + rest,
+            tail=self.head + rest,
+            window=1,
+            lost_rows=self.rows_head,
+            kept_from=0,
+            table=EpisodeTable(),
+            infos=InfoSegments(),
+            info_columns=InfoColumns(),
+            generation=self.generation + 1,
+        )
+
+    def become(self, other: LinkedRing) -> None:
+        """Hold what another ring holds, which is not used any more."""
+        own = ("lock", "work", "allocator", "resume_point")
+        taken = {name: value for name, value in vars(other).items() if name not in own}
+        self.__dict__.update(taken | {"waiting": None, "source": None, "generation": self.generation + 1})
 
     def __len__(self) -> int:
         return self.head - self.tail
@@ -260,6 +253,8 @@ class LinkedRing:
 
     def _without(self, stop: int, head: int, tail: int) -> Room:
         """What evicting the steps before number `stop` means."""
+        if stop == self.tail:
+            return Room(head, self.rows_head, tail, slice(0, 0), _NOTHING, _NOTHING, _NOTHING, self.kept_from)
         count, start = stop - self.tail, self.tail % self.capacity
         slots = positions(self.tail, count, self.capacity)
         in_a_row = slice(start, start + count) if start + count <= self.capacity else slots
@@ -357,6 +352,7 @@ class LinkedRing:
             self.tracks[name].write(start, items, block.step_rows)
         if self.rewards_are_finite:
             self.rewards_are_finite = _has_finite_squares(block.tracks[REWARDS])
+        self.versions.write(start, block.links.shape[1], block.versions)
         self.links.append(start, block.links)
         if self.beside is not None:
             source = self.observations.items
@@ -392,6 +388,9 @@ class LinkedRing:
     def track(self, name: str) -> Any:
         """The nested arrays [capacity, ...] of a step track."""
         return self.tracks[name].data
+
+
+_NOTHING = np.zeros(0, np.int64)
 
 
 def _has_finite_squares(rewards: np.ndarray) -> bool:

@@ -35,11 +35,16 @@ class Allocator:
         """Let the next arrays be those of these files, in this order."""
         self._reopened = list(names)
 
-    def discard_all(self) -> None:
-        """Remove the files of all arrays that were made."""
-        for file in self._files:
+    @property
+    def files(self) -> list[Path]:
+        """Those of all arrays that were made and are not discarded."""
+        return list(self._files)
+
+    def discard_files(self, files: list[Path]) -> None:
+        """Remove the files of arrays that are no longer used."""
+        for file in files:
             file.unlink(missing_ok=True)
-        self._files.clear()
+        self._files = [file for file in self._files if file not in files]
 
     def empty(self, size: int, item: np.ndarray) -> np.ndarray:
         """An array [size + 1, ...], its last row zeros, for items like those of `item` [k, ...]."""

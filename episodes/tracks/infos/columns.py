@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from episodes.tracks import nested
+from episodes.tracks.indexing import ranges
 from episodes.tracks.infos import documents
 from episodes.tracks.infos.kinds import Infos
 
@@ -93,6 +94,15 @@ class PackedColumn:
 
     def take(self, rows: Any) -> PackedColumn:
         return PackedColumn(self.buffer, self.starts[rows], self.ends[rows])
+
+    def joined(self) -> tuple[np.ndarray, np.ndarray]:
+        """The documents without anything between them, and where each begins and the last ends [n + 1]."""
+        sizes = self.ends - self.starts
+        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        in_a_row = (self.starts[1:] == self.ends[:-1]).all()
+        first = int(self.starts[0]) if len(sizes) else 0
+        whole = self.buffer[first : first + int(bounds[-1])] if in_a_row else self.buffer[ranges(self.starts, sizes)]
+        return np.ascontiguousarray(whole), bounds
 
 
 Column = TypedColumn | PackedColumn
@@ -192,7 +202,16 @@ class ColumnInfos(Infos):
 
     def take(self, rows: Any) -> ColumnInfos:
         rows = np.asarray(rows) + self.start
-        return ColumnInfos({path: column.take(rows) for path, column in self.columns.items()}, len(rows), 0, self.keys)
+        columns: dict[str, Column] = {}
+        mask = taken = None
+        for path, column in self.columns.items():
+            if isinstance(column, TypedColumn) and column.mask is not None:
+                if column.mask is not mask:  # values that came together share theirs: it is gathered once
+                    mask, taken = column.mask, nested.take(column.mask, rows)
+                columns[path] = TypedColumn(nested.take(column.values, rows), taken, column.plain)
+            else:
+                columns[path] = column.take(rows)
+        return ColumnInfos(columns, len(rows), 0, self.keys)
 
 
 def _unpickled(paths: list[str], parts: list[tuple[Any, Any, Any]], num: int) -> ColumnInfos:

@@ -1,0 +1,165 @@
+"""What soundness costs, opening, compaction, and recording while an environment is stepped."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import gymnasium as gym
+import numpy as np
+
+from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE
+from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most
+from benchmarks.peers import MINARI
+from benchmarks.storage import (
+    Prepare,
+    Scratch,
+    bare_file,
+    cartpoles,
+    carts,
+    opened,
+    our_dataset,
+    our_episodes,
+    our_pack,
+    writing_episodes,
+    writing_pack,
+)
+
+MANY = 20_000  # episodes
+COMMITS = 5_000
+STEPS = 2_000
+
+
+def without_sums(prepare: Prepare) -> Prepare:
+    """The same writing, with one sum that nobody computed for each record batch."""
+
+    def prepared(size: Size) -> Timed:
+        timed, none = prepare(size), np.zeros(1, np.uint64)
+
+        def run(path: Path) -> Any:
+            with mock.patch("episodes.storage.shards.sums_of", return_value=none):
+                return timed.run(path)
+
+        return Timed(run, fresh=timed.fresh)
+
+    return prepared
+
+
+@cache
+def short_pack(num: int) -> Any:
+    """Episodes of a few steps, as a pack."""
+    return our_pack(cartpoles(min(num, 1000))).select(np.arange(num) % min(num, 1000))
+
+
+def opening(size: Size) -> Timed:
+    """A data set, opened, and the table of its episodes."""
+    from episodes.storage import EpisodeDataset
+
+    scratch = Scratch()
+    our_dataset(scratch.root / "data", short_pack(size(MANY)))
+    return Timed(lambda: (scratch, EpisodeDataset(scratch.root / "data").metadata))
+
+
+def bare_opening(size: Size) -> Timed:
+    """The file, mapped, and its four columns that are no tracks."""
+    scratch = Scratch()
+    file = bare_file(scratch.root / "data", [short_pack(size(MANY))])
+
+    def run() -> Any:
+        batch = opened(file).get_batch(0)
+        names = ("id", "length", "terminated", "truncated")
+        return scratch, [batch.column(name).to_numpy(zero_copy_only=False) for name in names]
+
+    return Timed(run)
+
+
+def packing(*, commits: bool) -> Prepare:
+    """All episodes of a data set as one pack: of one commit, or of as many commits as episodes, compacted."""
+
+    def prepare(size: Size) -> Timed:
+        from episodes.storage import EpisodeDataset, EpisodeWriter, compact
+
+        scratch, episodes = Scratch(), our_episodes(cartpoles(1000)) * 5
+        path = scratch.root / "data"
+        with EpisodeWriter(path) as writer:
+            if not commits:
+                writer.add(episodes[: size(COMMITS)])
+            for episode in episodes[: size(COMMITS)] if commits else ():
+                writer.add([episode])
+                writer.flush()
+        compact(path)
+        return Timed(lambda: (scratch, EpisodeDataset(path).pack()))
+
+    return prepare
+
+
+class Still(gym.Env):
+    """An environment that costs nothing; episodes of 200 steps."""
+
+    observation_space, action_space = OBSERVATION_SPACE, ACTION_SPACE
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.t, self.observation = 0, np.zeros(4, np.float32)
+        return self.observation, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return self.observation, 1.0, self.t == 200, False, {}
+
+
+def stepped(env: gym.Env, num_steps: int) -> None:
+    env.reset()
+    for _ in range(num_steps):
+        if env.step(1)[2]:
+            env.reset()
+
+
+def recording(size: Size) -> Timed:
+    """Steps of a recorded environment."""
+    from episodes.storage import RecordEpisodes
+
+    scratch = Scratch()
+    env, num = RecordEpisodes(Still(), scratch.root / "data"), size(STEPS)
+    return Timed(lambda: (scratch, stepped(env, num)), num)
+
+
+def minari_recording(size: Size) -> Timed:
+    import minari
+
+    env, num = minari.DataCollector(Still()), size(STEPS)
+    return Timed(lambda: stepped(env, num), num)
+
+
+FIGURES = (
+    Figure(
+        "data sets/sums of lists",
+        Side("ours", writing_episodes),
+        Side("ours, no sums", without_sums(writing_episodes)),
+        at_most(1.15),
+        "ms",
+    ),
+    Figure(
+        "data sets/sums of packs",
+        Side("ours", writing_pack(carts)),
+        Side("ours, no sums", without_sums(writing_pack(carts))),
+        at_most(1.25),
+        "ms",
+    ),
+    Figure("data sets/opening", Side("ours", opening), Side("pyarrow", bare_opening), at_most(5), "ms"),
+    Figure(
+        "data sets/pack after compact",
+        Side("ours", packing(commits=True)),
+        Side("one commit", packing(commits=False)),
+        at_most(1.5),
+        "ms",
+    ),
+    Figure(
+        "data sets/recording Minari",
+        Side("ours", recording),
+        Side("Minari", minari_recording, (*MINARI, "jax")),
+        at_least(20),
+        "us",
+    ),
+)

@@ -1,0 +1,210 @@
+"""Episodes from one process to another: ours beside bare ZeroMQ with the same parts, echo, and a Pipe of pickles."""
+
+from __future__ import annotations
+
+import multiprocessing
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.figure import Figure, Side, Size, Timed, at_least
+from benchmarks.peers import ECHO
+
+STEPS, WINDOW = 64, 64
+SMALL, LARGE = (4,), (84, 84)  # items of 1.3 kB episodes, and of 450 kB ones
+
+Sender = Callable[[Any, Any, int, int], None]  # of a pipe that says "go", an address, messages, episodes in each
+
+
+def pack(num: int, large: bool) -> Any:
+    """So many episodes of 64 steps."""
+    from episodes import EpisodePack
+
+    item, dtype = (LARGE, np.uint8) if large else (SMALL, np.float32)
+    return EpisodePack(
+        observations=np.zeros((num * (STEPS + 1), *item), dtype),
+        actions=np.zeros(num * STEPS, np.int64),
+        rewards=np.zeros(num * STEPS, np.float32),
+        lengths=np.full(num, STEPS),
+    )
+
+
+def parts_of(num: int, large: bool) -> list[bytes]:
+    """What ours puts on the wire."""
+    from episodes.transport.wire import Schemas, encoded
+
+    return [bytes(64), *map(bytes, encoded([pack(num, large)], Schemas()).parts)]
+
+
+class Child:
+    """A process that sends so many messages whenever it is told to; killed when nobody has it any more."""
+
+    def __init__(self, work: Sender, *arguments: Any) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self.pipe, theirs = spawn.Pipe()
+        process = spawn.Process(target=work, args=(theirs, *arguments), daemon=True)
+        process.start()
+        weakref.finalize(self, ended, process)
+
+    def go(self) -> None:
+        self.pipe.send("go")
+
+
+def ended(process: Any) -> None:
+    process.kill()
+    process.join()
+
+
+def closed(socket: Any, context: Any) -> None:
+    socket.close(0)
+    context.term()
+
+
+# --- ours ---
+
+
+def send_ours(pipe: Any, address: str, count: int, num: int, large: bool) -> None:
+    from episodes.transport import EpisodeSender
+
+    sender, own = EpisodeSender(address, window=WINDOW), pack(num, large)
+    while pipe.recv():
+        for _ in range(count):
+            sender.send(own, 60)
+
+
+def ours(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
+    def prepare(size: Size) -> Timed:
+        from episodes.transport import EpisodeReceiver
+
+        count, receiver = size(messages), EpisodeReceiver()
+        child = Child(send_ours, receiver.address, count, num, large)
+        weakref.finalize(child, receiver.close)
+
+        def run() -> None:
+            child.go()
+            for _ in range(count):
+                receiver.recv(60)
+
+        run()
+        return Timed(run, count * num)
+
+    return prepare
+
+
+# --- the others ---
+
+
+def send_bare(pipe: Any, address: str, count: int, num: int, large: bool) -> None:
+    import zmq
+
+    parts, socket, credit = parts_of(num, large), zmq.Context().socket(zmq.DEALER), WINDOW
+    socket.connect(address)
+    while pipe.recv():
+        for _ in range(count):
+            while credit == 0 or socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                credit += int(socket.recv())
+            socket.send_multipart(parts, copy=not large)
+            credit -= 1
+
+
+def bare(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
+    """ZeroMQ's own sockets: the same bytes in as many parts, and nothing made of them."""
+
+    def prepare(size: Size) -> Timed:
+        import zmq
+
+        count, context = size(messages), zmq.Context()
+        socket = context.socket(zmq.ROUTER)
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+        child = Child(send_bare, f"tcp://127.0.0.1:{port}", count, num, large)
+        weakref.finalize(child, closed, socket, context)
+        taken = [0]
+
+        def run() -> None:
+            child.go()
+            for _ in range(count):
+                frames = socket.recv_multipart(copy=not large)
+                taken[0] += 1
+                if taken[0] % 16 == 0:
+                    socket.send_multipart([bytes(frames[0]), b"16"])
+
+        run()
+        return Timed(run, count * num)
+
+    return prepare
+
+
+def send_pickles(pipe: Any, count: int, num: int, large: bool) -> None:
+    own = list(pack(num, large))
+    while pipe.recv():
+        for _ in range(count):
+            for episode in own:
+                pipe.send(episode)
+
+
+def pickles(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
+    """A pickled episode a message."""
+
+    def prepare(size: Size) -> Timed:
+        count = size(messages)
+        child = Child(send_pickles, count, num, large)
+
+        def run() -> None:
+            child.go()
+            for _ in range(count * num):
+                child.pipe.recv()
+
+        run()
+        return Timed(run, count * num)
+
+    return prepare
+
+
+def send_echo(pipe: Any, port: int, count: int, num: int, large: bool) -> None:
+    import echo
+
+    data = dict(pack(1, large).tracks)
+    client = echo.TcpClient("127.0.0.1", port, data, max_inflight_msgs=256)
+    while pipe.recv():
+        for _ in range(count * num):
+            client.send(data)
+
+
+def echo_server(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
+    def prepare(size: Size) -> Timed:
+        import echo
+
+        count, batch = size(messages), 8
+        transport = echo.TcpTransport(0, num_threads=1)
+        server = echo.Server(dict(pack(1, large).tracks), batch, transport, num_drainers=1, producer_queue_size=64)
+        server.start()
+        child = Child(send_echo, server.port, count, num, large)
+        weakref.finalize(child, server.close)
+
+        def run() -> None:
+            child.go()
+            for _ in range(count * num // batch):
+                server.sample()
+
+        run()
+        return Timed(run, count * num)
+
+    return prepare
+
+
+def figures(name: str, messages: int, num: int, large: bool, bars: dict[str, float]) -> list[Figure]:
+    mine = Side("ours", ours(messages, num, large))
+    others = {
+        "bare ZeroMQ": Side("bare ZeroMQ", bare(messages, num, large)),
+        "echo": Side("echo", echo_server(messages, num, large), ECHO),
+        "Pipe": Side("Pipe of pickles", pickles(messages, num, large)),
+    }
+    return [Figure(f"moving/{name}, {own}", mine, others[own], at_least(bar), "us") for own, bar in bars.items()]
+
+
+FIGURES = (
+    *figures("1.3 kB in packs of 16", 64, 16, False, {"bare ZeroMQ": 1, "echo": 2, "Pipe": 5}),
+    *figures("450 kB one by one", 64, 1, True, {"bare ZeroMQ": 0.5, "echo": 0.7}),
+)

@@ -1,0 +1,191 @@
+"""Peers that sample and learn, as their own users run them: the same networks and numbers as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+
+from benchmarks.figure import Size, Timed, cpu_seconds
+from benchmarks.peers.samplers import ENVIRONMENT, tianshou_policy
+
+CAPACITY, WARMUP, CHANCE = 50_000, 500, 0.5  # of actions that are drawn, which cost less than those of a network
+
+
+def sb3_dqn(every: int, batch: int, updates: int) -> Callable[[Size], Timed]:
+    """SB3's DQN; per gradient step."""
+
+    def prepare(size: Size) -> Timed:
+        from stable_baselines3 import DQN
+
+        model: Any = DQN(
+            "MlpPolicy",
+            ENVIRONMENT,
+            learning_rate=1e-3,
+            buffer_size=CAPACITY,
+            learning_starts=size(WARMUP),
+            batch_size=batch,
+            train_freq=every,
+            gradient_steps=1,
+            target_update_interval=500 * every,
+            exploration_initial_eps=CHANCE,
+            exploration_final_eps=CHANCE,
+            policy_kwargs={"net_arch": [64, 64]},
+            device="cpu",
+        )
+        return learning(model, size(WARMUP), size(updates), every)
+
+    return prepare
+
+
+def sb3_sac(hidden: int, batch: int, updates: int) -> Callable[[Size], Timed]:
+    """SB3's SAC; per gradient step."""
+
+    def prepare(size: Size) -> Timed:
+        from stable_baselines3 import SAC
+
+        model: Any = SAC(
+            "MlpPolicy",
+            "Pendulum-v1",
+            learning_rate=1e-3,
+            buffer_size=CAPACITY,
+            learning_starts=size(WARMUP),
+            batch_size=batch,
+            gamma=0.98,
+            tau=0.01,
+            policy_kwargs={"net_arch": [hidden, hidden]},
+            device="cpu",
+        )
+        return learning(model, size(WARMUP), size(updates), 1)
+
+    return prepare
+
+
+def learning(model: Any, warmup: int, updates: int, every: int) -> Timed:
+    """Gradient steps of an SB3 model that is past its warm-up."""
+    model.learn(warmup + every)
+    run = lambda: model.learn(updates * every, reset_num_timesteps=False)  # noqa: E731
+    return Timed(run, updates, clock=cpu_seconds)
+
+
+def tianshou_ppo(num_envs: int, rows: int, epochs: int, minibatch: int) -> Callable[[Size], Timed]:
+    """Tianshou's PPO: a collection and an update; per step of an environment."""
+
+    def prepare(size: Size) -> Timed:
+        from tianshou.algorithm import PPO
+        from tianshou.algorithm.optim import AdamOptimizerFactory
+        from tianshou.data import Collector, VectorReplayBuffer
+        from tianshou.env import DummyVectorEnv
+        from tianshou.trainer import OnPolicyTrainerParams
+        from tianshou.utils.net.common import Net
+        from tianshou.utils.net.discrete import DiscreteCritic
+        from torch import nn
+
+        count = size(rows) * num_envs
+        critic = DiscreteCritic(preprocess_net=Net(state_shape=4, hidden_sizes=(64, 64), activation=nn.Tanh))
+        algorithm = PPO(
+            policy=tianshou_policy(),
+            critic=critic,
+            optim=AdamOptimizerFactory(lr=3e-4, eps=1e-5),
+            ent_coef=0.0,
+            max_grad_norm=0.5,
+        )
+        envs = DummyVectorEnv([lambda: gym.make(ENVIRONMENT) for _ in range(num_envs)])
+        params = OnPolicyTrainerParams(
+            training_collector=Collector(algorithm, envs, VectorReplayBuffer(2 * count, num_envs)),
+            max_epochs=1,
+            epoch_num_steps=count,
+            collection_step_num_env_steps=count,
+            batch_size=minibatch,
+            update_step_num_repetitions=epochs,
+            **QUIET,
+        )
+        return Timed(lambda: algorithm.run_training(params), count, clock=cpu_seconds)
+
+    return prepare
+
+
+def tianshou_dqn(every: int, batch: int, updates: int) -> Callable[[Size], Timed]:
+    """Tianshou's DQN; per gradient step."""
+
+    def prepare(size: Size) -> Timed:
+        from tianshou.algorithm import DQN
+        from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
+        from tianshou.algorithm.optim import AdamOptimizerFactory
+        from tianshou.utils.net.common import Net
+
+        env = gym.make(ENVIRONMENT)
+        policy = DiscreteQLearningPolicy(
+            model=Net(state_shape=4, action_shape=2, hidden_sizes=(64, 64)),
+            action_space=env.action_space,  # type: ignore[arg-type]
+            observation_space=env.observation_space,
+            eps_training=CHANCE,
+        )
+        optim = AdamOptimizerFactory(lr=1e-3)
+        algorithm = DQN(policy=policy, optim=optim, target_update_freq=500, is_double=False)
+        return off_policy(algorithm, ENVIRONMENT, size(WARMUP), size(updates), every, batch)
+
+    return prepare
+
+
+def tianshou_sac(hidden: int, batch: int, updates: int) -> Callable[[Size], Timed]:
+    """Tianshou's SAC with a learned temperature; per gradient step."""
+
+    def prepare(size: Size) -> Timed:
+        from tianshou.algorithm import SAC
+        from tianshou.algorithm.modelfree.sac import AutoAlpha, SACPolicy
+        from tianshou.algorithm.optim import AdamOptimizerFactory
+        from tianshou.utils.net.common import Net
+        from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
+
+        env, sizes, adam = gym.make("Pendulum-v1"), (hidden, hidden), AdamOptimizerFactory(lr=1e-3)
+        actor = ContinuousActorProbabilistic(
+            preprocess_net=Net(state_shape=3, hidden_sizes=sizes),
+            action_shape=1,
+            unbounded=True,
+            conditioned_sigma=True,
+        )
+        critics = [
+            ContinuousCritic(preprocess_net=Net(state_shape=3, action_shape=1, hidden_sizes=sizes, concat=True))
+            for _ in range(2)
+        ]
+        algorithm = SAC(
+            policy=SACPolicy(actor=actor, action_space=env.action_space, observation_space=env.observation_space),
+            policy_optim=adam,
+            critic=critics[0],
+            critic_optim=adam,
+            critic2=critics[1],
+            critic2_optim=adam,
+            tau=0.01,
+            gamma=0.98,
+            alpha=AutoAlpha(-1.0, 0.0, adam),
+        )
+        return off_policy(algorithm, "Pendulum-v1", size(WARMUP), size(updates), 1, batch)
+
+    return prepare
+
+
+QUIET: dict[str, Any] = {"test_collector": None, "verbose": False, "show_progress": False}
+
+
+def off_policy(algorithm: Any, env_id: str, warmup: int, updates: int, every: int, batch: int) -> Timed:
+    """Gradient steps of a Tianshou algorithm whose buffer has steps already."""
+    from tianshou.data import Collector, VectorReplayBuffer
+    from tianshou.env import DummyVectorEnv
+    from tianshou.trainer import OffPolicyTrainerParams
+
+    envs = DummyVectorEnv([lambda: gym.make(env_id)])
+    collector = Collector(algorithm, envs, VectorReplayBuffer(CAPACITY, 1), exploration_noise=True)
+    collector.reset()
+    collector.collect(n_step=warmup, random=True)
+    params = OffPolicyTrainerParams(
+        training_collector=collector,
+        max_epochs=1,
+        epoch_num_steps=updates * every,
+        collection_step_num_env_steps=every,
+        update_step_num_gradient_steps_per_sample=1 / every,
+        batch_size=batch,
+        **QUIET,
+    )
+    return Timed(lambda: algorithm.run_training(params), updates, clock=cpu_seconds)

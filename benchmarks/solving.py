@@ -1,0 +1,211 @@
+"""`python -m benchmarks.solving [ROW ...] [--seeds N] [--write FILE]`: whole runs of learning, each seed to its goal.
+
+A seed has solved its task when the mean return of 20 greedy test episodes, at the end of an epoch, reaches the goal and
+that of 20 other ones does too. Runs are those of `python -m learners train`, with the settings that come with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from episodes.pack import EpisodePack
+from episodes.storage import EpisodeDataset, EpisodeWriter
+from learners.algorithms import IMPALA
+from learners.run import Run
+from learners.trainers import OnPolicyTrainer, Trainer
+from runners import evaluate
+
+NUM_TESTED = 20
+OTHER_TESTS = 5_000_000  # added to an epoch's number: the seed of the second 20 episodes
+EXPERT_GOAL = 450.0
+MEMORY_TASK = "learners.environments:CartPoleWithoutVelocities-v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a seed: the two test means of the epoch in which it solved its task, or of its last one."""
+
+    row: str
+    seed: int
+    goal: float
+    is_solved: bool
+    num_steps: int  # of environments; offline, gradient steps or steps of the data
+    seconds: float  # of learning and testing
+    first: float
+    second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A task: settings, the goal of a seed and within how many steps. `prepare` makes data and may raise the goal."""
+
+    algo: str
+    env: str
+    goal: float
+    most_steps: int
+    prepare: Callable[[Path, int], tuple[str, float]] | None = None  # (folder, seed) to (data set, goal)
+    late: int = 0  # updates that lie between a policy that sampled and the one that learns
+
+
+def expert_episodes(folder: Path, seed: int) -> tuple[str, float]:
+    """50 greedy episodes of a policy that PPO made, and 0.95 of their mean return."""
+    trainer = expert(seed)
+    found = evaluate(trainer.runner, num_episodes=50, seed=seed)
+    return written(folder, found.episodes), 0.95 * found.mean_return
+
+
+def mixed_episodes(folder: Path, seed: int) -> tuple[str, float]:
+    """Episodes of chance, of a policy on its way and of an expert, mixed; and their mean return."""
+    halfway = Run.of_preset("ppo", "CartPole-v1")
+    halfway.seed, halfway.trainer = seed, {**halfway.trainer, "shows_progress": False, "num_test_episodes": 0}
+    trainer: Any = halfway.make()
+    chance = trainer.runner.sample(num_episodes=60, random_actions=True)
+    while trainer.num_steps < 8 * 1024:
+        trainer.step()
+    middling = trainer.runner.sample(num_episodes=60)
+    good = expert(seed).runner.sample(num_episodes=30)
+    without = [pack.replace(extra_model_outputs={}) for pack in (chance, middling, good)]
+    episodes = EpisodePack.concat(without)
+    return written(folder, episodes), float(episodes.returns().mean())
+
+
+def expert(seed: int) -> Any:
+    """PPO's trainer, past the expert's goal."""
+    run = Run.of_preset("ppo", "CartPole-v1")
+    run.seed, run.trainer = seed, {**run.trainer, "shows_progress": False}
+    trainer = run.make(stop_fn=lambda score: score >= EXPERT_GOAL)
+    trainer.run()
+    return trainer
+
+
+def written(folder: Path, episodes: Any) -> str:
+    """The directory of a new data set of these episodes."""
+    with EpisodeWriter(folder / "data", env_spec="CartPole-v1") as writer:
+        writer.add(episodes)
+    return str(EpisodeDataset(folder / "data").path)
+
+
+ROWS = {
+    "PPO CartPole-v1": Row("ppo", "CartPole-v1", 475, 60_000),
+    "GRPO CartPole-v1": Row("grpo", "CartPole-v1", 400, 250_000),
+    "DQN CartPole-v1": Row("dqn", "CartPole-v1", 195, 20_000),
+    "IMPALA CartPole-v1, two updates late": Row("impala", "CartPole-v1", 450, 250_000, late=2),
+    "BC CartPole-v1, 50 expert episodes": Row("bc", "CartPole-v1", 0, 2_000_000, expert_episodes),
+    "CQL CartPole-v1, mixed episodes": Row("cql", "CartPole-v1", 0, 20_000, mixed_episodes),
+    "PPO Pendulum-v1": Row("ppo", "Pendulum-v1", -300, 300_000),
+    "SAC Pendulum-v1": Row("sac", "Pendulum-v1", -250, 10_000),
+    "recurrent PPO CartPole without velocities": Row("recurrent-ppo", MEMORY_TASK, 400, 200_000),
+    "R2D2 CartPole without velocities": Row("r2d2", MEMORY_TASK, 300, 150_000),
+}
+
+
+def solved(name: str, row: Row, seed: int, folder: Path) -> Outcome:
+    """A run of one seed."""
+    run, goal = Run.of_preset(row.algo, row.env), row.goal
+    run.seed = seed
+    run.trainer = {**run.trainer, "num_test_episodes": NUM_TESTED, "shows_progress": False}
+    if row.prepare is not None:
+        run.data, goal = row.prepare(folder, seed)
+    began, means, made = time.perf_counter(), [float("nan")], []
+
+    def is_enough(score: float) -> bool:
+        """Whether a test reaches the goal and the second test does so too."""
+        means.clear()
+        if score >= goal and trainer.num_steps <= row.most_steps:
+            made.append(trainer.test(OTHER_TESTS + trainer.num_epochs))
+            means.append(made[-1].mean_return)
+            return means[-1] >= goal
+        return trainer.num_steps > row.most_steps
+
+    trainer: Trainer[Any] = run.make(stop_fn=is_enough)
+    if row.late:
+        delay(trainer, row.late)
+    result = trainer.run()
+    second = means[-1] if means else float("nan")
+    first = float("nan") if result.last_test is None else result.last_test.mean_return
+    seconds = time.perf_counter() - began
+    return Outcome(name, seed, goal, min(first, second) >= goal, result.num_steps, seconds, first, second)
+
+
+def delay(trainer: Trainer[Any], late: int) -> None:
+    """Let the trainer's IMPALA learn from what policies some updates older than its own have sampled."""
+    algorithm, waiting = trainer.algorithm, deque[Any]()
+    if not isinstance(algorithm, IMPALA) or not isinstance(trainer, OnPolicyTrainer):
+        raise TypeError(f"{type(algorithm).__name__} cannot learn from older policies")
+    update = algorithm.update
+
+    def updated_late(episodes: Any) -> dict[str, float]:
+        waiting.append(episodes)
+        return update(waiting.popleft()) if len(waiting) > late else {}
+
+    algorithm.update = updated_late  # type: ignore[method-assign]
+
+
+def line(name: str, row: Row, outcomes: Sequence[Outcome]) -> str:
+    """A row of the table in Markdown."""
+    count = sum(one.is_solved for one in outcomes)
+    steps = [one.num_steps for one in outcomes]
+    seconds = statistics.median(one.seconds for one in outcomes)
+    goals = sorted({round(one.goal) for one in outcomes})
+    goal = f"{goals[0]:,}" if len(goals) == 1 else f"{goals[0]:,} to {goals[-1]:,}"
+    means = ", ".join(f"{one.first:.0f}/{one.second:.0f}" for one in outcomes)
+    return (
+        f"| {name} | {goal} | {count} of {len(outcomes)} | {statistics.median(steps):,.0f} "
+        f"(at most {max(steps):,} of {row.most_steps:,}) | {seconds:.0f} s | {means} |"
+    )
+
+
+HEAD = (
+    "| task | goal | seeds that solve it | steps, median | time, median | means of 20 and of 20 others |\n"
+    + "|---" * 6
+    + "|"
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what was asked for; 1 where a seed has not solved its task."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.solving", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="a beginning of a task's name; all by default")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="the table there too, and beside it all runs as JSON"
+    )
+    chosen = parser.parse_args(arguments)
+    rows = {name: row for name, row in ROWS.items() if not chosen.rows or name.startswith(tuple(chosen.rows))}
+    if not rows:
+        parser.error(f"there are {', '.join(ROWS)}")
+    torch.set_num_threads(1)
+    np.seterr(all="raise", under="ignore")
+    print(HEAD, flush=True)
+    lines, everything = [HEAD], []
+    for name, row in rows.items():
+        outcomes = []
+        for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
+            with tempfile.TemporaryDirectory() as folder:
+                outcomes.append(solved(name, row, seed, Path(folder)))
+            print(f"  {outcomes[-1]}", file=sys.stderr, flush=True)
+        lines.append(line(name, row, outcomes))
+        everything += map(asdict, outcomes)
+        print(lines[-1], flush=True)
+        if chosen.write is not None:
+            chosen.write.write_text("\n".join(lines) + "\n")
+            chosen.write.with_suffix(".json").write_text(json.dumps(everything, indent=2) + "\n")
+    return int(not all(one["is_solved"] for one in everything))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,49 @@
+"""Which version of the policy made each step, and how old it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from connectors.connector import ColumnDict, Connector
+from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
+from episodes.columns import Columns
+from episodes.facts.policy_versions import UNKNOWN
+from episodes.pack import EpisodePack
+
+__all__ = ["AddPolicyVersions"]
+
+
+class AddPolicyVersions(Connector):
+    """Adds "policy_version" [B] of each step, -1 where nobody told it; see `runner.policy_version`.
+
+    Args:
+        newest: gives the version that learns now; then there is also "policy_age" [B], how many versions older the one
+            was that made the step, -1 where it is unknown.
+    """
+
+    reads_tracks = True
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        newest: Callable[[], int] | None = None,
+        name: str | None = None,
+    ) -> None:
+        self._newest = newest
+        ages = () if newest is None else (Columns.POLICY_AGE,)
+        self.writes = (Columns.POLICY_VERSION, *ages)
+        super().__init__(input_observation_space, input_action_space, name=name)
+
+    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
+        versions = episodes.get_policy_versions()
+        batch[Columns.POLICY_VERSION] = in_batch_form(versions, batch, episodes)
+        if self._newest is not None:
+            ages = np.where(versions == UNKNOWN, UNKNOWN, self._newest() - versions)
+            batch[Columns.POLICY_AGE] = in_batch_form(ages, batch, episodes)
+        return batch

@@ -1,0 +1,45 @@
+"""`TrainBatch`: what a learner pipeline gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from episodes.batch.origin import Came, Origin, resolved
+from episodes.errors import EpisodeStateError
+
+__all__ = ["TrainBatch"]
+
+
+class TrainBatch(dict[str, Any]):
+    """A dict of columns that knows where its rows came from; `Batch(train_batch)` knows it too.
+
+    A plain dict of the same columns (`dict(train_batch)`, `train_batch | {...}`) does not.
+    """
+
+    __slots__ = ("came",)
+
+    def __init__(self, columns: Any = (), came: Came | None = None) -> None:
+        super().__init__(columns)
+        self.came = came
+
+    @property
+    def origin(self) -> Origin:
+        """From which step of which episode each row came.
+
+        Raises:
+            EpisodeStateError: it is not known, since a piece has changed how many rows there are.
+        """
+        return origin_of(self.came)
+
+    def __reduce__(self) -> Any:
+        return TrainBatch, (dict(self), self.came)
+
+
+def origin_of(came: Came | None) -> Origin:
+    """The origin, if it is known; else EpisodeStateError."""
+    if came is None:
+        raise EpisodeStateError(
+            "it is not known where these rows came from: batches of a learner pipeline or a replay buffer know it, "
+            "and what is taken, split or joined of them; not what was made of bare columns"
+        )
+    return resolved(came)

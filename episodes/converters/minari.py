@@ -1,0 +1,225 @@
+"""Episodes to and from Minari data sets, through Minari's own functions."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from episodes.converters.info_arrays import info_arrays, infos_from
+from episodes.converters.losses import FACTS, LossReport, tell_left_out
+from episodes.errors import InvalidArgument, MissingExtra
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
+from episodes.tracks.infos.kinds import same_info
+
+_IDS = ("id_", *FACTS)
+_OURS = "episodes"  # the attribute of a Minari episode that holds these, as JSON
+_MOST_BYTES = 60_000  # that an HDF5 attribute holds, with some room
+_KEPT = (*_IDS, "infos", "custom_data", "both_endings")
+_AT_ONCE = 1000  # episodes written together
+
+
+def _minari() -> Any:
+    try:
+        import minari
+        import minari.data_collector
+    except ImportError as error:
+        raise MissingExtra("Minari data needs minari; install the extra: pip install 'rl-episodes[minari]'") from error
+    return minari
+
+
+def from_minari(dataset: Any, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
+    """The episodes of a Minari data set, and what was lost.
+
+    Ids and the like are those that `to_minari` put there, else "DATASET_ID/NUMBER". Seeds, options and other facts of
+    an episode are in its `custom_data`.
+
+    Args:
+        dataset: a `MinariDataset`, or the id of one that is on this machine.
+
+    Raises:
+        MissingExtra: without minari.
+        LostInConversion: with `strict`, when something would be lost.
+    """
+    report = LossReport()
+    return list(minari_episodes(dataset, report)), report.check(strict)
+
+
+def minari_episodes(dataset: Any, report: LossReport) -> Iterator[SingleAgentEpisode]:
+    """The episodes of a Minari data set one after another; `report` is told what is lost."""
+    minari = _minari()
+    dataset = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
+    numbers = [int(number) for number in dataset.episode_indices]
+    for data, about in zip(dataset.iterate_episodes(), dataset.storage.get_episode_metadata(numbers), strict=True):
+        yield _episode_of(data, about, dataset, report)
+
+
+def _episode_of(data: Any, about: dict[str, Any], dataset: Any, report: LossReport) -> SingleAgentEpisode:
+    facts: dict[str, Any] = json.loads(about[_OURS]) if _OURS in about else {"id_": f"{dataset.id}/{data.id}"}
+    if facts.get("policy_versions"):
+        facts["policy_versions"] = tuple(facts["policy_versions"])
+    facts.setdefault("custom_data", {k: _plain(v) for k, v in about.items() if k not in ("id", "total_steps", _OURS)})
+    ends = np.logical_or(data.terminations, data.truncations)
+    if ends[:-1].any():
+        report.add("endings", "it ends before its last step, and an episode ends once", data.id)
+    return SingleAgentEpisode.from_arrays(
+        _as_arrays(data.observations),
+        _as_arrays(data.actions),
+        data.rewards,
+        infos=infos_from(data.infos or {}, len(data.rewards) + 1),
+        terminated=bool(len(ends) and data.terminations[-1]),
+        truncated=bool(len(ends) and data.truncations[-1]),
+        observation_space=dataset.observation_space,
+        action_space=dataset.action_space,
+        **facts,
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Python's own values for what Minari reads from HDF5 as numpy's."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
+
+
+def _as_arrays(data: Any) -> Any:
+    """Minari's nested arrays, in which lists of str are leaves."""
+    if isinstance(data, dict):
+        return {key: _as_arrays(part) for key, part in data.items()}
+    return tuple(map(_as_arrays, data)) if isinstance(data, tuple) else np.asarray(data)
+
+
+def to_minari(
+    episodes: Iterable[SingleAgentEpisode],
+    dataset_id: str,
+    *,
+    strict: bool = False,
+    observation_space: spaces.Space | None = None,
+    action_space: spaces.Space | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> tuple[Any, LossReport]:
+    """The `MinariDataset` of the episodes, new on this machine, and what was lost.
+
+    Images are stored as they are, never as JPEG. `custom_data["seed"]` and `custom_data["options"]` become Minari's
+    own. Ids, `t_started`, policy versions and custom data that is JSON are kept beside each episode, where
+    `from_minari` finds them. An iterator
+    of episodes is never held whole.
+
+    Args:
+        dataset_id: a name as Minari has them, "cartpole/mine-v0".
+        observation_space, action_space: of all episodes; the first episode's when None.
+        about: more arguments of `minari.create_dataset_from_buffers`, such as `algorithm_name`.
+
+    Raises:
+        MissingExtra: without minari.
+        InvalidArgument: no episodes, or no spaces.
+        LostInConversion: with `strict`, when something would be lost; nothing is left behind.
+    """
+    minari, report, made = _minari(), LossReport(), None
+    waiting = iter(episodes)
+    try:
+        while some := list(islice(waiting, _AT_ONCE)):
+            observation_space = observation_space or some[0].observation_space
+            action_space = action_space or some[0].action_space
+            _check_spaces(observation_space, action_space, dataset_id)
+            some = [episode for episode in some if len(episode) or _no_step(episode, report)]
+            buffers = [_buffer_of(minari, episode, report) for episode in some]
+            report.check(strict)
+            if not some:
+                continue
+            if made is None:
+                known = {"observation_space": observation_space, "action_space": action_space, "jpeg_encoding": False}
+                with warnings.catch_warnings(action="ignore", category=UserWarning):  # that no author is named, ...
+                    made = minari.create_dataset_from_buffers(dataset_id, buffers, **(known | dict(about or {})))
+            else:
+                made.update_dataset_from_buffer(buffers)
+            numbers = [int(number) for number in made.episode_indices[-len(some) :]]
+            made.storage.update_episode_metadata([{_OURS: _ids_of(e, report)} for e in some], numbers)
+            report.check(strict)
+    except BaseException:
+        if made is not None:
+            minari.delete_dataset(dataset_id)
+        raise
+    if made is None:
+        raise InvalidArgument(
+            f"to_minari({dataset_id!r}): no episodes with a step were given, and Minari holds at least one"
+        )
+    return made, report
+
+
+def _no_step(episode: SingleAgentEpisode, report: LossReport) -> None:
+    report.add("the episode", "Minari has no episodes without a step", episode.id_)
+
+
+def _check_spaces(observation_space: Any, action_space: Any, dataset_id: str) -> None:
+    for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+        if space is None:
+            raise InvalidArgument(f"to_minari({dataset_id!r}): the first episode has no {name}; give {name}=")
+        for key in nested.flatten(_keys_of(space)).values():
+            if "/" in key:
+                raise InvalidArgument(f"to_minari: {name} has a key {key!r}; Minari takes none with a slash, rename it")
+
+
+def _keys_of(space: Any) -> Any:
+    if isinstance(space, spaces.Dict):
+        return tuple((key, _keys_of(sub)) for key, sub in space.spaces.items())
+    return tuple(_keys_of(sub) for sub in space.spaces) if isinstance(space, spaces.Tuple) else ""
+
+
+def _buffer_of(minari: Any, episode: SingleAgentEpisode, report: LossReport) -> Any:
+    tell_left_out(report, episode, "Minari", keeps=_KEPT)
+    tracks, count = episode.finalized_tracks(), len(episode)
+    flags = np.zeros((2, count), bool)
+    flags[:, -1] = episode.is_terminated, episode.is_truncated
+
+    def lost(path: str) -> None:
+        report.add(f"infos{path}", "Minari keeps what each step has, of one type and shape", episode.id_)
+
+    return minari.data_collector.EpisodeBuffer(
+        seed=_of_kind(episode, "seed", int),
+        options=_of_kind(episode, "options", dict),
+        observations=_as_minari(tracks.observations.get()),
+        actions=_as_minari(tracks.actions.get()),
+        rewards=tracks.rewards.get(),
+        terminations=flags[0],
+        truncations=flags[1],
+        infos=info_arrays(episode.get_infos(), lost) or None,
+    )
+
+
+def _of_kind(episode: SingleAgentEpisode, key: str, kind: type) -> Any:
+    value = episode.custom_data.get(key)
+    return value if isinstance(value, kind) and _is_json(key, value) else None
+
+
+def _as_minari(data: Any) -> Any:
+    return nested.map_leaves(lambda leaf: leaf.tolist() if leaf.dtype.kind in "UT" else leaf, data)
+
+
+def _ids_of(episode: SingleAgentEpisode, report: LossReport) -> str:
+    """What says whose the episode is, as JSON; an id that is neither a number nor a str is lost."""
+    facts = {name: getattr(episode, name) for name in _IDS}
+    odd = [n for n in _IDS if n != "policy_versions" and not isinstance(facts[n], (str, int, type(None)))]
+    for name in odd:
+        report.add(name, "Minari keeps ids that are numbers or text", episode.id_)
+        del facts[name]
+    custom = {key: value for key, value in episode.custom_data.items() if _is_json(key, value)}
+    if len(json.dumps(facts | {"custom_data": custom})) > _MOST_BYTES:
+        custom = {}
+    for key in episode.custom_data.keys() - custom.keys():
+        report.add(f"custom_data[{key!r}]", "Minari keeps what is JSON, to 60 kB an episode", episode.id_)
+    return json.dumps(facts | {"custom_data": custom})
+
+
+def _is_json(key: Any, value: Any) -> bool:
+    """True for what is the same, types too, once written as JSON and read."""
+    try:
+        return isinstance(key, str) and same_info(json.loads(json.dumps(value)), value)
+    except (TypeError, ValueError):
+        return False

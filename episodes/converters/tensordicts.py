@@ -1,0 +1,122 @@
+"""Episodes to and from a TensorDict, by the names of TorchRL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from episodes.converters.losses import LossReport, tell_left_out
+from episodes.converters.transitions import Transitions, numbers_of
+from episodes.errors import InvalidArgument, MissingExtra
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
+
+_FLAGS = ("done", "terminated", "truncated")
+_RESERVED = {"observation", "action", "next", "collector", *_FLAGS, "is_init"}
+
+
+def _tensordict() -> Any:
+    try:
+        import tensordict
+    except ImportError as error:
+        raise MissingExtra(
+            "a TensorDict needs tensordict; install the extra: pip install 'rl-episodes[tensordict]'"
+        ) from error
+    return tensordict.TensorDict
+
+
+def to_tensordict(episodes: Sequence[SingleAgentEpisode], *, strict: bool = False) -> tuple[Any, LossReport]:
+    """The steps of the episodes one after another, a TensorDict [N], and what was lost.
+
+    "observation", "action", extra model outputs by their keys, ("next", "observation" | "reward" [N, 1] | "done" |
+    "terminated" | "truncated" [N, 1]), ("collector", "traj_ids") [N]: the episode's number.
+
+    Raises:
+        MissingExtra: without tensordict.
+        InvalidArgument: no episodes with a step, or items that are not dicts of numbers.
+        LostInConversion: with `strict`, when something would be lost.
+    """
+    made, report = _tensordict(), LossReport()
+    parts = []
+    for number, episode in enumerate(episodes):
+        tell_left_out(report, episode, "a TensorDict", keeps=("extra_model_outputs", "both_endings"))
+        if not len(episode):
+            report.add("the episode", "a TensorDict has no episodes without a step", episode.id_)
+        else:
+            parts.append(_rows_of(episode, number))
+    if not parts:
+        raise InvalidArgument("to_tensordict: no episodes with a step were given")
+    rows = nested.concatenate(parts)
+    return made(_without_tuples(rows), batch_size=[len(rows["next"]["reward"])]), report.check(strict)
+
+
+def _rows_of(episode: SingleAgentEpisode, number: int) -> dict[str, Any]:
+    seen, after, acted, paid = numbers_of(episode, "a TensorDict")
+    flags = np.zeros((3, len(paid), 1), bool)
+    flags[:, -1, 0] = episode.is_done, episode.is_terminated, episode.is_truncated
+    extra = {key: track.get() for key, track in episode.finalized_tracks().extra.items()}
+    if taken := extra.keys() & _RESERVED:
+        raise InvalidArgument(f"episode {episode.id_}: extra model outputs {sorted(taken)} have names of TorchRL's own")
+    following = {"observation": after, "reward": paid[:, None], **dict(zip(_FLAGS, flags, strict=True))}
+    ids = {"traj_ids": np.full(len(paid), number)}
+    return {"observation": seen, "action": acted, **extra, "next": following, "collector": ids}
+
+
+def _without_tuples(data: Any) -> Any:
+    """Dicts of tensors, copied; `InvalidArgument` for a tuple, which a TensorDict has not."""
+    import torch
+
+    if isinstance(data, tuple):
+        raise InvalidArgument("a TensorDict holds dicts, no tuples; make the Tuple space a Dict first")
+    if isinstance(data, dict):
+        return {key: _without_tuples(part) for key, part in data.items()}
+    return torch.tensor(data.astype(data.dtype.newbyteorder("=")))
+
+
+def from_tensordict(data: Any, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
+    """The episodes "tensordict/0", ... in a TensorDict [N] or [B, T] of TorchRL's names, and what was lost.
+
+    Entries of other names are extra model outputs; other entries of "next" and "collector" are lost.
+
+    Raises:
+        InvalidArgument: an entry is missing.
+        LostInConversion: with `strict`, when something would be lost.
+    """
+    report, shape = LossReport(), tuple(data.batch_size)
+    rows = _arrays(data.reshape(-1), ())
+    try:
+        following, seen, acted = rows["next"], rows["observation"], rows["action"]
+        after, paid = following["observation"], following["reward"].reshape(len(data.reshape(-1)))
+        terminated = following.get("terminated", following.get("done"))
+        terminated = terminated.reshape(len(paid))
+    except (KeyError, AttributeError) as error:
+        raise InvalidArgument(f"from_tensordict: no {error} among {sorted(map(str, data.keys(True, True)))}") from None
+    truncated = following.get("truncated", np.zeros_like(terminated)).reshape(len(paid))
+    groups = np.arange(len(paid)) // (shape[-1] if len(shape) > 1 else max(len(paid), 1))
+    ids = rows.get("collector", {}).get("traj_ids")
+    if ids is not None:
+        groups = np.unique(np.stack([groups, ids.reshape(-1)]), axis=1, return_inverse=True)[1].reshape(-1)
+    for key in sorted(following.keys() - {"observation", "reward", *_FLAGS}):
+        report.add(f"('next', {key!r})", "an episode has no place for it", "row 0")
+    for key in sorted(rows.get("collector", {}).keys() - {"traj_ids"}):
+        report.add(f"('collector', {key!r})", "an episode has no place for it", "row 0")
+    extra = {key: rows[key] for key in rows.keys() - _RESERVED}
+    steps = Transitions(seen, after, acted, paid, terminated, truncated, groups, extra=extra)
+    return steps.episodes("tensordict", report), report.check(strict)
+
+
+def _arrays(data: Any, path: tuple[str, ...]) -> dict[str, Any]:
+    """Nested arrays of the tensors."""
+    arrays = {}
+    for key, value in data.items():
+        if hasattr(value, "batch_size"):
+            arrays[key] = _arrays(value, (*path, key))
+        elif hasattr(value, "numpy"):
+            arrays[key] = value.detach().cpu().numpy()
+        else:
+            raise InvalidArgument(
+                f"from_tensordict: {(*path, key)} holds {type(value).__name__}, no tensor; leave it out"
+            )
+    return arrays

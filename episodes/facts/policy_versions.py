@@ -1,0 +1,281 @@
+"""Which version of the policy acted at each step: runs, for one chunk and for many.
+
+A chunk that was sampled between two updates has one version, and that is all that is kept of it. Where an update falls
+into a chunk, a run begins at the step that the new version acted at first:
+
+    step        0 1 2 3 4 5 6 7
+    version     4 4 4 5 5 5 5 6      versions (4, 5, 6), begins (3, 7)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from episodes.errors import InvalidArgument, TrackMismatch
+from episodes.tracks.indexing import ranges
+from episodes.tracks.nested import frozen
+
+UNKNOWN = -1
+"""Stands for the version of a step of which nobody told it."""
+
+
+def checked_version(version: Any) -> int:
+    """The number of a version; `UNKNOWN` for None. `InvalidArgument` for what is no whole number, 0 or more."""
+    if version is None:
+        return UNKNOWN
+    if not isinstance(version, (int, np.integer)) or version < 0:
+        raise InvalidArgument(f"policy_version={version!r}; give the number of it, 0 or more")
+    return int(version)
+
+
+class VersionRuns(NamedTuple):
+    """The versions of a chunk's steps, in order; the one at position k + 1 acts from step `begins[k]` on."""
+
+    versions: tuple[int, ...]
+    begins: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(told: Any, num_steps: int) -> VersionRuns | None:
+        """The runs of one version for all steps, or of one for each step; None where nobody told any.
+
+        Raises:
+            InvalidArgument: what is told is no whole number, 0 or more (-1: unknown).
+            TrackMismatch: versions of another number of steps.
+        """
+        if told is None or isinstance(told, VersionRuns):
+            return told
+        array = np.asarray(told)
+        if (array.dtype.kind not in "iu" and array.size) or array.ndim > 1 or (array < UNKNOWN).any():
+            raise InvalidArgument(
+                f"policy_versions={told!r}; give the number of the version, 0 or more (-1: unknown), or one a step"
+            )
+        if array.ndim and len(array) != num_steps:
+            raise TrackMismatch(f"{len(array)} policy_versions for {num_steps} steps; give one for each step")
+        if not array.ndim:
+            return None if array == UNKNOWN else VersionRuns((int(array),))
+        if (array == UNKNOWN).all():  # also where there is no step
+            return None
+        begins = np.flatnonzero(np.diff(array)) + 1
+        return VersionRuns((int(array[0]), *array[begins].tolist()), tuple(begins.tolist()))
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """The lowest and the highest that are known."""
+        known = [version for version in self.versions if version != UNKNOWN]
+        return (min(known), max(known)) if known else None
+
+    def window(self, first: int, num_steps: int) -> VersionRuns | None:
+        """The runs of so many steps from the step `first` on."""
+        if not num_steps:
+            return None
+        if not self.begins:
+            return self
+        low, high = bisect_right(self.begins, first), bisect_left(self.begins, first + num_steps)
+        return VersionRuns(self.versions[low : high + 1], tuple(begin - first for begin in self.begins[low:high]))
+
+    def then(self, versions: VersionRuns, step: int) -> VersionRuns:
+        """These runs up to a step, and others from there on."""
+        kept = self.window(0, step)
+        if kept is None:
+            return versions
+        same = kept.versions[-1] == versions.versions[0]
+        begins = (*kept.begins, *(() if same else (step,)), *(step + begin for begin in versions.begins))
+        return VersionRuns(kept.versions[: len(kept.versions) - same] + versions.versions, begins)
+
+    def steps(self, num_steps: int) -> np.ndarray:
+        """The version of each of so many steps, int64 [T]."""
+        counts = np.diff((0, *self.begins, num_steps)) if self.begins else num_steps
+        return np.repeat(np.array(self.versions), counts)
+
+
+NOT_TOLD = VersionRuns((UNKNOWN,))
+
+
+def followed(runs: VersionRuns | None, other: VersionRuns | None, step: int) -> VersionRuns | None:
+    """The runs of a chunk and of the one that begins at its step `step`; None where nothing is known of either."""
+    if runs is None and other is None:
+        return None
+    return (runs or NOT_TOLD).then(other or NOT_TOLD, step)
+
+
+class VersionColumn(Sequence[VersionRuns | None]):
+    """The runs of n chunks as arrays.
+
+    Attributes:
+        versions: of all runs, chunk after chunk, int64 [m].
+        begins: the step of its chunk at which a run begins, int64 [m]; None where each chunk has one run.
+        bounds: where the runs of a chunk begin and end, int64 [n + 1]; likewise None.
+    """
+
+    __slots__ = ("begins", "bounds", "versions")
+
+    def __init__(self, versions: np.ndarray, begins: np.ndarray | None = None, bounds: np.ndarray | None = None):
+        self.versions = frozen(versions)
+        self.begins = None if begins is None else frozen(begins)
+        self.bounds = None if bounds is None else frozen(bounds)
+
+    @staticmethod
+    def of(values: Any) -> VersionColumn | None:
+        """The column of `VersionRuns`, None or one number for each chunk; None where nothing is known."""
+        if values is None or isinstance(values, VersionColumn):
+            return values
+        if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.ndim == 1:
+            return None if (values == UNKNOWN).all() else VersionColumn(values.astype(np.int64))
+        runs = [value if isinstance(value, VersionRuns) else VersionRuns.of(value, 0) for value in values]
+        if not any(runs):
+            return None
+        whole = [one or NOT_TOLD for one in runs]
+        versions = np.array([version for one in whole for version in one.versions], np.int64)
+        if len(versions) == len(whole):
+            return VersionColumn(versions)
+        begins = np.array([begin for one in whole for begin in (0, *one.begins)], np.int64)
+        return VersionColumn(versions, begins, _bounds([len(one.versions) for one in whole]))
+
+    @staticmethod
+    def of_rows(
+        changes: np.ndarray, versions: np.ndarray, firsts: np.ndarray, lengths: np.ndarray
+    ) -> VersionColumn | None:
+        """The column of chunks that lie in consecutive rows; None where nothing is known.
+
+        Args:
+            changes: the rows [k], ascending, from which on each of `versions` [k] acted; the first is 0.
+            firsts, lengths: the row of each chunk's first step, and how many it has.
+        """
+        low = np.searchsorted(changes, firsts, "right") - 1
+        high = np.searchsorted(changes, firsts + np.maximum(lengths, 1), "left") - 1
+        counts = high - low + 1
+        if len(changes) == 1 or (counts == 1).all():
+            return VersionColumn.of(versions[low])
+        runs = ranges(low, counts)
+        begins = np.maximum(changes[runs] - firsts.repeat(counts), 0)
+        return VersionColumn(versions[runs], begins, _bounds(counts))
+
+    @staticmethod
+    def of_steps(versions: np.ndarray, lengths: np.ndarray) -> VersionColumn | None:
+        """The column of chunks whose steps, one after another, have these versions [sum(T)]."""
+        ends = np.cumsum(lengths)
+        starts = np.zeros(len(versions) + 1, bool)
+        starts[1:-1] = versions[1:] != versions[:-1]
+        starts[(ends - lengths)[lengths > 0]] = True
+        at = np.flatnonzero(starts[: len(versions)])
+        counts = np.bincount(np.searchsorted(ends, at, "right"), minlength=len(lengths))
+        return VersionColumn.of_runs(versions[at], at - (ends - lengths).repeat(counts), counts)
+
+    @staticmethod
+    def of_runs(versions: np.ndarray, begins: np.ndarray, counts: np.ndarray) -> VersionColumn | None:
+        """The column of runs [m] of which each chunk has so many [n]; of one that has none, nothing is known.
+
+        None where nothing is known of any.
+
+        Raises:
+            TrackMismatch: these are no runs of so many chunks.
+        """
+        if not (len(versions) == len(begins) == counts.sum()) or (versions < UNKNOWN).any():
+            raise TrackMismatch(
+                f"{len(versions)} policy versions, {len(begins)} begins: no runs of {len(counts)} chunks"
+            )
+        firsts = np.zeros(len(begins), bool)
+        firsts[(counts.cumsum() - counts)[counts > 0]] = True
+        if begins[firsts].any() or (np.diff(begins, prepend=0)[~firsts] <= 0).any():
+            raise TrackMismatch("policy versions whose runs do not follow one another")
+        if (counts == 1).all() or (versions == UNKNOWN).all():
+            return VersionColumn.of(versions)
+        bounds = _bounds(np.maximum(counts, 1))
+        told, since = np.full(bounds[-1], UNKNOWN), np.zeros(bounds[-1], np.int64)
+        place = ranges(bounds[:-1], counts)
+        told[place], since[place] = versions, begins
+        return VersionColumn(told, since, bounds)
+
+    @staticmethod
+    def concat(parts: Sequence[VersionColumn | None], sizes: Sequence[int]) -> VersionColumn | None:
+        """The columns one after another; None stands for so many chunks of which nothing is known."""
+        if all(part is None for part in parts):
+            return None
+        whole = [
+            VersionColumn(np.full(n, UNKNOWN)) if part is None else part for part, n in zip(parts, sizes, strict=True)
+        ]
+        versions = np.concatenate([part.versions for part in whole])
+        if all(part.bounds is None for part in whole):
+            return VersionColumn(versions)
+        begins = np.concatenate([part.all_begins() for part in whole])
+        return VersionColumn(versions, begins, _bounds(np.concatenate([part.counts() for part in whole])))
+
+    def __len__(self) -> int:
+        return len(self.versions) if self.bounds is None else len(self.bounds) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        """The column of the chunks that a slice or an integer array picks; the runs of one for an integer.
+
+        None where nothing is known of what is picked.
+        """
+        if isinstance(index, (int, np.integer)):
+            return self.item(range(len(self))[index])
+        if self.bounds is None:
+            return VersionColumn.of(self.versions[index])
+        picked = np.arange(len(self))[index]
+        counts = self.counts()[picked]
+        runs = ranges(self.bounds[picked], counts)
+        return VersionColumn.of_runs(self.versions[runs], self.all_begins()[runs], counts)
+
+    def __iter__(self) -> Iterator[VersionRuns | None]:
+        return map(self.item, range(len(self)))
+
+    def item(self, i: int) -> VersionRuns | None:
+        """The runs of chunk i; None where nothing is known of it."""
+        if self.bounds is None:
+            version = self.versions.item(i)
+            return None if version == UNKNOWN else VersionRuns((version,))
+        own = slice(self.bounds.item(i), self.bounds.item(i + 1))
+        runs = VersionRuns(tuple(self.versions[own].tolist()), tuple(self.all_begins()[own].tolist()[1:]))
+        return None if runs == NOT_TOLD else runs
+
+    def counts(self) -> np.ndarray:
+        """How many runs each chunk has, int64 [n]."""
+        return np.ones(len(self.versions), np.int64) if self.bounds is None else np.diff(self.bounds)
+
+    def all_begins(self) -> np.ndarray:
+        """The step of its chunk at which each run begins, int64 [m]."""
+        return np.zeros(len(self.versions), np.int64) if self.begins is None else self.begins
+
+    def steps(self, lengths: np.ndarray) -> np.ndarray:
+        """The version of each step of the chunks, int64 [sum(T)]; `UNKNOWN` where nobody told it."""
+        if self.bounds is None or self.begins is None:
+            return self.versions.repeat(lengths)
+        ends = np.empty_like(self.begins)
+        ends[:-1] = self.begins[1:]
+        ends[self.bounds[1:] - 1] = lengths
+        return self.versions.repeat(ends - self.begins)
+
+    def lowest_and_highest(self) -> np.ndarray:
+        """The lowest and the highest known version of each chunk, int64 [n, 2]; `UNKNOWN` where there is none."""
+        if self.bounds is None:
+            return np.stack([self.versions, self.versions], 1)
+        known = np.where(self.versions == UNKNOWN, np.iinfo(np.int64).max, self.versions)
+        lowest = np.minimum.reduceat(known, self.bounds[:-1])
+        highest = np.maximum.reduceat(self.versions, self.bounds[:-1])
+        return np.stack([np.where(highest == UNKNOWN, UNKNOWN, lowest), highest], 1)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VersionColumn) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> Any:
+        """As bytes: they are few, and an array of its own costs more than its numbers."""
+        arrays = (self.versions, self.begins, self.bounds)
+        return _unpickled, tuple(None if array is None else array.tobytes() for array in arrays)
+
+
+def _unpickled(*columns: bytes | None) -> VersionColumn:
+    versions, *rest = (None if column is None else np.frombuffer(column, np.int64) for column in columns)
+    return VersionColumn(np.zeros(0, np.int64) if versions is None else versions, *rest)
+
+
+def _bounds(counts: Any) -> np.ndarray:
+    bounds = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=bounds[1:])
+    return bounds

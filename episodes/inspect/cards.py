@@ -1,0 +1,367 @@
+"""`Card`: what there is to show of an object, before it is HTML. Pure functions of tracks and facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from episodes.batch import Batch
+from episodes.batch import leaves as batch_leaves
+from episodes.facts.ending import Ending
+from episodes.inspect import charts, sparks, words
+from episodes.inspect.rail import rail
+from episodes.inspect.series import Series, of_track
+from episodes.inspect.sparks import Axis
+from episodes.tracks import nested
+
+BYTES_OF_LINES = 12_000  # of all lines of a card together
+BYTES_OF_FRAMES = 15_000  # of all strips of frames
+BYTES_OF_POINT = 6
+MOST_ROWS = 24  # that are drawn; of more, the names are said
+MOST_PARTS = 6  # of an item, whose numbers are told apart
+MOST_TOLD_APART = 2  # cards together whose items' numbers are told apart
+MOST_AGENTS = 12  # that are drawn
+MOST_EPISODES = 12  # that a table lists
+MOST_STEPS = 200  # of a replay buffer that are drawn
+MOST_MODULES = 4
+
+
+@dataclass(frozen=True)
+class Row:
+    """A track: its name, what it is like, and its picture."""
+
+    label: str
+    hue: str
+    meta: str
+    stats: tuple[str, str, str] | None  # lowest, mean, highest
+    note: str
+    picture: Markup
+    table: Table | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns by name; cells are text."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Card:
+    """An object: a headline, its facts, its tracks, and cards of its parts."""
+
+    kind: str
+    name: str
+    headline: Sequence[str]
+    endings: Sequence[str] = ()  # "terminated", ..., as pills
+    facts: Sequence[tuple[str, str]] = ()
+    span: str = ""  # of time, beside the rail
+    rail: Markup | None = None
+    rows: Sequence[Row] = ()
+    chart: Markup | None = None
+    table: Table | None = None
+    parts: Sequence[Card] = ()
+    notes: Sequence[str] = ()
+    is_open: bool = True
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def rows_of(series: Sequence[Series], axis: Axis, share: int = 1) -> tuple[list[Row], list[str]]:
+    """The first series as rows, within the bytes that a card may have, and a note on the others.
+
+    Args:
+        share: as how many cards like this one are shown together.
+    """
+    shown = series[: max(MOST_ROWS // share, 4)]
+    lanes = sum(min(one.sample.shape[1], sparks.MOST_LANES) for one in shown if one.is_numeric and not one.is_image)
+    points = BYTES_OF_LINES // (BYTES_OF_POINT * max(lanes, 1) * share)
+    points = min(max(points, sparks.FEWEST_POINTS), sparks.MOST_POINTS)
+    room = BYTES_OF_FRAMES // (share * max(sum(one.is_image and one.is_numeric for one in shown), 1))
+    rows = [_row(one, axis, points, room, share <= MOST_TOLD_APART) for one in shown]
+    left = [one.label for one in series[len(shown) :]]
+    return rows, [words.clipped(f"and {len(left)} more: {', '.join(left[:20])}", 300)] if left else []
+
+
+def _row(series: Series, axis: Axis, points: int, room: int, told_apart: bool) -> Row:
+    meta = f"{words.shape(series.shape)} {series.dtype}"
+    if series.nbytes is not None:
+        meta += f" · {words.size(series.nbytes)}"
+    if not series.is_numeric:
+        return Row(
+            words.clipped(nested.unescape(series.label)),
+            series.hue,
+            meta,
+            None,
+            words.clipped(_said(series)),
+            Markup(""),
+        )
+    low, mean, high = map(words.number, series.range)
+    return Row(
+        words.clipped(nested.unescape(series.label)),
+        series.hue,
+        meta,
+        (low, mean, high),
+        words.clipped(", ".join(_remarks(series))),
+        sparks.picture(series, axis, points, room),
+        _parts(series) if told_apart else None,
+    )
+
+
+def _said(series: Series) -> str:
+    """What is in a series that has no numbers."""
+    if series.note or not len(series.array) or series.array.dtype.kind not in "US":
+        return series.note
+    first, last = (words.clipped(value, 30) for value in series.array[[0, -1]].ravel()[[0, -1]])
+    return first if first == last else f"{first} … {last}"
+
+
+def _remarks(series: Series) -> list[str]:
+    nan, infinite = series.oddities
+    remarks = [f"{nan:,} NaN"] * bool(nan) + [f"{infinite:,} infinite"] * bool(infinite)
+    if not series.is_exact:
+        remarks.append(f"≈ of {words.counted(len(series.sample), 'item')}")
+    return [*remarks, *filter(None, [series.note])]
+
+
+def _parts(series: Series) -> Table | None:
+    """The lowest, mean, highest, first and last of each number of an item."""
+    count = series.sample.shape[1]
+    if series.is_image or series.is_band or len(series.array) == 0:
+        return None
+    ranges, ends = series.ranges[:, :MOST_PARTS], series.array[[0, -1]].reshape(2, -1)[:, :MOST_PARTS]
+    cells = np.concatenate([ranges, ends]).T.tolist()
+    rows = [(f"[{k}]" if count > 1 else "", *map(words.number, row)) for k, row in enumerate(cells)]
+    note = f"and {count - MOST_PARTS} more numbers" if count > MOST_PARTS else ""
+    return Table(("", "lowest", "mean", "highest", "first", "last"), rows, note)
+
+
+def _series(tracks: Iterable[Any]) -> list[Series]:
+    return [series for track in tracks for series in of_track(track)]
+
+
+def known(**facts: Any) -> list[tuple[str, str]]:
+    """Pairs of name and text of the facts that are known."""
+    return [(name.replace("_", " "), words.clipped(value)) for name, value in facts.items() if value is not None]
+
+
+# --- episodes ---------------------------------------------------------------------------------------------------------
+
+
+def ending_words(ending: Ending, is_cut: bool) -> list[str]:
+    """How a chunk stops, in one word, or two where both are so."""
+    found = ["terminated"] * ending.is_terminated + ["truncated"] * ending.is_truncated
+    return found or ["cut" if is_cut else "ongoing"]
+
+
+def episode_card(episode: Any, share: int = 1, is_open: bool = True, kind: str | None = None) -> Card:
+    """The card of a `SingleAgentEpisode`: its rail, its tracks and its facts."""
+    tracks, facts = episode.tracks, episode.facts
+    lookback = tracks.lookback
+    axis = Axis(max(tracks.observations.total - 1, 0), lookback)
+    names = (tracks.observations, tracks.actions, tracks.rewards, *tracks.extra.values(), tracks.infos)
+    rows, notes = rows_of(_series(names), axis, share)
+    headline = [words.counted(len(episode), "step"), f"return {words.number(episode.get_return())}"]
+    if facts.t_started:
+        headline.insert(1, f"from t={facts.t_started}")
+    observed, acted = facts.observation_space, facts.action_space
+    custom = {words.clipped(key, 20): words.clipped(value, 40) for key, value in [*episode.custom_data.items()][:8]}
+    return Card(
+        kind or type(episode).__name__,
+        words.clipped(facts.id_),
+        headline,
+        ending_words(facts.ending, not facts.ending.is_done and tracks.is_finished),
+        known(
+            lookback=lookback or None,
+            agent=facts.agent_id,
+            module=facts.module_id,
+            of_episode=facts.multi_agent_episode_id,
+            policy_versions=facts.policy_versions and facts.policy_versions.bounds,
+            observation_space=observed,
+            action_space=acted,
+            custom_data=custom or None,
+            state=None if tracks.is_finished else "growing (lists)",
+        ),
+        f"t = {facts.t_started} … {facts.t_started + len(episode)}",
+        rail(axis, facts.t_started - lookback, facts.ending) if tracks.observations.total else None,
+        rows,
+        notes=notes,
+        is_open=is_open,
+    )
+
+
+def multi_agent_card(episode: Any) -> Card:
+    """The card of a `MultiAgentEpisode`: who acted when, and a card of each agent."""
+    agents, facts = episode.agents, episode.facts
+    lines = list(agents.timelines.items())
+    shown = lines[:MOST_AGENTS]
+    parts = [episode_card(line.episode, len(shown), False, words.clipped(agent, 40)) for agent, line in shown]
+    waiting = sum(line.phase == "waits" for _, line in lines)
+    ending = ending_words(facts.ending, agents.passed_on is not None)
+    headline = [
+        words.counted(len(episode), "env step"),
+        words.counted(len(lines), "agent"),
+        f"return {words.number(episode.get_return(include_pending=True))}",
+    ]
+    if waiting:
+        headline.insert(2, f"{waiting} pending")
+    left = [words.clipped(agent, 30) for agent, _ in lines[MOST_AGENTS:]]
+    return Card(
+        type(episode).__name__,
+        words.clipped(facts.id_),
+        headline,
+        ending,
+        known(t_started=facts.t_started or None, lookback=episode.lookback or None),
+        chart=charts.timelines(shown, facts.t_started - episode.lookback, episode.env_t),
+        parts=parts,
+        notes=[words.clipped(f"and {len(left)} more agents: {', '.join(left[:20])}", 300)] if left else [],
+    )
+
+
+# --- many episodes ----------------------------------------------------------------------------------------------------
+
+
+def pack_card(pack: Any) -> Card:
+    """The card of an `EpisodePack`: its episodes in a chart and a table, its columns as rows."""
+    rows, notes = rows_of(_series(pack.columns.all()), Axis(max(int(pack.observation_offsets[-1]), 1)))
+    return Card(
+        type(pack).__name__,
+        "",
+        [words.counted(len(pack), "episode"), words.counted(pack.num_steps, "step"), words.size(pack.nbytes)],
+        facts=known(observation_space=pack.observation_space, action_space=pack.action_space),
+        rows=rows,
+        chart=charts.returns(pack.returns(), pack.terminated, pack.truncated),
+        table=episodes_table(pack.ids, pack.lengths, pack.returns(), pack.terminated, pack.truncated, pack.t_started),
+        notes=notes,
+    )
+
+
+def dataset_card(dataset: Any) -> Card:
+    """The card of an `EpisodeDataset`: of its table, and of the first steps of its first episode."""
+    table = dataset.metadata
+    returns, terminated, truncated = table["return"], table["terminated"], table["truncated"]
+    user = {words.clipped(key, 20): words.clipped(value, 40) for key, value in [*dataset.user_metadata.items()][:8]}
+    spec = dataset.env_spec
+    unread = sum(dataset.unread.values())
+    return Card(
+        type(dataset).__name__,
+        words.clipped(dataset.path),
+        [words.counted(len(dataset), "episode"), words.counted(dataset.num_steps, "step"), words.size(dataset.nbytes)],
+        facts=known(
+            environment=getattr(spec, "id", spec),
+            metadata=user or None,
+            observation_space=dataset.observation_space,
+            action_space=dataset.action_space,
+            recovered=f"{dataset.recovered} episodes of files that no writer has finished"
+            if dataset.recovered
+            else None,
+            unread=f"{unread} bytes" if unread else None,
+        ),
+        chart=charts.returns(returns, terminated, truncated),
+        table=episodes_table(table["id"], table["length"], returns, terminated, truncated, table["t_started"]),
+    )
+
+
+def episodes_table(ids: Any, lengths: Any, returns: Any, terminated: Any, truncated: Any, started: Any) -> Table:
+    """The first and the last episodes: id, length, return, ending, and where a chunk begins."""
+    num = len(lengths)
+    half = MOST_EPISODES // 2
+    chosen = range(num) if num <= MOST_EPISODES else [*range(half), *range(num - half, num)]
+    rows = []
+    for i in chosen:
+        ending = Ending.of(terminated[i], truncated[i])
+        stops = " and ".join(ending_words(ending, True))
+        rows.append(
+            (str(i), words.clipped(ids[i], 32), str(lengths[i]), words.number(returns[i]), stops, str(started[i]))
+        )
+    note = "" if num <= MOST_EPISODES else f"{words.counted(num, 'episode')}; the first and the last {half} are listed"
+    return Table(("", "id", "length", "return", "ending", "from t"), rows, note)
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+_COLUMN_HUES = {
+    "obs": "observations",
+    "new_obs": "observations",
+    "actions": "actions",
+    "rewards": "rewards",
+    "infos": "infos",
+    "loss_mask": "infos",
+    "terminateds": "infos",
+    "truncateds": "infos",
+}
+
+
+def batch_card(batch: Any, kind: str = "Batch") -> Card:
+    """The card of a `Batch`, or of any mapping of nested columns: a row for each leaf."""
+    leaves = {
+        path: leaf
+        for path, leaf in nested.flatten(batch.to_dict() if isinstance(batch, Batch) else dict(batch)).items()
+        if path
+    }
+    lengths = {leaf.shape[0] if leaf.ndim else None for leaf in leaves.values()}
+    many = words.counted(lengths.pop() or 1, "row") if len(lengths) == 1 else "no common length"
+    series = [_column(path, leaf) for path, leaf in leaves.items()]
+    rows, notes = rows_of(series, Axis(max((one.total for one in series), default=1) - 1))
+    nbytes = sum(one.nbytes or 0 for one in series)
+    headline = [many, words.counted(len(series), "column"), words.size(nbytes)]
+    return Card(kind, "", headline, rows=rows, notes=notes)
+
+
+def _column(path: str, leaf: Any) -> Series:
+    """The series of a leaf; a tensor that is on a device stays there, and is only named."""
+    hue = _COLUMN_HUES.get(path.split("/")[0], "extra")
+    if batch_leaves.torch_of(leaf) is None:
+        array = np.atleast_1d(leaf)
+        return Series(path, hue, array, len(array), None, 1, array.nbytes)
+    shape, nbytes = tuple(leaf.shape) or (1,), leaf.numel() * leaf.element_size()
+    if leaf.device.type == "cpu" and not leaf.is_sparse:
+        array = batch_leaves.as_numpy(leaf.float() if str(leaf.dtype).endswith("bfloat16") else leaf)
+        return Series(path, hue, array.reshape(shape), shape[0], None, 1, nbytes, "tensor")
+    empty = np.empty((0, *shape[1:]), batch_leaves.numpy_dtype(leaf))
+    return Series(path, hue, empty, shape[0], None, 1, nbytes, f"tensor on {leaf.device}")
+
+
+def replay_card(buffer: Any, name: str = "") -> Card:
+    """The card of an `EpisodeReplayBuffer`: how full it is, and its steps from the oldest to the newest."""
+    rows: Sequence[Row] = ()
+    notes: list[str] = []
+    if len(buffer):
+        steps = np.unique(np.linspace(buffer.ring.tail, buffer.ring.head - 1, MOST_STEPS).astype(np.int64))
+        drawn = buffer.at(steps)
+        there = {key: drawn[key] for key in ("obs", "actions", "rewards", "terminateds", "truncateds") if key in drawn}
+        rows = batch_card(there).rows
+        notes = [f"drawn: {words.counted(len(steps), 'step')} from the oldest to the newest"]
+    return Card(
+        type(buffer).__name__,
+        words.clipped(name),
+        [
+            f"{len(buffer):,} of {buffer.capacity:,} steps",
+            words.counted(buffer.num_episodes, "episode"),
+            words.size(buffer.nbytes),
+        ],
+        facts=known(ever_added=f"{buffer.num_added:,} steps", ever_drawn=f"{buffer.num_sampled:,} steps"),
+        rows=rows,
+        chart=charts.filled(len(buffer), buffer.capacity),
+        notes=notes,
+    )
+
+
+def multi_agent_replay_card(buffer: Any) -> Card:
+    """The card of a `MultiAgentEpisodeReplayBuffer`: how full it is, and a card of each module."""
+    modules = list(buffer.modules.items())
+    headline = [f"{len(buffer):,} of {buffer.capacity:,} env steps", words.counted(len(modules), "module")]
+    return Card(
+        type(buffer).__name__,
+        "",
+        [*headline, words.size(buffer.nbytes)],
+        chart=charts.filled(len(buffer), buffer.capacity),
+        parts=[replay_card(own, module_id) for module_id, own in modules[:MOST_MODULES]],
+    )

@@ -1,0 +1,20 @@
+"""The colours of all pictures, plots and pages: one for each kind of track, one for each ending."""
+
+from __future__ import annotations
+
+HUES = {
+    "observations": (0x25, 0x63, 0xEB),
+    "infos": (0x64, 0x74, 0x8B),
+    "actions": (0x16, 0xA3, 0x4A),
+    "rewards": (0xD9, 0x77, 0x06),
+    "extra": (0x93, 0x33, 0xEA),
+}
+"""The colour of each kind of track, in all pictures, plots and pages."""
+
+ENDINGS = {"terminated": "#dc2626", "truncated": "#b45309", "cut": "#64748b", "ongoing": "#64748b"}
+"""The colour of each ending."""
+
+
+def colour(hue: str) -> str:
+    """The colour of a kind of track, as CSS writes it."""
+    return "#{:02x}{:02x}{:02x}".format(*HUES[hue])

@@ -1,0 +1,136 @@
+"""`Finding`: what is wrong, where it was seen, what it does to targets, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Place = tuple[Any, int | None, str]  # episode id, step, what was seen there
+
+KINDS = {  # kind -> what it does to targets, what to do
+    "time_limit_terminates": (
+        "the last value counts as zero though the episode would have gone on: every target before it is too low",
+        "return truncated=True at a time limit, and terminated=False",
+    ),
+    "end_truncates": (
+        "the value after a true end is added to the targets: the agent expects rewards that never come",
+        "return terminated=True where the task itself ends",
+    ),
+    "lost_final_observation": (
+        "the value of an unrelated first state stands in for the last one wherever an episode is truncated",
+        "return the true last observation with the ending, and the first one of the next episode from reset alone",
+    ),
+    "ignored_action": (
+        "a step that no action caused, from the end of one episode to the start of the next, is learned from",
+        "drop the rows after an ending (next-step autoreset), or record with `VectorRecorder`",
+    ),
+    "no_reset": (
+        "episodes begin where the one before ended, so an ending changes nothing that a value could know",
+        "let reset put the environment back to a first state",
+    ),
+    "late_observation": (
+        "each action is paired with the observation before it: values learn what happens one step earlier",
+        "return the observation that the action led to",
+    ),
+    "missing_last_observation": (
+        "there is no state to bootstrap from: the last value is that of another state",
+        "keep T + 1 observations for T steps, the last one being what the last action led to",
+    ),
+    "dtype": (
+        "batches change their dtype or are cast again and again, and memory is twice what it was planned to be",
+        "return arrays of the dtype of the observation space",
+    ),
+    "shape": ("items cannot be stacked into a batch, or are broadcast to a wrong one", "return one shape, the space's"),
+    "outside_space": (
+        "networks and scaling that were made for the space see what they were not made for",
+        "clip the observation, or state the true bounds and keys in the space",
+    ),
+    "not_finite": (
+        "one such number makes the loss, and after one update all weights, NaN",
+        "find where it comes from; end the episode before it, or leave the episode out",
+    ),
+    "reward_type": (
+        "rewards that are no single numbers are broadcast, or fail, where returns are summed",
+        "return a float",
+    ),
+    "flag_type": ("an ending may be read as none, or none as an ending", "return bool for terminated and truncated"),
+    "clock_jump": (
+        "steps are missing or stand in a wrong order: n-step targets span what did not follow on each other",
+        "find the steps that were dropped; keep each chunk's t_started",
+    ),
+    "seed": (
+        "runs cannot be repeated, and comparisons of two settings are comparisons of noise",
+        "draw from self.np_random alone, and hand reset's seed to super().reset(seed=seed)",
+    ),
+    "info_type": (
+        "an info becomes no column: it is slow to read, or lost, on disk",
+        "give each key one type, and leave it out where there is nothing to tell",
+    ),
+    "constant_observations": (
+        "a value can only learn the mean over all states",
+        "look at the sensor, the wrapper or the buffer that observations come from",
+    ),
+    "reused_buffer": (
+        "stored observations change after they were stored: old steps show newer states",
+        "return a copy of the observation",
+    ),
+    "writes_actions": ("the stored action is not the one that was chosen", "copy the action before changing it"),
+    "step_result": (
+        "termination and truncation cannot be told apart, or the reset's infos are missing",
+        "return (observation, info) from reset and (observation, reward, terminated, truncated, info) from step",
+    ),
+    "error": ("the episode is lost where it is raised", "make the environment work with any action of its space"),
+    "dead_agent_acts": (
+        "steps after the end of an agent are learned from as if it lived",
+        "take the agent out of `agents` when its terminated or truncated is True",
+    ),
+    "reward_after_end": (
+        "rewards that no action of the episode earned are lost, or counted for another episode",
+        "pay everything with the step that ends",
+    ),
+    "unknown_agent": ("no policy is mapped to it, and no space is known", "name each agent in `possible_agents`"),
+    "missing_observation": ("its action cannot be chosen, and its episode has a hole", "observe each agent that acts"),
+    "autoreset": (
+        "steps, resets and last observations are taken for each other at every ending",
+        "keep the rules of the autoreset mode; `episodes.testing.check_vector_env` tells more",
+    ),
+    "duplicate_episode": (
+        "the same steps count twice in every mean, and are in the test set too",
+        "keep one of each (`episodes.storage.copy` with a condition)",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A lie about endings or data, with the first place where it was seen."""
+
+    kind: str
+    evidence: str
+    episode: Any  # its id; None where it is of all
+    step: int | None  # of the episode; 0 is the reset for observations and infos
+    times: int  # how often it was seen
+    harm: str  # what it does to targets
+    advice: str  # what to do
+
+    @classmethod
+    def of(cls, kind: str, evidence: str, episode: Any = None, step: int | None = None, times: int = 1) -> Finding:
+        """A finding of a kind that `KINDS` has words for."""
+        return cls(kind, evidence, episode, step, times, *KINDS[kind])
+
+    def __str__(self) -> str:
+        where = [f"episode {self.episode}"] * (self.episode is not None) + [f"step {self.step}"] * (
+            self.step is not None
+        )
+        times = f" ({self.times} times)" if self.times > 1 else ""
+        place = f"{', '.join(where)}: " if where else ""
+        return f"{self.kind}: {place}{self.evidence}{times}\n  harm: {self.harm}\n  do: {self.advice}"
+
+
+def gathered(kind: str, places: Iterable[Place]) -> Iterator[Finding]:
+    """One finding for all the places, if there is any; it tells of the first."""
+    found = list(places)
+    if found:
+        episode, step, words = found[0]
+        yield Finding.of(kind, words, episode, step, len(found))

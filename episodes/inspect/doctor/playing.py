@@ -1,0 +1,240 @@
+"""Environments played with random actions: the trials that come of it, and what breaks the rules on the way."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from episodes.inspect.doctor.finding import Finding, Place, gathered
+from episodes.inspect.doctor.trial import Trial
+from episodes.tracks import nested
+
+MOST_BYTES = 64_000_000  # of observations
+ENOUGH_EPISODES = 40
+REPLAYED = 300  # steps, for the same results under one seed
+
+
+@dataclass
+class Play:
+    """What happened while an environment was played; `actions` given are those of another play, again."""
+
+    env: Any
+    num_steps: int
+    seconds: float
+    actions: list[Any] | None = None
+    trials: list[Trial] = field(default_factory=list)
+    acted: list[Any] = field(default_factory=list)
+    places: dict[str, list[Place]] = field(default_factory=dict)
+    nbytes: int = 0
+
+    def run(self, seed: int) -> Play:
+        """Itself, once played until there are enough steps, endings, bytes or seconds, or until an error."""
+        until = perf_counter() + self.seconds
+        episodes = _players(self.env)(self, seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                for _ in episodes:  # after each step
+                    enough = sum(trial.is_done for trial in self.trials) >= ENOUGH_EPISODES and len(self.acted) >= 300
+                    if (
+                        enough
+                        or len(self.acted) >= self.num_steps
+                        or self.nbytes > MOST_BYTES
+                        or perf_counter() > until
+                    ):
+                        break
+            except Exception as error:  # of an environment that is somebody else's
+                self.note("error", f"{type(error).__name__}: {error}"[:300])
+        return self
+
+    def findings(self) -> Iterator[Finding]:
+        for kind, places in self.places.items():
+            yield from gathered(kind, places)
+
+    def note(self, kind: str, words: str, trial: Trial | None = None, step: int | None = None) -> None:
+        """Keep a place where something is wrong."""
+        self.places.setdefault(kind, []).append((trial.id_ if trial else len(self.trials) - 1, step, words))
+
+    def begin(self, space: Any, observation: Any, info: Any, agent: Any = None, number: int = 0) -> Trial:
+        """A new trial that begins with the observation."""
+        id_ = f"{number}/{agent}" if agent is not None else len(self.trials)
+        trial = Trial(id_, agent, space)
+        self.trials.append(trial)
+        self.see(trial, observation, info)
+        return trial
+
+    def see(self, trial: Trial, observation: Any, info: Any) -> None:
+        """A copy of the observation becomes the trial's newest."""
+        kept = copy.deepcopy(observation)
+        trial.observe(kept, copy.copy(info))
+        self.nbytes += sum(np.asarray(leaf).nbytes for leaf in nested.leaves(kept))
+        if not isinstance(info, dict):
+            self.note("info_type", f"infos are {type(info).__name__}, not dict", trial, len(trial))
+
+    def act(self, space: Any, mask: Any = None) -> Any:
+        """The next action: a sample, or that of the play before."""
+        again = self.actions is not None and len(self.acted) < len(self.actions)
+        action = self.actions[len(self.acted)] if again and self.actions else _sample(space, mask)
+        self.acted.append(copy.deepcopy(action))
+        return action
+
+    def check_flags(self, trial: Trial, terminated: Any, truncated: Any) -> None:
+        for name, flag in (("terminated", terminated), ("truncated", truncated)):
+            if not isinstance(flag, (bool, np.bool_)):
+                self.note("flag_type", f"{name} is {flag!r}, {type(flag).__name__}", trial, len(trial))
+        trial.terminated, trial.truncated = terminated, truncated
+
+
+def _sample(space: Any, mask: Any) -> Any:
+    return space.sample() if mask is None else space.sample(np.asarray(mask, np.int8))
+
+
+def _mask(observation: Any, info: Any) -> Any:
+    """Which actions are legal, where a turn-taking environment tells it."""
+    for told in (observation, info):
+        if isinstance(told, dict) and "action_mask" in told:
+            return told["action_mask"]
+    return None
+
+
+def _players(env: Any) -> Any:
+    """How an environment of this kind is played."""
+    if hasattr(env, "agent_iter"):
+        return _in_turns
+    return _in_parallel if hasattr(env, "possible_agents") else _alone
+
+
+# --- Gymnasium --------------------------------------------------------------------------------------------------------
+
+
+def _alone(play: Play, seed: int) -> Iterator[None]:
+    play.env.action_space.seed(seed)
+    first: int | None = seed
+    while True:
+        answer = play.env.reset(seed=first)
+        first = None
+        if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
+            play.note("step_result", f"reset returned {type(answer).__name__} and not (observation, info)", step=0)
+            return
+        trial = play.begin(play.env.observation_space, *answer)
+        last = answer[0]
+        while not trial.is_done:
+            answer = _stepped(play, trial, last)
+            if not isinstance(answer, tuple) or len(answer) != 5:
+                length = len(answer) if isinstance(answer, tuple) else type(answer).__name__
+                play.note("step_result", f"step returned {length} values and not 5", trial, len(trial) + 1)
+                return
+            last, reward, terminated, truncated, info = answer
+            trial.rewards.append(copy.deepcopy(reward))
+            play.see(trial, last, info)
+            play.check_flags(trial, terminated, truncated)
+            yield
+
+
+def _stepped(play: Play, trial: Trial, last: Any) -> Any:
+    """What a step returned; notes what it wrote to."""
+    action = play.act(play.env.action_space)
+    answer = play.env.step(action)
+    trial.actions.append(play.acted[-1])
+    if not nested.equal(action, play.acted[-1]):
+        play.note("writes_actions", f"{play.acted[-1]} became {action}"[:200], trial, len(trial))
+    if not nested.equal(last, trial.observations[-1]):
+        play.note("reused_buffer", "the observation of the call before changed", trial, len(trial))
+    return answer
+
+
+# --- PettingZoo -------------------------------------------------------------------------------------------------------
+
+
+def _in_parallel(play: Play, seed: int) -> Iterator[None]:
+    env, number = play.env, 0
+    for i, agent in enumerate(env.possible_agents):
+        env.action_space(agent).seed(seed + i)
+    while True:
+        observations, infos = env.reset(seed=seed if not number else None)
+        lives = {}
+        for agent in env.agents:
+            if agent not in env.possible_agents:
+                play.note("unknown_agent", f"{agent!r} is not in possible_agents", step=0)
+            space = env.observation_space(agent)
+            lives[agent] = play.begin(space, observations[agent], infos.get(agent, {}), agent, number)
+        while env.agents:
+            acting = [agent for agent in env.agents if agent in lives and not lives[agent].is_done]
+            _check_dead(play, lives, env.agents)
+            if not acting:
+                break
+            masks = {agent: _mask(lives[agent].observations[-1], lives[agent].infos[-1]) for agent in acting}
+            actions = {agent: play.act(env.action_space(agent), masks[agent]) for agent in acting}
+            _take_rows(play, lives, actions, env.step(actions), number)
+            yield
+        number += 1
+
+
+def _check_dead(play: Play, lives: dict[Any, Trial], agents: list[Any]) -> None:
+    for agent in agents:
+        if agent in lives and lives[agent].is_done:
+            trial = lives[agent]
+            play.note("dead_agent_acts", f"{agent!r} ended and is still in `agents`", trial, len(trial))
+
+
+def _take_rows(play: Play, lives: dict[Any, Trial], actions: dict[Any, Any], answer: Any, number: int) -> None:
+    """Each agent's part of a step."""
+    if not isinstance(answer, tuple) or len(answer) != 5:
+        raise TypeError("step did not return observations, rewards, terminations, truncations and infos")
+    observations, rewards, terminations, truncations, infos = answer
+    for agent, trial in lives.items():
+        if agent not in actions:
+            if rewards.get(agent, 0) != 0:
+                words = f"{agent!r} is paid {rewards[agent]} after its end"
+                play.note("reward_after_end", words, trial, len(trial))
+        elif agent not in observations:
+            play.note("missing_observation", f"{agent!r} acted, and was not observed", trial, len(trial) + 1)
+        else:
+            trial.actions.append(actions[agent])
+            trial.rewards.append(rewards.get(agent, 0.0))
+            play.see(trial, observations[agent], infos.get(agent, {}))
+            play.check_flags(trial, terminations.get(agent, False), truncations.get(agent, False))
+    for agent in set(observations) - set(lives):
+        known = agent in play.env.possible_agents
+        if not known:
+            play.note("unknown_agent", f"{agent!r} is not in possible_agents")
+        space = play.env.observation_space(agent) if known else None
+        lives[agent] = play.begin(space, observations[agent], infos.get(agent, {}), agent, number)
+
+
+def _in_turns(play: Play, seed: int) -> Iterator[None]:
+    env, number = play.env, 0
+    for i, agent in enumerate(env.possible_agents):
+        env.action_space(agent).seed(seed + i)
+    while True:
+        env.reset(seed=seed if not number else None)
+        lives: dict[Any, Trial] = {}
+        while env.agents:
+            agent = env.agent_selection
+            observation, reward, terminated, truncated, info = env.last()
+            trial = lives.get(agent)
+            if trial is None:
+                trial = lives[agent] = play.begin(env.observation_space(agent), observation, info, agent, number)
+            elif trial.is_done:
+                play.note("dead_agent_acts", f"{agent!r} ended and has another turn", trial, len(trial))
+                if reward:
+                    play.note("reward_after_end", f"{agent!r} is paid {reward} after its end", trial, len(trial))
+                break
+            else:
+                trial.rewards.append(copy.deepcopy(reward))
+                play.see(trial, observation, info)
+            play.check_flags(trial, terminated, truncated)
+            if trial.is_done:
+                env.step(None)
+                continue
+            action = play.act(env.action_space(agent), _mask(observation, info))
+            trial.actions.append(action)
+            env.step(action)
+            yield
+        number += 1

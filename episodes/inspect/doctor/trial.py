@@ -1,0 +1,115 @@
+"""`Trial`: one agent's life in one environment, as it was seen, whether or not it could be an episode."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from episodes.errors import InvalidArgument
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
+
+MOST_NUMBERS = 256  # of an observation, for distances
+
+
+@dataclass(slots=True)
+class Trial:
+    """T steps, and T + 1 observations unless something is wrong."""
+
+    id_: Any
+    agent: Any = None
+    observation_space: spaces.Space | None = None
+    observations: list[Any] = field(default_factory=list)
+    actions: list[Any] = field(default_factory=list)
+    rewards: list[Any] = field(default_factory=list)
+    infos: list[Any] = field(default_factory=list)
+    terminated: Any = False
+    truncated: Any = False
+    t_started: int = 0
+    seen: list[bytes] = field(default_factory=list)  # a digest of each observation
+    numbers: list[np.ndarray] = field(default_factory=list)  # of each observation, some of them
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self.terminated) or bool(self.truncated)
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    def observe(self, observation: Any, info: Any) -> None:
+        """Add an observation, which nobody will write to any more."""
+        self.observations.append(observation)
+        self.infos.append(info)
+        self.seen.append(digest(observation))
+        self.numbers.append(numbers_of(observation))
+
+
+def digest(item: Any) -> bytes:
+    """16 bytes that are the same for equal items."""
+    sums = hashlib.blake2b(digest_size=16)
+    for leaf in nested.leaves(item):
+        array = np.asarray(leaf)
+        array = array + array.dtype.type(0) if array.dtype.kind == "f" else array  # -0.0 is 0.0
+        sums.update(repr(leaf).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes())
+    return sums.digest()
+
+
+def numbers_of(item: Any) -> np.ndarray:
+    """At most some hundred numbers of an item, evenly taken from its numeric leaves."""
+    leaves = [np.asarray(leaf) for leaf in nested.leaves(item)]
+    kept = [leaf.reshape(-1) for leaf in leaves if leaf.dtype.kind in "biuf"]
+    if not kept:
+        return np.empty(0)
+    whole = np.concatenate([leaf[:: -(-leaf.size // MOST_NUMBERS) or 1].astype(np.float64) for leaf in kept])
+    return whole[:: -(-whole.size // MOST_NUMBERS) or 1]
+
+
+def trials_of(episode: SingleAgentEpisode | MultiAgentEpisode | Mapping[str, Any], number: int) -> list[Trial]:
+    """The trials of an episode: one, or one for each agent; or of a mapping of columns."""
+    if isinstance(episode, MultiAgentEpisode):
+        return [trial for own in episode.agent_episodes.values() for trial in trials_of(own, number)]
+    if isinstance(episode, Mapping):
+        return _of_columns(episode, number)
+    trial = Trial(episode.id_, episode.agent_id, episode.observation_space, t_started=episode.t_started)
+    trial.terminated, trial.truncated = episode.is_terminated, episode.is_truncated
+    if not episode.is_reset:
+        return [trial]
+    for observation, info in zip(_items(episode.get_observations()), episode.get_infos(), strict=True):
+        trial.observe(observation, info)
+    if len(episode):
+        trial.actions, trial.rewards = _items(episode.get_actions()), list(episode.get_rewards())
+    return [trial]
+
+
+def _of_columns(columns: Mapping[str, Any], number: int) -> list[Trial]:
+    """A trial of observations [T + 1, ...], actions, rewards, terminations and truncations [T], as others have them."""
+    trial = Trial(columns.get("id", number), observation_space=columns.get("observation_space"))
+    if not {"observations", "rewards"} <= set(columns):
+        raise InvalidArgument(f"columns {list(columns)}: observations and rewards must be among them")
+    observations = columns["observations"]
+    infos = columns.get("infos")
+    for i in range(len(nested.first_leaf(observations))):
+        told = infos[i] if isinstance(infos, Sequence) and i < len(infos) else {}
+        trial.observe(nested.take(observations, i), told)
+    trial.actions = list(range(len(columns["rewards"]))) if "actions" not in columns else _items(columns["actions"])
+    trial.rewards = list(columns["rewards"])
+    trial.terminated = _flags(columns, "terminations", "terminated")
+    trial.truncated = _flags(columns, "truncations", "truncated")
+    return [trial]
+
+
+def _items(column: Any) -> list[Any]:
+    """The items of a list, or the rows of nested arrays."""
+    return (
+        column if isinstance(column, list) else [nested.take(column, i) for i in range(len(nested.first_leaf(column)))]
+    )
+
+
+def _flags(columns: Mapping[str, Any], *names: str) -> bool:
+    return any(bool(np.any(columns[name])) for name in names if name in columns)

@@ -1,0 +1,84 @@
+"""Frames of an episode, as bytes and as a video."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import InvalidArgument, MissingExtra
+from episodes.inspect.series import of_track
+
+
+def frames(episode: Any, column: str | None = None) -> np.ndarray:
+    """The images uint8 [T + 1, H, W, C] that an episode observed, its lookback not among them; C is 1 or 3.
+
+    Args:
+        column: the path of the images, such as `observations/camera`; the first ones that there are by default.
+
+    Raises:
+        InvalidArgument: there are no images of that name.
+    """
+    finished = episode.tracks.observations.finalize()
+    found = {series.label: series for series in of_track(finished)}
+    images = [label for label, series in found.items() if series.is_image]
+    chosen = column or (images[0] if images else "observations")
+    if chosen not in found or found[chosen].array.ndim not in (3, 4):
+        there = ", ".join(images) or "none"
+        raise InvalidArgument(f"episode {episode.id_}: no images {chosen!r} among its observations; images: {there}")
+    return viewable(found[chosen].array[episode.tracks.lookback :])
+
+
+def video(episode: Any, path: str | Path, *, fps: float = 30, column: str | None = None, zoom: int = 1) -> Path:
+    """Write the images of an episode as a video (`.mp4`) or an animation (`.gif`); gives the path.
+
+    Args:
+        column: as in `frames`.
+        zoom: how many pixels of the video a pixel is wide and high.
+
+    Raises:
+        InvalidArgument: there are no images, or the path has another suffix.
+        MissingExtra: imageio, or PyAV for mp4, is not installed.
+    """
+    path = Path(path)
+    if path.suffix not in (".mp4", ".gif"):
+        raise InvalidArgument(f"{path}: give a path that ends in .mp4 or .gif")
+    images = frames(episode, column)
+    try:
+        import imageio.v3 as imageio
+
+        if path.suffix == ".mp4":
+            import av  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra(
+            "a video needs imageio and PyAV; install the extra: pip install 'rl-episodes[video]'"
+        ) from error
+    images = np.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images
+    images = images.repeat(zoom, axis=1).repeat(zoom, axis=2)
+    if path.suffix == ".gif":
+        imageio.imwrite(path, images, duration=1000 / fps, loop=0)
+        return path
+    odd_rows, odd_columns = images.shape[1] % 2, images.shape[2] % 2  # which the codec cannot
+    images = np.pad(images, ((0, 0), (0, odd_rows), (0, odd_columns), (0, 0)), mode="edge")
+    imageio.imwrite(path, images, plugin="pyav", codec="libx264", fps=fps)
+    return path
+
+
+def viewable(images: np.ndarray) -> np.ndarray:
+    """Images as bytes [n, H, W, 3] or [n, H, W, 1], of [n, H, W], [n, H, W, C] or [n, C, H, W].
+
+    Floats reach from 0 to 1, or from their lowest to their highest. Of stacks of grey frames (C is neither 1 nor 3)
+    the newest, which is the last one, is shown.
+    """
+    if images.ndim == 3:
+        images = images[..., None]
+    elif np.argmin(images.shape[1:]) == 0 and images.shape[3] != 3:
+        images = np.moveaxis(images, 1, -1)
+    if images.shape[-1] not in (1, 3):
+        images = images[..., -1:]
+    if images.dtype == np.uint8:
+        return images
+    numbers = np.nan_to_num(images.astype(np.float32), posinf=1.0, neginf=0.0)
+    low, high = min(float(numbers.min()), 0.0), max(float(numbers.max()), 1.0)
+    return ((numbers - low) * (255 / (high - low))).astype(np.uint8)

@@ -1,0 +1,359 @@
+"""Plots of episodes, of their returns, of agents' clocks and of traces: each takes an `ax` and gives it back.
+
+matplotlib (extra `plot`) is imported when something is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from episodes.errors import InvalidArgument, MissingExtra
+from episodes.facts.ending import Ending
+from episodes.inspect.colours import ENDINGS, colour
+from episodes.inspect.series import MOST_NUMBERS, Series, of_track
+from episodes.inspect.words import clipped, counted, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["compare", "plot_episode", "plot_returns", "plot_timeline", "plot_trace"]
+
+DARK, GREY = "#374151", "#9ca3af"
+MOST_LANES = 12
+MOST_POINTS = 4000  # of a line
+MARKS = {"terminated": "s", "truncated": "|", "cut": ">"}
+COMPARED = ("#2563eb", "#d97706", "#16a34a", "#9333ea", "#dc2626", "#0891b2", "#db2777", "#65a30d")
+
+
+def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
+    """The axes that were given, or those of a new figure of so many inches."""
+    if ax is not None:
+        return ax
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise MissingExtra("a plot needs matplotlib; install the extra: pip install 'rl-episodes[plot]'") from error
+    return pyplot.subplots(figsize=(width, height), layout="constrained")[1]
+
+
+def styled(ax: Axes, title: str, x: str, y: str = "") -> Axes:
+    """Axes in the style of all plots here."""
+    ax.set_title(title, fontsize=10, loc="left", color=DARK)
+    ax.set_xlabel(x, fontsize=9, color=DARK)
+    ax.set_ylabel(y, fontsize=9, color=DARK)
+    ax.grid(axis="x", color="#eeeeee", linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color("#cccccc")
+    ax.tick_params(labelsize=8, colors=DARK, length=2)
+    return ax
+
+
+def ending_word(ending: Ending) -> str:
+    """How a chunk stops, in one word: terminated, truncated or cut."""
+    return "terminated" if ending.is_terminated else "truncated" if ending.is_truncated else "cut"
+
+
+# --- one episode ------------------------------------------------------------------------------------------------------
+
+
+def plot_episode(episode: Any, ax: Axes | None = None, *, title: str | None = None) -> Axes:
+    """The tracks of a `SingleAgentEpisode` over its steps, a lane for each number, each on its own scale.
+
+    What lies before step 0 is shaded, a ring marks the reset observation, and a line in the colour of the ending the
+    last one. Images are strips of frames. At most 12 lanes are drawn.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    lanes = _lanes(episode)
+    ax = new_axes(ax, 8, 0.8 + 0.42 * max(len(lanes), 1))
+    begin, lookback = episode.t_started, episode.tracks.lookback
+    for i, (_, series, column) in enumerate(lanes):
+        _draw_lane(ax, series, column, len(lanes) - 1 - i, begin - lookback)
+    ax.set_yticks(range(len(lanes) - 1, -1, -1), [clipped(label, 24) for label, _, _ in lanes])
+    ax.set_ylim(-0.6, max(len(lanes), 1) - 0.4)
+    if lookback:
+        ax.axvspan(begin - lookback, begin, color="#888888", alpha=0.12, linewidth=0)
+    top = max(len(lanes), 1) - 0.4
+    if begin - lookback <= 0 and episode.tracks.observations.total:
+        ax.plot([0], [top], "o", color=colour("observations"), fillstyle="none", clip_on=False, markersize=6)
+    stops = ending_word(episode.ending)
+    ax.axvline(begin + len(episode), color=ENDINGS[stops], linewidth=1.4, linestyle="-" if stops != "cut" else ":")
+    if any(column is None for _, _, column in lanes):
+        ax.margins(x=0.06)  # room for the first and the last frame
+    said = f"{str(episode.id_)[:8]}: {counted(len(episode), 'step')}, return {number(episode.get_return())}, {stops}"
+    return styled(ax, said if title is None else title, "env step")
+
+
+def _lanes(episode: Any) -> list[tuple[str, Series, int | None]]:
+    """A lane for each number of an item: its label, its series, and which number it is; None for images and bands."""
+    tracks = episode.tracks
+    lanes: list[tuple[str, Series, int | None]] = []
+    for track in (tracks.observations, tracks.actions, tracks.rewards, *tracks.extra.values()):
+        for series in of_track(track):
+            count = series.sample.shape[1] if series.is_numeric and not series.is_image else 0
+            if count == 1 or series.is_image:
+                lanes.append((series.label, series, 0 if not series.is_image else None))
+            else:
+                lanes += [(f"{series.label}[{k}]", series, k) for k in range(count)]
+    if len(lanes) <= MOST_LANES:
+        return lanes
+    others = [lane for lane in lanes if not lane[0].startswith("observations")][:MOST_LANES]
+    return [lane for lane in lanes if lane[0].startswith("observations")][: max(MOST_LANES - len(others), 2)] + others
+
+
+def _draw_lane(ax: Axes, series: Series, column: int | None, level: int, begin: int) -> None:
+    """One lane of height 0.8 around its level."""
+    if column is None:
+        _draw_frames(ax, series, level, begin)
+        return
+    numbers = series.finite[:, column].astype(np.float64)
+    step = -(-len(series.array) // len(numbers))
+    places = (np.arange(series.total) if series.places is None else series.places)[::step] + begin
+    low, _, high = (float(value) for value in series.ranges[:, column])
+    if series.is_band:
+        edges = np.append(places, places[-1] + 1)
+        shades = ((numbers - low) / max(high - low, 1))[None]
+        cells = ax.pcolormesh(edges, [level - 0.25, level + 0.25], 0.2 + 0.8 * shades, vmin=0, vmax=1)
+        cells.set_cmap(_ramp(series.hue))
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            heights = (numbers - low) / (high - low) if high > low else np.where(np.isnan(numbers), np.nan, 0.5)
+        every = max(1, len(places) // MOST_POINTS)
+        xs = places + (0.0 if series.more else 0.5)
+        ax.plot(
+            xs[::every], level - 0.4 + 0.8 * heights[::every], color=colour(series.hue), linewidth=1, marker=_dot(xs)
+        )
+    span = number(low) if not low < high else f"{number(low)} … {number(high)}"
+    ax.annotate(
+        span, (1, level), (4, 0), ("axes fraction", "data"), "offset points", fontsize=7, color=GREY, va="center"
+    )
+
+
+def _dot(xs: np.ndarray) -> str:
+    return "." if len(xs) < 3 else ""
+
+
+def _ramp(hue: str) -> Any:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list(hue, ["#ffffff", colour(hue)])
+
+
+def _draw_frames(ax: Axes, series: Series, level: int, begin: int) -> None:
+    from matplotlib.offsetbox import AnnotationBbox, OffsetImage
+
+    from episodes.inspect.frames import viewable
+
+    places = np.unique(np.linspace(0, series.total - 1, min(9, series.total)).astype(np.intp))
+    for place, image in zip(places, viewable(series.at(places)), strict=True):
+        shown = image[..., 0] if image.shape[-1] == 1 else image
+        box = OffsetImage(shown, zoom=26 / max(shown.shape[:2]), cmap="gray", interpolation="nearest")
+        ax.add_artist(AnnotationBbox(box, (int(place) + begin, level), frameon=False, pad=0))
+
+
+# --- many episodes ----------------------------------------------------------------------------------------------------
+
+
+def plot_returns(
+    episodes: Any, ax: Axes | None = None, *, window: int = 50, goal: float | None = None, title: str = "returns"
+) -> Axes:
+    """The return of each whole episode where it ended, with the mean of the last `window`; best and worst are marked.
+
+    Args:
+        episodes: a pack, a data set, or a sequence of episodes. Cut chunks have no return of a whole episode.
+        goal: a return to reach, drawn as a line.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    returns, lengths, endings = facts_of(episodes)
+    whole = endings > 0
+    ids = [clipped(value, 8) for value, is_whole in zip(_ids(episodes), whole, strict=True) if is_whole]
+    steps = np.cumsum(lengths)[whole]
+    return draw_returns(returns[whole], steps, ax, window=window, goal=goal, title=title, ids=ids)
+
+
+def facts_of(episodes: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns, lengths and codes of endings [n] of a pack, a data set or a sequence of episodes."""
+    if hasattr(episodes, "metadata"):
+        table = episodes.metadata
+        return table["return"], table["length"], table["terminated"] + 2 * table["truncated"]
+    if hasattr(episodes, "facts") and hasattr(episodes, "lengths"):
+        return episodes.returns(), episodes.lengths, episodes.facts.endings
+    rows = [(episode.get_return(), len(episode), episode.ending.code) for episode in episodes]
+    returns, lengths, endings = zip(*rows, strict=True) if rows else ((), (), ())
+    return np.array(returns, np.float64), np.array(lengths, np.int64), np.array(endings, np.int64)
+
+
+def _ids(episodes: Any) -> Any:
+    if hasattr(episodes, "metadata"):
+        return episodes.metadata["id"]
+    return episodes.ids if hasattr(episodes, "ids") else [episode.id_ for episode in episodes]
+
+
+def draw_returns(
+    returns: Any,
+    steps: Any,
+    ax: Axes | None = None,
+    *,
+    window: int = 50,
+    goal: float | None = None,
+    title: str = "returns",
+    ids: Sequence[str] = (),
+) -> Axes:
+    """Returns [n] at the numbers of env steps [n] after which the episodes ended."""
+    if window < 1:
+        raise InvalidArgument(f"window={window}: the mean is of at least one episode")
+    returns, steps = np.asarray(returns, np.float64), np.asarray(steps)
+    ax = new_axes(ax, 8, 3.2)
+    ax.scatter(steps, returns, s=10, color="#a9c4e4", linewidths=0, label="episode")
+    if len(returns):
+        ax.plot(
+            steps, running_mean(returns, window), color=colour("observations"), linewidth=2, label=f"mean of {window}"
+        )
+    if np.isfinite(returns).any():
+        for i, word, place in ((int(np.nanargmax(returns)), "best", 5), (int(np.nanargmin(returns)), "worst", -11)):
+            ax.plot([steps[i]], [returns[i]], "o", color=DARK, fillstyle="none", markersize=6)
+            said = f"{word} {number(returns[i])}{f' ({ids[i]})' if ids else ''}"
+            side = "right" if steps[i] > steps[-1] / 2 else "left"
+            ax.annotate(
+                said, (steps[i], returns[i]), (0, place), textcoords="offset points", fontsize=7, color=DARK, ha=side
+            )
+    if goal is not None:
+        ax.axhline(goal, color=colour("rewards"), linewidth=1.2, linestyle=(0, (4, 3)), label=f"goal {number(goal)}")
+    ax.legend(frameon=False, fontsize=8, loc="lower right", labelcolor=DARK)
+    ax.margins(y=0.12)
+    ax.xaxis.set_major_formatter("{x:,.0f}")
+    return styled(ax, title, "env steps", "return")
+
+
+def running_mean(values: np.ndarray, window: int) -> np.ndarray:
+    """Means [n] of the last `window` of the values [n] up to each; of fewer at the beginning.
+
+    >>> running_mean(np.array([1.0, 3.0, 5.0, 7.0]), 2).tolist()
+    [1.0, 2.0, 4.0, 6.0]
+    """
+    sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+    ends = np.arange(1, len(values) + 1)
+    begins = np.maximum(ends - window, 0)
+    return (sums[ends] - sums[begins]) / (ends - begins)
+
+
+def compare(episodes: Sequence[Any], ax: Axes | None = None, *, track: str = "rewards", index: int = 0) -> Axes:
+    """Episodes over each other: the sum of rewards so far, or one number of another track.
+
+    Args:
+        track: "rewards", or the path of an array such as `observations` or `vf_preds`.
+        index: which number of its items.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+        InvalidArgument: a track that an episode does not have, or a number that its items do not have.
+    """
+    ax = new_axes(ax, 8, 3.2)
+    for i, episode in enumerate(episodes):
+        shade = COMPARED[i % len(COMPARED)]
+        items, numbers = _numbers(episode, track, index)
+        stops = ending_word(episode.ending)
+        ax.plot(items, numbers, color=shade, linewidth=1.2, label=f"{str(episode.id_)[:8]}, {stops}")
+        ax.plot(items[-1:], numbers[-1:], MARKS[stops], color=shade, markersize=6)
+    if len(episodes):
+        ax.legend(frameon=False, fontsize=8, labelcolor=DARK)
+    what = "rewards so far" if track == "rewards" else f"{track}[{index}]"
+    return styled(ax, f"{len(episodes)} episodes", "env step", what)
+
+
+def _numbers(episode: Any, track: str, index: int) -> tuple[np.ndarray, np.ndarray]:
+    """The env steps [n] and the numbers [n] of one track, its lookback not among them."""
+    tracks = episode.tracks
+    found = {series.label: series for one in tracks.all() for series in of_track(one) if one.field.holds != "infos"}
+    series = found.get(track)
+    if series is None or not series.is_numeric or index >= series.sample.shape[1]:
+        raise InvalidArgument(f"episode {episode.id_}: no numbers {track!r}[{index}]; there are {', '.join(found)}")
+    numbers = series.finite[:, index].astype(np.float64)
+    step = -(-len(series.array) // len(numbers))
+    items = (np.arange(series.total) if series.places is None else series.places)[::step] - tracks.lookback
+    numbers, items = numbers[items >= 0], items[items >= 0]
+    if track == "rewards":
+        whole = np.asarray(episode.get_rewards(), np.float64)
+        every = max(1, len(whole) * 2 // MOST_NUMBERS)
+        numbers, items = np.nancumsum(whole)[::every], np.arange(1, len(whole) + 1)[::every]
+    return items + episode.t_started, numbers
+
+
+# --- agents and pipelines ---------------------------------------------------------------------------------------------
+
+
+def plot_timeline(episode: Any, ax: Axes | None = None) -> Axes:
+    """The clocks of a `MultiAgentEpisode`: when each agent observed and acted, what is pending, and who ended.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    lines = list(episode.agents.timelines.items())
+    ax = new_axes(ax, 8, 0.9 + 0.36 * max(len(lines), 1))
+    begin, end = episode.env_t_started, episode.env_t
+    for level, (_, line) in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
+        _draw_clock(ax, line, level, end, level == len(lines) - 1)
+    ax.set_yticks(range(len(lines) - 1, -1, -1), [clipped(agent, 24) for agent, _ in lines])
+    ax.set_ylim(-0.7, max(len(lines), 1) - 0.3)
+    if episode.lookback:
+        ax.axvspan(begin - episode.lookback, begin, color="#888888", alpha=0.12, linewidth=0)
+    if lines:
+        ax.legend(
+            frameon=False, fontsize=8, ncols=4, loc="upper left", bbox_to_anchor=(0, -0.14 - 0.5 / (len(lines) + 1))
+        )
+    stops = ending_word(episode.ending)
+    return styled(
+        ax,
+        f"{str(episode.id_)[:8]}: {counted(len(episode), 'env step')}, {counted(len(lines), 'agent')}, {stops}",
+        "env step",
+    )
+
+
+def _draw_clock(ax: Axes, line: Any, level: int, now: int, is_first: bool) -> None:
+    seen, acted = np.asarray(line.seen), np.asarray(line.acted)
+    ax.hlines(level, seen.min(initial=now), seen.max(initial=0), color="#d1d5db", linewidth=1, zorder=1)
+    names = ("observes", "acts") if is_first else ("_", "_")
+    ax.plot(seen, np.full(len(seen), level + 0.1), "o", color=colour("observations"), markersize=3, label=names[0])
+    ax.plot(acted, np.full(len(acted), level - 0.14), "|", color=colour("actions"), markersize=7, label=names[1])
+    if line.phase == "waits":
+        ax.hlines(level - 0.14, acted[-1], now, color=colour("rewards"), linestyle=":", linewidth=1.6, label="_")
+        ax.annotate(
+            "pending",
+            (now, level - 0.14),
+            (4, 0),
+            textcoords="offset points",
+            fontsize=7,
+            color=colour("rewards"),
+            va="center",
+        )
+    if line.episode.ending.is_done:
+        stops = ending_word(line.episode.ending)
+        ax.plot(seen[-1:], [level + 0.1], "s", color=ENDINGS[stops], markersize=6, zorder=3)
+
+
+def plot_trace(trace: Any, ax: Axes | None = None) -> Axes:
+    """What each piece of a pipeline cost in a trace (`pipeline.trace`), and what it changed.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    calls = list(trace)
+    ax = new_axes(ax, 8, 0.9 + 0.34 * max(len(calls), 1))
+    costs = [call.milliseconds for call in calls]
+    ax.barh(range(len(calls)), costs, color=colour("observations"), height=0.55)
+    for i, call in enumerate(calls):
+        ax.annotate(
+            clipped(f"{call.milliseconds:.3f}  {', '.join(call.changed)}", 60), (costs[i], i), (4, 0),
+            textcoords="offset points", fontsize=7, color=DARK, va="center",
+        )  # fmt: skip
+    ax.set_yticks(range(len(calls)), [clipped(call.piece, 32) for call in calls])
+    ax.invert_yaxis()
+    ax.margins(x=0.4)
+    return styled(ax, f"{len(calls)} pieces, {sum(costs):.3f} ms", "time in ms")

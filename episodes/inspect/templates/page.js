@@ -1,0 +1,248 @@
+"use strict";
+const columns = ["id", "length", "return", "ending", "from t", "agent"];
+const endings = ["terminated", "truncated", "cut"];
+const live = document.body.dataset.live === "yes";
+const carried = JSON.parse(document.getElementById("carried").textContent);
+let data = JSON.parse(document.getElementById("data").textContent);
+let version = null;
+let sorting = { column: -1, down: false };
+let chosen = null;  // the row that is shown, by key
+let episode = null;
+let step = 0;
+let playing = null;
+
+const find = (id) => document.getElementById(id);
+const key = (row) => `${row[0]}@${row[4]}@${row[5]}`;
+const kind = (row) => row[3].split(" ")[0];
+const show = (value) => value === null || value === undefined ? "not finite" : Number.isInteger(value) ? String(value) : String(+value.toPrecision(4));
+
+function element(name, attributes = {}, ...children) {
+  const spaces = { svg: 1, path: 1, rect: 1, line: 1, title: 1 };
+  const made = spaces[name] ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+  for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, value);
+  made.append(...children);
+  return made;
+}
+
+// --- overview ---------------------------------------------------------------------------------------------------
+
+function dots(title, column) {
+  const rows = data.rows.map((row, n) => [n, row[column], kind(row)]).filter((row) => row[1] !== null);
+  let low = Infinity, high = -Infinity;
+  for (const row of rows) { low = Math.min(low, row[1]); high = Math.max(high, row[1]); }
+  const svg = element("svg", { viewBox: "0 0 600 96", preserveAspectRatio: "none", role: "img", "aria-label": title });
+  const every = Math.max(1, Math.floor(rows.length / 3000));
+  for (const ending of endings) {
+    let path = "";
+    rows.forEach((row, i) => {
+      if (row[2] !== ending || i % every) return;
+      const x = 4 + 592 * row[0] / Math.max(data.rows.length - 1, 1);
+      const y = high > low ? 90 - 84 * (row[1] - low) / (high - low) : 48;
+      path += `M${x.toFixed(1)} ${y.toFixed(1)}h0`;
+    });
+    if (path) svg.append(element("path", { d: path, stroke: `var(--${ending})`, "stroke-width": 5, "stroke-linecap": "round", fill: "none" }));
+  }
+  svg.addEventListener("click", (event) => {
+    const box = svg.getBoundingClientRect();
+    const n = Math.round((event.clientX - box.left) / box.width * (data.rows.length - 1));
+    if (data.rows[n]) choose(data.rows[n]);
+  });
+  const range = rows.length ? `${show(low)} … ${show(high)}` : "none";
+  return element("div", { class: "chart" }, element("h2", {}, title, element("span", {}, range)), svg);
+}
+
+function overview() {
+  const steps = data.rows.reduce((sum, row) => sum + row[1], 0);
+  const about = `${data.rows.length.toLocaleString("en")} episodes, ${steps.toLocaleString("en")} steps`;
+  find("about").textContent = data.environment ? `${data.environment}: ${about}` : about;
+  const bars = element("div", { class: "chart" }, element("h2", {}, "endings"));
+  for (const ending of endings) {
+    const count = data.rows.filter((row) => kind(row) === ending).length;
+    const bar = element("i", { style: `width:${100 * count / Math.max(data.rows.length, 1)}%;background:var(--${ending})` });
+    bars.append(element("div", { class: "bar" }, element("span", {}, ending), element("span", {}, bar), element("b", {}, String(count))));
+  }
+  find("overview").replaceChildren(dots("returns", 2), dots("lengths", 1), bars);
+}
+
+// --- table ------------------------------------------------------------------------------------------------------
+
+function matches(row, words, ending) {
+  if (ending && !row[3].includes(ending)) return false;
+  const rule = /^(length|return|from t)\s*(<=|>=|<|>|=)\s*(-?[\d.]+)$/.exec(words);
+  if (!rule) return !words || row.some((cell) => String(cell).toLowerCase().includes(words));
+  const value = row[columns.indexOf(rule[1])], bound = Number(rule[3]);
+  if (value === null) return false;
+  return { "<": value < bound, ">": value > bound, "<=": value <= bound, ">=": value >= bound, "=": value === bound }[rule[2]];
+}
+
+function listed() {
+  const words = find("words").value.trim().toLowerCase(), ending = find("ending").value;
+  const rows = data.rows.filter((row) => matches(row, words, ending));
+  const { column, down } = sorting;
+  if (column < 0) return rows;
+  const sign = down ? -1 : 1;
+  return rows.sort((a, b) => {
+    const [x, y] = [a[column], b[column]];
+    if (x === null || y === null) return (x === null) - (y === null);
+    return sign * (typeof x === "number" ? x - y : x.localeCompare(y));
+  });
+}
+
+function table() {
+  const rows = listed(), most = 500;
+  find("count").textContent = rows.length > most ? `first ${most} of ${rows.length}` : `${rows.length} of ${data.rows.length}`;
+  const body = document.querySelector("tbody");
+  body.replaceChildren(...rows.slice(0, most).map((row) => {
+    const cells = row.map((cell, i) => element("td", i === 3 ? { class: kind(row) } : {}, typeof cell === "string" ? cell : show(cell)));
+    const line = element("tr", { tabindex: "0", "aria-selected": String(key(row) === chosen) }, ...cells);
+    line.addEventListener("click", () => choose(row));
+    line.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") choose(row);
+      const next = { ArrowDown: line.nextSibling, ArrowUp: line.previousSibling }[event.key];
+      if (next) { next.focus(); event.preventDefault(); }
+      if (event.key.startsWith("Arrow")) event.stopPropagation();
+    });
+    return line;
+  }));
+}
+
+function heads() {
+  document.querySelector("thead tr").replaceChildren(...columns.map((name, i) => {
+    const button = element("button", { type: "button" }, name);
+    button.addEventListener("click", () => {
+      sorting = { column: i, down: sorting.column === i ? !sorting.down : i === 1 || i === 2 };
+      heads();
+      table();
+      document.querySelectorAll("th button")[i].focus();
+    });
+    const order = sorting.column !== i ? "none" : sorting.down ? "descending" : "ascending";
+    return element("th", { scope: "col", "aria-sort": order }, button);
+  }));
+}
+
+// --- one episode ------------------------------------------------------------------------------------------------
+
+async function choose(row) {
+  chosen = key(row);
+  document.querySelectorAll("tbody tr").forEach((line) => line.setAttribute("aria-selected", "false"));
+  table();
+  const n = data.rows.findIndex((other) => key(other) === chosen);
+  const asked = chosen;
+  let found = carried[n];
+  if (live) {
+    const answer = await fetch(`episode?version=${version}&n=${n}`);
+    if (!answer.ok) return;
+    found = await answer.json();
+  }
+  if (asked !== chosen) return;
+  episode = found;
+  draw(row);
+}
+
+function lane(track) {
+  const first = -episode.lookback, span = Math.max(episode.lookback + episode.length, 1);
+  const at = (i) => (track.at ? track.at[i] : i * track.every + first) + (track.more ? 0 : 0.5);
+  const known = track.values.filter((value) => value !== null);
+  const low = known.reduce((a, b) => Math.min(a, b), Infinity), high = known.reduce((a, b) => Math.max(a, b), -Infinity);
+  let path = "", gap = true;
+  track.values.forEach((value, i) => {
+    if (value === null) { gap = true; return; }
+    const x = 1000 * (at(i) - first) / span, y = high > low ? 28 - 26 * (value - low) / (high - low) : 15;
+    path += `${gap ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}${gap && (track.values[i + 1] ?? null) === null ? "h0" : ""}`;
+    gap = false;
+  });
+  const svg = element("svg", { viewBox: "0 0 1000 30", preserveAspectRatio: "none", role: "img", "aria-label": `${track.label}, ${show(low)} to ${show(high)}` });
+  if (episode.lookback) svg.append(element("rect", { class: "before", width: 1000 * episode.lookback / span, height: 30 }));
+  svg.append(element("path", { d: path, stroke: `var(--${track.hue})`, "stroke-linecap": "round" }), element("line", { class: "cursor", y1: -2, y2: 32 }));
+  const name = element("span", { style: `color:var(--${track.hue})`, title: track.label }, track.label);
+  return element("div", { class: "lane" }, name, svg, element("b", {}));
+}
+
+function draw(row) {
+  const panel = find("episode");
+  stop();
+  const heading = element("h2", {}, row[0], element("small", {}, `${row[1]} steps, return ${show(row[2])}, `, element("i", { class: kind(row), style: "font-style:normal" }, row[3])));
+  if (!episode) {
+    panel.replaceChildren(heading, element("p", {}, "This page does not carry the tracks of this episode."));
+    return;
+  }
+  const scrubber = element("input", { id: "step", type: "range", min: -episode.lookback, max: episode.length, value: 0, "aria-label": "step" });
+  scrubber.addEventListener("input", () => move(Number(scrubber.value)));
+  const play = element("button", { id: "play", type: "button" }, "play");
+  play.addEventListener("click", () => playing ? stop() : start());
+  const picture = episode.frames ? [element("img", { id: "frame", alt: "frame" })] : [];
+  const scrub = element("div", { id: "scrub" }, play, scrubber, element("span", { id: "now" }));
+  panel.replaceChildren(heading, ...picture, scrub, ...episode.lanes.map(lane));
+  move(Math.max(Math.min(step, episode.length), -episode.lookback));
+}
+
+function move(to) {
+  if (!episode) return;
+  step = Math.max(-episode.lookback, Math.min(episode.length, to));
+  const scrubber = find("step"), first = -episode.lookback, span = Math.max(episode.lookback + episode.length, 1);
+  scrubber.value = step;
+  find("now").textContent = `step ${step}` + (episode.started ? ` (t ${episode.started + step})` : "");
+  if (episode.frames) {
+    const { first: begin, every, images } = episode.frames;
+    const n = Math.min(images.length - 1, Math.max(0, Math.floor((step - begin) / every)));
+    find("frame").src = images[n];
+    find("frame").alt = `frame of step ${begin + n * every}`;
+  }
+  document.querySelectorAll(".lane").forEach((line, i) => {
+    const track = episode.lanes[i], x = 1000 * (step - first) / span;
+    line.querySelector(".cursor").setAttribute("x1", x);
+    line.querySelector(".cursor").setAttribute("x2", x);
+    const n = track.at ? track.at.findLastIndex((place) => place <= step) : Math.floor((step - first) / track.every);
+    line.querySelector("b").textContent = n < track.values.length ? show(track.values[n]) : "";
+  });
+}
+
+function start() {
+  if (step >= episode.length) move(-episode.lookback);
+  find("play").textContent = "stop";
+  playing = setInterval(() => step < episode.length ? move(step + 1) : stop(), 50);
+}
+
+function stop() {
+  clearInterval(playing);
+  playing = null;
+  if (find("play")) find("play").textContent = "play";
+}
+
+document.addEventListener("keydown", (event) => {
+  if (!episode || /^(INPUT|SELECT|BUTTON)$/.test(event.target.tagName)) return;
+  const far = Math.max(1, Math.round(episode.length / 10));
+  const to = { ArrowRight: step + 1, ArrowLeft: step - 1, PageDown: step + far, PageUp: step - far, Home: -episode.lookback, End: episode.length }[event.key];
+  if (to !== undefined) { move(to); event.preventDefault(); }
+  if (event.key === " ") { playing ? stop() : start(); event.preventDefault(); }
+});
+
+// --- live -------------------------------------------------------------------------------------------------------
+
+async function follow() {
+  try {
+    const answer = await fetch(`rows?version=${version ?? ""}`);
+    if (answer.status === 200) {
+      const found = await answer.json();
+      version = found.version;
+      data = found;
+      overview();
+      table();
+    }
+    find("live").className = "";
+    find("live").textContent = "live";
+  } catch {
+    find("live").className = "lost";
+    find("live").textContent = "the server is gone";
+  }
+  setTimeout(follow, 1000);
+}
+
+find("filters").addEventListener("submit", (event) => event.preventDefault());
+find("words").addEventListener("input", table);
+find("ending").addEventListener("input", table);
+overview();
+heads();
+table();
+if (live) follow().then(() => data.rows.length && chosen === null && choose(data.rows[0]));
+else if (data.rows.length) choose(data.rows[0]);

@@ -1,0 +1,64 @@
+"""Numbers, sizes and values as short words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MOST_CHARACTERS = 80  # of one value that a user gave
+
+
+def number(value: Any) -> str:
+    """A number in at most four digits, two where it is very small or large.
+
+    >>> number(1234.5), number(0.123456), number(float("nan")), number(7), number(-0.0000123)
+    ('1234', '0.1235', 'NaN', '7', '-1.2e-05')
+    """
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "∞" if value > 0 else "-∞"
+    value = float(value)
+    if value == int(value) and abs(value) < 1e6:
+        return str(int(value))
+    return f"{value:.4g}" if 1e-3 <= abs(value) < 1e6 else f"{value:.1e}"
+
+
+def size(nbytes: float) -> str:
+    """Bytes in the unit that suits them.
+
+    >>> size(512), size(3_216), size(84 * 84 * 1000)
+    ('512 B', '3.2 kB', '7.1 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "B" or nbytes >= 100 else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.1f} TB"
+
+
+def clipped(value: Any, most: int = MOST_CHARACTERS) -> str:
+    """A value as text of at most so many characters."""
+    try:
+        text = value if isinstance(value, str) else str(value)
+    except Exception as error:  # a user's own __str__ must not keep us from showing the rest
+        text = f"<{type(value).__name__}: {type(error).__name__} in its str>"
+    text = "".join(character if character.isprintable() else " " for character in text[: 2 * most])
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "step"), counted(2000, "step")
+    ('1 step', '2,000 steps')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def shape(lengths: tuple[int, ...]) -> str:
+    """A shape in brackets.
+
+    >>> shape((201, 4))
+    '[201, 4]'
+    """
+    return f"[{', '.join(map(str, lengths))}]"

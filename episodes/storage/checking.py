@@ -1,0 +1,102 @@
+"""What is damaged, lost or left over in a data set, and what can be saved of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from episodes.errors import UnreadableData
+from episodes.storage.arrow import pyarrow
+from episodes.storage.catalog import MADE, Catalog, Commit, process_start
+from episodes.storage.compacting import DAMAGED, replace_shards, settled, sound, write_commit
+from episodes.storage.files import contents, local_path
+from episodes.storage.header import NAME, read_header
+from episodes.storage.shards import ShardRead, read_shard
+
+
+@dataclass(slots=True)
+class Report:
+    """What `check` found."""
+
+    episodes: int = 0  # that can be read
+    shards: int = 0
+    problems: list[str] = field(default_factory=list)  # damage and loss
+    notes: list[str] = field(default_factory=list)  # what is unfinished or left over, which does no harm
+    repaired: list[str] = field(default_factory=list)  # what was done
+
+
+def check(path: str | Path, *, repair: bool = False) -> Report:
+    """Read all of a data set, and say what is damaged, lost or left over.
+
+    With `repair`, damaged shards are replaced by shards of their record batches that are sound, and kept as
+    `*.damaged`; lost ones are missed no longer; what killed compactions left is removed. A repair that is killed has
+    changed nothing, or is finished by the next one.
+
+    Raises:
+        UnreadableData: there is no data set, or its header is damaged.
+    """
+    directory = local_path(path)
+    if read_header(directory) is None:
+        raise UnreadableData(f"{directory} is no data set: there is no {NAME}")
+    report = Report()
+    catalog = _put_aside(settled(directory), report) if repair else Catalog.of(directory)
+    report.problems += catalog.problems
+    report.notes += [f"{file}: left over" for file in catalog.leftovers]
+    damaged = []
+    for file in catalog.shards:
+        try:
+            read = read_shard(file)
+        except FileNotFoundError:
+            read = ShardRead(file, problem="it is not there")
+        found = _problems(read)
+        report.shards += 1
+        report.episodes += read.num_episodes
+        report.problems += found
+        damaged += [read] if found else []
+        if not file.sealed:
+            report.notes.append(f"{file.path}: not finished, {read.unread} bytes unread")
+    if repair:
+        _repair(catalog, damaged, report)
+    return report
+
+
+def _problems(read: ShardRead) -> list[str]:
+    """What is wrong with a shard."""
+    path = read.file.path
+    found = [f"{path}: record batch {at} is damaged: {', '.join(what)}" for at, what in read.damaged().items()]
+    if read.damage:
+        found.append(f"{path}: {read.damage}")
+    elif read.file.sealed:
+        try:
+            reader = pyarrow().ipc.open_file(pyarrow().py_buffer(contents(path, mapped=True)))
+            alike = reader.num_record_batches == len(read.batches) and reader.schema.equals(read.schema)
+        except (pyarrow().ArrowException, OSError):
+            alike = False
+        found += [] if alike else [f"{path}: its footer is damaged, other readers cannot open it"]
+    return found
+
+
+def _put_aside(catalog: Catalog, report: Report) -> Catalog:
+    """The catalog without manifests and commits that are damaged."""
+    for file in catalog.damaged:
+        os.replace(file, file.with_name(file.name + DAMAGED))
+        report.repaired.append(f"{file}: kept as *{DAMAGED}")
+    return settled(catalog.directory) if catalog.damaged else catalog
+
+
+def _repair(catalog: Catalog, damaged: list[ShardRead], report: Report) -> None:
+    commit = Commit()
+    for read in damaged:
+        commit.aside.append(read.file.name)
+        replace_shards(catalog.directory, commit, [read], sound(read))
+        commit.replaces[read.file.name] = None  # rows have moved
+        report.repaired.append(f"{read.file.path}: kept as *{DAMAGED}, what is sound of it has a new shard")
+    commit.replaces |= dict.fromkeys(catalog.lost, None)
+    report.repaired += [f"{catalog.directory}: shard {name} is missed no longer" for name in catalog.lost]
+    if commit.replaces and not write_commit(catalog, commit):
+        raise UnreadableData(f"{catalog.directory} was compacted meanwhile; run the repair again")
+    for file in settled(catalog.directory).leftovers:
+        if file.name.endswith(MADE) and not process_start(int(file.name.split("-")[1], 16)):
+            file.unlink()
+            report.repaired.append(f"{file}: removed, a compaction that was killed left it")

@@ -1,0 +1,233 @@
+"""A data set's shards made anew: many small ones into few, those of another data set, those of killed writers.
+
+New shards are written beside the old ones, and count from the moment a commit file says so (see `catalog`). Whoever is
+killed before that has changed nothing; whoever is killed after it leaves old files, which the next one removes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from episodes.errors import InvalidArgument, UnreadableData
+from episodes.storage.arrow import pyarrow
+from episodes.storage.catalog import MADE, SEALED, Catalog, Commit, Manifest, ShardFile
+from episodes.storage.files import local_path, sync
+from episodes.storage.header import NAME, read_header, settled_header
+from episodes.storage.shards import ShardRead, ShardWriter, read_shard, writer_name
+
+BATCH_BYTES = 1 << 26  # of a record batch that is joined of smaller ones
+SHARD_BYTES = 1 << 28
+DAMAGED = ".damaged"
+
+
+def compact(path: str | Path) -> int:
+    """Join the finished shards of a data set, and their record batches, into few; how many shards were replaced.
+
+    The order of the episodes stays, readers that are open go on reading, and a pickled data set finds its episodes.
+    Writers may be at work: shards that are not finished are left alone.
+
+    Raises:
+        UnreadableData: a shard is damaged; `check(path, repair=True)` first.
+    """
+    directory = _known(path)
+    while True:
+        catalog, commit = settled(directory), Commit()
+        for group in _groups([file for file in catalog.shards if file.sealed]):
+            if len(group) > 1 or len(list(_joined(group))) < len(group[0].batches):
+                replace_shards(directory, commit, group, _joined(group))
+        if not commit.made:
+            return 0
+        if _committed(catalog, commit):
+            return len(commit.replaces)
+
+
+def seal(path: str | Path, *, force: bool = False) -> int:
+    """Finish the shards that killed writers left, as far as they go; how many they were.
+
+    A writer counts as killed when its process, on this machine, has ended. With `force`, all do: be sure that none is
+    at work, since what it writes afterwards is lost.
+    """
+    directory = _known(path)
+    while True:
+        catalog, commit = settled(directory), Commit()
+        for file in catalog.shards:
+            if not file.sealed and (force or _is_left(catalog, file)):
+                read = read_shard(file)
+                replace_shards(directory, commit, [read], sound(read))
+        if not commit.replaces:
+            return 0
+        if _committed(catalog, commit):
+            return len(commit.replaces)
+
+
+def merge(target: str | Path, *sources: str | Path) -> int:
+    """Put the shards of other data sets into one, which is made if it is not there; how many shards came.
+
+    What has come already does not come again, so a merge that was killed is just run again. The sources stay.
+
+    Raises:
+        InvalidArgument, TrackMismatch: a source has other spaces, another env_spec, other metadata, or other tracks.
+        UnreadableData: a shard of a source is damaged, or not finished: `seal` it.
+    """
+    directory, number = local_path(target), 0
+    for source in map(_known, sources):
+        header = read_header(source)
+        if header is None or source.resolve() == directory.resolve():
+            raise InvalidArgument(f"{source} cannot be merged into {directory}; give another data set")
+        settled_header(directory, header)
+        while True:
+            catalog, commit = settled(directory), Commit()
+            known = {file.name for file in catalog.shards} | set(catalog.replaced)
+            for file in Catalog.of(source).shards:
+                if file.name not in known:
+                    _bring(directory, commit, file)
+            if not commit.made:
+                break
+            if _committed(catalog, commit):
+                number += len(commit.made)
+                break
+    return number
+
+
+def settled(directory: Path) -> Catalog:
+    """The catalog of a directory, once what earlier commits left to be done is done."""
+    catalog, changed = Catalog.of(directory), False
+    for name in catalog.made:
+        waiting = directory / (name + MADE)
+        if name not in catalog.replaced and waiting.exists():
+            os.rename(waiting, directory / (name + SEALED))
+            changed = True
+    for file in catalog.leftovers:
+        name = file.name.partition(".")[0]
+        if name in catalog.replaced:
+            if name in catalog.aside:
+                os.replace(file, file.with_name(file.name + DAMAGED))
+            else:
+                file.unlink(missing_ok=True)
+            changed = True
+    for manifest in catalog.manifests.values():
+        if manifest.shards.keys() <= catalog.replaced.keys() and manifest.is_gone:
+            manifest.path(directory).unlink(missing_ok=True)
+    return Catalog.of(directory) if changed else catalog
+
+
+def write_commit(catalog: Catalog, commit: Commit) -> bool:
+    """Make a commit count; False where another one was quicker, and its new files are removed."""
+    sync(catalog.directory)
+    try:
+        commit.put(catalog.directory, catalog.num_commits + 1)
+        return True
+    except FileExistsError:
+        for name in commit.made:
+            (catalog.directory / (name + MADE)).unlink(missing_ok=True)
+        return False
+
+
+def _committed(catalog: Catalog, commit: Commit) -> bool:
+    if not write_commit(catalog, commit):
+        return False
+    settled(catalog.directory)
+    return True
+
+
+def _known(path: str | Path) -> Path:
+    directory = local_path(path)
+    if not (directory / NAME).exists():
+        raise UnreadableData(f"{directory} is no data set: there is no {NAME}")
+    return directory
+
+
+def _is_left(catalog: Catalog, file: ShardFile) -> bool:
+    """Whether nobody writes to an unfinished shard any more."""
+    manifest: Manifest | None = catalog.manifests.get(file.name.rpartition("-")[0])
+    if manifest is None:
+        return False
+    return manifest.is_gone or not manifest.shards.get(file.name, {"open": True})["open"]
+
+
+def _groups(files: Sequence[ShardFile]) -> Iterator[list[ShardRead]]:
+    """Neighbours that make one shard together: those of one layout, as many as are not too large."""
+    group: list[ShardRead] = []
+    for file in files:
+        read = read_shard(file)
+        if read.damage:
+            raise UnreadableData(
+                f"{file.path} is damaged ({read.damage}); check(path, repair=True) keeps the rest of it"
+            )
+        alike = group and read.layout == group[0].layout and read.schema.equals(group[0].schema)
+        size = sum(part.file.path.stat().st_size for part in (*group, read))
+        if group and (not alike or size > SHARD_BYTES):
+            yield group
+            group = []
+        group.append(read)
+    if group:
+        yield group
+
+
+def _joined(group: Sequence[ShardRead]) -> Iterator[list[Any]]:
+    """The record batches of shards, in lists that are joined to one each."""
+    waiting: list[Any] = []
+    size = 0
+    for read in group:
+        for found in read.batches:
+            if waiting and size + found.batch.nbytes > BATCH_BYTES:
+                yield waiting
+                waiting, size = [], 0
+            waiting.append((read, found))
+            size += found.batch.nbytes
+    if waiting:
+        yield waiting
+
+
+def sound(read: ShardRead) -> Iterator[list[Any]]:
+    """Each record batch of a shard that is as it was written."""
+    return ([(read, found)] for found in read.batches if not found.damaged())
+
+
+def replace_shards(directory: Path, commit: Commit, group: Sequence[ShardRead], parts: Iterator[list[Any]]) -> None:
+    """Write a shard of these parts, and note that it stands for the shards of the group."""
+    name, episodes = f"{writer_name()}-00000", 0
+    writer: ShardWriter | None = None
+    for part in parts:
+        for read, found in part:
+            if found.damaged():
+                raise UnreadableData(f"{read.file.path} is damaged; check(path, repair=True) keeps the rest of it")
+        writer = writer or ShardWriter(directory, name, part[0][0].schema, MADE, MADE)
+        episodes += _write(writer, [found.batch for _, found in part])
+    if writer is None:
+        commit.replaces |= dict.fromkeys((read.file.name for read in group), None)
+        return
+    writer.seal()
+    sync(writer.path)
+    commit.made[name] = {"order": group[0].file.order, "episodes": episodes}
+    first = 0
+    for read in group:
+        commit.replaces[read.file.name] = (name, first)
+        first += read.num_episodes
+
+
+def _write(writer: ShardWriter, batches: list[Any]) -> int:
+    arrow = pyarrow()
+    if len(batches) > 1:
+        bare = [batch.replace_schema_metadata(None) for batch in batches]
+        batches = arrow.Table.from_batches(bare).combine_chunks().to_batches()
+    for batch in batches:
+        writer.write(batch)
+    return sum(batch.num_rows for batch in batches)
+
+
+def _bring(directory: Path, commit: Commit, file: ShardFile) -> None:
+    """Copy a shard of another data set here."""
+    if not file.sealed:
+        raise UnreadableData(f"{file.path} is not finished; seal({str(file.path.parent)!r}) it first")
+    read = read_shard(file)
+    if read.damage or read.damaged():
+        raise UnreadableData(f"{file.path} is damaged; check(path, repair=True) keeps the rest of it")
+    made = directory / (file.name + MADE)
+    shutil.copyfile(file.path, made)
+    sync(made)
+    commit.made[file.name] = {"order": file.order, "episodes": read.num_episodes}

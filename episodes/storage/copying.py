@@ -1,0 +1,114 @@
+"""Some episodes of a data set, as a data set of their own."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import os
+import shutil
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import InvalidArgument
+from episodes.storage.dataset import EpisodeDataset, Table
+from episodes.storage.files import local_path
+from episodes.storage.header import read_header, settled_header
+from episodes.storage.writer import EpisodeWriter
+
+
+def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | None = None) -> int:
+    """Write the episodes for which a condition holds to a new data set; how many they are.
+
+    `where` is over the columns of `EpisodeDataset.metadata`: `"return > 100 and not truncated"`. The target appears at
+    once, when all is written; a copy that was killed is just run again.
+
+    Raises:
+        InvalidArgument: the target is there, or the condition is none.
+    """
+    target = local_path(target)
+    if target.exists():
+        raise InvalidArgument(f"{target} is there already; give a path where there is nothing, or merge into it")
+    dataset = source if isinstance(source, EpisodeDataset) else EpisodeDataset(source)
+    if where is not None:
+        dataset = dataset.select(condition(where))
+    draft = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        header = read_header(dataset.path)
+        if header is not None:
+            settled_header(draft, header)
+        with EpisodeWriter(draft) as writer:
+            for pack in dataset.packs():
+                writer.add(pack)
+        os.rename(draft, target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return len(dataset)
+
+
+def condition(text: str) -> Callable[[Table], np.ndarray]:
+    """A predicate over a table, of an expression of its columns, numbers, strings, comparisons, arithmetic, and/or/not.
+
+    >>> condition("1 < length <= 3 and id != 'b'")({"length": np.array([1, 2, 3]), "id": np.array(["a", "b", "c"])})
+    array([False, False,  True])
+
+    Raises:
+        InvalidArgument: for anything else.
+    """
+    try:
+        body = ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        raise InvalidArgument(f"{text!r} is no condition: {error.msg}") from None
+
+    def picks(table: Table) -> np.ndarray:
+        num = len(next(iter(table.values())))
+        return np.broadcast_to(np.asarray(_value(body, table), bool), num).copy()
+
+    return picks
+
+
+_COMPARE = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+_COMBINE = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.And: np.logical_and,
+    ast.Or: np.logical_or,
+    ast.Not: np.logical_not,
+    ast.USub: operator.neg,
+}
+
+
+def _value(node: Any, table: Table) -> Any:
+    """The value of an expression."""
+    of = _COMBINE.get(type(getattr(node, "op", None)))
+    match node:
+        case ast.Constant(value=value) if isinstance(value, (int, float, str, bool)):
+            return value
+        case ast.Name(id=name) if name in table:
+            return table[name]
+        case ast.Name(id=name):
+            raise InvalidArgument(f"there is no column {name!r}; there are {', '.join(table)}")
+        case ast.BoolOp(values=values) if of:
+            return reduce(of, (_value(value, table) for value in values))
+        case ast.UnaryOp(operand=operand) if of:
+            return of(_value(operand, table))
+        case ast.BinOp(left=left, right=right) if of:
+            return of(_value(left, table), _value(right, table))
+        case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _COMPARE for op in ops):
+            values = [_value(part, table) for part in (left, *others)]
+            pairs = zip(ops, values, values[1:], strict=False)
+            return reduce(np.logical_and, (_COMPARE[type(op)](a, b) for op, a, b in pairs))
+    raise InvalidArgument(f"{ast.unparse(node)!r}: conditions have names, numbers, strings, comparisons, and, or, not")

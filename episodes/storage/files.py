@@ -1,0 +1,103 @@
+"""Files: mapped privately or read whole, and replaced so that they are there whole or not at all."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import InvalidArgument, UnreadableData
+
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+
+
+def local_path(path: str | Path) -> Path:
+    """The path; `InvalidArgument` names the scheme of one that is not in this file system."""
+    scheme, found, _ = str(path).partition("://")
+    if found and scheme.isalnum():
+        raise InvalidArgument(f"{path}: data sets are directories here, {scheme}:// is not one; copy it, or mount it")
+    return Path(path)
+
+
+def contents(path: Path, *, mapped: bool) -> Any:
+    """The bytes of a file, as what `pyarrow.py_buffer` takes: mapped, or read into memory.
+
+    A mapping is private: who writes into it (torch, in place) changes pages of this process, and never the file. No
+    memory is set aside for that, so the file may be larger than what there is.
+
+    Raises:
+        UnreadableData: the file was cut while it was read.
+    """
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if mapped and size:
+            return _mapped(file.fileno())
+        data = np.empty(size, np.uint8)
+        there, at = memoryview(data), 0  # type: ignore[arg-type]
+        while at < size:
+            got = file.readinto(there[at:])
+            if not got:
+                raise UnreadableData(f"{path}: {at} of {size} bytes are there; somebody cut it")
+            at += got
+        return data
+
+
+def _mapped(descriptor: int) -> mmap.mmap:
+    """The file, mapped so that writes stay in this process."""
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+    try:
+        flags = mmap.MAP_PRIVATE | _NO_RESERVE
+        return mmap.mmap(descriptor, 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    except OSError:  # where no memory may be promised that is not there
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+
+
+def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> None:
+    """Write a file that appears at once and whole, in place of the one that is there.
+
+    Raises:
+        FileExistsError: there is one and it is to be `new`.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        draft.write_text(text)
+        if fsync:
+            _sync(draft)
+        if new:
+            _link(draft, path)
+        else:
+            os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    if fsync:
+        sync(path)
+
+
+def _link(draft: Path, final: Path) -> None:
+    """Give the draft its final name; `FileExistsError` where there is such a file."""
+    try:
+        os.link(draft, final)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links: whole in the end, but not at once
+        with final.open("x") as file:
+            file.write(draft.read_text())
+
+
+def sync(file: Path) -> None:
+    """Wait until the file, and its name in its directory, are on the disk."""
+    _sync(file)
+    _sync(file.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

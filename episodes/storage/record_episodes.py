@@ -1,0 +1,181 @@
+"""`RecordEpisodes`: an environment whose episodes go to disk while somebody steps it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.recorder import VectorRecorder
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.writer import EpisodeWriter
+from episodes.tracks.infos.columns import own
+
+CHUNK_BYTES = 1 << 24  # of observations that are kept before a chunk is written
+MOST_STEPS = 10_000
+
+
+class RecordEpisodes(gym.Wrapper):
+    """The environment as it is, and a data set of its episodes; of a vector environment, `RecordVectorEpisodes`.
+
+    An episode is written when it ends. Of a long one, chunks are written as it goes on, which follow each other with
+    the same id; an episode that is broken off by a reset or by `close` is a cut chunk. `close` finishes the data set,
+    `writer.flush()` makes what is there so far survive the process.
+
+    Args:
+        env: an environment, or a vector environment in any of the three autoreset modes.
+        path: of the data set; one that is there is appended to.
+        chunk_steps: the most steps that are kept in memory (vector steps, of a vector environment); by default as many
+            as have 16 MiB of observations.
+        options: those of `EpisodeWriter`, such as `compression`.
+
+    >>> import tempfile
+    >>> from episodes.storage import EpisodeDataset
+    >>> with tempfile.TemporaryDirectory() as path:
+    ...     env = RecordEpisodes(gym.make("CartPole-v1", max_episode_steps=7), path)
+    ...     done = env.reset(seed=3) is None
+    ...     while not done:
+    ...         *_, terminated, truncated, infos = env.step(0 if env.unwrapped.state[2] < 0 else 1)
+    ...         done = terminated or truncated
+    ...     env.close()
+    ...     EpisodeDataset(path)[0]
+    SingleAgentEpisode(...7 steps...)
+    """
+
+    def __new__(cls, env: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(env, VectorEnv):
+            return RecordVectorEpisodes(env, *args, **options)
+        return super().__new__(cls)
+
+    def __init__(self, env: gym.Env, path: str | Path, *, chunk_steps: int | None = None, **options: Any) -> None:
+        super().__init__(env)
+        self.writer = _writer(path, env.observation_space, env.action_space, env.spec, options)
+        self._chunk_steps = _chunk_steps(chunk_steps, env.observation_space, 1)
+        self._episode: SingleAgentEpisode | None = None
+        self._num_steps = 0  # of the chunk
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; one that was going on is written as a cut chunk."""
+        self._write_rest()
+        observation, infos = self.env.reset(seed=seed, options=options)
+        episode = SingleAgentEpisode(observation_space=self.env.observation_space, action_space=self.env.action_space)
+        if seed is not None:
+            episode.custom_data["seed"] = int(seed)
+        episode.add_env_reset(_owned(observation), _owned(infos))
+        self._episode, self._num_steps = episode, 0
+        return observation, infos
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """A step of the environment, recorded. `EpisodeStateError` before the first reset and after an ending."""
+        episode = self._episode
+        if episode is None:
+            raise EpisodeStateError(
+                "there is no episode to record: call reset() before the first step, and after an end"
+            )
+        observation, reward, terminated, truncated, infos = result = self.env.step(action)
+        episode.add_env_step(
+            _owned(observation),
+            _owned(action),
+            reward,
+            _owned(infos) if infos else None,
+            terminated=bool(terminated),
+            truncated=bool(truncated),
+        )
+        self._num_steps += 1
+        if terminated or truncated:
+            self._episode = None
+            self.writer.add([episode.to_numpy()])
+        elif self._num_steps >= self._chunk_steps:
+            self._episode, self._num_steps = episode.cut(), 0
+            self.writer.add([episode.to_numpy()])
+        return result
+
+    def close(self) -> None:
+        """Write what is there, finish the data set, and close the environment."""
+        self._write_rest()
+        self.writer.close()
+        super().close()
+
+    def _write_rest(self) -> None:
+        episode, self._episode = self._episode, None
+        if episode is not None and self._num_steps:
+            self.writer.add([episode.to_numpy()])
+
+
+class RecordVectorEpisodes(gym.vector.VectorWrapper):
+    """A vector environment as it is, and a data set of its episodes; see `RecordEpisodes`."""
+
+    def __init__(self, env: VectorEnv, path: str | Path, *, chunk_steps: int | None = None, **options: Any) -> None:
+        super().__init__(env)
+        given = getattr(env.unwrapped, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
+        if given is None:
+            raise InvalidArgument(f"{env} does not say how it begins again: put an AutoresetMode into its metadata")
+        observed, acted = env.single_observation_space, env.single_action_space
+        self.writer = _writer(path, observed, acted, env.spec, options)
+        self._recorder = VectorRecorder(env.num_envs, observed, acted, autoreset_mode=AutoresetMode(given))
+        self._chunk_steps = _chunk_steps(chunk_steps, observed, env.num_envs)
+        self._num_rows = 0  # vector steps that wait
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin episodes, in all environments or in those of `options["reset_mask"]`."""
+        mask = (options or {}).get("reset_mask")  # which Gymnasium takes out of the options
+        observations, infos = self.env.reset(seed=seed, options=options)
+        self._recorder.reset(observations, infos, mask)
+        return observations, infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """A vector step, recorded."""
+        result = self.env.step(actions)
+        observations, rewards, terminated, truncated, infos = result
+        self._recorder.step(observations, actions, rewards, terminated, truncated, infos)
+        self._num_rows += 1
+        if self._num_rows >= self._chunk_steps:
+            self._write()
+        return result
+
+    def close(self, **options: Any) -> None:
+        """Write what is there, finish the data set, and close the environment."""
+        self._write()
+        self.writer.close()
+        super().close(**options)
+
+    def _write(self) -> None:
+        if self._num_rows:
+            self._num_rows = 0
+            self.writer.add(self._recorder.take())
+
+
+def _writer(path: str | Path, observed: spaces.Space, acted: spaces.Space, spec: Any, options: Any) -> EpisodeWriter:
+    told = {"observation_space": observed, "action_space": acted, "env_spec": spec}
+    return EpisodeWriter(path, **told | options)
+
+
+def _chunk_steps(given: int | None, space: spaces.Space, num_envs: int) -> int:
+    if given is not None:
+        if given < 1:
+            raise InvalidArgument(f"chunk_steps={given}: give at least 1")
+        return given
+    return max(1, min(MOST_STEPS, CHUNK_BYTES // (_item_bytes(space) * num_envs)))
+
+
+def _item_bytes(space: Any) -> int:
+    """About how much memory an item of a space takes."""
+    parts = getattr(space, "spaces", None)
+    if parts is not None:
+        return sum(map(_item_bytes, parts.values() if isinstance(parts, dict) else parts)) or 1
+    shape = getattr(space, "shape", None) or ()
+    return max(8, int(np.prod(shape)) * (np.dtype(space.dtype).itemsize if space.dtype is not None else 8))
+
+
+def _owned(value: Any) -> Any:
+    """What an environment or a policy gave, in memory that they do not write to again."""
+    if type(value) is np.ndarray:
+        return value.copy()
+    if type(value) is dict:
+        return {key: _owned(item) for key, item in value.items()}
+    return own(value)

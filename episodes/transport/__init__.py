@@ -1,0 +1,17 @@
+"""Episodes between processes and machines: rollouts of a fixed size for echo, and streams of episodes over ZeroMQ."""
+
+from episodes.transport.accumulator import TrajectoryAccumulator
+from episodes.transport.keys import make_keys
+from episodes.transport.receiver import EpisodeReceiver, ReceiverStats
+from episodes.transport.sender import EpisodeSender, SenderStats
+from episodes.transport.weights import Weights
+
+__all__ = [
+    "TrajectoryAccumulator",
+    "EpisodeSender",
+    "EpisodeReceiver",
+    "SenderStats",
+    "ReceiverStats",
+    "Weights",
+    "make_keys",
+]

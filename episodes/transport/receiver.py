@@ -1,0 +1,421 @@
+"""`EpisodeReceiver`: takes episodes from any number of senders, and gives weights back to them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from episodes.errors import (
+    EpisodeError,
+    EpisodeStateError,
+    InvalidArgument,
+    TrackMismatch,
+    TransportTimeout,
+    UnreadableData,
+)
+from episodes.facts.policy_versions import UNKNOWN
+from episodes.multi_agent import MultiAgentEpisode, unpack_agents
+from episodes.pack import EpisodePack
+from episodes.storage.track_schema import Fields, check_same
+from episodes.transport import keys as curve
+from episodes.transport.journal import Journal
+from episodes.transport.messages import Head, Kind, read_head
+from episodes.transport.sockets import MOST_BYTES, Endpoint, deadline_of
+from episodes.transport.weights import encoded_weights
+from episodes.transport.wire import SMALL, Buffer, PackLayout, decoded, fields_of, id_of, layouts_of
+
+Received = EpisodePack | list[MultiAgentEpisode]
+
+_MOST_SENDERS = 4096
+_MOST_SCHEMAS = 1024
+_MOST_SCHEMA_BYTES = 1 << 20
+_ACKNOWLEDGE = 16  # messages at once, or whatever there is when nothing else comes
+_BIND_S = 5.0  # the port of a receiver that was killed is free again soon
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverStats:
+    """What came so far."""
+
+    received: int = 0  # messages that were given out
+    episodes: int = 0
+    steps: int = 0
+    bytes: int = 0
+    refused: dict[str, int] = field(default_factory=dict)  # messages and handshakes that were not let in, by reason
+    duplicates: int = 0  # messages that came once more, and were not given out again
+    lost: int = 0  # messages that cannot come any more, or that were in hand when a process with a journal died
+    senders: int = 0  # known now
+    lag: float | None = None  # seconds from `send` to `recv` of the newest message, by both clocks
+    age: int | None = None  # the newest message's oldest policy version: how many were published since
+
+
+@dataclass(slots=True)
+class _Peer:
+    """A sender: where it is, and how far its row of messages has come."""
+
+    address: bytes
+    next: int  # the number of the message that is to come
+    owed: int = 0  # messages that were taken, and not acknowledged
+    in_hand: int = 0  # messages whose users did not come back yet
+    was_asked: bool = False  # to say hello
+    weights: int = -1  # the number of the weights that were sent to it last
+    is_reading: bool = False  # and whether it has not said that it has them
+
+
+class EpisodeReceiver(Endpoint):
+    """Receives what `EpisodeSender`s send: whole, in order for each sender.
+
+    A message is *taken* when `recv` returns it. Acknowledgements follow in batches, and a sender sends again what was
+    not acknowledged when its connection breaks. So when the receiver's process is killed, nothing is lost but what its
+    user had in hand, and up to 16 messages of each sender come twice. With `journal=`, a file on the same machine that
+    the next receiver is given too, none comes twice, and `stats.lost` counts what was in hand. No journal makes
+    anything of what the user's code did with it: that is killed too.
+
+    There is no thread: messages wait in the socket, and at the senders, until `recv` is called. Any number of threads
+    may call it. Nothing is ever unpickled. Who sends what is not a pack, or anything without a key where there are
+    keys, is refused and counted. Arrays are read-only, and views of what came.
+
+    Args:
+        address: where to listen; this machine alone, at a port that is free, unless another one is named.
+        keys: a receiver's folder of `make_keys`: only senders whose keys are there are let in. Give one wherever the
+            address can be reached by others.
+        journal: a path, see above.
+        like: a pack, or several; messages of packs with other tracks are refused, and their senders told so.
+        max_message_bytes: the most that one array may have.
+        most_waiting: messages of each sender that the socket holds beside those that are given out.
+
+    Raises:
+        MissingExtra: without pyzmq.
+        InvalidArgument: an address that cannot be listened at, or a journal that another receiver uses.
+        UnreadableData: no keys in the folder; a journal that is none.
+    """
+
+    def __init__(
+        self,
+        address: str = "tcp://127.0.0.1:*",
+        *,
+        keys: str | os.PathLike[str] | None = None,
+        journal: str | os.PathLike[str] | None = None,
+        like: EpisodePack | list[EpisodePack] | None = None,
+        max_message_bytes: int = MOST_BYTES,
+        most_waiting: int = 64,
+    ) -> None:
+        super().__init__()
+        self._peers: OrderedDict[bytes, _Peer] = OrderedDict()  # by their ids; who was silent longest comes first
+        self._asked: OrderedDict[bytes, None] = OrderedDict()  # addresses of strangers, asked who they are
+        self._layouts: OrderedDict[int, tuple[PackLayout, ...] | str] = OrderedDict()  # or why a schema is refused
+        self._like = [fields_of(pack) for pack in ([like] if isinstance(like, EpisodePack) else like or [])]
+        self._refused: Counter[str] = Counter()
+        self._counts = Counter[str]()
+        self._last: Head | None = None  # of the newest message
+        self._lag: float | None = None
+        self._in_hand: dict[int, bytes] = {}  # whose message a thread has
+        self._published: tuple[int, int, list[Buffer]] | None = None  # number, version, parts
+        self._journal: Journal | None = None
+        self._guard: curve.Guard | None = None
+        try:
+            self._journal = Journal(journal) if journal is not None else None
+            self._counts["lost"] = self._journal.num_in_hand if self._journal else 0
+            self._listen(address, keys, max_message_bytes, most_waiting)
+        except BaseException:
+            self._release_all()
+            raise
+
+    def _listen(self, address: str, keys: Any, max_message_bytes: int, most_waiting: int) -> None:
+        zmq = self.zmq
+        socket = self.open(zmq.ROUTER, max_message_bytes)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # who is gone is an error, and not silence
+        socket.setsockopt(zmq.RCVHWM, most_waiting)
+        if keys is not None:
+            pair = curve.own_pair(keys)
+            self._guard = curve.Guard(self.context, keys)
+            socket.curve_server = True
+            socket.curve_publickey, socket.curve_secretkey = pair
+        self.watch()
+        deadline = time.monotonic() + _BIND_S
+        while True:
+            try:
+                socket.bind(address)
+                break
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EADDRINUSE or time.monotonic() > deadline:
+                    raise InvalidArgument(f"address {address!r}: {error}; give another one") from None
+                time.sleep(0.02)
+        self.address: str = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    # --- receiving -------------------------------------------------------------------------------------------------
+
+    def recv(self, timeout: float | None = 10.0) -> Received:
+        """The next pack; a list of multi-agent episodes where such were sent.
+
+        Raises:
+            TransportTimeout: none came for so many seconds.
+            EpisodeStateError: the receiver is closed.
+        """
+        deadline = deadline_of(timeout)
+        while True:
+            with self.held(deadline):
+                self._come_back()
+                found = self._next(deadline)
+            if found is not None:
+                return found
+            if time.monotonic() >= deadline:
+                raise TransportTimeout(f"nothing came within {timeout} s from {len(self._peers)} senders")
+
+    def __iter__(self) -> Iterator[Received]:
+        """What comes, one after another, until the receiver is closed."""
+        while not self.is_closed:
+            try:
+                yield self.recv(timeout=None)
+            except EpisodeStateError:
+                return
+
+    def _next(self, deadline: float) -> Received | None:
+        """What comes next; None where nothing does for a moment, so that other threads may have the lock."""
+        if not self.has_message():
+            self._acknowledge_all()
+            self.wait(deadline - time.monotonic())
+            self._watch_handshakes()
+        while self.has_message():
+            found = self._accept(self.socket.recv_multipart(self.zmq.NOBLOCK, copy=False))
+            if found is not None or time.monotonic() >= deadline:
+                return found
+        return None
+
+    def _accept(self, frames: list[Any]) -> Received | None:
+        head = read_head(frames[1].buffer) if len(frames) > 2 else "no header"
+        if isinstance(head, str) or head.num_parts != len(frames) - 2:
+            self._refuse(head if isinstance(head, str) else "no header")
+            return None
+        address = frames[0].bytes
+        if head.kind in (Kind.DATA, Kind.MULTI_AGENT):
+            return self._take(address, head, frames[2:])
+        if head.kind == Kind.HELLO:
+            self._meet(address, head)
+        elif head.kind == Kind.SCHEMA:
+            self._learn(address, head, frames[2].bytes)
+        elif head.kind == Kind.GOT and head.sender in self._peers:
+            self._peers[head.sender].is_reading = False
+            self._share_weights(self._peers[head.sender])
+        else:
+            self._refuse("unknown kind")
+        return None
+
+    def _refuse(self, reason: str) -> None:
+        self._refused[reason] += 1
+
+    def _meet(self, address: bytes, head: Head) -> None:
+        """Know a sender, and which message of it comes next."""
+        peer = self._peers.get(head.sender)
+        if peer is None:
+            place = self._journal.place(head.sender) if self._journal else None
+            peer = self._peers[head.sender] = _Peer(address, place.taken if place else head.number)
+            if len(self._peers) > _MOST_SENDERS:
+                self._peers.popitem(last=False)
+        peer.address, peer.was_asked, peer.is_reading, peer.weights = address, False, False, -1
+        if head.number > peer.next:  # what lies between was never sent, or given up
+            self._counts["lost"] += head.number - peer.next
+            peer.next = head.number
+        self._asked.pop(address, None)
+        self._acknowledge(peer)
+        self._share_weights(peer)
+
+    def _learn(self, address: bytes, head: Head, schema: bytes) -> None:
+        """Know a schema, or why it is refused."""
+        if head.schema in self._layouts:
+            return
+        if len(schema) > _MOST_SCHEMA_BYTES or id_of(schema) != head.schema:
+            self._refuse("broken schema")
+            return
+        try:
+            layouts = layouts_of(schema)
+            self._layouts[head.schema] = self._misfit(layouts) or layouts
+        except UnreadableData as error:
+            self._refuse("broken schema")
+            self._layouts[head.schema] = str(error)
+        if len(self._layouts) > _MOST_SCHEMAS:
+            self._layouts.popitem(last=False)
+
+    def _misfit(self, layouts: tuple[PackLayout, ...]) -> str:
+        """Words on why packs of these layouts are not wanted; none where they are."""
+        for layout in layouts if self._like else ():
+            misfits = [_difference(wanted, layout.fields) for wanted in self._like]
+            if all(misfits):
+                return misfits[0]
+        return ""
+
+    def _take(self, address: bytes, head: Head, frames: list[Any]) -> Received | None:
+        peer, layouts = self._peers.get(head.sender), self._layouts.get(head.schema)
+        if peer is None or layouts is None or head.number > peer.next:
+            self._ask(address, peer)
+            return None
+        peer.address = address
+        if head.number < peer.next:
+            self._counts["duplicates"] += 1
+            peer.owed += 1
+            return None
+        self._peers.move_to_end(head.sender)
+        if isinstance(layouts, str):
+            self._refuse("schema")
+            self._reply(peer, Head(Kind.REFUSED, 1, schema=head.schema), [layouts.encode()])
+            self._owe(head.sender, peer)
+            return None
+        try:
+            packs = decoded(layouts, [frame.buffer if len(frame) >= SMALL else frame.bytes for frame in frames])
+            found = unpack_agents(packs) if head.kind == Kind.MULTI_AGENT else packs[0]
+        except EpisodeError:
+            self._refuse("broken message")
+            self._owe(head.sender, peer)
+            return None
+        self._in_hand[threading.get_ident()] = head.sender
+        peer.in_hand += 1
+        self._owe(head.sender, peer)
+        self._count(head, packs, sum(map(len, frames)))
+        return found
+
+    def _count(self, head: Head, packs: list[EpisodePack], nbytes: int) -> None:
+        self._last, self._lag = head, time.time() - head.time
+        counts = self._counts
+        counts["received"] += 1
+        counts["episodes"] += sum(map(len, packs))
+        counts["steps"] += sum(pack.num_steps for pack in packs)
+        counts["bytes"] += nbytes
+
+    # --- who has what ------------------------------------------------------------------------------------------------
+
+    def _owe(self, sender: bytes, peer: _Peer) -> None:
+        """The sender's next message is taken from now on."""
+        peer.next += 1
+        if self._journal is not None:
+            self._journal.note(sender, peer.next, peer.next - peer.in_hand)
+        peer.owed += 1
+        if peer.owed >= _ACKNOWLEDGE or not self.has_message():
+            self._acknowledge(peer)
+
+    def _come_back(self) -> None:
+        """This thread has done with what it was given."""
+        sender = self._in_hand.pop(threading.get_ident(), None)
+        peer = None if sender is None else self._peers.get(sender)
+        if sender is not None and peer is not None:
+            peer.in_hand = max(0, peer.in_hand - 1)
+            if self._journal is not None:
+                self._journal.note(sender, peer.next, peer.next - peer.in_hand)
+
+    def _acknowledge(self, peer: _Peer) -> None:
+        peer.owed = 0
+        if peer.next:
+            self._reply(peer, Head(Kind.TAKEN, 0, number=peer.next - 1))
+
+    def _acknowledge_all(self) -> None:
+        for peer in self._peers.values():
+            if peer.owed:
+                self._acknowledge(peer)
+
+    def _ask(self, address: bytes, peer: _Peer | None) -> None:
+        """Ask, once, who somebody is, and for what did not come."""
+        if peer is None:
+            self._refuse("unknown sender")
+            if address in self._asked:
+                return
+            self._asked[address] = None
+            if len(self._asked) > _MOST_SENDERS:
+                self._asked.popitem(last=False)
+            peer = _Peer(address, 0)
+        elif peer.was_asked:
+            return
+        peer.was_asked = True
+        self._reply(peer, Head(Kind.WHO, 0))
+
+    def _reply(self, peer: _Peer, head: Head, parts: list[Any] | None = None) -> None:
+        """Tell a sender; who is gone, or reads nothing, is not waited for."""
+        try:
+            self.socket.send_multipart([peer.address, head.packed(), *(parts or [])], self.zmq.NOBLOCK)
+        except self.zmq.ZMQError:
+            return
+
+    def _watch_handshakes(self) -> None:
+        zmq = self.zmq
+        for event in self.events():
+            if event not in (zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED):
+                self._refuse("handshake")
+
+    # --- weights -----------------------------------------------------------------------------------------------------
+
+    def publish(self, weights: Any, version: int) -> None:
+        """Give nested arrays to all senders, and to those that come later; only the newest ones matter.
+
+        A sender that has not read the last ones gets the newest when it has. That, as everything, happens in `recv`.
+
+        Raises:
+            WrongType: arrays of objects.
+        """
+        parts = encoded_weights(weights)
+        with self.held(deadline_of(10.0)):
+            number = self._published[0] + 1 if self._published else 0
+            self._published = number, int(version), parts
+            for peer in list(self._peers.values()):
+                self._share_weights(peer)
+
+    def _share_weights(self, peer: _Peer) -> None:
+        if self._published is None or peer.is_reading or peer.weights == self._published[0]:
+            return
+        number, version, parts = self._published
+        peer.weights, peer.is_reading = number, True
+        self._reply(peer, Head(Kind.WEIGHTS, len(parts), number=number, lowest=version), list(parts))
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+
+    @property
+    def stats(self) -> ReceiverStats:
+        """What came so far."""
+        if not self.is_closed:
+            with self.held(deadline_of(1.0)):
+                self._watch_handshakes()
+        last, age = self._last, None
+        if last is not None and last.lowest != UNKNOWN and self._published is not None:
+            age = self._published[1] - last.lowest
+        return ReceiverStats(
+            **self._counts, refused=dict(self._refused), senders=len(self._peers), lag=self._lag, age=age
+        )
+
+    def close(self) -> None:
+        """Acknowledge what was taken, and close everything. Twice is once; `for` loops over this receiver end."""
+        if self.is_closed:
+            return
+        with self.held(deadline_of(1.0)):
+            self._come_back()
+            self._acknowledge_all()
+            self.socket.linger = 200  # ms, for the acknowledgements
+            self._release_all()
+
+    def _release_all(self) -> None:
+        self.is_closed = True
+        self.close_socket()
+        if self._guard is not None:
+            self._guard.stop()
+        self.context.term()
+        if self._journal is not None:
+            self._journal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _difference(wanted: Fields, given: Fields) -> str:
+    """Words on the first track that differs; none where all are the same."""
+    try:
+        check_same(wanted, given, "receiver")
+    except TrackMismatch as error:
+        return str(error)
+    return ""

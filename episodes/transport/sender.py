@@ -1,0 +1,390 @@
+"""`EpisodeSender`: episodes, chunks and packs to a receiver in another process, or on another machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from episodes.errors import InvalidArgument, NotAdmitted, TrackMismatch, TransportTimeout, UnreadableData, WrongType
+from episodes.facts.policy_versions import UNKNOWN
+from episodes.multi_agent import MultiAgentEpisode, pack_agents
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.small_episodes import SmallEpisodes
+from episodes.transport import keys as curve
+from episodes.transport.messages import Head, Kind, read_head
+from episodes.transport.sockets import MOST_BYTES, Endpoint, deadline_of
+from episodes.transport.weights import Weights, decoded_weights
+from episodes.transport.wire import Message, Schemas, encoded
+
+Sendable = (
+    EpisodePack | SingleAgentEpisode | MultiAgentEpisode | Sequence[SingleAgentEpisode] | Sequence[MultiAgentEpisode]
+)
+
+_CONNECT_S = 1.0  # that the first message waits for a connection
+
+
+@dataclass(frozen=True, slots=True)
+class SenderStats:
+    """What a sender did so far."""
+
+    sent: int = 0  # messages; a message is a pack, or several small episodes as one
+    episodes: int = 0
+    bytes: int = 0
+    taken: int = 0  # messages that the receiver's user has
+    resent: int = 0  # messages that went once more, since the connection was lost before they were taken
+    refused: int = 0  # messages of a schema that the receiver does not want
+    connections: int = 0
+
+
+class _Sent(NamedTuple):
+    """A message that was not taken yet. Its large parts are the pack's own memory."""
+
+    schema: bytes
+    schema_id: int
+    frames: list[Any]
+
+
+class EpisodeSender(Endpoint):
+    """Sends episodes to an `EpisodeReceiver`, in order, and again whatever was not taken when a connection broke.
+
+    A pack is a message of its own. Finished episodes that come one by one wait as copies until there are `coalesce`
+    bytes of them or the oldest waited for `max_delay` seconds, for a message costs what a hundred small episodes cost.
+    There is no thread: what waits goes with the next call, or `flush`. All calls may come from several threads.
+
+    Arrays of a pack that is sent on are not copied, so what they are views of must not change until it was taken.
+
+    Raises:
+        MissingExtra: without pyzmq.
+        InvalidArgument: an address that there cannot be.
+        UnreadableData: no keys in the folder.
+
+    Args:
+        address: the receiver's, such as "tcp://127.0.0.1:5555".
+        window: how many messages may be on their way; `send` then waits for the receiver's user (back-pressure).
+        keys: a sender's folder of `make_keys`: the connection is encrypted, and both sides prove who they are.
+        coalesce: bytes of small episodes to send together; 0: each by itself.
+        max_delay: seconds that a small episode waits for others, at the most and while there are calls.
+        max_message_bytes: the most that a track of a pack may have; the receiver's own limit.
+
+    >>> from episodes.transport import EpisodeReceiver
+    >>> import numpy as np
+    >>> pack = EpisodePack(observations=np.zeros(3), actions=np.zeros(2), rewards=np.ones(2), lengths=[2])
+    >>> with EpisodeReceiver() as receiver, EpisodeSender(receiver.address) as sender:
+    ...     sender.send(pack)
+    ...     receiver.recv() == pack
+    True
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        window: int = 32,
+        keys: str | os.PathLike[str] | None = None,
+        coalesce: int = 64 * 1024,
+        max_delay: float = 0.2,
+        max_message_bytes: int = MOST_BYTES,
+    ) -> None:
+        if window < 1:
+            raise InvalidArgument(f"window={window}; give the number of messages that may be on their way, at least 1")
+        super().__init__()
+        self.address = address
+        self._window, self._keys, self._most = window, keys, max_message_bytes
+        self._id = os.urandom(8)
+        self._next = 0
+        self._unacked: OrderedDict[int, _Sent] = OrderedDict()
+        self._told: set[int] = set()  # schemas that this connection knows
+        self._schemas = Schemas()
+        self._coalesce, self._max_delay = coalesce, max_delay
+        self._small = SmallEpisodes()
+        self._since = 0.0  # when the oldest of them came
+        self._ready: EpisodePack | None = None  # they as a pack, which is to be sent next
+        self._refusals: dict[int, str] = {}
+        self._weights: Weights | None = None
+        self._is_connected = False
+        self._failed_handshakes = 0
+        self._stats = SenderStats()
+        try:
+            self._connect()
+        except BaseException:
+            self.release()
+            raise
+
+    # --- sending ---------------------------------------------------------------------------------------------------
+
+    def send(self, episodes: Sendable, timeout: float | None = 10.0) -> None:
+        """Send a pack, an episode, or a list of episodes (multi-agent ones too), as soon as the window has room.
+
+        Raises:
+            TransportTimeout: the receiver took nothing for so many seconds; nothing of these was sent.
+            NotAdmitted: the receiver does not accept our keys, or there are none.
+            TrackMismatch: the receiver refused what was sent before: it wants another schema.
+            WrongType: no episodes, or values that cannot travel.
+        """
+        deadline = deadline_of(timeout)
+        with self.held(deadline):
+            if self.has_message():
+                self._look()
+            self._raise_refusals()
+            if isinstance(episodes, SingleAgentEpisode) and self._coalesce:
+                episodes = _finished(episodes)
+                if self._keep(episodes, deadline):
+                    return
+            kind, packs = _packed(episodes)
+            self._send_waiting(deadline)  # what came first goes first
+            for group in packs:
+                self._send(kind, group, deadline)
+
+    def flush(self, timeout: float | None = 10.0) -> None:
+        """Wait until everything was taken. Errors are those of `send`; what was not taken is kept, and sent again."""
+        deadline = deadline_of(timeout)
+        with self.held(deadline):
+            self._send_waiting(deadline)
+            while self._unacked:
+                self._wait(deadline)
+            self._raise_refusals()
+
+    def latest_weights(self, timeout: float | None = 0.0) -> Weights | None:
+        """The weights that the receiver published last, once; None where there are no newer ones within the time."""
+        deadline = deadline_of(timeout)
+        with self.held(deadline):
+            self._look()
+            while self._weights is None and time.monotonic() < deadline:
+                self.wait(deadline - time.monotonic())
+                self._look()
+            found, self._weights = self._weights, None
+            return found
+
+    @property
+    def stats(self) -> SenderStats:
+        """What was done so far."""
+        return self._stats
+
+    def _keep(self, episode: SingleAgentEpisode, deadline: float) -> bool:
+        """Keep a small episode for a while; False where it has to be sent alone."""
+        small, most = self._small, self._coalesce // 4
+        if small.nbytes >= self._coalesce or not small.take([episode], most):
+            self._send_waiting(deadline)
+            small.learn([episode])
+            if not small.take([episode], most):
+                return False
+        if self._since == 0.0:
+            self._since = time.monotonic()
+        is_due = small.nbytes >= self._coalesce or time.monotonic() - self._since >= self._max_delay
+        if is_due and len(self._unacked) < self._window:
+            self._send_waiting(deadline)
+        return True
+
+    def _send_waiting(self, deadline: float) -> None:
+        if self._ready is None:
+            self._ready, self._since = self._small.pop(), 0.0
+        if self._ready is not None:
+            self._send(Kind.DATA, [self._ready], deadline)
+            self._ready = None
+
+    def _send(self, kind: Kind, packs: Sequence[EpisodePack], deadline: float) -> None:
+        message = encoded(packs, self._schemas)
+        largest = max(map(len, message.parts))
+        if largest > self._most:
+            raise InvalidArgument(
+                f"an array of {largest} bytes; at most {self._most} go in one piece: send fewer steps"
+            )
+        while len(self._unacked) >= self._window:
+            self._wait(deadline)
+        if not self._unacked and not self._is_connected:
+            self._await_connection(min(deadline, time.monotonic() + _CONNECT_S))
+        self._post(kind, message)
+        self._count(sent=1, episodes=sum(map(len, packs)), bytes=sum(map(len, message.parts)))
+
+    def _post(self, kind: Kind, message: Message) -> None:
+        low, high = message.versions or (UNKNOWN, UNKNOWN)
+        head = Head(kind, len(message.parts), self._id, self._next, message.schema_id, time.time(), low, high)
+        sent = _Sent(message.schema, message.schema_id, [head.packed(), *message.parts])
+        number, self._next = self._next, self._next + 1
+        self._unacked[number] = sent
+        self._tell(sent)
+        self._put(sent.frames)
+
+    def _tell(self, sent: _Sent) -> None:
+        """Make sure that the receiver knows the schema."""
+        is_told = sent.schema_id in self._told
+        if not is_told and self._put([Head(Kind.SCHEMA, 1, self._id, 0, sent.schema_id).packed(), sent.schema]):
+            self._told.add(sent.schema_id)
+
+    def _put(self, frames: list[Any]) -> bool:
+        """Hand a message to the socket; False while nobody is there, whom it will be sent when somebody is."""
+        socket, zmq = self.socket, self.zmq
+        try:
+            if len(frames) == 2:
+                socket.send(frames[0], zmq.SNDMORE | zmq.NOBLOCK)
+                socket.send(frames[1], zmq.NOBLOCK, copy=len(frames[1]) < 1 << 16)
+            else:
+                socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        except (
+            BaseException
+        ):  # an interrupt between two parts: the next message would be taken for the rest of this one
+            self._connect()
+            raise
+        return True
+
+    # --- the connection ----------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        """A new socket; what was not taken goes again once it is connected."""
+        self.close_socket()
+        zmq = self.zmq
+        socket = self.open(zmq.DEALER, self._most)
+        socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing is queued for a receiver that is not there
+        socket.setsockopt(zmq.SNDHWM, 0)  # the window is the bound
+        socket.setsockopt(zmq.RECONNECT_IVL, 20)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        if self._keys is not None:
+            socket.curve_publickey, socket.curve_secretkey = curve.own_pair(self._keys)
+            socket.curve_serverkey = curve.public_key(self._keys, curve.RECEIVER)
+        self.watch()
+        try:
+            socket.connect(self.address)
+        except zmq.ZMQError as error:
+            raise InvalidArgument(
+                f"address {self.address!r}: {error}; give one such as 'tcp://127.0.0.1:5555'"
+            ) from None
+        self._told.clear()
+        self._is_connected = False
+
+    def _await_connection(self, deadline: float) -> None:
+        """Until there is one, or no time left: what is sent without is sent by a later call."""
+        while not self._is_connected and time.monotonic() < deadline:
+            self.wait(deadline - time.monotonic())
+            self._look()
+
+    def _wait(self, deadline: float) -> None:
+        """Until something happened. `TransportTimeout`, or `NotAdmitted`, once there is no time left."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise self._too_late()
+        self.wait(left)
+        self._look()
+
+    def _too_late(self) -> Exception:
+        waiting = f"{len(self._unacked)} messages wait for the receiver at {self.address}"
+        if self._stats.connections:
+            return TransportTimeout(f"{waiting}, which takes nothing; it takes when recv() is called")
+        if self._failed_handshakes:
+            return NotAdmitted(f"{waiting}, which breaks off every handshake: give both sides keys= of one make_keys")
+        return TransportTimeout(f"{waiting}, where nobody answers")
+
+    def _look(self) -> None:
+        """Heed what the receiver says, and what happened to the connection."""
+        zmq = self.zmq
+        for event in self.events():
+            self._is_connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            if self._is_connected:
+                self._count(connections=1)
+                self._introduce()
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                raise NotAdmitted(
+                    f"the receiver at {self.address} does not know our key; give keys= that it was told of"
+                )
+            else:
+                self._failed_handshakes += 1
+        while self.has_message():
+            self._heed(self.socket.recv_multipart(zmq.NOBLOCK, copy=False))
+
+    def _heed(self, frames: list[Any]) -> None:
+        head = read_head(frames[0].buffer)
+        if isinstance(head, str):
+            return
+        if head.kind == Kind.TAKEN:
+            while self._unacked and next(iter(self._unacked)) <= head.number:
+                self._unacked.popitem(last=False)
+                self._count(taken=1)
+        elif head.kind == Kind.WHO:
+            self._introduce()
+        elif head.kind == Kind.REFUSED and len(frames) == 2:
+            self._refusals[head.schema] = frames[1].bytes.decode(errors="replace")
+            self._count(refused=1)
+        elif head.kind == Kind.WEIGHTS and len(frames) > 1:
+            self._take_weights(head, frames[1:])
+
+    def _take_weights(self, head: Head, frames: list[Any]) -> None:
+        try:
+            self._weights = decoded_weights(head.lowest, [frame.buffer for frame in frames])
+        except UnreadableData:
+            return
+        self._put([Head(Kind.GOT, 1, self._id, head.number).packed(), b""])
+
+    def _introduce(self) -> None:
+        """Say who we are, and send again what was not taken."""
+        self._told.clear()
+        first = next(iter(self._unacked), self._next)
+        self._put([Head(Kind.HELLO, 1, self._id, first).packed(), b""])
+        for sent in list(self._unacked.values()):
+            self._tell(sent)
+            if self._put(sent.frames):
+                self._count(resent=1)
+
+    def _raise_refusals(self) -> None:
+        if self._refusals:
+            _, words = self._refusals.popitem()
+            raise TrackMismatch(f"the receiver at {self.address} refused what was sent: {words}")
+
+    def _count(self, **more: int) -> None:
+        stats = self._stats
+        self._stats = replace(stats, **{name: getattr(stats, name) + by for name, by in more.items()})
+
+    # --- closing -----------------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float | None = 10.0) -> None:
+        """Send what waits, wait until all was taken, and close everything, whatever happens. Twice is once.
+
+        Raises:
+            TransportTimeout, NotAdmitted, TrackMismatch: something was not taken; it is lost.
+        """
+        if self.is_closed:
+            return
+        try:
+            if timeout != 0:
+                self.flush(timeout)
+        finally:
+            self.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(timeout=10.0 if kind is None else 0)
+
+
+def _finished(episode: SingleAgentEpisode) -> SingleAgentEpisode:
+    """The episode as it is now; its owner may go on growing it."""
+    if episode.is_numpy:
+        return episode
+    return SingleAgentEpisode.of(episode.facts, episode.finalized_tracks(), dict(episode.custom_data))
+
+
+def _packed(episodes: Any) -> tuple[Kind, list[list[EpisodePack]]]:
+    """What messages are made of: packs, each by itself; those of multi-agent episodes together."""
+    if isinstance(episodes, EpisodePack):
+        return Kind.DATA, [[episodes]]
+    if isinstance(episodes, SingleAgentEpisode):
+        return Kind.DATA, [[EpisodePack.from_episodes([episodes])]]
+    given = [episodes] if isinstance(episodes, MultiAgentEpisode) else episodes
+    if not isinstance(given, Iterable):
+        raise WrongType(f"send({type(episodes).__name__}); give a pack, an episode, or a list of episodes")
+    own: list[Any] = list(given)
+    if not own:
+        return Kind.DATA, []
+    several = [episode for episode in own if isinstance(episode, MultiAgentEpisode)]
+    if len(several) == len(own):
+        return Kind.MULTI_AGENT, [pack_agents(several)]
+    return Kind.DATA, [[EpisodePack.from_episodes(own)]]

@@ -1,0 +1,110 @@
+"""ZeroMQ sockets of our kinds: nothing lingers, nobody waits for ever, and handshakes that fail are seen."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from episodes.errors import EpisodeStateError, MissingExtra, TransportTimeout
+
+MOST_BYTES = 256 << 20  # of one part: what a socket takes at a peer's word
+_SLICE_S = 0.1  # a lock is held so long while nothing comes
+
+
+def zeromq() -> Any:
+    """The module `zmq`; `MissingExtra` where it is not installed."""
+    try:
+        import zmq
+    except ImportError as error:
+        raise MissingExtra(
+            "senders and receivers need pyzmq; install the extra: pip install 'rl-episodes[zmq]'"
+        ) from error
+    return zmq
+
+
+class Endpoint:
+    """A socket with what belongs to it: a context, a monitor of handshakes, and a lock, so that threads share it."""
+
+    def __init__(self) -> None:
+        self.zmq = zeromq()
+        self.context: Any = self.zmq.Context()
+        self.socket: Any = None
+        self.is_closed = False
+        self._monitor: Any = None
+        self._poller: Any = None
+        self._lock = threading.Lock()
+
+    def open(self, kind: int, max_message_bytes: int) -> Any:
+        """A socket of this kind, in the place of the one before."""
+        zmq = self.zmq
+        socket = self.socket = self.context.socket(kind)
+        socket.linger = 0
+        socket.setsockopt(zmq.MAXMSGSIZE, max_message_bytes)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30_000)  # a process that computes answers through its io thread
+        socket.setsockopt(zmq.HANDSHAKE_IVL, 10_000)
+        return socket
+
+    def watch(self) -> None:
+        """Begin to see handshakes. The monitor takes any number of events: one that is full stops its socket."""
+        zmq, address = self.zmq, f"inproc://monitor-{id(self.socket)}"
+        failed = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        failed |= zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        self.socket.monitor(address, failed | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._monitor = self.context.socket(zmq.PAIR)
+        self._monitor.rcvhwm = 0
+        self._monitor.linger = 0
+        self._monitor.connect(address)
+        self._poller = zmq.Poller()
+        self._poller.register(self.socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+
+    def events(self) -> Iterator[int]:
+        """What happened to connections since the last call."""
+        while self._monitor.getsockopt(self.zmq.EVENTS) & self.zmq.POLLIN:
+            event, _ = self._monitor.recv_multipart()
+            yield int.from_bytes(event[:2], "little")
+
+    def has_message(self) -> bool:
+        """Whether there is a message to receive."""
+        return bool(self.socket.getsockopt(self.zmq.EVENTS) & self.zmq.POLLIN)
+
+    def wait(self, seconds: float) -> None:
+        """Until something may have happened, at most so long."""
+        self._poller.poll(max(0, min(seconds, _SLICE_S)) * 1000)
+
+    @contextmanager
+    def held(self, deadline: float) -> Iterator[None]:
+        """The lock, which nobody holds for long."""
+        left = deadline - time.monotonic()
+        if not self._lock.acquire(timeout=min(max(left, 0.0) + 2 * _SLICE_S, threading.TIMEOUT_MAX)):
+            raise TransportTimeout(f"other threads use this {type(self).__name__} all the time")
+        try:
+            if self.is_closed:
+                raise EpisodeStateError(f"this {type(self).__name__} is closed; make another one")
+            yield
+        finally:
+            self._lock.release()
+
+    def close_socket(self) -> None:
+        """The socket and its monitor, not the context."""
+        if self._monitor is not None:
+            self.socket.disable_monitor()
+            self._monitor.close(0)
+            self._monitor = None
+        if self.socket is not None:
+            self.socket.close()
+
+    def release(self) -> None:
+        """Close everything; what is still queued is dropped."""
+        self.is_closed = True
+        self.close_socket()
+        self.context.term()
+
+
+def deadline_of(timeout: float | None) -> float:
+    """When to give up, in `time.monotonic()`; never for None."""
+    return float("inf") if timeout is None else time.monotonic() + timeout

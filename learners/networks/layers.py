@@ -1,0 +1,76 @@
+"""Layers of perceptrons, orthogonal to begin with, that take numbers of any dtype."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from episodes.errors import InvalidArgument
+
+__all__ = ["ACTION_GAIN", "HIDDEN_GAIN", "VALUE_GAIN", "flat", "flat_size", "hidden_layers", "linear", "whole"]
+
+HIDDEN_GAIN = math.sqrt(2.0)
+ACTION_GAIN = 0.01  # the first policy is nearly uniform
+VALUE_GAIN = 1.0
+
+
+class _Linear(nn.Linear):
+    """Takes what it is given in the dtype of its weights: observations stay float32 where a policy is bfloat16."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        weight = self.weight
+        if input.dtype is not weight.dtype:
+            input = input.to(weight.dtype)
+        return functional.linear(input, weight, self.bias)
+
+
+def linear(num_in: int, num_out: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
+    """A linear layer with orthogonal weights and no bias to begin with."""
+    layer = _Linear(num_in, num_out)
+    nn.init.orthogonal_(layer.weight, gain, generator=generator)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def hidden_layers(
+    sizes: Sequence[int], activation: type[nn.Module], generator: torch.Generator | None
+) -> list[nn.Module]:
+    """Linear layers from sizes[0] to sizes[-1] numbers, an activation behind each."""
+    layers: list[nn.Module] = []
+    for num_in, num_out in pairwise(sizes):
+        layers += [linear(num_in, num_out, HIDDEN_GAIN, generator), activation()]
+    return layers
+
+
+def flat_size(space: gym.Space) -> int:
+    """How many numbers an item of a Box has.
+
+    Raises:
+        InvalidArgument: the space is no Box.
+    """
+    if not isinstance(space, gym.spaces.Box):
+        raise InvalidArgument(
+            f"observation_space {space}: this policy reads arrays of numbers (a Box); put FlattenObservations into the "
+            "env-to-module pipeline and give the policy the pipeline's observation_space, or take an EncoderPolicy."
+        )
+    return math.prod(space.shape)
+
+
+def flat(obs: Tensor, num_leading: int) -> Tensor:
+    """Observations [*leading, ...] as rows [*leading, k] of floats."""
+    if not obs.is_floating_point():
+        obs = obs.float()
+    if obs.ndim == num_leading:
+        return obs.unsqueeze(-1)
+    return obs if obs.ndim == num_leading + 1 else obs.flatten(num_leading)
+
+
+def whole(outputs: Tensor) -> Tensor:
+    """Outputs of half precision as float32, in which losses are computed; others as they are."""
+    return outputs.float() if outputs.dtype is torch.bfloat16 or outputs.dtype is torch.float16 else outputs

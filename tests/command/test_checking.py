@@ -1,0 +1,49 @@
+"""The `episodes` command: `check`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from episodes import SingleAgentEpisode
+from episodes.command import main
+from episodes.command.app import app
+from episodes.storage import EpisodeWriter
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    episode = SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 1, 0], [1.0, 1.0, 1.0], terminated=True)
+    with EpisodeWriter(tmp_path / "data") as writer:
+        writer.add([episode])
+    return tmp_path / "data"
+
+
+def test_a_sound_data_set_is_said_to_be_sound(data: Path) -> None:
+    result = CliRunner().invoke(app, ["check", str(data), "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.output)["problems"] == []
+
+
+def test_the_command_runs_as_a_module(data: Path) -> None:
+    command = [sys.executable, "-m", "episodes", "check", str(data)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert "1 episode" in found.stdout
+
+
+def test_what_a_user_does_wrong_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["episodes", "check", str(tmp_path)])
+    with pytest.raises(SystemExit, match="is no data set"):
+        main()
+
+
+def test_without_typer_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit, match=r"rl-episodes\[command\]"):
+        main()

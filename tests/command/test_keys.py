@@ -1,0 +1,25 @@
+"""`episodes keys DIR` makes keys that a receiver and its senders take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from episodes.errors import InvalidArgument
+from episodes.transport import EpisodeReceiver
+
+typer_testing = pytest.importorskip("typer.testing")
+
+
+def test_the_command_makes_keys_and_writes_none_over(tmp_path: Path) -> None:
+    from episodes.command.app import app
+
+    run = typer_testing.CliRunner().invoke
+    found = run(app, ["keys", str(tmp_path)])
+    assert found.exit_code == 0, found.output
+    receivers, senders = map(Path, found.output.split())
+    assert (senders / "receiver.key").exists()
+    EpisodeReceiver(keys=receivers).close()
+    assert isinstance(run(app, ["keys", str(tmp_path)]).exception, InvalidArgument)
+    assert run(app, ["keys", str(tmp_path), "--sender", "second"]).exit_code == 0

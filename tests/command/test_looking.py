@@ -1,0 +1,81 @@
+"""The `episodes` command: `info`, `ls`, `show`, `record`, `report`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from episodes import SingleAgentEpisode
+from episodes.command.app import app
+from episodes.storage import EpisodeDataset, EpisodeWriter
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def printed(*words: object):
+    result = run(*words, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    with EpisodeWriter(tmp_path / "data", env_spec="Walk-v0", metadata={"who": "[red]me[/red]"}) as writer:
+        for n, id_ in ((3, "bb1"), (5, "bb2"), (2, "[bold]a")):
+            rewards = np.full(n, np.nan if n == 5 else 1.0)
+            writer.add(
+                [
+                    SingleAgentEpisode.from_arrays(
+                        np.arange(n + 1.0), np.zeros(n, int), rewards, id_=id_, terminated=n == 3
+                    )
+                ]
+            )
+    return tmp_path / "data"
+
+
+def test_info_says_what_there_is(data: Path) -> None:
+    facts = printed("info", data)
+    assert (facts["episodes"], facts["steps"], facts["environment"]) == (3, 10, "Walk-v0")
+    assert facts["endings"] == {"terminated": 1, "cut": 2}
+    assert "[red]me[/red]" in run("info", data).output
+
+
+def test_ls_sorts_by_any_column_and_nan_comes_last(data: Path) -> None:
+    assert [row["id"] for row in printed("ls", data)] == ["bb1", "bb2", "[bold]a"]
+    assert [row["id"] for row in printed("ls", data, "--sort", "return")] == ["[bold]a", "bb1", "bb2"]
+    assert [row["length"] for row in printed("ls", data, "--sort", "length", "--descending", "--limit", 2)] == [5, 3]
+    assert "[bold]a" in run("ls", data).output
+    assert run("ls", data, "--sort", "colour").exit_code == 1
+
+
+def test_show_finds_an_episode_by_id_by_its_beginning_and_by_number(data: Path, tmp_path: Path) -> None:
+    assert printed("show", data, "--episode", "bb2")["length"] == 5
+    assert printed("show", data, "--episode", "[b")["length"] == 2
+    assert printed("show", data, "--episode", "-1")["length"] == 2
+    assert run("show", data, "--episode", "bb").exit_code == 1
+    assert "observations" in run("show", data).output
+    page = tmp_path / "episode.html"
+    assert run("show", data, "--episode", "0", "--html", page).exit_code == 0
+    assert "<!doctype html>" in page.read_text()
+
+
+def test_record_writes_episodes_of_random_actions_that_a_seed_repeats(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        assert run("record", tmp_path / name, "--env", "CartPole-v1", "--episodes", 3, "--seed", 7).exit_code == 0
+    a, b = (EpisodeDataset(tmp_path / name) for name in ("a", "b"))
+    assert [len(episode) for episode in a] == [len(episode) for episode in b]
+    assert a.env_spec == "CartPole-v1"
+    assert run("record", tmp_path / "c", "--env", "NoSuchPole-v9").exit_code == 1
+
+
+def test_report_writes_one_page(data: Path, tmp_path: Path) -> None:
+    result = run("report", data, "--html", tmp_path / "page.html")
+    assert result.exit_code == 0
+    assert "3 episodes" in result.output
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")

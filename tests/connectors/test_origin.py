@@ -1,0 +1,253 @@
+"""Every row of a batch, read again from where it says that it came from, is that row."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors import learner_pipeline, multi_agent_learner
+from connectors.learner import FrameStacking
+from connectors.prefetch import Prefetch
+from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes.batch import Origin
+from episodes.errors import EpisodeStateError, StepOutOfRange
+from episodes.inspect import explain_batch
+from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from learners.algorithms.minibatches import rows_of, shuffled
+
+OBSERVATIONS, ACTIONS = spaces.Box(-1e6, 1e6, (2,), np.float32), spaces.Discrete(100)
+GAMMA = 0.9
+
+
+def chunk(number: int, steps: int, lookback: int = 0, ended: str = "", **facts: Any) -> SingleAgentEpisode:
+    """A chunk that begins at t=lookback; each observation, action and reward is another one."""
+    times = np.arange(lookback + steps + 1)
+    observations = np.stack([np.full(len(times), number), times], 1).astype(np.float32)
+    facts = {"id_": f"episode {number}", "t_started": lookback, "len_lookback_buffer": lookback, **facts}
+    return SingleAgentEpisode(
+        observations=list(observations),
+        actions=list(times[:-1]),
+        rewards=list(times[:-1] + 100.0 * number),
+        terminated=ended == "terminated",
+        truncated=ended == "truncated",
+        **facts,
+    ).to_numpy()
+
+
+shapes = st.lists(
+    st.tuples(st.integers(0, 7), st.integers(0, 3), st.sampled_from(["", "terminated", "truncated"])),
+    min_size=1,
+    max_size=5,
+)
+chunks = shapes.map(lambda them: [chunk(i, *own) for i, own in enumerate(them)])
+
+
+def assert_read_again(batch: Any, width: int = 1) -> int:
+    """Check each row that is no padding against its origin; how many there were."""
+    origin: Origin = batch.origin
+    observations, actions, rewards = (np.asarray(batch[name]) for name in ("obs", "actions", "rewards"))
+    assert origin.numbers.shape == actions.shape
+    assert origin.numbers.dtype == np.int64
+    for row, number in np.ndenumerate(origin.numbers):
+        if number < 0:
+            assert not observations[row].any()
+            assert origin[row] is None
+            continue
+        step, episode = origin[row], origin.episode(row)
+        k = step.t - episode.t_started
+        assert (episode.id_, episode.t_started, step.agent_id) == (step.id_, step.t_started, episode.agent_id)
+        assert episode.t_started + len(episode) == step.t_stop
+        window = [episode.get_observations(k - j, neg_index_as_lookback=True, fill=0) for j in range(width)]
+        assert np.array_equal(observations[row], np.concatenate(window[::-1]))
+        assert actions[row] == episode.get_actions(k)
+        if "n_step" not in batch:
+            assert rewards[row] == episode.get_rewards(k)
+    return int((origin.numbers >= 0).sum())
+
+
+def num_steps(episodes: Any) -> int:
+    return sum(map(len, episodes))
+
+
+@given(chunks, st.booleans())
+def test_a_feed_forward_row_is_found_again(episodes: list[SingleAgentEpisode], packed: bool) -> None:
+    given_ones = EpisodePack.from_episodes(episodes) if packed else episodes
+    batch = learner_pipeline(OBSERVATIONS, ACTIONS)(episodes=given_ones)
+    assert assert_read_again(batch) == num_steps(episodes)
+
+
+@given(chunks, st.integers(1, 4))
+def test_a_row_of_a_padded_sequence_is_found_again_and_padding_has_no_origin(
+    episodes: list[SingleAgentEpisode], length: int
+) -> None:
+    batch = learner_pipeline(OBSERVATIONS, ACTIONS, max_seq_len=length)(episodes=episodes)
+    assert np.array_equal(batch.origin.numbers >= 0, np.asarray(batch["loss_mask"]))
+    assert assert_read_again(batch) == num_steps(episodes)
+
+
+@given(chunks, st.integers(2, 4))
+def test_a_stacked_row_is_found_again(episodes: list[SingleAgentEpisode], frames: int) -> None:
+    pipeline = learner_pipeline(OBSERVATIONS, ACTIONS, pieces=[FrameStacking(num_frames=frames)])
+    assert assert_read_again(pipeline(episodes=episodes), frames) == num_steps(episodes)
+
+
+@given(chunks, st.integers(0, 2**32 - 1))
+def test_minibatches_know_where_their_rows_came_from(episodes: list[SingleAgentEpisode], seed: int) -> None:
+    batch = learner_pipeline(OBSERVATIONS, ACTIONS)(episodes=episodes)
+    total, generator = num_steps(episodes), torch.Generator().manual_seed(seed)
+    parts = list(shuffled(batch, total, 3, generator, torch.device("cpu"))) if total else []
+    assert sum(map(assert_read_again, parts)) == total
+    numbers = [number for part in parts for number in part.origin.numbers.tolist()]
+    assert sorted(numbers) == list(range(total))
+    assert sum(map(assert_read_again, Batch(batch).split(2, shuffle=True))) == total
+    assert assert_read_again(rows_of(batch, batch["actions"] >= 2)) == int((batch["actions"] >= 2).sum())
+
+
+@given(chunks, st.integers(1, 3), st.integers(1, 12), st.integers(0, 2**32 - 1))
+def test_a_drawn_row_is_found_again(episodes: list[SingleAgentEpisode], n: int, capacity: int, seed: int) -> None:
+    for buffer in (EpisodeReplayBuffer(capacity, seed=seed), PrioritizedEpisodeReplayBuffer(capacity, seed=seed)):
+        buffer.add(episodes)
+        if not len(buffer):
+            continue
+        batch = buffer.sample(9, n_step=n, gamma=GAMMA)
+        assert assert_read_again(batch) == 9
+        for i in range(9):
+            step, episode = batch.origin[i], batch.origin.episode(i)
+            first, stop = step.t - episode.t_started, step.t - episode.t_started + int(batch.n_step[i])
+            rewards = np.asarray(episode.get_rewards(slice(first, stop)))
+            assert batch.rewards[i] == pytest.approx(rewards @ GAMMA ** np.arange(len(rewards)))
+            assert np.array_equal(batch.new_obs[i], episode.get_observations(stop))
+        assert assert_read_again(Batch.cat([part[::-1] for part in batch.split(4)])) == 9
+        sequences = buffer.sample_sequences(4, 3, burn_in=1)
+        assert assert_read_again(sequences) == int((sequences.origin.numbers >= 0).sum()) >= 4
+        assert buffer.at(np.array([-1, buffer.ring.head - 1])).origin[0] is None
+
+
+@given(shapes, shapes)
+def test_rows_of_several_modules_are_found_again(low: list[Any], high: list[Any]) -> None:
+    episodes = [
+        chunk(i, *own, agent_id=f"{module} {i}", module_id=module)
+        for module, them in (("low", low), ("high", high))
+        for i, own in enumerate(them)
+    ]
+    both = dict.fromkeys(("low", "high"))
+    pipeline = multi_agent_learner(dict.fromkeys(both, OBSERVATIONS), dict.fromkeys(both, ACTIONS))
+    batches = pipeline(episodes=episodes)
+    assert sum(map(assert_read_again, batches.values())) == num_steps(episodes)
+    assert all(set(batch.origin.module_ids) <= {module} for module, batch in batches.items())
+
+
+def test_agents_of_a_multi_agent_episode_are_named() -> None:
+    episode = MultiAgentEpisode("both", agent_module_ids={"a": "own", "b": "own"})
+    episode.add_env_reset(observations={"a": np.zeros(2, np.float32), "b": np.ones(2, np.float32)})
+    episode.add_env_step({"a": np.ones(2, np.float32)}, {"a": 1, "b": 2}, {"a": 1.0}, terminateds={"a": True})
+    episode.add_env_step({"b": np.zeros(2, np.float32)}, {}, {"b": 3.0}, terminateds={"__all__": True})
+    pipeline = multi_agent_learner({"own": OBSERVATIONS}, {"own": ACTIONS})
+    batch = pipeline(episodes=[episode])["own"]
+    assert assert_read_again(batch) == 2
+    assert set(batch.origin.agent_ids) == {"a", "b"}
+
+
+def test_rows_of_several_sources_are_joined_with_their_origins() -> None:
+    buffer = EpisodeReplayBuffer(50, seed=0)
+    buffer.add([chunk(0, 5)])
+    other = EpisodeReplayBuffer(50, seed=1)
+    other.add([chunk(1, 9, ended="terminated")])
+    batch = Batch.cat([buffer.sample(3), other.sample(4), buffer.sample(2)])
+    assert assert_read_again(batch) == 9
+    assert list(batch.origin.ids) == ["episode 0"] * 3 + ["episode 1"] * 4 + ["episode 0"] * 2
+
+
+def test_an_episode_that_nobody_holds_is_said_to_be_gone() -> None:
+    pack = EpisodePack.from_episodes([chunk(0, 3), chunk(1, 2)])
+    batch = learner_pipeline(OBSERVATIONS, ACTIONS)(episodes=pack)
+    assert batch.origin.episode(4).id_ == "episode 1"
+    del pack
+    assert batch.origin[4].t == 1
+    with pytest.raises(EpisodeStateError, match="episode 1 is gone"):
+        batch.origin.episode(4)
+    assert "gone" in str(explain_batch(batch, 4))
+
+
+def test_an_evicted_step_is_said_to_be_gone() -> None:
+    buffer = EpisodeReplayBuffer(4, seed=0)
+    buffer.add([chunk(0, 4, ended="terminated")])
+    batch = buffer.sample(3)
+    buffer.add([chunk(1, 4)])
+    with pytest.raises(EpisodeStateError, match="is gone: the replay buffer holds steps 4"):
+        batch.origin.episode(0)
+    assert list(batch.origin.ids) == [None] * 3
+    assert "is gone" in str(explain_batch(batch, 0))
+
+
+def test_a_buffer_that_takes_up_another_state_has_other_steps() -> None:
+    buffer = EpisodeReplayBuffer(9, seed=0)
+    buffer.add([chunk(0, 4)])
+    state = buffer.get_state()
+    batch = buffer.sample(2)
+    buffer.set_state(state)
+    with pytest.raises(EpisodeStateError, match="another state"):
+        batch.origin.episode(0)
+    assert assert_read_again(buffer.sample(2)) == 2
+
+
+def test_an_origin_goes_with_copies_and_its_numbers_to_other_processes() -> None:
+    episodes, buffer = [chunk(0, 3)], EpisodeReplayBuffer(9, seed=0)
+    buffer.add(episodes)
+    for batch in (buffer.sample(2), Batch(learner_pipeline(OBSERVATIONS, ACTIONS)(episodes=episodes)).to_numpy()):
+        for same in (copy.copy(batch), copy.deepcopy(batch), batch.to_torch()):
+            assert assert_read_again(same.to_numpy()) == len(batch)
+        away = pickle.loads(pickle.dumps(batch))
+        assert np.array_equal(away.origin.numbers, batch.origin.numbers)
+        with pytest.raises(EpisodeStateError, match="gone"):
+            away.origin.episode(0)
+
+
+def test_prefetched_draws_have_origins() -> None:
+    buffer = EpisodeReplayBuffer(9, seed=0)
+    buffer.add([chunk(0, 3)])
+    with Prefetch.of(buffer, 4, device="cpu") as batches:
+        assert assert_read_again(next(batches)) == 4
+
+
+def test_rows_that_are_set_or_made_of_columns_have_no_origin() -> None:
+    buffer = EpisodeReplayBuffer(9, seed=0)
+    buffer.add([chunk(0, 3)])
+    batch = buffer.sample(3)
+    batch[0] = batch[1]
+    for unknown in (batch, Batch(obs=np.zeros(3))):
+        with pytest.raises(EpisodeStateError, match="not known where these rows came from"):
+            _ = unknown.origin
+
+
+def test_a_row_is_explained_in_words_and_as_html() -> None:
+    buffer = EpisodeReplayBuffer(50, seed=0)
+    buffer.add([chunk(7, 9, ended="truncated", agent_id="<script>")])
+    last = str(explain_batch(buffer.at(np.array([8]), n_step=3), 0))
+    for words in ("episode 7", "t=8", "8 steps before", "the value at t=9, times gamma ** 1 (truncated there)"):
+        assert words in last
+    middle = explain_batch(buffer.at(np.array([2]), n_step=3), -1)
+    assert "rewards of t=2 … 4, then the value at t=5, times gamma ** 3" in str(middle)
+    assert "<script" not in middle._repr_html_()
+    assert "episode 7" in middle._repr_html_()
+    with pytest.raises(StepOutOfRange, match="row 3"):
+        explain_batch(buffer.sample(3), 3)
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [("", "cut, it goes on elsewhere"), ("terminated", "no value"), ("truncated", "the value at t=7 stands")],
+)
+def test_a_row_of_sequences_is_explained(ended: str, words: str) -> None:
+    episodes = [chunk(0, 5, 2, ended)]
+    said = str(explain_batch(learner_pipeline(OBSERVATIONS, ACTIONS, max_seq_len=3)(episodes=episodes), 1))
+    for part in (words, "t=5 … 6 in columns 0 … 1 of 3", "1 column of zeros", "t=2 … 7", "5 steps before it"):
+        assert part in said

@@ -1,0 +1,180 @@
+"""Senders and receivers as processes that are killed: what arrives is whole, in order, and never twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from episodes import EpisodePack
+from episodes.transport import EpisodeReceiver, EpisodeSender
+from tests.house import ROOT
+
+ME = "tests.episodes.transport.test_processes"
+PATIENCE_S = 60.0
+LONGEST_WAIT_S = 20.0  # of one call
+
+
+def episode_of(sender: int, number: int) -> EpisodePack:
+    """The episode that a sender sends as its so-manieth: of random length, nested, every other one with infos."""
+    rng = np.random.default_rng([sender, number])
+    steps = int(rng.integers(1, 501))
+    return EpisodePack(
+        observations={"camera": rng.integers(0, 255, (steps + 1, 4), np.uint8), "pair": (rng.random(steps + 1),)},
+        actions=rng.integers(0, 4, steps),
+        rewards=rng.random(steps),
+        lengths=[steps],
+        ids=[f"{sender}-{number}"],
+        terminated=[True],
+        infos=[{"n": i, "deep": {"x": 0.5}} for i in range(steps + 1)] if number % 20 == 0 else None,
+    )
+
+
+def send(address: str, sender: int, num: int) -> None:
+    """A process that sends so many episodes; it prints the longest call."""
+    longest = 0.0
+    with EpisodeSender(address) as stream:
+        for number in range(num):
+            pack = episode_of(sender, number)
+            start = time.perf_counter()
+            stream.send(pack, LONGEST_WAIT_S)
+            longest = max(longest, time.perf_counter() - start)
+        stream.flush(PATIENCE_S)
+        print(longest, stream.stats.resent)
+
+
+def receive(address: str, journal: str, log: str) -> None:
+    """A process that receives, and writes down what it has, until it is killed."""
+    handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    with EpisodeReceiver(address, journal=journal) as stream:
+        os.write(handle, f"lost {stream.stats.lost}\n".encode())
+        for pack in stream:
+            sender, number = map(int, pack[0].id_.split("-"))
+            same = pack == episode_of(sender, number)
+            os.write(handle, f"{sender} {number} {'equal' if same else 'other'}\n".encode())
+
+
+def send_large(address: str) -> None:
+    """A process that is killed while it sends 50 MB."""
+    with EpisodeSender(address) as stream:
+        stream.send(episode_of(9, 0))
+        stream.flush()
+        rows = np.zeros((50_001, 1000), np.uint8)
+        large = EpisodePack(
+            observations=rows, actions=np.zeros(50_000, int), rewards=np.zeros(50_000), lengths=[50_000], ids=["large"]
+        )
+        print("sending", flush=True)
+        stream.send(large, 60)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def started(work: str, *arguments: Any) -> subprocess.Popen[str]:
+    """A process of one of the functions above."""
+    command = [sys.executable, "-m", ME, work, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[str]]]:
+    """A list for processes, none of which is left."""
+    running: list[subprocess.Popen[str]] = []
+    yield running
+    for process in running:
+        ended(process)
+
+
+def ended(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def free_address() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{found.getsockname()[1]}"
+
+
+def moved(tmp_path: Path, running: list[subprocess.Popen[str]], num: int, kills: int) -> None:
+    """Two senders of `num` episodes each, and a receiver that is killed so many times while they come."""
+    address, journal, log = free_address(), tmp_path / "journal", tmp_path / "log"
+    log.touch()
+    lines = lambda: log.read_text().splitlines()  # noqa: E731
+    receiver = started("receive", address, journal, log)
+    running.append(receiver)
+    senders = [started("send", address, sender, num) for sender in (1, 2)]
+    running += senders
+    for kill in range(1, kills + 1):
+        wait_for(lambda kill=kill: len(lines()) > kill * 2 * num // (kills + 1))
+        ended(receiver)
+        receiver = started("receive", address, journal, log)
+        running.append(receiver)
+    for sender in senders:
+        longest, _ = sender.communicate(timeout=PATIENCE_S * 10)[0].split()
+        assert sender.returncode == 0
+        assert float(longest) <= LONGEST_WAIT_S + 1
+    time.sleep(0.3)
+    ended(receiver)
+    check(lines(), num, kills)
+
+
+def check(lines: list[str], num: int, kills: int) -> None:
+    lost = sum(int(line.split()[1]) for line in lines if line.startswith("lost"))
+    came = [line.split() for line in lines if not line.startswith("lost")]
+    assert all(same == "equal" for _, _, same in came)
+    missing = 0
+    for sender in ("1", "2"):
+        numbers = [int(number) for who, number, _ in came if who == sender]
+        assert numbers == sorted(set(numbers))  # in order, and none twice
+        missing += num - len(numbers)
+    assert missing <= lost <= kills
+
+
+def wait_for(fact: Any) -> None:
+    deadline = time.monotonic() + 10 * PATIENCE_S
+    while not fact():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_receiver_that_is_killed_loses_at_most_what_it_had_in_hand_and_gets_nothing_twice(
+    tmp_path: Path, processes: list[subprocess.Popen[str]]
+) -> None:
+    moved(tmp_path, processes, num=150, kills=2)
+
+
+@pytest.mark.slow
+def test_twenty_thousand_episodes_and_five_kills(tmp_path: Path, processes: list[subprocess.Popen[str]]) -> None:
+    moved(tmp_path, processes, num=10_000, kills=5)
+
+
+def test_a_sender_that_is_killed_leaves_no_half_episode(processes: list[subprocess.Popen[str]]) -> None:
+    with EpisodeReceiver() as receiver:
+        sender = started("send_large", receiver.address)
+        processes.append(sender)
+        assert receiver.recv(PATIENCE_S) == episode_of(9, 0)
+        sender.wait(PATIENCE_S)
+        assert sender.returncode == -signal.SIGKILL
+        with EpisodeSender(receiver.address) as other:
+            other.send(episode_of(8, 1))
+            found = receiver.recv(PATIENCE_S)
+            if found != episode_of(8, 1):  # the large one came whole
+                assert isinstance(found, EpisodePack)
+                assert len(found.observations) == 50_001
+                assert receiver.recv(PATIENCE_S) == episode_of(8, 1)
+        assert receiver.stats.refused == {}
+
+
+if __name__ == "__main__":
+    _, work, *arguments = sys.argv
+    globals()[work](*(int(value) if value.isdigit() else value for value in arguments))

@@ -1,0 +1,449 @@
+"""`EpisodeSender` and `EpisodeReceiver` in one process: order, delivery, refusals, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import zmq
+from gymnasium import spaces
+
+from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes.errors import (
+    EpisodeStateError,
+    InvalidArgument,
+    NotAdmitted,
+    TrackMismatch,
+    TransportTimeout,
+    UnreadableData,
+    WrongType,
+)
+from episodes.facts import VersionRuns
+from episodes.transport import EpisodeReceiver, EpisodeSender, make_keys
+from episodes.transport.messages import Head, Kind
+from episodes.transport.wire import Schemas, encoded
+
+SECONDS = 20.0  # the longest that anything may take on a slow machine
+
+
+def pack_of(number: int, steps: int = 5, **more: Any) -> EpisodePack:
+    return EpisodePack(
+        observations={"x": np.full((steps + 1, 3), number, np.float32), "y": np.arange(steps + 1)},
+        actions=np.arange(steps),
+        rewards=np.full(steps, number, np.float32),
+        lengths=[steps],
+        t_started=[number],
+        terminated=[True],
+        ids=[f"e{number}"],
+        **more,
+    )
+
+
+def episode(number: int) -> SingleAgentEpisode:
+    """A small one, flat and finished."""
+    return SingleAgentEpisode.from_arrays(
+        np.full((4, 2), number, np.float32), np.zeros(3, np.int64), np.zeros(3), terminated=True
+    )
+
+
+def turns(num: int) -> MultiAgentEpisode:
+    """Two agents who act in turns, with other observations each."""
+    grown = MultiAgentEpisode()
+    views: dict[str, Any] = {"a": np.zeros(2), "b": np.zeros(3)}
+    grown.add_env_reset(observations={"a": views["a"]}, infos={"a": {"first": True}})
+    for t in range(num):
+        own, other = "ab"[t % 2], "ab"[(t + 1) % 2]
+        grown.add_env_step({other: views[other] + t}, {own: t}, {own: float(t)}, {other: {"t": t}})
+    return grown
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """No thread and no socket, also of a test that fails."""
+    threads, process = set(threading.enumerate()), psutil.Process()
+    sockets = {connection.laddr for connection in process.net_connections()}
+    shared = set(os.listdir("/dev/shm"))
+    yield
+    assert set(threading.enumerate()) <= threads
+    assert {connection.laddr for connection in process.net_connections() if connection.status != "TIME_WAIT"} <= sockets
+    assert set(os.listdir("/dev/shm")) <= shared
+
+
+@pytest.fixture
+def receiver() -> Iterator[EpisodeReceiver]:
+    with EpisodeReceiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def sender(receiver: EpisodeReceiver) -> Iterator[EpisodeSender]:
+    sender = EpisodeSender(receiver.address)
+    yield sender
+    sender.close(timeout=0)
+
+
+def received(receiver: EpisodeReceiver, num: int) -> list[Any]:
+    return [receiver.recv(SECONDS) for _ in range(num)]
+
+
+def drained(receiver: EpisodeReceiver) -> list[Any]:
+    """What comes until nothing more does."""
+    found = []
+    try:
+        while True:
+            found.append(receiver.recv(0.3))
+    except TransportTimeout:
+        return found
+
+
+def sent_and_flushed(sender: EpisodeSender, pack: EpisodePack, seconds: float) -> None:
+    sender.send(pack, seconds)
+    sender.flush(seconds)
+
+
+# --- what arrives ---
+
+
+def test_packs_arrive_equal_and_in_order(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
+    sent = [pack_of(i, steps=1 + 40 * i, infos=[{"n": i}] * (2 + 40 * i)) for i in range(20)]
+    for pack in sent:
+        sender.send(pack)
+    assert received(receiver, 20) == sent
+    assert receiver.stats.received == receiver.stats.episodes == 20
+    assert receiver.stats.steps == sum(pack.num_steps for pack in sent)
+    assert receiver.stats.bytes == sender.stats.bytes
+    assert 0 <= (receiver.stats.lag or 0) < SECONDS
+
+
+def test_episodes_chunks_and_lists_of_them_arrive_as_packs(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
+    growing = SingleAgentEpisode(observation_space=spaces.Box(0, 9, (1,)))
+    growing.add_env_reset(np.zeros(1, np.float32))
+    for t in range(4):
+        growing.add_env_step(np.full(1, t, np.float32), t, 1.0, {"t": t}, extra_model_outputs={"vf": 0.5})
+    sender.send(growing)
+    chunk = growing.cut(len_lookback_buffer=2)
+    chunk.add_env_step(np.ones(1, np.float32), 1, 1.0, {}, truncated=True, extra_model_outputs={"vf": 0.5})
+    sender.send([chunk, chunk])
+    first, second = received(receiver, 2)
+    assert first == EpisodePack.from_episodes([growing])
+    assert second[1].equals(chunk.to_numpy())
+    assert second.t_started.tolist() == [4, 4]
+
+
+def test_small_episodes_travel_together_and_in_order(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
+    episodes = [episode(i) for i in range(100)]
+    for one in episodes[:60]:
+        sender.send(one)
+    sender.send(pack_of(0))  # what came before it goes before it
+    for one in episodes[60:]:
+        sender.send(one)
+    with ThreadPoolExecutor(1) as pool:
+        flushed = pool.submit(sender.flush, SECONDS)
+        found: list[Any] = []
+        while sum(map(len, found)) < 101:
+            found.append(receiver.recv(SECONDS))
+        flushed.result()
+    assert len(found) < 40
+    flat = [one for pack in found for one in pack]
+    assert flat[60].equals(pack_of(0)[0])
+    assert all(a.equals(b) for a, b in zip(flat[:60] + flat[61:], episodes, strict=True))
+
+
+def test_small_episodes_wait_as_copies(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
+    rewards = np.ones(3)
+    sender.send(SingleAgentEpisode.from_arrays(np.zeros((4, 2)), np.zeros(3, np.int64), rewards))
+    rewards[:] = 7
+    with ThreadPoolExecutor(1) as pool:
+        flushed = pool.submit(sender.flush, SECONDS)
+        assert receiver.recv(SECONDS).rewards.tolist() == [1, 1, 1]  # type: ignore[union-attr]
+        drained(receiver)
+        flushed.result()
+
+
+def test_multi_agent_episodes_arrive_whole(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
+    sent = [turns(4), turns(7)]
+    sender.send(sent)
+    sender.send(sent[0])
+    both, one = received(receiver, 2)
+    assert isinstance(both, list)
+    for found, given in zip([*both, *one], [*sent, sent[0]], strict=True):
+        assert found.id_ == given.id_
+        assert found.agent_ids == given.agent_ids
+        for agent_id, own in given.agent_episodes.items():
+            assert found.agent_episodes[agent_id].equals(own.to_numpy())
+
+
+def test_a_loop_over_a_receiver_ends_when_it_is_closed(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
+    found = []
+
+    def loop() -> None:
+        found.extend(receiver)
+
+    with ThreadPoolExecutor(1) as pool:
+        looping = pool.submit(loop)
+        for i in range(5):
+            sender.send(pack_of(i))
+        sender.flush(SECONDS)
+        receiver.close()
+        looping.result(SECONDS)
+    assert found == [pack_of(i) for i in range(5)]
+    with pytest.raises(EpisodeStateError, match="closed"):
+        receiver.recv()
+
+
+def test_several_threads_send_and_receive(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
+    def send(thread: int) -> None:
+        for i in range(30):
+            sender.send(pack_of(100 * thread + i), SECONDS)
+
+    def receive() -> list[int]:
+        return [int(pack.t_started[0]) for pack in received(receiver, 30)]  # type: ignore[union-attr]
+
+    with ThreadPoolExecutor(6) as pool:
+        receiving = [pool.submit(receive) for _ in range(3)]
+        sending = [pool.submit(send, thread) for thread in range(3)]
+        found = sorted(number for future in receiving for number in future.result(3 * SECONDS))
+        for future in sending:
+            future.result()
+    assert found == [100 * thread + i for thread in range(3) for i in range(30)]
+
+
+def test_nothing_but_episodes_is_taken(sender: EpisodeSender) -> None:
+    for thing in (7, [7], None):
+        with pytest.raises(WrongType):
+            sender.send(thing)  # type: ignore[arg-type]
+    sender.send([])
+    assert sender.stats.sent == 0
+
+
+# --- waiting ---
+
+
+def test_a_full_window_waits_for_the_receivers_user(receiver: EpisodeReceiver) -> None:
+    sender = EpisodeSender(receiver.address, window=4)
+    try:
+        for i in range(4):
+            sender.send(pack_of(i))
+        with pytest.raises(TransportTimeout, match=r"4 messages wait .* which takes nothing"):
+            sender.send(pack_of(4), timeout=0.2)
+        assert sender.stats.sent == 4
+        assert [int(pack.t_started[0]) for pack in received(receiver, 4)] == [0, 1, 2, 3]  # type: ignore[union-attr]
+        with pytest.raises(TransportTimeout, match=r"nothing came within 0\.1 s from 1 senders"):
+            receiver.recv(0.1)
+        sender.send(pack_of(5), timeout=SECONDS)
+        assert receiver.recv(SECONDS) == pack_of(5)
+    finally:
+        sender.close(timeout=0)
+
+
+def test_where_nobody_answers_sending_ends_with_its_time() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    sender = EpisodeSender(address)
+    sender.send(pack_of(0), timeout=0.1)  # kept until somebody is there
+    with pytest.raises(TransportTimeout, match="where nobody answers"):
+        sender.flush(timeout=0.2)
+    with pytest.raises(TransportTimeout):
+        sender.close(timeout=0.1)
+    with pytest.raises(EpisodeStateError, match="closed"):
+        sender.send(pack_of(0))
+    with pytest.raises(InvalidArgument, match="address 'nowhere'"):
+        EpisodeSender("nowhere")
+    with pytest.raises(InvalidArgument, match="window=0"):
+        EpisodeSender(address, window=0)
+    with pytest.raises(InvalidArgument, match="address 'nowhere'"):
+        EpisodeReceiver("nowhere")
+
+
+def test_what_was_sent_before_the_receiver_was_there_arrives() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    with EpisodeSender(address) as sender:
+        for i in range(3):
+            sender.send(pack_of(i), timeout=0.1)
+        with EpisodeReceiver(address) as receiver, ThreadPoolExecutor(1) as pool:
+            flushed = pool.submit(sender.flush, SECONDS)
+            assert received(receiver, 3) == [pack_of(i) for i in range(3)]
+            drained(receiver)
+            flushed.result()
+
+
+def test_what_a_receiver_did_not_take_goes_to_the_next_one_and_nothing_twice(tmp_path: Path) -> None:
+    journal, found = tmp_path / "journal", []
+    first = EpisodeReceiver(journal=journal)
+    with pytest.raises(InvalidArgument, match="another receiver"):
+        EpisodeReceiver(journal=journal)
+    with EpisodeSender(first.address) as sender:
+        for i in range(30):
+            sender.send(pack_of(i))
+        found += received(first, 7)
+        first._release_all()  # no acknowledgement leaves: as when it is killed
+        with EpisodeReceiver(first.address, journal=journal) as second, ThreadPoolExecutor(1) as pool:
+            assert second.stats.lost == 1  # the seventh was in hand
+            flushed = pool.submit(sender.flush, SECONDS)
+            found += received(second, 23)
+            assert not drained(second)
+            flushed.result()
+            assert second.stats.duplicates >= 7
+        assert sender.stats.resent > 0
+    assert [int(pack.t_started[0]) for pack in found] == list(range(30))
+    (tmp_path / "other").write_bytes(b"something else that is long enough")
+    with pytest.raises(UnreadableData, match="no journal"):
+        EpisodeReceiver(journal=tmp_path / "other")
+
+
+# --- weights ---
+
+
+def test_weights_go_back_to_those_who_are_there_and_those_who_come(receiver: EpisodeReceiver) -> None:
+    with EpisodeSender(receiver.address) as early:
+        early.send(pack_of(0, policy_versions=[VersionRuns((0, 1), (1,))]))
+        receiver.recv(SECONDS)
+        assert early.latest_weights() is None
+        for version in range(1, 4):
+            receiver.publish({"w": np.full(3, version)}, version)
+        assert receiver.stats.age == 3
+        with EpisodeSender(receiver.address) as late:
+            for sender in (early, late):
+                versions = []
+                while not versions or versions[-1] < 3:
+                    drained(receiver)
+                    found = sender.latest_weights(0.1)
+                    versions += [] if found is None else [found.version]
+                    assert found is None or found.values["w"].tolist() == [found.version] * 3
+                assert versions == sorted(set(versions))
+            assert late.latest_weights() is None
+
+
+# --- strangers ---
+
+
+def test_another_schema_is_refused_and_its_sender_told() -> None:
+    like = pack_of(0)
+    with EpisodeReceiver(like=like) as receiver, EpisodeSender(receiver.address) as sender:
+        other = EpisodePack(observations=np.zeros(3), actions=np.zeros(2), rewards=np.zeros(2), lengths=[2])
+        sender.send(other)
+        assert not drained(receiver)
+        assert receiver.stats.refused["schema"] == 1
+        with pytest.raises(TrackMismatch, match="refused what was sent: receiver: track 'observations/x' is there"):
+            sender.send(like)
+        sender.send(like)
+        assert receiver.recv(SECONDS) == like
+        assert sender.stats.refused == 1
+
+
+def noise(receiver: EpisodeReceiver, num: int) -> int:
+    """Messages of a stranger that are none, or lie; how many were sent."""
+    rng, context = np.random.default_rng(0), zmq.Context()
+    stranger = context.socket(zmq.DEALER)
+    stranger.linger = 120_000  # ms: a slow machine takes them slowly
+    stranger.connect(receiver.address)
+    message = encoded([pack_of(0)], Schemas())
+    body = bytes(message.parts[0])
+    head = Head(Kind.DATA, 1, b"stranger", 0, message.schema_id)
+    stranger.send_multipart([head._replace(kind=Kind.HELLO).packed(), b""])
+    stranger.send_multipart([head._replace(kind=Kind.SCHEMA).packed(), message.schema])
+    for i in range(num):
+        flipped = bytearray(body)
+        flipped[int(rng.integers(0, 8))] ^= 255
+        kinds: list[list[bytes]] = [
+            [rng.bytes(int(rng.integers(0, 200))) for _ in range(int(rng.integers(1, 5)))],
+            [head._replace(sender=b"attacker").packed(), rng.bytes(100)],
+            [head._replace(kind=Kind.SCHEMA, schema=i).packed(), rng.bytes(30)],
+            [head._replace(number=i // 6).packed(), bytes(flipped)],
+            [head._replace(number=i // 6, num_parts=9).packed(), body],
+            [head._replace(kind=77).packed(), b""],
+        ]
+        stranger.send_multipart(kinds[i % len(kinds)])
+    stranger.close()
+    context.term()
+    return num
+
+
+def strangers_are_refused(receiver: EpisodeReceiver, num: int) -> None:
+    address = ("127.0.0.1", int(receiver.address.rsplit(":", 1)[1]))
+    rng, good = np.random.default_rng(1), [pack_of(i) for i in range(20)]
+    with EpisodeSender(receiver.address) as sender, ThreadPoolExecutor(2) as pool:
+        noisy = pool.submit(noise, receiver, num)
+        flushed = pool.submit(lambda: ([sender.send(pack, SECONDS) for pack in good], sender.flush(60)))
+        for _ in range(20):
+            with socket.create_connection(address) as raw:
+                raw.sendall(rng.bytes(int(rng.integers(1, 500))))
+        found = drained(receiver)
+        while not noisy.done() or not flushed.done():
+            found += drained(receiver)
+        deadline = time.monotonic() + SECONDS
+        while sum(receiver.stats.refused.values()) < num and time.monotonic() < deadline:
+            found += drained(receiver)
+    assert found == good
+    assert sum(receiver.stats.refused.values()) >= num
+
+
+def test_random_messages_are_refused_and_counted_and_others_go_on(receiver: EpisodeReceiver) -> None:
+    strangers_are_refused(receiver, 1200)
+
+
+@pytest.mark.slow
+def test_ten_thousand_random_messages_are_refused_and_counted(receiver: EpisodeReceiver) -> None:
+    strangers_are_refused(receiver, 10_000)
+
+
+# --- keys ---
+
+
+def test_only_those_with_keys_get_in(tmp_path: Path) -> None:
+    receivers, senders = make_keys(tmp_path / "ours")
+    _, strangers = make_keys(tmp_path / "theirs")
+    _, unknown = make_keys(tmp_path / "theirs", sender="unknown")
+    (unknown / "receiver.key").write_bytes((senders / "receiver.key").read_bytes())  # the right one for another
+    assert all(file.stat().st_mode & 0o077 == 0 for file in tmp_path.rglob("*.key_secret"))
+    with EpisodeReceiver(keys=receivers) as receiver:
+        with EpisodeSender(receiver.address, keys=senders) as sender:
+            sender.send(pack_of(1), SECONDS)
+            assert receiver.recv(SECONDS) == pack_of(1)
+        for keys in (None, strangers, unknown):
+            sender = EpisodeSender(receiver.address, keys=keys)
+            with pytest.raises(NotAdmitted, match="keys="):
+                sent_and_flushed(sender, pack_of(2), 1.5)
+            sender.close(timeout=0)
+        assert not drained(receiver)
+        assert receiver.stats.refused["handshake"] >= 2
+        with EpisodeSender(receiver.address, keys=senders) as sender:
+            sender.send(pack_of(3), SECONDS)
+            assert receiver.recv(SECONDS) == pack_of(3)
+
+
+def test_keys_are_made_once_and_read_where_they_are(tmp_path: Path) -> None:
+    receivers, _ = make_keys(tmp_path)
+    with pytest.raises(InvalidArgument, match="is there already"):
+        make_keys(tmp_path)
+    make_keys(tmp_path, sender="second")
+    assert sorted(file.name for file in receivers.iterdir()) == [
+        "receiver.key",
+        "receiver.key_secret",
+        "second.key",
+        "sender.key",
+    ]
+    with pytest.raises(InvalidArgument, match="give a name"):
+        make_keys(tmp_path, sender="a/b")
+    with pytest.raises(UnreadableData, match="0 secret keys"):
+        EpisodeReceiver(keys=tmp_path)
+    with pytest.raises(UnreadableData, match="secret keys"):
+        EpisodeSender("tcp://127.0.0.1:5555", keys=tmp_path)
+
+
+def test_a_receiver_listens_at_this_machine_alone(receiver: EpisodeReceiver) -> None:
+    port = int(receiver.address.rsplit(":", 1)[1])
+    listening = [c.laddr for c in psutil.Process().net_connections() if c.status == "LISTEN" and c.laddr.port == port]
+    assert {place.ip for place in listening} == {"127.0.0.1"}

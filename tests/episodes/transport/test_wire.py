@@ -1,0 +1,239 @@
+"""Packs as bytes: what is read is what was written, and bytes of anything else are refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from episodes import EpisodePack
+from episodes.errors import UnreadableData, WrongType
+from episodes.facts import VersionRuns
+from episodes.testing import strategies
+from episodes.transport.messages import Head, Kind, read_head
+from episodes.transport.weights import decoded_weights, encoded_weights
+from episodes.transport.wire import SMALL, Laid, Message, Schemas, decoded, encoded, layouts_of
+from tests.house import ROOT
+
+
+def pack_of(num: int, steps: int, item: tuple[int, ...] = (4,), **more: Any) -> EpisodePack:
+    rows = np.arange(num * (steps + 1) * int(np.prod(item))).reshape(-1, *item)
+    return EpisodePack(
+        observations={"camera": rows.astype(np.float32), "pair": (rows, rows[:, :1] > 3)},
+        actions=np.arange(num * steps),
+        rewards=np.linspace(0, 1, num * steps, dtype=np.float32),
+        lengths=np.full(num, steps),
+        terminated=np.arange(num) % 2 == 0,
+        **more,
+    )
+
+
+def travelled(message: Message) -> list[EpisodePack]:
+    return decoded(layouts_of(message.schema), [bytes(part) for part in message.parts])
+
+
+def check_same(found: EpisodePack, given: EpisodePack) -> None:
+    assert found == given
+    assert {path: a.dtype for path, a in found.tracks.items()} == {path: a.dtype for path, a in given.tracks.items()}
+    assert found.facts.spaces == given.facts.spaces
+    assert (found.policy_versions is None) == (given.policy_versions is None)
+    assert not any(array.flags.writeable for array in found.tracks.values())
+
+
+@settings(max_examples=20)
+@given(packs=st.lists(strategies.packs(), min_size=1, max_size=2))
+def test_what_arrives_is_what_was_sent(packs: list[EpisodePack]) -> None:
+    schemas = Schemas()
+    for _ in range(2):
+        for found, given_pack in zip(travelled(encoded(packs, schemas)), packs, strict=True):
+            check_same(found, given_pack)
+
+
+@pytest.mark.parametrize(
+    "infos",
+    [
+        [{"speed": float(i), "n": i, "name": "x" * i} for i in range(9)],
+        [{"deep": {"a": np.arange(3)}} if i % 2 else {} for i in range(9)],
+        [{"moves": list(range(i)), 3: "no string"} for i in range(9)],
+        [{"other": (i, None)} if i == 4 else {} for i in range(9)],
+        [{"large": np.zeros(4000)} for _ in range(9)],
+    ],
+    ids=["regular", "nested", "documents", "seldom", "large"],
+)
+def test_infos_of_every_kind_arrive(infos: list[dict[Any, Any]]) -> None:
+    pack = pack_of(3, 2, infos=infos)
+    for given_pack in (pack, pack[1:], pack.select([2, 0])):
+        (found,) = travelled(encoded([given_pack], Schemas()))
+        check_same(found, given_pack)
+        assert found.infos == given_pack.infos
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [["a", "bb", ""], ["ä", "€", "x"], [1, ("b", 2), "c"], ["a\0", "b", "c"], np.array([1, 2, 3])],
+    ids=["ascii", "other letters", "no strings", "a NUL", "numbers"],
+)
+def test_ids_and_other_facts_of_every_kind_arrive(ids: Any) -> None:
+    pack = pack_of(
+        3,
+        2,
+        ids=ids,
+        lookbacks=[0, 0, 0],
+        t_started=[0, 5, 2**40],
+        agent_ids=["a", None, 7],
+        policy_versions=[VersionRuns((1, 2), (1,)), None, 9],
+        custom_data=[{"x": (1, [2])}, None, {}],
+    )
+    message = encoded([pack], Schemas())
+    (found,) = travelled(message)
+    check_same(found, pack)
+    assert message.versions == (1, 9)
+    assert found.policy_versions.tolist() == [[1, 2], [-1, -1], [9, 9]]
+    assert found.facts.policy_versions == pack.facts.policy_versions
+    assert found.custom_data == pack.custom_data
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [0, 3, 0]])
+def test_packs_without_episodes_and_episodes_without_steps_arrive(lengths: list[int]) -> None:
+    steps, rows = sum(lengths), sum(lengths) + len(lengths)
+    pack = EpisodePack(
+        observations=np.zeros((rows, 2)), actions=np.zeros(steps, int), rewards=np.zeros(steps), lengths=lengths
+    )
+    (found,) = travelled(encoded([pack], Schemas()))
+    check_same(found, pack)
+
+
+@pytest.mark.parametrize("dtype", ["f2", ">f8", "?", "U3", "S2", "M8[s]", "c8", "u8"])
+def test_items_of_every_dtype_arrive(dtype: str) -> None:
+    rows = np.arange(6).astype("M8[s]" if "M" in dtype else "i8").astype(dtype)
+    pack = EpisodePack(observations=rows, actions=rows[:5, None], rewards=np.zeros(5), lengths=[5])
+    (found,) = travelled(encoded([pack], Schemas()))
+    check_same(found, pack)
+
+
+def test_nothing_large_is_copied_and_all_that_is_small_is_one_part() -> None:
+    pack = EpisodePack(
+        observations=np.zeros((65, 84, 84), np.uint8),
+        actions=np.zeros(64, np.int64),
+        rewards=np.zeros(64),
+        lengths=[64],
+    )
+    message = encoded([pack], Schemas())
+    assert len(message.parts) == 2
+    assert np.shares_memory(np.frombuffer(message.parts[1], np.uint8), pack.observations)
+    assert len(message.parts[0]) < SMALL
+    (found,) = decoded(layouts_of(message.schema), message.parts)
+    assert np.shares_memory(found.observations, pack.observations)
+
+
+def test_packs_that_look_alike_have_one_schema() -> None:
+    schemas = Schemas()
+    first, second = (encoded([pack_of(num, 5)], schemas) for num in (1, 7))
+    other = encoded([pack_of(1, 5, item=(3,))], schemas)
+    assert first.schema_id == second.schema_id == Schemas().of([pack_of(2, 1)])[1]
+    assert first.schema_id != other.schema_id
+    spaced = pack_of(1, 5, observation_space=spaces.Box(-1, 1, (4,)))
+    assert encoded([spaced], schemas).schema_id != first.schema_id
+
+
+def test_what_cannot_travel_is_named() -> None:
+    with pytest.raises(WrongType, match=r"custom_data\[0\]\['f'\]"):
+        encoded([pack_of(1, 2, custom_data=[{"f": object()}])], Schemas())
+    with pytest.raises(WrongType, match=r"infos\['f'\]"):
+        encoded([pack_of(1, 2, infos=[{"f": object()}] * 3)], Schemas())
+    with pytest.raises(WrongType, match="action_space: a Graph space"):
+        encoded([pack_of(1, 2, action_space=spaces.Graph(spaces.Box(0, 1), None))], Schemas())
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_damaged_messages_are_refused_or_still_packs(data: st.DataObject) -> None:
+    """What is damaged inside numbers cannot be told from numbers; all else is refused, and nothing else happens."""
+    message = encoded([pack_of(2, 3, infos=[{"a": 1.5, "b": [i]} for i in range(8)])], Schemas())
+    body = bytearray(bytes(message.parts[0]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(body[: data.draw(st.integers(0, len(body)))]) if data.draw(st.booleans()) else bytes(body)
+    try:
+        (found,) = decoded(layouts_of(message.schema), [cut])
+    except UnreadableData:
+        return
+    found.check()
+    assert len(list(found)) == len(found)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        b"",
+        b"random",
+        msgpack.packb([]),
+        msgpack.packb(7),
+        msgpack.packb([[[["observations", "|O", []]], "observations", None, None]]),
+        msgpack.packb([[[["observations", "f4,f4", []]], "observations", None, None]]),
+        msgpack.packb([[[["observations", "<f4", [-1]]], "observations", None, None]]),
+        msgpack.packb([[[["observations", "<f4", [2]]], "elsewhere", None, None]]),
+        msgpack.packb([[[], {"dict": []}, {"type": "Pickle"}, None]]),
+    ],
+)
+def test_bytes_that_are_no_schema_are_refused(schema: bytes) -> None:
+    with pytest.raises(UnreadableData):
+        layouts_of(schema)
+
+
+@settings(max_examples=50)
+@given(data=st.binary(max_size=200))
+def test_random_bytes_are_neither_headers_schemas_messages_nor_weights(data: bytes) -> None:
+    assert isinstance(read_head(data), str)
+    with pytest.raises(UnreadableData):
+        layouts_of(data)
+    with pytest.raises(UnreadableData):
+        decoded(layouts_of(encoded([pack_of(1, 2)], Schemas()).schema), [data])
+    with pytest.raises(UnreadableData):
+        decoded_weights(0, [data])
+
+
+def test_claims_of_more_than_there_is_allocate_nothing() -> None:
+    message = encoded([pack_of(1, 2)], Schemas())
+    for lengths in ([2**62], [-1], [2**39]):
+        facts = [[1, np.array(lengths).tobytes(), None, [], None, None]]
+        with pytest.raises(UnreadableData):
+            decoded(layouts_of(message.schema), Laid().parts(facts))
+
+
+def test_a_head_says_what_follows() -> None:
+    head = Head(Kind.DATA, 2, b"12345678", 5, 2**63, 1.5, -3, 7)
+    assert read_head(head.packed()) == head
+    assert read_head(b"REps" + bytes([99]) + head.packed()[5:]) == "protocol 99"
+
+
+def test_weights_arrive_as_nested_arrays() -> None:
+    layer = {"w": np.ones((200, 30), np.float32), "b": np.zeros(3)}
+    weights = {"layer": layer, "pair": (np.float64(2), np.ones((), int))}
+    version, found = decoded_weights(7, [bytes(part) for part in encoded_weights(weights)])
+    assert version == 7
+    assert found["layer"]["w"].dtype == np.float32
+    np.testing.assert_array_equal(found["layer"]["w"], layer["w"])
+    assert [value.shape for value in found["pair"]] == [(), ()]
+    with pytest.raises(WrongType, match="'f'"):
+        encoded_weights({"f": object()})
+
+
+def test_nobody_needs_pyarrow_or_pyzmq_to_import_the_transport() -> None:
+    script = "import sys, episodes.transport; print('pyarrow' in sys.modules, 'zmq' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout.split() == ["False", "False"]
+
+
+def test_a_part_of_a_pack_of_which_no_version_is_known_travels_without_one() -> None:
+    pack = pack_of(2, 2, policy_versions=[None, 3])
+    message = encoded([pack[:1]], Schemas())
+    assert message.versions is None
+    assert travelled(message)[0].policy_versions is None

@@ -1,0 +1,511 @@
+"""The doctor names what is planted, and says nothing of what is sound."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes.errors import InvalidArgument
+from episodes.inspect import examine
+
+
+class Walk(gym.Env):
+    """A sound random walk: it terminates far from where it began, and is truncated after 60 steps."""
+
+    observation_space: Any = spaces.Box(-9, 9, (3,), np.float32)
+    action_space: Any = spaces.Discrete(2)
+    limit, edge, started_within = 60, 2.0, 0.05
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        self.begin()
+        return self.seen(), self.told()
+
+    def begin(self) -> None:
+        self.place = self.np_random.uniform(-self.started_within, self.started_within, 3)
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        self.move(action)
+        at_edge = bool(abs(self.place).max() > self.edge)
+        return self.seen(), 1.0, at_edge, self.t >= self.limit, self.told()
+
+    def move(self, action: Any) -> None:
+        self.place = self.place + self.np_random.normal(0, 0.2, 3) + (0.1 if action else -0.1)
+
+    def seen(self) -> Any:
+        return np.clip(self.place, -9, 9).astype(np.float32)
+
+    def told(self) -> Any:
+        return {"t": self.t}
+
+
+class Answering(Walk):
+    """A walk whose answers to `step` are changed by `answer`."""
+
+    def step(self, action: Any) -> Any:
+        return self.answer(*super().step(action))
+
+    def answer(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
+        return observation, reward, terminated, truncated, info
+
+
+class LimitTerminates(Answering):
+    edge = 99.0
+
+    def answer(self, o, r, terminated, truncated, info):  # type: ignore[no-untyped-def]
+        return o, r, terminated or truncated, False, info
+
+
+class LimitTerminatesAmongEnds(LimitTerminates):
+    edge, limit = 2.2, 40
+
+
+class LimitToldInInfos(Answering):
+    def answer(self, o, r, terminated, truncated, info):
+        return o, r, terminated or truncated, False, info | {"TimeLimit.truncated": truncated and not terminated}
+
+
+class EndsTruncate(Answering):
+    limit = 10_000
+
+    def answer(self, o, r, terminated, truncated, info):
+        return o, r, False, terminated, info
+
+
+class LosesLast(Answering):
+    def answer(self, o, r, terminated, truncated, info):
+        if terminated or truncated:
+            self.begin()
+            o = self.seen()
+        return o, r, terminated, truncated, info
+
+
+class LosesLastOfOneStart(LosesLast):
+    started_within = 0.0
+
+
+class NoReset(Walk):
+    def begin(self) -> None:
+        self.place = getattr(self, "place", np.zeros(3))
+
+    def step(self, action: Any) -> Any:
+        o, r, _, truncated, info = super().step(action)
+        return o, r, False, truncated, info
+
+
+class Late(Walk):
+    shown: Any = None
+
+    def reset(self, **arguments: Any) -> Any:
+        self.shown = None
+        return super().reset(**arguments)
+
+    def seen(self) -> Any:
+        newest = super().seen()
+        before, self.shown = (newest if self.shown is None else self.shown), newest
+        return before
+
+
+class RepeatsLast(Answering):
+    def answer(self, o, r, terminated, truncated, info):
+        if not (terminated or truncated):
+            self.before = o
+        return self.before.copy(), r, terminated, truncated, info
+
+
+class BlanksLast(Answering):
+    def answer(self, o, r, terminated, truncated, info):
+        return o * (not (terminated or truncated)), r, terminated, truncated, info
+
+
+class DtypeDrifts(Answering):
+    def answer(self, o, *rest):
+        return o.astype(np.float64), *rest
+
+
+class ShapeDrifts(Answering):
+    def answer(self, o, *rest):
+        return o[: 2 + (self.t != 9)], *rest
+
+
+class LeavesItsSpace(Walk):
+    observation_space: Any = spaces.Box(-1, 1, (3,), np.float32)
+
+
+class LosesAKey(Walk):
+    observation_space: Any = spaces.Dict({"a": spaces.Box(-9, 9, (3,), np.float32), "b": spaces.Discrete(2)})
+
+    def seen(self) -> Any:
+        return {"a": super().seen()} | ({} if self.t == 5 else {"b": 1})
+
+
+class NotANumber(Answering):
+    def answer(self, o, *rest):
+        return o * (np.float32("nan") if self.t == 7 else np.float32(1)), *rest
+
+
+class InfiniteReward(Answering):
+    def answer(self, o, r, *rest):
+        return o, float("inf") if self.t == 7 else r, *rest
+
+
+class ArrayReward(Answering):
+    def answer(self, o, r, *rest):
+        return o, np.ones(1), *rest
+
+
+class NoReward(Answering):
+    def answer(self, o, r, *rest):
+        return o, None, *rest
+
+
+class ClockJumps(Walk):
+    def told(self) -> Any:
+        return {"t": self.t + 3 * (self.t > 5)}
+
+
+class ObservedClockJumps(Walk):
+    observation_space: Any = spaces.Dict(
+        {"place": Walk.observation_space, "step": spaces.Box(0, 999, (1,), np.float32)}
+    )
+
+    def seen(self) -> Any:
+        return {"place": super().seen(), "step": np.array([self.t - (self.t > 5)], np.float32)}
+
+
+class DrawsElsewhere(Walk):
+    def move(self, action: Any) -> None:
+        self.place = self.place + np.random.default_rng().normal(0, 0.2, 3)
+
+
+class IgnoresItsSeed(Walk):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset()
+
+
+class RewardsByChance(Answering):
+    def answer(self, o, r, *rest):
+        return o, float(np.random.default_rng().normal()), *rest
+
+
+class InfoChangesType(Walk):
+    def told(self) -> Any:
+        return {"score": "none" if self.t == 4 else self.t}
+
+
+class InfoIsAList(Walk):
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], []
+
+
+class SeesNothing(Walk):
+    def seen(self) -> Any:
+        return np.ones(3, np.float32)
+
+
+class FlagsAreNumbers(Answering):
+    def answer(self, o, r, terminated, truncated, info):
+        return o, r, int(terminated), truncated, info
+
+
+class ReusesItsBuffer(Walk):
+    def seen(self) -> Any:
+        self.buffer = getattr(self, "buffer", np.zeros(3, np.float32))
+        self.buffer[:] = super().seen()
+        return self.buffer
+
+
+class WritesActions(Walk):
+    action_space: Any = spaces.Box(-1, 1, (2,), np.float32)
+
+    def move(self, action: Any) -> None:
+        super().move(action[0] > 0)
+        action *= 0.5
+
+
+class OldStep(Walk):
+    def step(self, action: Any) -> Any:
+        o, r, terminated, truncated, info = super().step(action)
+        return o, r, terminated or truncated, info
+
+
+class OldReset(Walk):
+    def reset(self, **arguments: Any) -> Any:
+        return super().reset(**arguments)[0]
+
+
+class Fails(Answering):
+    def answer(self, *answer):
+        return (1 / (self.t - 8), *answer)[1:]
+
+
+class Two:
+    """A sound pair of agents; `b` ends after 5 steps and `a` after 9."""
+
+    possible_agents = ["a", "b"]
+    ends = {"a": 9, "b": 5}
+
+    def __init__(self) -> None:
+        self.spaces = {agent: spaces.Discrete(2) for agent in ("a", "b", "c")}
+
+    def observation_space(self, agent: Any) -> Any:
+        return spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def action_space(self, agent: Any) -> Any:
+        return self.spaces[agent]
+
+    def seen(self) -> Any:
+        return {agent: self.random.normal(size=2).astype(np.float32) for agent in self.agents}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.random = np.random.default_rng(seed) if seed is not None else self.random
+        self.agents, self.t = list(self.possible_agents), 0
+        return self.seen(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: Any) -> Any:
+        self.t += 1
+        observations, rewards = self.seen(), dict.fromkeys(self.paid(), 1.0)
+        over = {agent: self.t >= self.ends[agent] for agent in self.agents}
+        never, told = dict.fromkeys(over, False), {agent: {} for agent in over}
+        self.leave([agent for agent, is_over in over.items() if is_over])
+        return observations, rewards, over, never, told
+
+    def paid(self) -> Any:
+        return self.agents
+
+    def leave(self, ended: Any) -> None:
+        self.agents = [agent for agent in self.agents if agent not in ended]
+
+
+class DeadAgentActs(Two):
+    def leave(self, ended: Any) -> None:
+        self.agents = [] if "a" in ended else self.agents
+
+    def paid(self) -> Any:
+        return [agent for agent in self.agents if self.t <= self.ends[agent]]
+
+
+class PaidAfterTheEnd(Two):
+    def paid(self) -> Any:
+        return self.possible_agents
+
+
+class Stranger(Two):
+    def seen(self) -> Any:
+        return super().seen() | ({"c": np.zeros(2, np.float32)} if self.t == 3 else {})
+
+
+class Unseen(Two):
+    def seen(self) -> Any:
+        observations = super().seen()
+        return {agent: seen for agent, seen in observations.items() if (agent, self.t) != ("b", 2)}
+
+
+FAULTS = {
+    LimitTerminates: "time_limit_terminates",
+    LimitTerminatesAmongEnds: "time_limit_terminates",
+    LimitToldInInfos: "time_limit_terminates",
+    EndsTruncate: "end_truncates",
+    LosesLast: "lost_final_observation",
+    LosesLastOfOneStart: "lost_final_observation",
+    NoReset: "no_reset",
+    Late: "late_observation",
+    RepeatsLast: "missing_last_observation",
+    BlanksLast: "missing_last_observation",
+    DtypeDrifts: "dtype",
+    ShapeDrifts: "shape",
+    LeavesItsSpace: "outside_space",
+    LosesAKey: "outside_space",
+    NotANumber: "not_finite",
+    InfiniteReward: "not_finite",
+    ArrayReward: "reward_type",
+    NoReward: "reward_type",
+    ClockJumps: "clock_jump",
+    ObservedClockJumps: "clock_jump",
+    DrawsElsewhere: "seed",
+    IgnoresItsSeed: "seed",
+    RewardsByChance: "seed",
+    InfoChangesType: "info_type",
+    InfoIsAList: "info_type",
+    SeesNothing: "constant_observations",
+    FlagsAreNumbers: "flag_type",
+    ReusesItsBuffer: "reused_buffer",
+    WritesActions: "writes_actions",
+    OldStep: "step_result",
+    OldReset: "step_result",
+    Fails: "error",
+    DeadAgentActs: "dead_agent_acts",
+    PaidAfterTheEnd: "reward_after_end",
+    Stranger: "unknown_agent",
+    Unseen: "missing_observation",
+}
+
+
+@pytest.mark.parametrize("env", FAULTS, ids=lambda env: env.__name__)
+def test_a_planted_fault_is_named_and_nothing_else(env: Any) -> None:
+    found = examine(env(), num_steps=1200)
+    assert [finding.kind for finding in found] == [FAULTS[env]], found
+    assert found[0].evidence
+    assert found[0].times >= 1
+    assert found[0].harm
+    assert found[0].advice
+
+
+CLASSIC = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1")
+TOYS = ("FrozenLake-v1", "Taxi-v3", "CliffWalking-v1", "Blackjack-v1")
+GAMES = ("pettingzoo.classic.tictactoe_v3:env", "mpe2.simple_adversary_v3:parallel_env")
+MUJOCO = "InvertedPendulum Hopper HalfCheetah Ant Reacher Swimmer Walker2d InvertedDoublePendulum Humanoid Pusher"
+MPE = (
+    "simple_v3 simple_spread_v3 simple_tag_v3 simple_push_v3 simple_reference_v3 simple_crypto_v3 simple_world_comm_v3"
+)
+MORE = (
+    "MountainCarContinuous-v0",
+    "FrozenLake8x8-v1",
+    *(f"{name}-v5" for name in MUJOCO.split()),
+    *(f"mpe2.{name}:{kind}" for name in MPE.split() for kind in ("env", "parallel_env")),
+    *(f"pettingzoo.classic.{name}:env" for name in ("connect_four_v3", "leduc_holdem_v4", "rps_v2", "go_v5")),
+    "pettingzoo.butterfly.pistonball_v6:parallel_env",
+)
+
+
+@pytest.mark.parametrize("make", [Walk, Two])
+def test_nothing_is_found_in_what_the_faults_are_planted_in(make: Any) -> None:
+    assert examine(make()) == []
+
+
+@pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
+@pytest.mark.parametrize("name", [*CLASSIC, *TOYS, *GAMES])
+def test_nothing_is_found_in_a_sound_environment(name: str) -> None:
+    assert examine(name, num_steps=1000) == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
+@pytest.mark.parametrize("name", [*CLASSIC, *TOYS, *GAMES, *MORE])
+def test_nothing_is_found_in_forty_sound_environments(name: str) -> None:
+    assert examine(name) == []
+
+
+def test_a_vector_environment_that_loses_last_observations_is_named() -> None:
+    same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    env = gym.make_vec("CartPole-v1", 2, vectorization_mode="sync", vector_kwargs=same_step)
+    assert examine(env) == []
+    env.metadata = env.metadata | {"autoreset_mode": AutoresetMode.NEXT_STEP}  # a lie
+    assert [finding.kind for finding in examine(env)] == ["autoreset"]
+    env.close()
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def walked(seed: int = 0, num: int = 12) -> list[dict[str, Any]]:
+    """Sound episodes as columns."""
+    env, played = Walk(), []
+    env.action_space.seed(seed)
+    for n in range(num):
+        observation, _ = env.reset(seed=seed if not n else None)
+        rows = [[observation], [], [], [], []]
+        while not (rows[3] and (rows[3][-1] or rows[4][-1])):
+            action = env.action_space.sample()
+            answer = env.step(action)
+            for column, item in zip(rows, (answer[0], action, *answer[1:4]), strict=True):
+                column.append(item)
+        names = ("observations", "actions", "rewards", "terminations", "truncations")
+        played.append(dict(zip(names, map(np.asarray, rows), strict=True)))
+    return played
+
+
+def as_episode(columns: dict[str, Any], **facts: Any) -> SingleAgentEpisode:
+    flags = {"terminated": bool(columns["terminations"][-1]), "truncated": bool(columns["truncations"][-1])}
+    arrays = (columns[name] for name in ("observations", "actions", "rewards"))
+    return SingleAgentEpisode.from_arrays(*arrays, **(flags | facts))
+
+
+def kinds(subject: Any) -> list[str]:
+    return [finding.kind for finding in examine(subject)]
+
+
+def test_nothing_is_found_in_sound_data_of_any_kind(tmp_path: Path) -> None:
+    episodes = [as_episode(columns) for columns in walked()]
+    assert kinds(walked()) == kinds(episodes) == kinds(EpisodePack.from_episodes(episodes)) == []
+    assert kinds(episodes[0]) == kinds([]) == kinds([SingleAgentEpisode()]) == []
+    assert kinds([part for episode in episodes for part in (episode[:5], episode[5:])]) == []
+    several = MultiAgentEpisode(
+        observations=[{"a": 0.0, "b": 1.0}, {"a": 1.0}], actions=[{"a": 1, "b": 0}], rewards=[{"a": 1.0}]
+    )
+    assert kinds(several) == []
+
+
+def test_rows_of_ignored_actions_stored_as_steps_are_named() -> None:
+    """As of a next-step autoreset whose reset rows were taken for steps."""
+    columns = walked()
+    for before, after in itertools.pairwise(columns):
+        after["observations"] = np.concatenate([before["observations"][-1:], after["observations"]])
+        after["rewards"] = np.concatenate([[0.0], after["rewards"]])
+        after["actions"] = np.concatenate([[1], after["actions"]])
+    assert kinds(columns) == ["ignored_action"]
+
+
+def test_as_many_observations_as_steps_are_named() -> None:
+    columns = [episode | {"observations": episode["observations"][:-1]} for episode in walked()]
+    assert kinds(columns) == ["missing_last_observation"]
+
+
+def test_the_same_episode_twice_is_named() -> None:
+    columns = walked()
+    found = examine([as_episode(columns[i % 12], id_=str(i)) for i in range(13)])
+    assert [(finding.kind, finding.episode) for finding in found] == [("duplicate_episode", "12")]
+
+
+def test_odd_observations_without_a_space_are_read_too() -> None:
+    for odd in ({"x": 1, "t": np.zeros(2)}, "words", (True, {"y": None})):
+        episode = SingleAgentEpisode(observations=[odd] * 3, actions=[0, 1], rewards=[0.0, 1.0], len_lookback_buffer=1)
+        assert kinds(episode) == []
+    unlike = [{"a": np.zeros(2), "b": np.zeros(3)}] * 2
+    assert (
+        kinds(MultiAgentEpisode(observations=unlike, actions=[{"a": 1, "b": 0}], rewards=[{"a": 1.0, "b": 0.0}])) == []
+    )
+    assert kinds(MultiAgentEpisode()) == kinds({"observations": np.zeros((0, 3)), "actions": [], "rewards": []}) == []
+
+
+def test_a_chunk_that_is_missing_is_named_with_its_episode_and_step() -> None:
+    whole = as_episode(walked()[0], id_="walk")
+    found = examine([whole[:4], whole[6:]])
+    assert [(finding.kind, finding.episode, finding.step) for finding in found] == [("clock_jump", "walk", 0)]
+    assert "begins at step 6" in found[0].evidence
+
+
+def test_the_doctor_says_what_it_takes() -> None:
+    for nonsense in (3, [3], {"rewards": [1.0]}, "no-such-environment", "no.such.module:env"):
+        with pytest.raises(InvalidArgument):
+            examine(nonsense)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_tells_by_its_exit_status_and_in_json(tmp_path: Path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    from episodes.command.app import app
+    from episodes.storage import EpisodeWriter
+
+    run = testing.CliRunner().invoke
+    assert run(app, ["doctor", "CartPole-v1", "--steps", "300"]).exit_code == 0
+    columns = walked()
+    with EpisodeWriter(tmp_path / "twice") as writer:
+        writer.add([as_episode(columns[i % 12]) for i in range(13)])
+    found = run(app, ["doctor", str(tmp_path / "twice"), "--json"])
+    assert found.exit_code == 1, found.output
+    assert [finding["kind"] for finding in json.loads(found.output)] == ["duplicate_episode"]
+    assert "harm: the same steps count twice" in run(app, ["doctor", str(tmp_path / "twice")]).output

@@ -1,0 +1,253 @@
+"""What notebooks show: whole, bounded, escaped, and where things are."""
+
+from __future__ import annotations
+
+import zlib
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from connectors import learner_pipeline
+from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes.inspect.png import png
+from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
+from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.testing.strategies import episodes as single_agent_episodes
+from episodes.testing.strategies import multi_agent_histories
+from episodes.tracks import drawn
+
+MOST_BYTES = 50_000
+HOSTILE = '<script>alert("x")</script>\'&\U0001f642'
+VOID = {"img", "br", "meta", "link"}
+
+
+class Checked(HTMLParser):
+    """HTML whose elements are all closed in order, and what it consists of."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.sources: list[str] = []
+        self.text: list[str] = []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        self.sources += [value for name, value in attrs if name in ("src", "href")]
+        assert not [name for name, _ in attrs if name.startswith("on")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.text)
+
+
+def shown(value: Any) -> Checked:
+    """The HTML of an object, which is whole, holds no script and asks for nothing outside."""
+    text = value._repr_html_()
+    assert len(text.encode()) <= MOST_BYTES
+    found = Checked(text)
+    assert "script" not in found.tags
+    assert all(source.startswith("data:image/png;base64,") for source in found.sources)
+    return found
+
+
+def cartpole(steps: int, **facts: Any) -> SingleAgentEpisode:
+    rng = np.random.default_rng(0)
+    observations = rng.normal(size=(steps + 1, 4)).cumsum(0).astype(np.float32)
+    extra = {"vf_preds": rng.normal(size=steps)}
+    return SingleAgentEpisode.from_arrays(
+        observations, rng.integers(0, 2, steps), np.ones(steps), extra_model_outputs=extra, **facts
+    )
+
+
+def grown(steps: int, lookback: int | None = None) -> SingleAgentEpisode:
+    """An episode that grows; with a lookback, the chunk after a cut in its middle."""
+    episode = SingleAgentEpisode("grown")
+    episode.add_env_reset(np.zeros(3), infos={"life": 3})
+    for t in range(steps):
+        if lookback is not None and t == steps // 2:
+            episode = episode.cut(len_lookback_buffer=lookback)
+        episode.add_env_step(np.full(3, t), t % 3, 0.5, infos={"life": 3 - t % 2})
+    return episode
+
+
+def party(agents: int, steps: int) -> MultiAgentEpisode:
+    episode, ids = MultiAgentEpisode("party"), [f"agent_{i}" for i in range(agents)]
+    episode.add_env_reset(observations={agent: np.zeros(3) for agent in ids})
+    for t in range(steps):
+        seen = {agent: np.full(3, t) for agent in ids}
+        episode.add_env_step(seen, dict.fromkeys(ids, 1), dict.fromkeys(ids, 0.1))
+    return episode
+
+
+@pytest.mark.parametrize("ending", ["terminated", "truncated"])
+def test_an_episode_is_shown_with_its_tracks_and_its_ending(ending: str) -> None:
+    found = shown(cartpole(200, id_="pole", **{ending: True}))
+    for words in ("pole", "200 steps", "return 200", "observations", "[201, 4] float32", "vf_preds", "t = 0 … 200"):
+        assert words in found.words
+    assert ending in found.words
+    assert "ep-reset" in cartpole(3)._repr_html_()
+
+
+def test_the_lookback_and_the_way_on_are_drawn_where_they_are() -> None:
+    chunk = grown(60, lookback=10)
+    html = chunk._repr_html_()
+    assert 'class="ep-before" width="25.00%"' in html
+    assert "ep-reset" not in html.split("</style>")[1]
+    assert "from t=30" in Checked(html).words
+    assert "infos/life" in Checked(html).words
+    assert "ep-reset" in grown(60, lookback=30)._repr_html_().split("</style>")[1]  # it reaches back to the reset
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+@pytest.mark.parametrize("terminated", [False, True])
+def test_the_shortest_episodes_are_shown(steps: int, terminated: bool) -> None:
+    assert ("terminated" in shown(cartpole(steps, terminated=terminated)).words) is terminated
+    assert "ongoing" in shown(grown(steps)).words
+    shown(SingleAgentEpisode("without a reset"))
+
+
+def test_a_long_episode_takes_no_more_room_than_a_short_one() -> None:
+    assert "100,000 steps" in shown(cartpole(100_000)).words
+    shown(grown(3000))
+    many = {f"output_{i}": np.arange(5.0) for i in range(300)}
+    wide = SingleAgentEpisode.from_arrays(np.zeros((6, 5000)), np.zeros((5, 40)), np.zeros(5), extra_model_outputs=many)
+    assert "and 279 more" in shown(wide).words
+
+
+def test_frames_are_pictures_in_any_order_of_axes() -> None:
+    rng = np.random.default_rng(0)
+    for shape in ((84, 84), (84, 84, 3), (3, 64, 64), (4, 84, 84), (84, 84, 1)):
+        frames = rng.integers(0, 255, (201, *shape)).astype(np.uint8)
+        found = shown(SingleAgentEpisode.from_arrays(frames, np.zeros(200), np.zeros(200)))
+        assert found.tags.count("img") == 8
+    bright = SingleAgentEpisode.from_arrays(rng.random((5, 32, 32, 3)), np.zeros(4), np.zeros(4))
+    assert shown(bright).tags.count("img") == 5
+
+
+def test_a_png_holds_the_very_pixels() -> None:
+    pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    file = png(pixels)
+    start = file.index(b"IDAT") + 4
+    lines = zlib.decompress(file[start : file.index(b"IEND") - 8])
+    assert np.frombuffer(lines, np.uint8).reshape(2, 13)[:, 1:].tolist() == pixels.reshape(2, 12).tolist()
+
+
+def test_numbers_that_are_not_finite_are_counted_and_marked() -> None:
+    observations = np.zeros((10, 2))
+    observations[3], observations[5, 0] = np.nan, np.inf
+    rewards = np.full(9, np.nan)
+    episode = SingleAgentEpisode.from_arrays(observations, np.zeros(9), rewards)
+    found = shown(episode)
+    assert "2 NaN, 1 infinite" in found.words
+    assert "9 NaN" in found.words
+    assert "ep-odd" in episode._repr_html_()
+    huge = np.array([[1.7e308], [-1.7e308], [1.7e308]])
+    shown(SingleAgentEpisode.from_arrays(huge, np.zeros(2), np.zeros(2)))
+
+
+def test_text_of_users_stays_text() -> None:
+    episode = SingleAgentEpisode(HOSTILE, agent_id=HOSTILE, module_id=HOSTILE)
+    episode.custom_data[HOSTILE] = HOSTILE
+    episode.add_env_reset({HOSTILE: np.zeros(2)}, infos={HOSTILE: HOSTILE})
+    for t in range(5):
+        step = {HOSTILE: np.ones(2)}, t, 1.0
+        episode.add_env_step(*step, infos={HOSTILE: HOSTILE}, extra_model_outputs={HOSTILE: 1.0})
+    for value in (episode, episode.to_numpy(), EpisodePack.from_episodes([episode]), Batch({HOSTILE: np.zeros(3)})):
+        assert HOSTILE in shown(value).words
+    game = MultiAgentEpisode(HOSTILE)
+    game.add_env_reset(observations={HOSTILE: 0})
+    assert HOSTILE in shown(game).words
+    endless = SingleAgentEpisode("x" * 100_000, agent_id="y" * 100_000)
+    shown(endless)
+
+
+def test_an_object_whose_str_fails_is_named_by_its_type() -> None:
+    class Silent:
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    episode = grown(3)
+    episode.custom_data["note"] = Silent()
+    assert "Silent" in shown(episode).words
+
+
+def test_ten_agents_are_shown_with_a_lane_each() -> None:
+    found = shown(party(10, 200))
+    assert "10 agents" in found.words
+    assert all(f"agent_{i}" in found.words for i in range(10))
+    assert "and 8 more agents" in shown(party(20, 3)).words
+
+
+def test_packs_batches_buffers_and_data_sets_are_shown(tmp_path: Any) -> None:
+    pack = EpisodePack.from_episodes([cartpole(n, id_=f"e{n}", terminated=n % 2 > 0) for n in range(1, 40)])
+    assert "39 episodes" in shown(pack).words
+    assert "39 episodes" in shown(pack).words
+    with EpisodeWriter(tmp_path, env_spec=HOSTILE, metadata={"who": HOSTILE}) as writer:
+        writer.add(pack)
+    assert HOSTILE in shown(EpisodeDataset(tmp_path)).words
+    buffer = EpisodeReplayBuffer(1000, seed=0)
+    assert "0 of 1,000 steps" in shown(buffer).words
+    buffer.add(pack)
+    before = buffer.generator.bit_generator.state
+    assert "780 of 1,000 steps" in shown(buffer).words
+    assert buffer.generator.bit_generator.state == before
+    assert buffer.num_sampled == 0
+    games = MultiAgentEpisodeReplayBuffer(1000)
+    games.add([party(3, 5)])
+    assert "default_policy" in shown(games).words
+    shown(pack[:0])
+    shown(Batch())
+    uneven = Batch(a=np.zeros((3, 2)), b=np.zeros(4), c={"d": np.array(["x"] * 5)}, e=np.float32(3))
+    assert "no common length" in shown(uneven).words
+
+
+def test_tensors_are_shown_with_their_numbers() -> None:
+    torch = pytest.importorskip("torch")
+    batch = Batch(x=torch.arange(6.0), half=torch.ones(3, dtype=torch.bfloat16), meta=torch.empty(4, 2, device="meta"))
+    found = shown(batch).words
+    assert "tensor on meta" in found
+    assert "2.5" in found
+
+
+def test_pipelines_and_traces_are_shown() -> None:
+    pipeline = learner_pipeline()
+    pipeline(batch={}, episodes=EpisodePack.from_episodes([cartpole(5)]), trace=True)
+    assert pipeline.trace is not None
+    assert "AddColumns" in shown(pipeline).words
+    assert "ms" in shown(pipeline.trace).words
+
+
+def test_without_jinja2_a_notebook_shows_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(name, name="jinja2")
+
+    monkeypatch.setattr(drawn, "import_module", missing)
+    assert cartpole(3)._repr_html_() is None
+
+
+@settings(max_examples=15)
+@given(episode=single_agent_episodes())
+def test_whatever_an_episode_is_it_can_be_shown(episode: SingleAgentEpisode) -> None:
+    shown(episode)
+
+
+@settings(max_examples=20)
+@given(history=multi_agent_histories())
+def test_whatever_happened_among_agents_it_can_be_shown(history: Any) -> None:
+    for chunk in history.chunks(3):
+        shown(chunk)

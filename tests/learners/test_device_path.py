@@ -1,0 +1,249 @@
+"""What an update asks of a device: few operations, no waits between gradient steps, and that nothing stays behind.
+
+Where there is no GPU the same runs on the CPU, but for what only a GPU has: streams and graphs.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.loops import ppo as bare_ppo
+from benchmarks.operations import operations_of
+from benchmarks.torch_cartpole import ACTION_SPACE, OBSERVATION_SPACE, TorchCartPole
+from connectors import env_to_module_pipeline
+from connectors.rollout import RolloutBuffer, rollout_to_episodes
+from connectors.rollout.fragments import BlockEdge
+from connectors.tensors import NumpyToTensor
+from episodes.errors import InvalidArgument
+from episodes.pack import EpisodePack
+from episodes.replay import EpisodeReplayBuffer
+from learners import (
+    DQN,
+    GRPO,
+    PPO,
+    SAC,
+    DQNConfig,
+    FlatOptimizer,
+    GRPOConfig,
+    LSTMPolicy,
+    MLPPolicy,
+    PPOConfig,
+    QPolicy,
+    SACConfig,
+    SACPolicy,
+)
+from runners import SingleAgentEnvRunner
+from runners.environments import TorchVectorEnv, fill_rollout
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+SPACES = (OBSERVATION_SPACE, ACTION_SPACE)
+
+
+def perceptron(device: str = "cpu", space: gym.Space = ACTION_SPACE) -> MLPPolicy:
+    return MLPPolicy(OBSERVATION_SPACE, space, generator=torch.Generator().manual_seed(0)).to(device)
+
+
+def sampled(policy: Any, num_steps: int = 256, **how: Any) -> Any:
+    seeing = env_to_module_pipeline(*SPACES, policy=policy, device=policy.device)
+    with SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2, env_to_module=seeing, seed=0) as runner:
+        return runner.sample(**how) if how else runner.sample(num_timesteps=num_steps)
+
+
+def ppo_minibatch_operations(num_epochs: int) -> int:
+    """Operations of all epochs over 256 steps, 128 at a time."""
+    algorithm = PPO(perceptron(), PPOConfig(num_epochs=num_epochs, minibatch_size=128))
+    batch = algorithm.preprocess(sampled(algorithm.policy))
+    algorithm.learn(batch)
+    return operations_of(lambda: algorithm.learn(batch)).total
+
+
+def bare_minibatch_operations(num_epochs: int) -> int:
+    loop = bare_ppo.learning(2, 128, num_epochs, 128)
+    next(loop)
+    return operations_of(lambda: next(loop)).total
+
+
+def test_a_minibatch_of_ppo_takes_hardly_more_operations_than_in_a_bare_loop():
+    ours, bare = (of(3) - of(2) for of in (ppo_minibatch_operations, bare_minibatch_operations))
+    assert ours <= 1.2 * bare, (ours, bare)  # with the metrics, of which a bare loop has none
+
+
+def replay_of(env_id: str) -> EpisodeReplayBuffer:
+    buffer = EpisodeReplayBuffer(500, seed=0)
+    with SingleAgentEnvRunner(env_id, num_envs=2, seed=0) as runner:
+        runner.sample_into(buffer, num_timesteps=100, random_actions=True)
+    return buffer
+
+
+def on_policy(algorithm: Any, **how: Any) -> Any:
+    batch = algorithm.preprocess(sampled(algorithm.policy, **how))
+    return lambda: algorithm.learn(batch)
+
+
+def from_replay(algorithm: Any, env_id: str) -> Any:
+    buffer = replay_of(env_id)
+    return lambda: algorithm.update_from(buffer, 5)
+
+
+def recurrent() -> PPO:
+    policy = LSTMPolicy(*SPACES, hidden_sizes=(8,), state_size=8)
+    return PPO(policy, PPOConfig(num_epochs=2, minibatch_size=64))
+
+
+def sac() -> SAC:
+    env = gym.make("Pendulum-v1")
+    policy = SACPolicy(env.observation_space, env.action_space, hidden_sizes=(8,))
+    return SAC(policy, SACConfig(batch_size=16))
+
+
+UPDATES = {
+    "PPO": (lambda: on_policy(PPO(perceptron(), PPOConfig(num_epochs=2, minibatch_size=64))), 0),
+    "GRPO": (lambda: on_policy(GRPO(perceptron(), GRPOConfig(minibatch_size=32)), num_episodes=8), 0),
+    "DQN": (lambda: from_replay(DQN(QPolicy(*SPACES), DQNConfig(batch_size=16, target_every=2)), "CartPole-v1"), 0),
+    "SAC": (lambda: from_replay(sac(), "Pendulum-v1"), 0),
+    # how many real steps there are is read once, and where they lie once a minibatch: 256 steps in two epochs of four
+    "recurrent PPO": (lambda: on_policy(recurrent()), 1 + 2 * 4),
+}
+
+
+@pytest.mark.parametrize(("make", "num_waits"), UPDATES.values(), ids=UPDATES)
+def test_the_host_waits_for_no_minibatch(monkeypatch: pytest.MonkeyPatch, make: Any, num_waits: int) -> None:
+    monkeypatch.setattr(FlatOptimizer, "tells_at_once", False)  # the CPU looks at norms, at no cost
+    run = make()
+    run()
+    assert operations_of(run).num_waits <= num_waits
+
+
+# --- blocks of a simulator ------------------------------------------------------------------------------------------
+
+
+def block(policy: Any, device: str, num_envs: int = 8, length: int = 32) -> Any:
+    env = TorchVectorEnv(TorchCartPole(num_envs, device, limit=20), OBSERVATION_SPACE, ACTION_SPACE)
+    buffer = RolloutBuffer(num_envs, length, 4, 1, device)
+    with torch.no_grad():
+        buffer.add(fill_rollout(env, policy, buffer.start_rollout()))
+    return buffer.get(flatten=False)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_block_of_a_simulator_teaches_what_its_episodes_teach(device: str) -> None:
+    policy = perceptron(device)
+    rollout = block(policy, device)
+    config = PPOConfig(num_epochs=1, minibatch_size=10_000)
+    direct, by_episodes = PPO(deepcopy(policy), config), PPO(deepcopy(policy), config)
+    batch = direct.rollout_batch(rollout)
+    assert all(column.device.type == device for column in batch.values())
+    episodes = EpisodePack.from_episodes(rollout_to_episodes(rollout, BlockEdge(8, "SameStep")))
+    episodes = episodes.replace(actions=episodes.actions[:, 0].astype(np.int64))
+    expected = by_episodes.preprocess(episodes)
+    for name in ("advantages", "value_targets", "action_logp"):
+        ours, theirs = (one[name].cpu().sort().values for one in (batch, expected))
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    metrics, other = direct.update_from_rollout(rollout), by_episodes.update(episodes)
+    assert metrics["value_loss"] == pytest.approx(other["value_loss"], rel=1e-3)
+    vectors = [one.optimizers["policy"].vector for one in (direct, by_episodes)]
+    torch.testing.assert_close(*vectors, rtol=0, atol=1e-3)
+
+
+def test_a_block_is_refused_where_its_rows_of_floats_are_not_what_the_policy_sees() -> None:
+    rollout = block(perceptron(), "cpu")
+    with pytest.raises(InvalidArgument, match="has a memory"):
+        recurrent().update_from_rollout(rollout)
+
+
+# --- what may happen to a device in a run -----------------------------------------------------------------------------
+
+
+class InPlace(MLPPolicy):
+    """Changes its input between forward and backward, as a policy may that scales it."""
+
+    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        outputs = super().forward({**batch, "obs": batch["obs"] * 1.0}, explore)
+        if explore is None:
+            batch["obs"].mul_(1.0)  # in place, on a column that lies beside the others
+        return outputs
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_work_in_place_on_one_column_does_not_break_the_backward_pass_of_another(device: str) -> None:
+    policy = InPlace(*SPACES, generator=torch.Generator().manual_seed(0)).to(device)
+    plain = perceptron(device)
+    algorithms = [PPO(one, PPOConfig(num_epochs=1, minibatch_size=64)) for one in (policy, plain)]
+    pack = sampled(plain)
+    metrics = [algorithm.update(pack) for algorithm in algorithms]
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_was_sampled_in_half_precision_is_learned_from(device: str) -> None:
+    policy = perceptron(device)
+
+    def acting(batch: Any, explore: bool | None = None) -> Any:
+        with torch.autocast(device, torch.bfloat16):
+            return {name: value.float() for name, value in policy(batch, explore=explore).items()}
+
+    seeing = env_to_module_pipeline(*SPACES, device=device)
+    with SingleAgentEnvRunner("CartPole-v1", acting, num_envs=2, env_to_module=seeing, seed=0) as runner:  # type: ignore[arg-type]
+        pack = runner.sample(num_timesteps=128)
+    algorithm = PPO(policy, PPOConfig(num_epochs=1, minibatch_size=1_000))
+    metrics = algorithm.update(pack)
+    assert 0 <= metrics["kl"] < 1e-2
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
+@pytest.mark.parametrize("device", ["meta", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_batches_follow_an_algorithm_to_another_device(device: str) -> None:
+    algorithm = PPO(perceptron(), PPOConfig(num_epochs=1))
+    pack = sampled(algorithm.policy)
+    algorithm.update(pack)
+    algorithm.to(device)
+    assert algorithm.pipeline[NumpyToTensor].device.type == device
+    if device == "cuda":
+        algorithm.update(pack)
+        assert algorithm.optimizers["policy"].vector.device.type == device
+        algorithm.to("cpu")
+        algorithm.update(pack)
+
+
+@pytest.mark.gpu
+def test_an_update_on_a_stream_of_ones_own_equals_one_on_the_default_stream() -> None:
+    results = []
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        algorithm = PPO(perceptron("cuda"), PPOConfig(num_epochs=2, minibatch_size=64))
+        pack = sampled(perceptron())
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            algorithm.update(pack)
+        torch.cuda.current_stream().wait_stream(stream)
+        results.append(algorithm.optimizers["policy"].vector.clone())
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.gpu
+def test_a_gradient_step_can_be_captured_in_a_graph() -> None:
+    algorithm = PPO(perceptron("cuda"), PPOConfig(num_epochs=1, minibatch_size=64))
+    algorithm.optimizers["policy"].optimizer.param_groups[0]["capturable"] = True
+    batch = algorithm.preprocess(sampled(perceptron()))
+    minibatch = next(iter(algorithm.minibatches(batch)))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):  # what has to be allocated is allocated
+            algorithm.backward(minibatch, "policy")
+            algorithm.step("policy")
+    torch.cuda.current_stream().wait_stream(stream)
+    graph, before = torch.cuda.CUDAGraph(), algorithm.optimizers["policy"].vector.clone()
+    with torch.cuda.graph(graph):
+        algorithm.backward(minibatch, "policy")
+        algorithm.step("policy")
+    graph.replay()
+    torch.cuda.synchronize()
+    assert isinstance(algorithm.policy, nn.Module)
+    assert not torch.equal(before, algorithm.optimizers["policy"].vector)

@@ -1,0 +1,133 @@
+"""Draws from replay show a policy what it saw when it acted: filters and views of the pipelines work on them too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from connectors import Connector, env_to_module_pipeline, learner_pipeline
+from connectors.env_to_module import FrameStacking, MeanStdFilter
+from episodes.errors import InvalidArgument
+from episodes.replay import EpisodeReplayBuffer
+from learners import DQN, R2D2, SAC, DQNConfig, LSTMQPolicy, QPolicy, R2D2Config, SACConfig, SACPolicy
+from runners import SingleAgentEnvRunner
+
+SPACES = {
+    name: (env.observation_space, env.action_space)
+    for name, env in ((name, gym.make(name)) for name in ("CartPole-v1", "Pendulum-v1"))
+}
+CARTPOLE, PENDULUM = SPACES
+
+
+def dqn(space: gym.Space, **options: Any) -> DQN:
+    policy = QPolicy(space, SPACES[CARTPOLE][1], hidden_sizes=(8,), epsilon=0.5)
+    return DQN(policy, DQNConfig(batch_size=64, n_step=3), **options)
+
+
+def r2d2(space: gym.Space, **options: Any) -> R2D2:
+    policy = LSTMQPolicy(space, SPACES[CARTPOLE][1], hidden_sizes=(8,), state_size=8)
+    return R2D2(policy, R2D2Config(batch_size=16, sequence_length=4, burn_in=2), **options)
+
+
+def sac(space: gym.Space, **options: Any) -> SAC:
+    policy = SACPolicy(space, SPACES[PENDULUM][1], hidden_sizes=(8,))
+    return SAC(policy, SACConfig(batch_size=64), **options)
+
+
+KINDS = {"DQN": (CARTPOLE, dqn), "R2D2": (CARTPOLE, r2d2), "SAC": (PENDULUM, sac)}
+
+
+def seen_while_acting(policy: torch.nn.Module) -> list[np.ndarray]:
+    """A list that gets all rows of observations that the policy is shown from now on."""
+    seen: list[np.ndarray] = []
+
+    def note(module: torch.nn.Module, given: tuple[Any, ...]) -> None:
+        seen.extend(given[0]["obs"].reshape(-1, given[0]["obs"].shape[-1]).numpy().copy())
+
+    policy.register_forward_pre_hook(note)
+    return seen
+
+
+@pytest.mark.parametrize(("env_id", "make"), KINDS.values(), ids=KINDS)
+def test_who_acts_behind_a_filter_learns_from_the_numbers_that_it_acted_on(env_id: str, make: Any) -> None:
+    pieces = [MeanStdFilter()]
+    seeing = env_to_module_pipeline(*SPACES[env_id], pieces=pieces)
+    algorithm = make(seeing.observation_space)
+    acting = env_to_module_pipeline(*SPACES[env_id], pieces=[MeanStdFilter()], policy=algorithm.policy)
+    runner = SingleAgentEnvRunner(env_id, algorithm.policy, num_envs=2, env_to_module=acting, seed=0)
+    buffer = EpisodeReplayBuffer(500, seed=0)
+    seen = seen_while_acting(algorithm.policy)
+    runner.sample_into(buffer, num_timesteps=200, extra_model_outputs=algorithm.stored_outputs)
+    drawn = algorithm.draw(buffer, 64)
+    there = drawn.get("loss_mask", np.ones(64, bool))
+    acted = {row.tobytes() for row in seen}
+    assert {row.tobytes() for row in drawn["obs"][there]} <= acted
+    assert len({row.tobytes() for row in drawn["obs"][there]}) > 30
+    algorithm.update_from(buffer)
+
+
+def raw_episodes(env_id: str) -> Any:
+    with SingleAgentEnvRunner(env_id, num_envs=3, seed=0) as runner:
+        return runner.sample(num_timesteps=400, random_actions=True)
+
+
+def known_filter(pack: Any) -> MeanStdFilter:
+    """A filter that knows some episodes and learns no more."""
+    known = MeanStdFilter(pack.observation_space)
+    known.rewrite(pack.observations)
+    known.update_stats = False
+    return known
+
+
+@pytest.mark.parametrize(("env_id", "make"), [KINDS["DQN"], KINDS["SAC"]], ids=["DQN", "SAC"])
+def test_a_filter_of_the_learner_pipeline_works_on_draws_as_it_does_on_episodes(env_id: str, make: Any) -> None:
+    pack = raw_episodes(env_id)
+    known = known_filter(pack)
+    before = known.get_state()
+    buffer = EpisodeReplayBuffer(500, seed=0)
+    buffer.add(pack)
+    algorithm = make(
+        known.observation_space, pipeline=learner_pipeline(*SPACES[env_id], pieces=[known], next_observations=True)
+    )
+    drawn = algorithm.draw(buffer, 64)
+    raw = buffer.at(drawn["indices"], n_step=algorithm.config.n_step)
+    for name in ("obs", "new_obs"):
+        np.testing.assert_array_equal(drawn[name], known.rewrite(raw[name], update=False))
+        assert np.abs(drawn[name] - raw[name]).max() > 0.1
+    assert {row.tobytes() for row in drawn["obs"]} <= {
+        row.tobytes() for row in algorithm.preprocess(pack)["obs"].numpy()
+    }
+    assert algorithm.update_from(buffer).keys() == algorithm.update(pack).keys()
+    after = known.get_state()
+    assert all(before["own"][""][name].tolist() == after["own"][""][name].tolist() for name in ("mean", "squares"))
+
+
+def test_a_filter_and_a_stack_of_frames_work_on_draws_in_this_order() -> None:
+    pack = raw_episodes(CARTPOLE)
+    known = known_filter(pack)
+    pipeline = learner_pipeline(*SPACES[CARTPOLE], pieces=[known, FrameStacking(num_frames=3)], next_observations=True)
+    algorithm = dqn(pipeline.views.observation_space, pipeline=pipeline)
+    buffer = EpisodeReplayBuffer(500, seed=0)
+    buffer.add(pack)
+    whole = {row.tobytes() for row in algorithm.preprocess(pack)["obs"].numpy()}
+    drawn = algorithm.draw(buffer, 64)["obs"]
+    assert drawn.shape == (64, *pipeline.views.observation_space.shape)
+    assert {np.ascontiguousarray(row).tobytes() for row in drawn} <= whole
+
+
+class ClipRewards(Connector):
+    def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
+        return {**batch, "rewards": np.clip(batch["rewards"], -1, 1)}
+
+
+def test_pieces_that_draws_would_pass_by_are_refused_by_name() -> None:
+    space = SPACES[CARTPOLE][0]
+    pipeline = learner_pipeline(*SPACES[CARTPOLE], pieces=[ClipRewards()])
+    with pytest.raises(InvalidArgument, match=r"ClipRewards would not be called for draws"):
+        dqn(space, pipeline=pipeline)
+    with pytest.raises(InvalidArgument, match="views"):
+        dqn(space, pipeline=learner_pipeline(*SPACES[CARTPOLE]), views=learner_pipeline(*SPACES[CARTPOLE]).views)

@@ -1,0 +1,52 @@
+"""A call of `sample` that fails when all is recorded leaves what was recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from mpe2 import simple_spread_v3
+
+from runners import MultiAgentEnvRunner, SingleAgentEnvRunner
+
+
+class FailsOnce:
+    """A hook that fails at the end of the second call, in one of the ways in which that happens."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error, self.calls = error, 0
+
+    def on_sample_end(self, runner: Any, samples: Any) -> None:
+        self.calls += 1
+        if self.calls == 2:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("returns_interrupted", [False, True])
+def test_what_a_hook_failed_to_look_at_can_be_taken(error: type[BaseException], returns_interrupted: bool) -> None:
+    options: dict[str, Any] = {"seed": 0, "num_envs": 2}
+    whole = SingleAgentEnvRunner("CartPole-v1", **options)
+    expected = [whole.sample(num_timesteps=60, random_actions=True).observations for _ in range(3)]
+    options |= {"hooks": [FailsOnce(error)], "returns_interrupted": returns_interrupted}
+    runner = SingleAgentEnvRunner("CartPole-v1", **options)
+    found = [runner.sample(num_timesteps=60, random_actions=True).observations]
+    with pytest.raises(error):
+        runner.sample(num_timesteps=60, random_actions=True)
+    if not returns_interrupted:
+        found.append(runner.take().observations)
+    found.append(runner.sample(num_timesteps=60, random_actions=True).observations)
+    assert np.array_equal(np.concatenate(found), np.concatenate(expected))
+
+
+@pytest.mark.parametrize("returns_interrupted", [False, True])
+def test_what_a_hook_of_several_agents_failed_to_look_at_can_be_taken(returns_interrupted: bool) -> None:
+    hooks, make = [FailsOnce(RuntimeError)], simple_spread_v3.parallel_env
+    runner = MultiAgentEnvRunner(make, num_envs=2, hooks=hooks, seed=0, returns_interrupted=returns_interrupted)
+    runner.sample(num_timesteps=20, random_actions=True)
+    with pytest.raises(RuntimeError):
+        runner.sample(num_timesteps=20, random_actions=True)
+    found = [] if returns_interrupted else runner.take()
+    found += runner.sample(num_timesteps=20, random_actions=True)
+    assert sum(map(len, found)) == 40

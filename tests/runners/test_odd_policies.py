@@ -1,0 +1,224 @@
+"""Policies that do anything: what is sampled is right, or an error says so and what came before can be taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from episodes.replay import EpisodeReplayBuffer
+from runners import MultiAgentEnvRunner, SingleAgentEnvRunner
+
+N = 3
+GOOD = ("plain", "numpy", "a list", "requires grad", "not contiguous", "keeps", "writes", "a column more in the batch")
+ODD = (
+    "no actions",
+    "None",
+    "a float action",
+    "too many rows",
+    "too few rows",
+    "an action out of range",
+    "NaN logits",
+    "an output more",
+    "an output less",
+    "another shape",
+    "another dtype",
+    "NaN output",
+    "a nested output",
+    "a string output",
+    "raises",
+    "no dict",
+    "logits only",
+)
+
+
+class Line(gym.Env):
+    """Observations tell the environment, the step, and the action before; the reward is that action and the step."""
+
+    observation_space = spaces.Box(-1e6, 1e6, (3,), np.float32)
+    action_space = spaces.Discrete(4)
+    num_made = 0
+
+    def __init__(self, number: int = 0) -> None:
+        self.number, self.t = number, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.array([self.number, 0, -1], np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        observation = np.array([self.number, self.t, action], np.float32)
+        return observation, float(10 * self.t + action), self.t == 5 + self.number, False, {}
+
+
+class Meeting:
+    """Two agents, each in a `Line` of its own; the first leaves before the second."""
+
+    possible_agents = ["a", "b"]
+    metadata: dict[str, Any] = {}
+
+    def __init__(self) -> None:
+        self.lines, self.agents = {agent: Line(i) for i, agent in enumerate(self.possible_agents)}, []
+
+    def observation_space(self, agent: str) -> gym.Space:
+        return Line.observation_space
+
+    def action_space(self, agent: str) -> gym.Space:
+        return Line.action_space
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents = list(self.possible_agents)
+        return {agent: line.reset()[0] for agent, line in self.lines.items()}, {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        told = {agent: self.lines[agent].step(actions[agent]) for agent in self.agents}
+        self.agents = [agent for agent in self.agents if not told[agent][2]]
+        return tuple({agent: step[i] for agent, step in told.items()} for i in range(5))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Odd:
+    """Does `kinds[i]` in its i-th call, and the plain thing when these are over."""
+
+    def __init__(self, kinds: list[str], seed: int) -> None:
+        self.kinds, self.calls, self.rng = kinds, 0, np.random.default_rng(seed)
+        self.kept: list[Any] = []
+
+    def __call__(self, batch: Any, explore: bool | None = None) -> Any:
+        kind = self.kinds[self.calls] if self.calls < len(self.kinds) else "plain"
+        self.calls += 1
+        n = len(batch["obs"])
+        actions = self.rng.integers(0, 4, n)
+        seen = np.asarray(batch["obs"][:, 1]).copy()
+        return self.answer(kind, batch, n, actions, seen)
+
+    def answer(self, kind: str, batch: Any, n: int, actions: np.ndarray, seen: np.ndarray) -> Any:
+        """What the policy gives; of a good kind, the time that it saw and a double of the action come along."""
+        outputs: dict[str, Any] = {"actions": torch.from_numpy(actions), "t": torch.from_numpy(seen)}
+        outputs["pair"] = torch.from_numpy(np.stack([actions, 2 * actions], 1).astype(np.float32))
+        changes: dict[str, Any] = {
+            "numpy": {"actions": actions, "t": seen},
+            "a list": {"actions": actions.tolist()},
+            "None": {"actions": None},
+            "a float action": {"actions": torch.rand(n)},
+            "too many rows": {"t": torch.zeros(n + 1)},
+            "too few rows": {"actions": torch.zeros(n - 1, dtype=torch.long), "t": torch.zeros(n - 1)},
+            "an action out of range": {"actions": torch.full((n,), 9)},
+            "an output more": {"more": torch.zeros(n)},
+            "another shape": {"pair": torch.zeros(n, 3)},
+            "another dtype": {"t": torch.from_numpy(seen.astype(np.float64)) + 1e-9},
+            "NaN output": {"t": torch.full((n,), torch.nan)},
+            "a nested output": {"pair": {"x": torch.zeros(n)}},
+            "a string output": {"t": ["x"] * n},
+            "not contiguous": {"pair": torch.from_numpy(np.stack([actions, 2 * actions]).astype(np.float32)).T},
+        }
+        if kind == "raises":
+            raise RuntimeError("the policy's own")
+        if kind == "no dict":
+            return outputs["actions"]
+        if kind in ("no actions", "an output less"):
+            del outputs["actions" if kind == "no actions" else "pair"]
+        if kind in ("NaN logits", "logits only"):
+            outputs["action_dist_inputs"] = torch.full((n, 4), torch.nan if kind == "NaN logits" else 0.0)
+            del outputs["actions"]
+        if kind == "requires grad":
+            with torch.inference_mode(False), torch.enable_grad():
+                outputs["pair"] = torch.tensor(outputs["pair"].numpy(), requires_grad=True) * 1
+        if kind == "keeps":
+            self.kept.append((batch, outputs))
+        if kind == "writes":
+            for kept, given in self.kept:
+                kept["obs"].fill_(-7)
+                given["t"].fill_(-7)
+            batch["obs"].fill_(-5)
+        if kind == "a column more in the batch":
+            batch["new"] = "column"
+        return outputs | changes.get(kind, {})
+
+
+def check(episodes: Any, lenient: bool) -> int:
+    """Every episode is one that a `Line` had, with what a good policy says beside it; how many steps there are.
+
+    Args:
+        lenient: outputs may have been odd, so only what the environments gave is checked.
+    """
+    for episode in episodes:
+        observations, actions = np.array(episode.get_observations()), np.array(episode.get_actions())
+        assert len(set(observations[:, 0].tolist())) == 1
+        assert observations[:, 1].tolist() == list(range(episode.t_started, episode.t_started + len(episode) + 1))
+        assert observations[1:, 2].tolist() == actions.tolist()
+        assert np.array(episode.get_rewards()).tolist() == (10 * observations[1:, 1] + actions).tolist()
+        assert episode.is_terminated == (observations[-1, 1] == 5 + observations[-1, 0])
+        if not lenient:
+            assert episode.get_extra_model_outputs("t").tolist() == observations[:-1, 1].tolist()
+            assert episode.get_extra_model_outputs("pair").tolist() == [[a, 2 * a] for a in actions.tolist()]
+    return sum(map(len, episodes))
+
+
+def parts(episodes: Any) -> list[Any]:
+    """The single-agent episodes of multi-agent ones that have steps."""
+    return [own for episode in episodes for own in episode.agent_episodes.values() if len(own)]
+
+
+kinds = st.lists(st.sampled_from(GOOD), max_size=9).flatmap(
+    lambda good: st.lists(st.sampled_from(ODD), max_size=2).map(lambda odd: [*good, *odd])
+)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@given(kinds=kinds, seed=st.integers(0, 2**16), into_buffer=st.booleans())
+@settings(max_examples=15)
+def test_what_any_policy_samples_is_right_or_an_error_loses_nothing(
+    mode: AutoresetMode, kinds: list[str], seed: int, into_buffer: bool
+) -> None:
+    envs = SyncVectorEnv([lambda i=i: Line(i) for i in range(N)], autoreset_mode=mode)
+    odd = any(kind in ODD for kind in kinds)
+    policy = Odd(kinds, seed)
+    runner = SingleAgentEnvRunner(envs, policy, seed=seed)
+    buffer = EpisodeReplayBuffer(1000)
+    good_steps, failed = 0, False
+    for _ in range(4):
+        try:
+            if into_buffer:
+                runner.sample_into(buffer, num_timesteps=12)
+            else:
+                good_steps += check(runner.sample(num_timesteps=12), odd)
+        except Exception as error:
+            if not odd or not str(error):
+                raise
+            failed = True
+            good_steps += 0 if into_buffer else check(runner.take(), odd)
+    if into_buffer:
+        assert check(list(buffer.iter_episodes()), True) == len(buffer)
+    elif not failed:
+        assert good_steps >= 4 * 12
+    assert policy.calls >= 4 or failed
+
+
+@given(kinds=kinds, seed=st.integers(0, 2**16))
+@settings(max_examples=15)
+def test_what_any_policy_of_several_agents_samples_is_right_or_an_error_loses_nothing(
+    kinds: list[str], seed: int
+) -> None:
+    odd = any(kind in ODD for kind in kinds)
+    runner = MultiAgentEnvRunner(Meeting, Odd(kinds, seed), num_envs=2, seed=seed)
+    steps = 0
+    for _ in range(4):
+        try:
+            steps += check(parts(runner.sample(num_timesteps=8)), odd)
+        except Exception as error:
+            if not odd or not str(error):
+                raise
+            steps += check(parts(runner.take()), odd)
+    assert steps or odd

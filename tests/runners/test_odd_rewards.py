@@ -1,0 +1,95 @@
+"""Rewards that are no numbers: what can be told is told, and a NaN stays where it was and is named by who learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+from episodes.errors import InvalidArgument, TrackMismatch, WrongType
+from learners import PPO, MLPPolicy
+from runners import MultiAgentEnvRunner, SingleAgentEnvRunner
+
+
+class Paying(gym.Env):
+    """Episodes of six steps; the third one's reward is what was given."""
+
+    observation_space = spaces.Box(-9, 9, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, reward: Any = 1.0) -> None:
+        self.reward, self.t = reward, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        reward = self.reward if self.t == 3 else 1.0
+        return np.full(2, self.t / 9, np.float32), reward, self.t == 6, False, {}
+
+
+class Two:
+    """Two agents, of whom the second is paid oddly."""
+
+    possible_agents = ["a", "b"]
+    metadata: dict[str, Any] = {}
+
+    def __init__(self, reward: Any) -> None:
+        self.parts, self.agents = {"a": Paying(), "b": Paying(reward)}, []
+
+    def observation_space(self, agent: str) -> gym.Space:
+        return Paying.observation_space
+
+    def action_space(self, agent: str) -> gym.Space:
+        return Paying.action_space
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents = list(self.possible_agents)
+        return {agent: part.reset()[0] for agent, part in self.parts.items()}, {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        told = {agent: self.parts[agent].step(actions[agent]) for agent in self.agents}
+        self.agents = [agent for agent in self.agents if not told[agent][2]]
+        return tuple({agent: step[i] for agent, step in told.items()} for i in range(5))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def runner_of(reward: Any, policy: Any = None) -> SingleAgentEnvRunner:
+    return SingleAgentEnvRunner(SyncVectorEnv([Paying, lambda: Paying(reward)]), policy, seed=0)
+
+
+@pytest.mark.parametrize("reward", [np.nan, None])  # Gymnasium's vector environments make NaN of None
+def test_a_reward_that_is_nan_is_kept_and_named_by_episode_and_step_when_learned_from(reward: Any) -> None:
+    policy = MLPPolicy(Paying.observation_space, Paying.action_space)
+    pack = runner_of(reward, policy).sample(num_timesteps=12)
+    odd = [episode for episode in pack if np.isnan(episode.get_rewards()).any()]
+    assert [np.isnan(episode.get_rewards()).tolist() for episode in odd] == [[False, False, True, False, False, False]]
+    with pytest.raises(InvalidArgument, match=rf"rewards\[\d+\] \(episode {odd[0].id_}, step 2\)"):
+        PPO(policy).update(pack)
+
+
+@pytest.mark.parametrize("reward", ["x", [1.0, 2.0], np.array([1.0, 2.0])])
+def test_a_reward_that_is_no_number_is_told_by_environment_and_step_and_loses_nothing(reward: Any) -> None:
+    runner = runner_of(reward)
+    with pytest.raises(TrackMismatch, match="environment 1, step 3 of its episode"):
+        runner.sample(num_timesteps=12, random_actions=True)
+    assert runner.take().num_steps == 4
+
+
+def test_an_agents_reward_that_is_none_is_told_by_agent_and_step_and_one_that_is_nan_is_kept() -> None:
+    runner = MultiAgentEnvRunner(lambda: Two(None), seed=0)
+    with pytest.raises(WrongType, match="agent 'b' at env step 3: the reward is a NoneType"):
+        runner.sample(num_timesteps=6, random_actions=True)
+    assert [len(episode) for episode in runner.take()] == [2]
+    (episode,) = MultiAgentEnvRunner(lambda: Two(np.nan), seed=0).sample(num_timesteps=6, random_actions=True)
+    assert np.isnan(episode.get_rewards()["b"]).tolist() == [False, False, True, False, False, False]
+    assert episode.get_rewards()["a"].tolist() == [1.0] * 6

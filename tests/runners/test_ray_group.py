@@ -1,0 +1,322 @@
+"""Runners in actors of Ray: what arrives, what comes after a death, who can reach it, and what is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from mpe2 import simple_spread_v3
+
+from connectors import env_to_module_pipeline
+from connectors.env_to_module import MeanStdFilter
+from episodes import EpisodePack
+from episodes.errors import EpisodeStateError, InvalidArgument, RunnerLost
+from learners import MLPPolicy
+from runners import MultiAgentEnvRunner, RayRunnerGroup, SingleAgentEnvRunner, start_ray
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.xdist_group("ray")
+
+OBSERVATIONS = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+
+class Pids(gym.Env):
+    """Observes the process that it is in, and counts; action 1 is never taken by a policy with equal logits."""
+
+    observation_space, action_space = OBSERVATIONS, spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t = 0
+        return self.observed(), {}
+
+    def observed(self) -> np.ndarray:
+        return np.array([os.getpid(), self.t], np.float32)
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return self.observed(), float(self.np_random.random()), self.t == 10, False, {}
+
+
+class Constant(torch.nn.Module):
+    """Puts out its only number beside the actions; None of the environments may be slow or fail for others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        rows = len(batch["obs"])
+        return {"action_dist_inputs": torch.zeros(rows, 2), "number": self.number.detach().expand(rows)}
+
+
+def make_plain(index: int, seed: int) -> SingleAgentEnvRunner:
+    return SingleAgentEnvRunner(Pids, Constant(), num_envs=2, seed=seed)
+
+
+def make_filtered(index: int, seed: int) -> SingleAgentEnvRunner:
+    seeing = env_to_module_pipeline(OBSERVATIONS, Pids.action_space, pieces=[MeanStdFilter()])
+    return SingleAgentEnvRunner(Pids, Constant(), num_envs=2, seed=seed, env_to_module=seeing)
+
+
+def make_broken(index: int, seed: int) -> SingleAgentEnvRunner:
+    raise ValueError(f"no simulator for runner {index}")
+
+
+def make_spread(index: int, seed: int) -> MultiAgentEnvRunner:
+    return MultiAgentEnvRunner(simple_spread_v3.parallel_env, num_envs=2, seed=seed, policies=Spread())
+
+
+class Spread(Constant):
+    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        return super().forward(batch) | {"action_dist_inputs": torch.zeros(len(batch["obs"]), 5)}
+
+
+class Stuck(Pids):
+    """Takes its time in the second runner."""
+
+    second = False
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.5 if self.second else 0.0)
+        return super().step(action)
+
+
+class StuckSecond(Stuck):
+    second = True
+
+
+def make_stuck(index: int, seed: int) -> SingleAgentEnvRunner:
+    return SingleAgentEnvRunner(StuckSecond if index else Stuck, Constant(), seed=seed)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started() -> Iterator[None]:
+    folder = tempfile.mkdtemp(prefix="ray")
+    with pytest.MonkeyPatch.context() as patch:  # actors import this file
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        start_ray(6, object_store_memory=100 * 2**20, temp_dir=folder)
+    yield
+    ray.shutdown()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def group(started: None) -> Iterator[RayRunnerGroup]:
+    """Two plain runners, which all tests have that only sample; starting them takes seconds."""
+    with RayRunnerGroup(make_plain, 2, seed=3) as made:
+        yield made
+
+
+def pid_of(pack: EpisodePack) -> int:
+    return int(pack.observations[0, 0])
+
+
+def numbers_of(sample: Any) -> set[float]:
+    return set(np.unique(sample.data.extra_model_outputs["number"]).tolist())
+
+
+def listeners() -> dict[str, set[str]]:
+    """Addresses that sockets of this machine listen on, in hex, by the number of the socket."""
+    found: dict[str, set[str]] = {}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:] if Path(table).exists() else ():
+            columns = line.split()
+            if columns[3] == "0A":
+                found.setdefault(columns[9], set()).add(columns[1].split(":")[0])
+    return found
+
+
+def sockets_of_ray() -> set[str]:
+    """The numbers of the sockets of this process and of what it has started."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    ours = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    found = set()
+    for pid in ours:
+        try:
+            links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        except OSError:
+            continue
+        found |= {link[8:-1] for link in links if link.startswith("socket:[")}
+    return found
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux says who listens in /proc")
+def test_ray_listens_on_loopback_alone(group: RayRunnerGroup) -> None:
+    everyone, ours = listeners(), sockets_of_ray()
+    addresses = {number: where for number, where in everyone.items() if number in ours}
+    assert len(addresses) >= 3
+    assert set().union(*addresses.values()) <= LOOPBACK
+
+
+def test_each_runner_samples_its_share_with_its_own_seed_and_nothing_is_copied(group: RayRunnerGroup) -> None:
+    first, second = group.sample(num_timesteps=4000)
+    assert (first.index, second.index, first.policy_version) == (0, 1, None)
+    assert first.data.num_steps == second.data.num_steps == 2000
+    assert pid_of(first.data) != pid_of(second.data)
+    assert not first.data.rewards.flags.writeable
+    assert not np.array_equal(first.data.rewards, second.data.rewards)
+    assert [sample.stats.num_episodes for sample in (first, second)] == [200, 200]
+    assert [len(sample.data) for sample in group.sample(num_episodes=3)] == [2, 1]
+    assert [len(sample.data) for sample in group.sample(num_episodes=1)] == [1]
+
+
+def test_weights_arrive_with_the_next_sample_and_each_sample_tells_their_version(group: RayRunnerGroup) -> None:
+    policy = Constant()
+    for version, number in ((0, 0.5), (1, 2.0), (7, 3.0)):
+        policy.number.data.fill_(number)
+        group.set_weights(policy if version else policy.state_dict(), version if version == 7 else None)
+        for sample in group.sample(num_timesteps=8):
+            assert numbers_of(sample) == {number}
+            assert set(sample.data.get_policy_versions().tolist()) == {sample.policy_version} == {version}
+
+
+def test_a_killed_runner_is_replaced_by_one_with_its_weights_and_its_statistics() -> None:
+    policy = Constant()
+    policy.number.data.fill_(4.0)
+    with RayRunnerGroup(make_filtered, 2, merge_every=10**6) as group:
+        group.set_weights(policy)
+        group.sample(num_timesteps=40)
+        seen = 2 * 2 * (10 + 1)  # each runner has two episodes of 10 steps
+        assert _count(group.statistics()) == seen
+        os.kill(pid_in(group, 0), signal.SIGKILL)
+        found = group.sample(num_timesteps=40)
+        assert [numbers_of(sample) for sample in found] == [{4.0}, {4.0}]
+        assert [sample.policy_version for sample in found] == [0, 0]
+        assert [one.index for one in group.replacements] == [0]
+        assert _count(group.statistics()) == 2 * seen
+
+        samples = group.sample_async(num_timesteps=20, in_flight=1)  # without a merge
+        list(islice(samples, 6))
+        told = _count(group._workers[0].statistics)
+        os.kill(pid_in(group, 0), signal.SIGKILL)
+        while len(group.replacements) < 2 or group._workers[0].num_deaths:  # until the new one has sampled
+            next(samples)
+        assert _count(group._workers[0].statistics) > told
+        group.resize(1)
+        assert _count(group.statistics()) > told  # also what the one told of that is gone
+
+
+def pid_in(group: RayRunnerGroup, index: int) -> int:
+    return ray.get(group._workers[index].actor.__ray_call__.remote(lambda actor: os.getpid()))
+
+
+def _count(state: Any) -> int:
+    known = next(iter(state.values()))
+    return sum(part["count"] for half in known.values() for part in half.values())
+
+
+def test_samples_come_as_they_are_ready_and_runners_come_and_go_meanwhile(group: RayRunnerGroup) -> None:
+    samples = group.sample_async(num_timesteps=8)
+    group.resize(3)
+    assert {sample.index for sample in islice(samples, 20)} == {0, 1, 2}
+    group.resize(2)
+    assert {sample.index for sample in islice(samples, 20)} == {0, 1}
+
+
+@pytest.mark.slow
+def test_a_slow_runner_is_not_waited_for_and_is_replaced_when_it_hangs() -> None:
+    with RayRunnerGroup(make_stuck, 2, slow_after_s=0.3, lost_after_s=4.0) as group:
+        assert [sample.index for sample in group.sample(num_timesteps=4)] == [0]
+        time.sleep(1.0)
+        assert [sample.index for sample in group.sample(num_timesteps=4)] == [0, 1]  # what it had not finished then
+        samples = group.sample_async(num_timesteps=60)
+        while not group.replacements:
+            next(samples)
+        assert group.replacements[0].index == 1
+        assert "at one request for 4 s" in group.replacements[0].reason
+
+
+def test_errors_of_a_runner_are_ours_and_nothing_is_lost_by_them(group: RayRunnerGroup) -> None:
+    with pytest.raises(InvalidArgument, match="exactly one"):
+        group.sample()
+    for _ in range(3):
+        group.sample(num_timesteps=8)  # takes what is under way since other tests, with the weights of then
+    group.set_weights({"number": torch.zeros(3)})
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="size mismatch"):
+            group.sample(num_timesteps=8)
+    group.set_weights(Constant())
+    assert not group.replacements
+    assert [sample.index for sample in group.sample(num_timesteps=8)] == [0, 1]
+
+
+@pytest.mark.slow
+def test_a_runner_that_cannot_be_made_is_an_error_that_says_why() -> None:
+    with pytest.raises(RunnerLost, match="no simulator for runner"):
+        RayRunnerGroup(make_broken, 1)
+
+
+def test_runners_of_several_agents_sample_too_and_get_weights_by_module() -> None:
+    policy = Spread()
+    policy.number.data.fill_(2.0)
+    with RayRunnerGroup(make_spread, 1) as group:
+        group.set_weights({"default_policy": policy})
+        for sample in group.sample(num_timesteps=8):
+            assert sample.stats.num_env_steps == 8
+            numbers = [own.extra_model_outputs["number"] for e in sample.data for own in e.agent_episodes.values()]
+            assert {float(value) for own in numbers for value in np.asarray(own.data).ravel()} == {2.0}
+
+
+def test_nothing_is_left_of_a_group_that_is_closed() -> None:
+    group = RayRunnerGroup(make_plain, 1)
+    pids = {pid_of(sample.data) for sample in group.sample(num_timesteps=8)}
+    group.close()
+    group.close()
+    until = time.monotonic() + 10
+    while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not left
+    with pytest.raises(EpisodeStateError, match="closed"):
+        group.sample(num_timesteps=8)
+
+
+@pytest.mark.slow
+def test_ppo_learns_cartpole_with_two_runners() -> None:
+    from learners import PPO, PPOConfig
+
+    def make(index: int, seed: int) -> SingleAgentEnvRunner:
+        env = gym.make_vec("CartPole-v1", num_envs=8, vectorization_mode="sync")
+        return SingleAgentEnvRunner(env, MLPPolicy(env.single_observation_space, env.single_action_space), seed=seed)
+
+    torch.manual_seed(0)
+    env = gym.make("CartPole-v1")
+    policy = MLPPolicy(env.observation_space, env.action_space)
+    with RayRunnerGroup(make, 2) as group:
+        algorithm = PPO(policy, PPOConfig())
+        best = 0.0
+        for round_ in range(150):
+            group.set_weights(policy)
+            if round_ == 5:
+                ray.kill(group._workers[1].actor)
+            samples = group.sample(num_timesteps=2048)
+            algorithm.update(EpisodePack.concat([sample.data for sample in samples]))
+            returns = np.concatenate([sample.stats.returns for sample in samples])
+            best = max(best, float(returns.mean()) if len(returns) else 0.0)
+            if best >= 475:
+                break
+    assert best >= 475
+    assert len(group.replacements) == 1

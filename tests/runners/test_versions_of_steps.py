@@ -1,0 +1,215 @@
+"""Each step that a runner records carries the version of the policy that made it, whenever that changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from connectors import learner_pipeline
+from connectors.learner import AddPolicyVersions
+from episodes import EpisodePack
+from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner
+
+
+class Versioned:
+    """A policy that says its version with each action."""
+
+    version = 0
+
+    def __call__(self, batch: dict[str, Any], *, explore: bool) -> dict[str, Any]:
+        num = len(batch["obs"])
+        return {"actions": np.arange(num) % 2, "version": np.full(num, self.version)}
+
+
+class Updates(Hook):
+    """Changes the policy in the middle of a sample."""
+
+    def __init__(self, policies: list[Versioned], rng: np.random.Generator) -> None:
+        self.policies, self.rng = policies, rng
+
+    def on_step(self, runner: Any) -> None:
+        if self.rng.random() < 0.3:
+            update(runner, self.policies)
+
+
+def update(runner: Any, policies: list[Versioned]) -> None:
+    for policy in policies:
+        policy.version += 1
+    runner.policy_version = policies[0].version
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_the_version_of_each_step_is_that_of_the_policy_that_made_it(mode: AutoresetMode) -> None:
+    policy = Versioned()
+    hook = Updates([policy], np.random.default_rng(0))
+    with SingleAgentEnvRunner(
+        "CartPole-v1", policy, num_envs=3, hooks=[hook], seed=0, autoreset_mode=mode, len_lookback_buffer=2
+    ) as runner:
+        runner.policy_version = 0
+        packs = []
+        for _ in range(6):
+            packs.append(runner.sample(num_timesteps=30))
+            update(runner, [policy])
+        packs.append(runner.sample(num_episodes=4))
+        joined = EpisodePack.concat(packs)
+    for pack in (*packs, joined):
+        made = pack.extra_model_outputs["version"][pack.step_rows()]
+        assert pack.get_policy_versions().tolist() == made.tolist()
+        for episode in pack:
+            assert episode.get_policy_versions().tolist() == episode.get_extra_model_outputs("version").tolist()
+            if len(episode):
+                made = episode.get_extra_model_outputs("version")
+                assert episode.policy_versions == (made.min(), made.max())
+    assert joined.get_policy_versions().max() > 20
+
+
+def test_random_actions_are_of_no_version_and_nothing_is_said_unless_told() -> None:
+    with SingleAgentEnvRunner("CartPole-v1", Versioned(), num_envs=2, seed=0) as runner:
+        assert runner.policy_version is None
+        assert runner.sample(num_timesteps=10).policy_versions is None
+        runner.policy_version = 7
+        assert runner.sample(num_timesteps=10, random_actions=True).policy_versions is None
+        assert (runner.sample(num_timesteps=10).get_policy_versions() == 7).all()
+        with pytest.raises(InvalidArgument, match="policy_version=-3; give the number of it, 0 or more"):
+            runner.policy_version = -3
+        assert (runner.sample(num_timesteps=10).get_policy_versions() == 7).all()
+
+
+class InTurns:
+    """Two agents that act in turns: each waits for its next observation while the other acts."""
+
+    possible_agents = ("a", "b")
+    observation_spaces = {agent: spaces.Box(-1, 1, (2,)) for agent in possible_agents}
+    action_spaces = {agent: spaces.Discrete(2) for agent in possible_agents}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.t = 0
+        return {"a": np.zeros(2, np.float32)}, {}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        self.t += 1
+        who, over = self.possible_agents[self.t % 2], self.t == 9
+        seen = dict.fromkeys(self.possible_agents if over else [who], np.zeros(2, np.float32))
+        return seen, dict.fromkeys(seen, 1.0), {"__all__": over}, {"__all__": False}, {}
+
+
+def test_a_step_that_waited_while_the_policy_changed_is_of_the_version_that_acted() -> None:
+    policies = {"m": Versioned(), "n": Versioned()}
+    both = list(policies.values())
+    hook = Updates(both, np.random.default_rng(1))
+    mapping = {"a": "m", "b": "n"}
+    with MultiAgentEnvRunner(
+        InTurns, policies, num_envs=2, agent_to_module_mapping_fn=lambda agent, episode: mapping[agent], hooks=[hook]
+    ) as runner:
+        runner.policy_version = 0
+        chunks = []
+        for _ in range(12):
+            chunks += runner.sample(num_timesteps=6)
+            update(runner, both)
+    steps = 0
+    for chunk in chunks:
+        for own in chunk.agent_episodes.values():
+            made = np.asarray(own.get_extra_model_outputs("version"))
+            assert own.get_policy_versions().tolist() == made.tolist()
+            steps += len(own)
+    assert steps > 60
+
+
+def test_modules_have_versions_of_their_own() -> None:
+    mapping = {"a": "m", "b": "n"}
+    policies = {"m": Versioned(), "n": Versioned()}
+    with MultiAgentEnvRunner(
+        InTurns, policies, agent_to_module_mapping_fn=lambda agent, episode: mapping[agent]
+    ) as runner:
+        runner.policy_version = {"m": 4, "n": 9}
+        (episode,) = runner.sample(num_episodes=1)
+        with pytest.raises(InvalidArgument, match=r"policy_version=1\.5"):
+            runner.policy_version = {"m": 1.5}
+    assert {agent: own.policy_versions for agent, own in episode.agent_episodes.items()} == {"a": (4, 4), "b": (9, 9)}
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_what_is_drawn_from_replay_says_which_version_made_it(mode: AutoresetMode, num_envs: int) -> None:
+    policy, rng = Versioned(), np.random.default_rng(0)
+    hook = Updates([policy], rng)
+    buffer = EpisodeReplayBuffer(150, seed=0)
+    with SingleAgentEnvRunner(
+        "CartPole-v1", policy, num_envs=num_envs, hooks=[hook], seed=0, autoreset_mode=mode
+    ) as runner:
+        runner.policy_version = 0
+        for size in (40, 3, 1, 90, 2, 60):
+            runner.sample_into(buffer, num_timesteps=size, extra_model_outputs=["version"])
+            update(runner, [policy])
+            drawn = buffer.sample(64, keys=["version", "policy_version"])
+            assert drawn["policy_version"].tolist() == drawn["version"].tolist()
+        windows = buffer.sample_sequences(8, 5, keys=["version", "policy_version"])
+        real = windows["loss_mask"].astype(bool)
+        assert windows["policy_version"][real].tolist() == windows["version"][real].tolist()
+        assert (windows["policy_version"][~real] == -1).all()
+        pack = runner.sample(num_timesteps=20)
+    buffer.add(pack)
+    restored = EpisodeReplayBuffer(150, seed=0)
+    restored.set_state(buffer.get_state())
+    for kept in (buffer, restored):
+        for episode in kept.iter_episodes():
+            assert episode.get_policy_versions().tolist() == episode.get_extra_model_outputs("version").tolist()
+        for stored in kept.iter_packs():
+            assert stored.get_policy_versions().tolist() == stored.extra_model_outputs["version"].tolist()
+
+
+def test_a_buffer_that_nobody_told_of_versions_keeps_none_and_learns_of_them_later() -> None:
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    with SingleAgentEnvRunner("CartPole-v1", Versioned(), num_envs=2, seed=0) as runner:
+        runner.sample_into(buffer, num_timesteps=20)
+        assert (buffer.sample(8, keys=["policy_version"])["policy_version"] == -1).all()
+        assert all(pack.policy_versions is None for pack in buffer.iter_packs())
+        runner.policy_version = 3
+        runner.sample_into(buffer, num_timesteps=20)
+    versions = np.concatenate([pack.get_policy_versions() for pack in buffer.iter_packs()])
+    assert np.unique(versions).tolist() == [-1, 3]
+    assert abs((versions == -1).sum() - 20) <= 2
+
+
+@pytest.mark.parametrize("kind", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
+def test_draws_of_young_steps_are_as_young_as_asked_and_as_likely_as_each_other(kind: Any) -> None:
+    buffer, policy = kind(300, seed=0), Versioned()
+    with SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2, seed=0) as runner:
+        with pytest.raises(EpisodeStateError, match="nothing is stored"):
+            buffer.sample(4, max_age=1)
+        runner.sample_into(buffer, num_timesteps=20)
+        with pytest.raises(EpisodeStateError, match="no stored step is of version 0 or newer"):
+            buffer.sample(4, max_age=1)
+        for version in range(5):
+            runner.policy_version = version
+            runner.sample_into(buffer, num_timesteps=50)
+    for max_age in (0, 1, 3):
+        drawn = buffer.sample(4000, keys=["policy_version"], max_age=max_age)
+        oldest = 4 - max_age
+        assert drawn["policy_version"].min() == oldest
+        counts = np.bincount(drawn["policy_version"])[oldest:]
+        assert counts.max() < 1.3 * counts.min()
+    for wrong in (-1, 1.5):
+        with pytest.raises(InvalidArgument, match="max_age="):
+            buffer.sample(4, max_age=wrong)
+
+
+def test_a_learner_batch_says_of_each_row_which_version_made_it_and_how_old_that_is() -> None:
+    policy = Versioned()
+    with SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2, seed=0) as runner:
+        packs = [runner.sample(num_timesteps=10)]
+        for _ in range(3):
+            update(runner, [policy])
+            packs.append(runner.sample(num_timesteps=30))
+    pack = EpisodePack.concat(packs)
+    batch = learner_pipeline(pieces=[AddPolicyVersions(newest=lambda: 5)])(episodes=pack)
+    made = np.where(pack.get_policy_versions() < 0, -1, pack.extra_model_outputs["version"][pack.step_rows()])
+    assert batch["policy_version"].tolist() == made.tolist()
+    assert batch["policy_age"].tolist() == np.where(made < 0, -1, 5 - made).tolist()
+    assert set(made) == {-1, 1, 2, 3}

@@ -1,0 +1,56 @@
+"""Tracks that come later: old episodes read as if they had had them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from episodes import SingleAgentEpisode
+from episodes.errors import InvalidArgument, TrackMismatch
+from episodes.storage import EpisodeDataset, EpisodeWriter, add_track, compact, copy
+
+
+def episode(i: int, **extra: Any) -> SingleAgentEpisode:
+    return SingleAgentEpisode.from_arrays(
+        np.arange(4.0) + i, np.arange(3), np.ones(3), id_=f"e{i}", extra_model_outputs=extra
+    )
+
+
+@pytest.mark.parametrize("before", [{}, {"value": np.arange(3.0)}])
+def test_old_episodes_have_the_item_of_an_added_track(tmp_path: Path, before: dict[str, Any]) -> None:
+    path, scores = tmp_path / "data", np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+    with EpisodeWriter(path) as at_work:
+        at_work.add([episode(0, **before)])
+        at_work.flush()
+        add_track(path, "a/b", np.float32([np.nan, -1]))
+        at_work.add([episode(1, **before)])
+    with EpisodeWriter(path) as writer:
+        writer.add([episode(2, **before, **{"a/b": scores})])
+        with pytest.raises(TrackMismatch, match="a~1b' is there, but not among those given"):
+            writer.add([episode(3, **before)])
+    compact(path)
+    for found in (
+        EpisodeDataset(path, verify=True),
+        EpisodeDataset(tmp_path / "copy") if copy(path, tmp_path / "copy") else [],
+    ):
+        pack = found.pack()
+        read = pack.extra_model_outputs["a/b"]
+        assert read.dtype == np.float32
+        assert np.isnan(read[:6, 0]).all()
+        assert (read[:6, 1] == -1).all()
+        assert (read[6:] == scores).all()
+        assert [e.id_ for e in found] == ["e0", "e1", "e2"]
+        assert found[1].get_extra_model_outputs("a/b").shape == (3, 2)
+        assert set(found[2].extra_model_outputs) == {"a/b", *before}
+    with pytest.raises(InvalidArgument, match="already"):
+        add_track(path, "a/b", 0.0)
+
+
+def test_a_track_is_added_to_episodes_that_are_there(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path):
+        pass
+    with pytest.raises(InvalidArgument, match="no episode with a step yet"):
+        add_track(tmp_path, "logp", 0.0)

@@ -1,0 +1,234 @@
+"""Data sets compacted, sealed, merged, copied and repaired: whoever is killed meanwhile has lost nothing."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from episodes import SingleAgentEpisode
+from episodes.errors import InvalidArgument, UnreadableData
+from episodes.storage import EpisodeDataset, EpisodeWriter, check, compact, copy, merge, seal
+
+ROOT = Path(__file__).parents[2]
+
+
+def episode(i: int) -> SingleAgentEpisode:
+    steps = i % 7 + 1
+    infos = [{"n": i}] * (steps + 1)
+    return SingleAgentEpisode.from_arrays(
+        np.arange(4.0 * steps + 4).reshape(-1, 4) + i, np.arange(steps), np.full(steps, i / 8), infos=infos, id_=f"e{i}"
+    )
+
+
+def made(path: Path, first: int = 0, num: int = 24, shards: int = 4) -> Path:
+    """So many episodes, each of them a record batch, in so many shards."""
+    for start in range(first, first + num, num // shards):
+        with EpisodeWriter(path) as writer:
+            for i in range(start, start + num // shards):
+                writer.add([episode(i)])
+                writer.flush()
+    return path
+
+
+def numbers(path: Path) -> list[int]:
+    """Those of the episodes that are there, when each is as it was written."""
+    found = EpisodeDataset(path, verify=True)
+    told = [int(found_id[1:]) for found_id in found.metadata["id"]]
+    assert all(a.equals(episode(i)) for a, i in zip(found, told, strict=True))
+    return told
+
+
+def test_a_compacted_data_set_is_the_same_in_one_file_and_one_batch(tmp_path: Path) -> None:
+    made(tmp_path)
+    assert compact(tmp_path) == 4
+    assert numbers(tmp_path) == list(range(24))
+    (file,) = tmp_path.glob("*.arrow")
+    assert pa.ipc.open_file(str(file)).num_record_batches == 1
+    assert compact(tmp_path) == 0
+    made(tmp_path, 24, 6, 1)
+    assert compact(tmp_path) == 2
+    assert numbers(tmp_path) == list(range(30))
+    assert check(tmp_path).problems == []
+
+
+def test_readers_and_pickled_views_find_their_episodes_after_a_compaction(tmp_path: Path) -> None:
+    made(tmp_path)
+    dataset = EpisodeDataset(tmp_path)
+    view = pickle.dumps(dataset[20:2:-3])
+    all_of_them = pickle.dumps(dataset)
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add([episode(24)])
+        compact(tmp_path)  # while another is written
+    compact(tmp_path)
+    assert [e.id_ for e in pickle.loads(view)] == [e.id_ for e in dataset[20:2:-3]]
+    assert [e.id_ for e in pickle.loads(all_of_them)] == [f"e{i}" for i in range(24)]
+    again = pickle.loads(pickle.dumps(pickle.loads(view)[1:3]))
+    assert [e.id_ for e in again] == ["e17", "e14"]
+    assert all(dataset[i].equals(episode(i)) for i in range(24))
+
+
+def test_two_compactions_at_a_time_are_one(tmp_path: Path) -> None:
+    made(tmp_path)
+    threads = [threading.Thread(target=compact, args=(tmp_path,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert numbers(tmp_path) == list(range(24))
+
+
+def test_a_damaged_shard_is_not_compacted_but_repaired(tmp_path: Path) -> None:
+    made(tmp_path)
+    file = sorted(tmp_path.glob("*.arrow"))[1]
+    data = bytearray(file.read_bytes())
+    data[data.index(np.float64(8 / 8).tobytes())] ^= 4
+    file.write_bytes(data)
+    with pytest.raises(UnreadableData, match=file.name):
+        compact(tmp_path)
+    (problem,) = check(tmp_path).problems
+    assert file.name in problem
+    assert check(tmp_path, repair=True).repaired
+    assert check(tmp_path).problems == []
+    left = numbers(tmp_path)
+    assert len(left) == 23
+    assert sorted(left) == left
+    assert file.with_name(f"{file.name}.damaged").read_bytes() == data
+
+
+def test_a_lost_shard_is_missed_until_it_is_given_up(tmp_path: Path) -> None:
+    made(tmp_path)
+    first, *_, manifest = sorted(tmp_path.glob("*.arrow"))[0], *sorted(tmp_path.glob("*.manifest"))
+    first.unlink()
+    manifest.write_bytes(b"nonsense\n")
+    assert len(check(tmp_path).problems) == 2
+    check(tmp_path, repair=True)
+    assert check(tmp_path).problems == []
+    assert numbers(tmp_path) == list(range(6, 24))
+
+
+def test_what_a_killed_writer_left_is_sealed(tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from pathlib import Path; from tests.storage import test_compacting as t\n"
+        "from episodes.storage import EpisodeWriter\n"
+        "w = EpisodeWriter(sys.argv[1])\n"
+        "for i in (0, 1):\n    w.add([t.episode(i)]); w.flush()\n"
+        "os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=False)
+    living = EpisodeWriter(tmp_path)
+    living.add([episode(2)])
+    living.flush()
+    assert EpisodeDataset(tmp_path).recovered == 3
+    assert seal(tmp_path) == 1
+    assert EpisodeDataset(tmp_path).recovered == 1
+    living.close()
+    assert compact(tmp_path) == 2
+    assert numbers(tmp_path) == [0, 1, 2]
+
+
+def test_data_sets_are_merged_once(tmp_path: Path) -> None:
+    first, second = made(tmp_path / "a"), made(tmp_path / "b", 24, 8, 2)
+    compact(first)
+    assert merge(tmp_path / "c", first, second) == 3
+    assert merge(tmp_path / "c", first, second) == 0
+    assert numbers(tmp_path / "c") == list(range(32))
+    compact(tmp_path / "c")
+    assert merge(tmp_path / "c", second) == 0
+    with EpisodeWriter(tmp_path / "other") as writer:
+        writer.add([SingleAgentEpisode.from_arrays(np.zeros((2, 3)), [0], [0.0])])
+    with pytest.raises(ValueError, match="track 'observations'"):
+        merge(tmp_path / "c", tmp_path / "other")
+
+
+def test_some_episodes_are_copied(tmp_path: Path) -> None:
+    made(tmp_path / "a")
+    assert copy(tmp_path / "a", tmp_path / "b", "length == 3 or (id == 'e23' and not terminated)") == 4
+    assert numbers(tmp_path / "b") == [2, 9, 16, 23]
+    with pytest.raises(InvalidArgument, match="is there already"):
+        copy(tmp_path / "a", tmp_path / "b")
+    for wrong in ("reward > 1", "__import__('os')", "length >"):
+        with pytest.raises(InvalidArgument):
+            copy(tmp_path / "a", tmp_path / "c", wrong)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+KILLED = """
+import os, random, signal, sys
+from episodes.storage import {name}
+from episodes.storage import compacting
+rest = random.Random(int(sys.argv[1])).randrange({lines})
+def trace(frame, event, argument):
+    global rest
+    if "/episodes/storage/" not in frame.f_code.co_filename:
+        return None
+    rest -= 1
+    if rest < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return trace
+sys.settrace(trace)
+{name}(*sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["compact", "merge"])
+def test_whoever_is_killed_at_any_line_has_lost_nothing(tmp_path: Path, name: str, kills: int) -> None:
+    source, killed = made(tmp_path / "source"), 0
+    for seed in range(kills):
+        target = tmp_path / str(seed)
+        if name == "compact":
+            shutil.copytree(source, target)
+        arguments = [str(target)] if name == "compact" else [str(target), str(source)]
+        script = KILLED.format(name=name, lines=3000 if name == "compact" else 1800)
+        done = subprocess.run([sys.executable, "-c", script, str(seed), *arguments], cwd=ROOT, check=False)
+        killed += done.returncode == -signal.SIGKILL
+        if name == "compact":
+            assert numbers(target) == list(range(24))
+            compact(target)
+        else:
+            assert not (target / "episodes.json").exists() or len(EpisodeDataset(target, verify=True)) in (0, 24)
+            merge(target, source)
+        check(target, repair=True)
+        assert numbers(target) == list(range(24))
+        assert not list(target.glob("*.new"))
+        assert not check(target).problems
+    assert killed > kills / 4
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
+def test_killed_writers_lose_nothing_that_they_flushed(tmp_path: Path, kills: int) -> None:
+    script = (
+        "import sys; from tests.storage import test_compacting as t; from episodes.storage import EpisodeWriter\n"
+        "w = EpisodeWriter(sys.argv[1], shard_bytes=30_000); i = int(sys.argv[2])\n"
+        "while True:\n    w.add([t.episode(i)]); w.flush(); print(i, flush=True); i += 1"
+    )
+    rng, told = np.random.default_rng(0), set[int]()
+    for kill in range(0, kills, 2):
+        command = [sys.executable, "-c", script, str(tmp_path)]
+        pair = [
+            subprocess.Popen([*command, str((kill + k) * 100_000)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+            for k in (0, 1)
+        ]
+        for process in pair:
+            for _ in range(int(rng.integers(1, 60))):
+                told.add(int(process.stdout.readline()))  # type: ignore[union-attr]
+        for process in pair:
+            os.kill(process.pid, signal.SIGKILL)
+            told |= {int(line) for line in process.stdout if line.endswith("\n")}  # type: ignore[union-attr]
+            process.wait()
+            process.stdout.close()  # type: ignore[union-attr]
+        assert told <= set(numbers(tmp_path))
+        if kill % 4 == 0:
+            seal(tmp_path)
+            compact(tmp_path)
+    assert told <= set(numbers(tmp_path))

@@ -1,0 +1,125 @@
+"""Environments that are recorded while somebody steps them: one, and many in each autoreset mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.storage import EpisodeDataset, RecordEpisodes
+from runners import RecordSamples, SingleAgentEnvRunner
+
+
+class Counting(gym.Env):
+    """Says how many steps there were, in arrays that it uses again; ends after `length` of them."""
+
+    observation_space = spaces.Dict({"n": spaces.Box(-1e6, 1e6, (2,), np.float32), "d": spaces.Discrete(100)})
+    action_space = spaces.Discrete(50)
+
+    def __init__(self, length: int = 4) -> None:
+        self.length = length
+        self.array = np.zeros(2, np.float32)
+        self.info: dict[str, Any] = {}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t = 0
+        return self._now()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        observation, info = self._now()
+        return observation, float(action), self.t == self.length, False, info
+
+    def _now(self) -> tuple[Any, dict[str, Any]]:
+        if self.t == 0:
+            self.array = np.zeros(2, np.float32)  # or Gymnasium's own last observations would change
+        self.array[:] = self.t
+        self.info.update(t=self.t, array=self.array)
+        return {"n": self.array, "d": self.t % 100}, self.info
+
+
+def check_episode(found: Any) -> None:
+    """Whether a chunk is one of `Counting`."""
+    told = found.t_started + np.arange(len(found) + 1)
+    observations = found.get_observations()
+    assert observations["n"][:, 0].tolist() == observations["d"].tolist() == told.tolist()
+    assert found.get_rewards().tolist() == found.get_actions().tolist()
+
+
+@pytest.mark.parametrize("chunk_steps", [None, 3])
+def test_every_episode_of_an_environment_is_there(tmp_path: Path, chunk_steps: int | None) -> None:
+    env = RecordEpisodes(Counting(), tmp_path, chunk_steps=chunk_steps)
+    for seed in range(3):
+        env.reset(seed=seed)
+        for t in range(4):
+            env.step(t + seed)
+    env.reset()
+    env.step(1)
+    env.reset()  # breaks off an episode of one step
+    env.close()
+    found = EpisodeDataset(tmp_path, verify=True)
+    for chunk in found:
+        check_episode(chunk)
+        assert [info["t"] for info in chunk.infos] == (chunk.t_started + np.arange(len(chunk) + 1)).tolist()
+        assert chunk.infos[0]["array"].tolist() == [chunk.t_started] * 2
+    lengths = [4, 4, 4, 1] if chunk_steps is None else [3, 1, 3, 1, 3, 1, 1]
+    assert found.metadata["length"].tolist() == lengths
+    assert found.metadata["terminated"].tolist() == [length != 3 for length in lengths[:-1]] + [False]
+    assert found.metadata["seed"].tolist()[:1] == [0]
+    assert len(set(found.metadata["id"])) == 4
+    assert found.env_spec is None
+    assert found.action_space == Counting.action_space
+
+
+@pytest.mark.parametrize("chunk_steps", [None, 3])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_every_step_of_a_vector_environment_is_there(
+    tmp_path: Path, mode: AutoresetMode, chunk_steps: int | None
+) -> None:
+    vector = SyncVectorEnv([lambda n=n: Counting(n) for n in (2, 3, 5)], autoreset_mode=mode)
+    env, num_steps = RecordEpisodes(vector, tmp_path, chunk_steps=chunk_steps), 0
+    env.reset(seed=0)
+    before = np.zeros(3, bool)
+    for t in range(20):
+        _, _, terminated, truncated, _ = env.step(np.array([t, t, t]))
+        num_steps += 3 - (int(before.sum()) if mode is AutoresetMode.NEXT_STEP else 0)
+        before = done = terminated | truncated
+        if mode is AutoresetMode.DISABLED and done.any():
+            env.reset(options={"reset_mask": done})
+            before = np.zeros(3, bool)
+    env.close()
+    found = EpisodeDataset(tmp_path, verify=True)
+    assert found.num_steps == num_steps
+    for chunk in found:
+        check_episode(chunk)
+    if chunk_steps is None:
+        ended = found.metadata["length"][found.metadata["terminated"]]
+        assert set(ended.tolist()) == {2, 3, 5}
+
+
+def test_a_step_without_an_episode_is_refused(tmp_path: Path) -> None:
+    env = RecordEpisodes(Counting(1), tmp_path)
+    with pytest.raises(EpisodeStateError, match="call reset"):
+        env.step(0)
+    env.reset()
+    env.step(0)
+    with pytest.raises(EpisodeStateError, match="call reset"):
+        env.step(0)
+    with pytest.raises(InvalidArgument, match="chunk_steps=0"):
+        RecordEpisodes(Counting(1), tmp_path, chunk_steps=0)
+
+
+def test_a_runner_writes_what_it_samples(tmp_path: Path) -> None:
+    with RecordSamples(tmp_path) as hook:
+        runner = SingleAgentEnvRunner("CartPole-v1", num_envs=2, hooks=[hook], seed=0)
+        sampled = [runner.sample(num_timesteps=40, random_actions=True) for _ in range(3)]
+        assert EpisodeDataset(tmp_path).num_steps >= 120  # flushed
+        runner.close()
+    assert [e.id_ for e in EpisodeDataset(tmp_path, verify=True)] == [e.id_ for pack in sampled for e in pack]
