@@ -72,6 +72,9 @@ def test_so_many_batches_are_drawn_ahead_and_no_more(depth: int) -> None:
 
     with Prefetch(draw, depth=depth) as batches:
         assert [int(next(batches).number[0]) for _ in range(5)] == [0, 1, 2, 3, 4]
+        until = time.monotonic() + 60
+        while len(drawn) < 5 + depth and time.monotonic() < until:
+            time.sleep(0.01)
         time.sleep(0.05)
         assert len(drawn) == 5 + depth
 
@@ -107,9 +110,8 @@ def test_a_closed_or_forgotten_one_leaves_nothing_running() -> None:
     next(forgotten)
     del forgotten
     gc.collect()
-    for _ in range(100):
-        if not num_threads():
-            break
+    until = time.monotonic() + 60
+    while num_threads() and time.monotonic() < until:
         time.sleep(0.01)
     assert num_threads() == 0
 

@@ -116,7 +116,7 @@ def test_ctrl_c_ends_a_run_cleanly_with_what_there_is(tmp_path):
     while b"return -" not in shown:  # the first episodes have ended
         shown += os.read(process.stderr.fileno(), 4096)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert b"Interrupted" in out
     assert b"truncated" in out

@@ -32,7 +32,7 @@ from episodes.transport import EpisodeReceiver, EpisodeSender, make_keys
 from episodes.transport.messages import Head, Kind
 from episodes.transport.wire import Schemas, encoded
 
-SECONDS = 20.0  # the longest that anything may take on a slow machine
+SECONDS = 60.0  # the longest that anything may take on a slow machine
 
 
 def pack_of(number: int, steps: int = 5, **more: Any) -> EpisodePack:
