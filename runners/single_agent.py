@@ -47,7 +47,7 @@ class SingleAgentEnvRunner(EnvRunner):
         module_to_env: the pipeline to actions; `module_to_env_pipeline(...)` by default.
         hooks: objects with methods of `Hook`.
         seed: of the environments, of the random actions, of sampling actions in the default pipeline, and of the ids of
-            the episodes in packs.
+            the episodes.
         len_lookback_buffer: how many items from before its first step a continued chunk brings along, at least; more
             where the env-to-module pipeline needs them (recurrent states, frame stacks).
         vectorization, env_kwargs: see `make_vector_env`.
@@ -97,8 +97,7 @@ class SingleAgentEnvRunner(EnvRunner):
             len_lookback_buffer=max(checked_lookback(len_lookback_buffer), self.env_to_module.lookback),
             reward_dtype=reward_dtype,
         )
-        if seed is not None:
-            self._recorder.seed(seed)
+        self._seed_ids(seed)
         self._sink: VectorRecorder | ReplayRecorder = self._recorder  # where the rows of this call go
         self._buffer: EpisodeReplayBuffer | None = None  # that the sink writes into
         self._stores_log_probs = False
@@ -301,6 +300,8 @@ class SingleAgentEnvRunner(EnvRunner):
             len_lookback_buffer=self._recorder.len_lookback_buffer,
             keys=keys,
         )
+        if self._id_generator is not None:
+            self._sink.seed(self._id_generator)
         self._buffer = buffer
         return False
 
@@ -556,8 +557,14 @@ class SingleAgentEnvRunner(EnvRunner):
         super().set_state(state)
         self._turn = state["turn"] % self.num_envs
 
+    def _seed_ids(self, seed: Any) -> None:
+        """Let the ids of the episodes to come follow from a seed, in packs as in buffers; None: they are random."""
+        self._id_generator = None if seed is None else np.random.default_rng(seed)
+        if self._id_generator is not None:
+            self._recorder.seed(self._id_generator)
+
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
-        self._recorder.seed(sequence)
+        self._seed_ids(sequence)
         self._reset_seed = int(sequence.generate_state(1)[0] >> 1)
         self.env.action_space.seed(self._reset_seed)
 

@@ -15,7 +15,6 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch
-from episodes.facts.facts import random_ids
 from episodes.facts.policy_versions import checked_version
 from episodes.recorder import OngoingEpisodes, VectorRecorder
 from episodes.recorder.boundaries import Boundaries, Row, final_observations_of, infos_at_ends
@@ -107,6 +106,12 @@ class ReplayRecorder:
         self._generation = 0  # of the ring, at the last reset of all
         self._version: int | None = None
         self._dtypes = {OBSERVATIONS: dtypes_of(observation_space), ACTIONS: dtypes_of(action_space)}
+
+    def seed(self, seed: Any) -> None:
+        """Let the ids of the episodes to come follow from a seed, or from a generator, of which some bytes are drawn."""
+        with self._ring.lock:
+            self._ring.settle()
+            self._ring.table.names.begin(np.random.default_rng(seed))
 
     @property
     def policy_version(self) -> int | None:
@@ -357,7 +362,9 @@ class ReplayRecorder:
         """An episode without a step."""
         ring, row = self._ring, self._behind.rows[env : env + 1]
         infos = ring.infos.infos(row.tolist())
-        id_, custom_data = self._fresh.setdefault(env, (random_ids(1).item(), {}))
+        if env not in self._fresh:
+            self._fresh[env] = (ring.table.names.take(), {})
+        id_, custom_data = self._fresh[env]
         episode = SingleAgentEpisode(
             id_=id_,
             observations=[nested.take(ring.observations.take(row % ring.num_rows), 0)],

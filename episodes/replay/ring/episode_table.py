@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from episodes.facts.facts import EpisodeFacts, random_ids
+from episodes.facts.facts import EpisodeFacts
+from episodes.replay.ring.episode_names import EpisodeNames
 
 NONE = -1
 """Stands where no entry is."""
@@ -18,6 +19,7 @@ NONE = -1
 
 NO_FACTS = EpisodeFacts("")
 _FIRST_SIZE = 64
+_ARRAYS = ("first", "last", "serials")
 
 
 class _Facts(dict[int, EpisodeFacts]):
@@ -43,6 +45,7 @@ class TableChange:
         closed, num_used: the entries whose episodes go, and how many there are afterwards.
         opened: the entries of those that come, [n].
         ids, first: theirs; `first` are the positions of their first steps.
+        serial: of the first of them; the others follow.
         facts, custom_data: by entry, what is known of episodes that come or go on.
     """
 
@@ -55,6 +58,7 @@ class TableChange:
     first: np.ndarray | None = None
     facts: dict[int, EpisodeFacts] | None = None
     custom_data: dict[int, dict[str, Any] | None] | None = None
+    serial: int = 0
 
 
 class EpisodeTable:
@@ -69,11 +73,16 @@ class EpisodeTable:
         first, last: positions of the oldest and the newest step that is there, int64 arrays.
         facts: what else is known of the episodes. Where a chunk of the ring begins and how it ends is in the ring, its
             id is given by `id_of`, and the spaces are the buffer's.
+        serials: of the episodes, int64 array: how many came before.
         custom_data: of the episodes; None where there is none.
+
+    Args:
+        names: what the ids of episodes that come without one are made by.
     """
 
-    def __init__(self) -> None:
-        self.first, self.last = np.zeros((2, _FIRST_SIZE), np.int64)
+    def __init__(self, names: EpisodeNames) -> None:
+        self.names = names
+        self.first, self.last, self.serials = np.zeros((3, _FIRST_SIZE), np.int64)
         self.facts = _Facts()
         self.custom_data = _CustomData()
         self._ids: dict[int, str] = {}  # of those that somebody asked for
@@ -98,7 +107,7 @@ class EpisodeTable:
         """The id of an entry's episode. One that was opened without an id gets it now, for good."""
         id_ = self._ids.get(entry)
         if id_ is None:
-            id_ = random_ids(1).item()
+            id_ = self.names.id_of(int(self.serials[entry]))
             self._name(entry, id_)
         return id_
 
@@ -122,7 +131,7 @@ class EpisodeTable:
         places = np.concatenate([places[holes], np.arange(left, used)])
         values = np.concatenate([self._all[left:used][stays], closed])
         opened = np.concatenate([closed, self._all[used : used + num_opened]])[:num_opened]
-        return TableChange(places, values, closed.tolist(), opened, left + num_opened)
+        return TableChange(places, values, closed.tolist(), opened, left + num_opened, serial=self.names.num)
 
     def apply(self, change: TableChange) -> None:
         """Make a change; broken off, it can be made again."""
@@ -138,6 +147,9 @@ class EpisodeTable:
             self._all[change.places] = change.values
             self._place[change.values] = change.places
         self._num_used = change.num_used
+        if len(change.opened):
+            self.names.num = change.serial + len(change.opened)
+            self.serials[change.opened] = np.arange(change.serial, self.names.num)
         if change.first is not None:
             self.first[change.opened] = change.first
         if change.ids is not None:
@@ -149,7 +161,7 @@ class EpisodeTable:
 
     def _grow(self) -> None:
         size = len(self._all)
-        self.first, self.last = _longer(self.first, size), _longer(self.last, size)
+        self.first, self.last, self.serials = (_longer(own, size) for own in (self.first, self.last, self.serials))
         self._place = np.concatenate([self._place[:size], np.arange(size, 2 * size)])
         self._all = np.concatenate([self._all, np.arange(size, 2 * size)])
 
@@ -179,11 +191,14 @@ class EpisodeTable:
             "free": free,
             "entries": dict(self._entries),
         }
-        return {"first": self.first.copy(), "last": self.last.copy(), **lists}
+        arrays = {name: getattr(self, name).copy() for name in _ARRAYS}
+        return {**arrays, **lists, "names": self.names.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Be what a table was."""
         self.first, self.last = state["first"].copy(), state["last"].copy()
+        self.serials = np.array(state.get("serials", np.zeros(len(self.first), np.int64)))  # of old states: not known
+        self.names = EpisodeNames.of_state(state["names"]) if "names" in state else EpisodeNames()
         used = state["order"]
         self._all = np.array([*used, *state["free"][::-1]], np.int64)
         self._place = np.empty_like(self._all)

@@ -17,6 +17,7 @@ import numpy as np
 
 from episodes.errors import EpisodeStateError, ShapeMismatch, TrackMismatch
 from episodes.replay.ring.addition import Addition, Block, Room, Waiting
+from episodes.replay.ring.episode_names import EpisodeNames
 from episodes.replay.ring.episode_table import EpisodeTable
 from episodes.replay.ring.info_columns import InfoColumns
 from episodes.replay.ring.info_segments import InfoSegments
@@ -89,6 +90,7 @@ class LinkedRing:
         self.generation = 0
         self.head = self.rows_head = self.skipped = 0
         self.rewards_are_finite = True
+        self.table = EpisodeTable(EpisodeNames())
         self.clear()
 
     def clear(self) -> None:
@@ -104,7 +106,7 @@ class LinkedRing:
             window=1,
             lost_rows=self.rows_head,
             kept_from=0,
-            table=EpisodeTable(),
+            table=EpisodeTable(self.table.names),
             infos=InfoSegments(),
             info_columns=InfoColumns(),
             generation=self.generation + 1,
