@@ -342,3 +342,64 @@ def test_ongoing_and_ended_episodes_of_a_buffers_recorder_are_those_of_a_pack_re
         seen |= {(env, len(seen)): straight.episodes[env].id_ for env in starts.tolist()}
         assert all(straight.episodes[env].id_ == straight.episodes[env].id_ for env in range(3))
     assert {e.id_ for e in buffer.iter_episodes()} >= set(list(seen.values())[:-3])
+
+
+# --- ids --------------------------------------------------------------------------------------------------------------
+
+
+def sampler(mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> SingleAgentEnvRunner:
+    return runner(mode, policy=Halting())
+
+
+def ids_in(buffer: EpisodeReplayBuffer) -> list[str]:
+    return [episode.id_ for episode in buffer.iter_episodes()]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ids_follow_from_the_seed_whoever_looks_and_whatever_was_evicted(mode: AutoresetMode) -> None:
+    one, other, small = EpisodeReplayBuffer(400), EpisodeReplayBuffer(400), EpisodeReplayBuffer(60)
+    with sampler(mode) as first, sampler(mode) as second, sampler(mode) as third:
+        for _ in range(4):
+            first.sample_into(one, num_timesteps=50)
+            assert ids_in(one)  # somebody looks
+            second.sample_into(other, num_timesteps=50)
+            third.sample_into(small, num_timesteps=50)
+    assert ids_in(one) == ids_in(other)
+    assert len(set(ids_in(one))) == one.num_episodes
+    assert set(ids_in(small)) < set(ids_in(one))
+
+
+def test_without_a_seed_ids_are_random() -> None:
+    one, other = EpisodeReplayBuffer(100), EpisodeReplayBuffer(100)
+    for buffer in (one, other):
+        with SingleAgentEnvRunner(SyncVectorEnv([Walk, Walk]), Halting()) as unseeded:
+            unseeded.sample_into(buffer, num_timesteps=40)
+    assert not set(ids_in(one)) & set(ids_in(other))
+
+
+def test_one_runner_gives_no_id_twice() -> None:
+    buffers = [EpisodeReplayBuffer(200) for _ in range(3)]
+    with sampler() as sampling:
+        ids = [id_ for _ in range(2) for id_ in sampling.sample(num_timesteps=30, force_reset=True).ids]
+        for buffer in buffers:
+            sampling.sample_into(buffer, num_timesteps=40, force_reset=True)
+            buffer.clear()
+            sampling.sample_into(buffer, num_timesteps=40)
+            ids += ids_in(buffer)
+    assert len(set(ids)) == len(ids)
+
+
+def test_ids_go_on_alike_in_a_run_that_goes_on_and_in_one_that_is_resumed() -> None:
+    def sampled(run: SingleAgentEnvRunner, buffer: EpisodeReplayBuffer, state: Any) -> list[str]:
+        run.set_state(state[0])
+        buffer.set_state(state[1])
+        run.sample_into(buffer, num_timesteps=60)
+        return ids_in(buffer)
+
+    buffer = EpisodeReplayBuffer(300)
+    with sampler() as first, sampler() as resumed:
+        first.sample_into(buffer, num_timesteps=60)
+        state = first.get_state(), buffer.get_state()
+        goes_on = sampled(first, buffer, state)
+        assert goes_on == sampled(resumed, EpisodeReplayBuffer(300), state)
+    assert len(set(goes_on)) == len(goes_on) > 20
