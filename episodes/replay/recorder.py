@@ -108,7 +108,7 @@ class ReplayRecorder:
         self._dtypes = {OBSERVATIONS: dtypes_of(observation_space), ACTIONS: dtypes_of(action_space)}
 
     def seed(self, seed: Any) -> None:
-        """Let the ids of the episodes to come follow from a seed, or from a generator, of which some bytes are drawn."""
+        """Let the ids of the episodes to come follow from a seed, or from a generator that is drawn from."""
         with self._ring.lock:
             self._ring.settle()
             self._ring.table.names.begin(np.random.default_rng(seed))

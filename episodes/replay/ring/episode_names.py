@@ -25,14 +25,14 @@ class EpisodeNames:
 
     def __init__(self) -> None:
         self.num = 0
-        self._begins, self._prefixes = [0], [_prefix(os.urandom(_PREFIX_BYTES))]
+        self._begins, self._prefixes = [0], [os.urandom(_PREFIX_BYTES).hex()]
 
     def begin(self, generator: np.random.Generator) -> None:
         """Give the episodes to come another prefix, drawn from a generator: the same one from one of the same seed."""
         if self._begins[-1] == self.num:
-            self._begins.pop(), self._prefixes.pop()
+            del self._begins[-1], self._prefixes[-1]
         self._begins.append(self.num)
-        self._prefixes.append(_prefix(generator.bytes(_PREFIX_BYTES)))
+        self._prefixes.append(generator.bytes(_PREFIX_BYTES).hex())
 
     def id_of(self, serial: int) -> str:
         """The id of the episode with this number, 32 hexadecimal digits."""
@@ -53,7 +53,3 @@ class EpisodeNames:
         names = cls()
         names.num, names._begins, names._prefixes = state["num"], list(state["begins"]), list(state["prefixes"])
         return names
-
-
-def _prefix(drawn: bytes) -> str:
-    return drawn.hex()

@@ -80,8 +80,8 @@ class EpisodeTable:
         names: what the ids of episodes that come without one are made by.
     """
 
-    def __init__(self, names: EpisodeNames) -> None:
-        self.names = names
+    def __init__(self, names: EpisodeNames | None = None) -> None:
+        self.names = names or EpisodeNames()
         self.first, self.last, self.serials = np.zeros((3, _FIRST_SIZE), np.int64)
         self.facts = _Facts()
         self.custom_data = _CustomData()

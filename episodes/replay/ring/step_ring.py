@@ -17,7 +17,6 @@ import numpy as np
 
 from episodes.errors import EpisodeStateError, ShapeMismatch, TrackMismatch
 from episodes.replay.ring.addition import Addition, Block, Room, Waiting
-from episodes.replay.ring.episode_names import EpisodeNames
 from episodes.replay.ring.episode_table import EpisodeTable
 from episodes.replay.ring.info_columns import InfoColumns
 from episodes.replay.ring.info_segments import InfoSegments
@@ -90,7 +89,7 @@ class LinkedRing:
         self.generation = 0
         self.head = self.rows_head = self.skipped = 0
         self.rewards_are_finite = True
-        self.table = EpisodeTable(EpisodeNames())
+        self.table = EpisodeTable()
         self.clear()
 
     def clear(self) -> None:
