@@ -29,6 +29,7 @@ NOUNS = {  # files that hold one class which says one thing, whole
     "episodes/pack/pack.py",
     "episodes/replay/buffer.py",
     "episodes/replay/recorder.py",
+    "episodes/replay/ring/step_ring.py",
     "episodes/recorder/recorder.py",
     "episodes/transport/receiver.py",
     "runners/single_agent.py",

@@ -14,9 +14,25 @@ import numpy as np
 from episodes.batch import leaves as batch_leaves
 from episodes.errors import EpisodeStateError, StepOutOfRange
 
-__all__ = ["Origin", "StepOrigin", "StepSource"]
+__all__ = ["Origin", "Places", "StepOrigin", "StepSource", "Whose"]
 
 PADDING = -1  # stands where a row has no step
+
+
+class Whose(NamedTuple):
+    """Whose episode it is."""
+
+    id_: str  # of the episode
+    agent_id: Any = None
+    module_id: Any = None
+
+
+class Places(NamedTuple):
+    """Steps by episode and time."""
+
+    whose: list[Whose | None]  # distinct episodes; None for what nobody knows any more
+    which: np.ndarray  # [n] int64, of these
+    t: np.ndarray  # [n] int64
 
 
 class StepOrigin(NamedTuple):
@@ -33,10 +49,11 @@ class StepOrigin(NamedTuple):
 
 
 class StepSource(Protocol):
-    """Where steps with numbers lie. `EpisodeStateError` for one that is gone."""
+    """Where steps with numbers lie. `step` and `episode` raise EpisodeStateError for one that is gone."""
 
     def step(self, number: int) -> StepOrigin: ...
     def episode(self, number: int) -> Any: ...
+    def places(self, numbers: np.ndarray) -> Places: ...
 
 
 Came = tuple[StepSource, Any]  # a source, and numbers int64 [B] or [B, W], or a function that gives them
@@ -85,33 +102,42 @@ class Origin:
 
     @property
     def ids(self) -> np.ndarray:
-        """The episodes' ids, objects of the shape of `numbers`; None on padding and where the step is gone."""
-        return self._facts("id_")
+        """The episodes' ids, objects of the shape of `numbers`; None on padding and where nobody knows any more."""
+        return self._of_episodes(lambda whose: whose.id_)
 
     @property
     def agent_ids(self) -> np.ndarray:
         """The agents' ids, likewise."""
-        return self._facts("agent_id")
+        return self._of_episodes(lambda whose: whose.agent_id)
 
     @property
     def module_ids(self) -> np.ndarray:
         """The modules' ids, likewise."""
-        return self._facts("module_id")
+        return self._of_episodes(lambda whose: whose.module_id)
 
     @property
     def t(self) -> np.ndarray:
         """The steps' times in their episodes, likewise."""
-        return self._facts("t")
+        real, (whose, which, t) = self._places
+        times = t.astype(object)
+        times[np.array([own is None for own in whose], bool)[which]] = None
+        return self._laid_out(real, times)
 
-    def _facts(self, name: str) -> np.ndarray:
-        distinct, places = np.unique(self.numbers, return_inverse=True)
-        found = np.full(len(distinct), None, object)
-        for i, number in enumerate(distinct.tolist()):
-            try:
-                found[i] = None if number == PADDING else getattr(self.source.step(number), name)
-            except EpisodeStateError:
-                continue
-        return found[places].reshape(self.numbers.shape)
+    def _of_episodes(self, fact: Callable[[Whose], Any]) -> np.ndarray:
+        real, (whose, which, _) = self._places
+        facts = np.fromiter((None if own is None else fact(own) for own in whose), object, len(whose))
+        return self._laid_out(real, facts[which])
+
+    @property
+    def _places(self) -> tuple[np.ndarray, Places]:
+        """Which rows are no padding, and where these are from."""
+        real = self.numbers != PADDING
+        return real, self.source.places(self.numbers[real])
+
+    def _laid_out(self, real: np.ndarray, facts: np.ndarray) -> np.ndarray:
+        found = np.full(self.numbers.shape, None, object)
+        found[real] = facts
+        return found
 
     def __repr__(self) -> str:
         return f"Origin({list(self.numbers.shape)} steps of {self.source})"
@@ -174,6 +200,17 @@ class _Sources(NamedTuple):
 
     def episode(self, number: int) -> Any:
         return self.sources[number % len(self.sources)].episode(number // len(self.sources))
+
+    def places(self, numbers: np.ndarray) -> Places:
+        numbers, of_source = np.divmod(numbers, len(self.sources))
+        whose: list[Whose | None] = []
+        which, t = np.empty((2, len(numbers)), np.int64)
+        for i, source in enumerate(self.sources):
+            own = of_source == i
+            found = source.places(numbers[own])
+            which[own], t[own] = found.which + len(whose), found.t
+            whose += found.whose
+        return Places(whose, which, t)
 
     def __repr__(self) -> str:
         return " and ".join(map(str, self.sources))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.batch import StepOrigin
+from episodes.batch.origin import Places, StepOrigin, Whose
 from episodes.errors import EpisodeStateError
 from episodes.facts.ending import ENDINGS
 from episodes.pack.pack import EpisodePack
@@ -43,17 +43,23 @@ class PackSteps:
     def step(self, number: int) -> StepOrigin:
         """The step with this number."""
         i = int(self._stops.searchsorted(number, "right"))
+        started, length = int(self._facts.t_started[i]), int(self._lengths[i])
+        whose, t = self._whose(i), started + number - int(self._stops[i]) + length
+        ending = ENDINGS[int(self._facts.endings[i])]
+        return StepOrigin(whose.id_, t, whose.agent_id, whose.module_id, started, started + length, ending, str(self))
+
+    def places(self, numbers: np.ndarray) -> Places:
+        """Episodes and times of the steps with these numbers [n]."""
+        episodes = self._stops.searchsorted(numbers, "right")
+        distinct, which = np.unique(episodes, return_inverse=True)
+        begins = self._stops - self._lengths - self._facts.t_started
+        return Places([self._whose(i) for i in distinct.tolist()], which, numbers - begins[episodes])
+
+    def _whose(self, i: int) -> Whose:
         facts = self._facts
-        started, length = int(facts.t_started[i]), int(self._lengths[i])
-        return StepOrigin(
-            facts.ids.item(i),
-            started + number - int(self._stops[i]) + length,
-            None if facts.agent_ids is None else facts.agent_ids.item(i),
-            None if facts.module_ids is None else facts.module_ids.item(i),
-            started,
-            started + length,
-            ENDINGS[int(facts.endings[i])],
-            str(self),
+        agents, modules = facts.agent_ids, facts.module_ids
+        return Whose(
+            facts.ids.item(i), None if agents is None else agents.item(i), None if modules is None else modules.item(i)
         )
 
     def episode(self, number: int) -> SingleAgentEpisode:

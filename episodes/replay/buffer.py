@@ -66,6 +66,7 @@ class EpisodeReplayBuffer(SampleCounts):
         path: a directory for memory-mapped files, for what does not fit into memory; in memory when None.
         resume: whether to go on with what `flush` left at `path`, if anything; also after a kill.
         limit: how often a step is drawn, for loops that ask `may_sample` and `may_add`; draws themselves never wait.
+        lineage: of how many of the newest steps origins know episode and time, there or evicted; 16 bytes each.
 
     Attributes:
         lock: held by every call; it may be taken again by the thread that has it.
@@ -89,6 +90,7 @@ class EpisodeReplayBuffer(SampleCounts):
         path: str | Path | None = None,
         resume: bool = False,
         limit: SamplesPerInsert | None = None,
+        lineage: int | None = None,
     ) -> None:
         if not is_int(capacity) or capacity < 1:
             raise InvalidArgument(f"capacity={capacity!r}: give an int, a buffer needs room for at least one step")
@@ -103,6 +105,10 @@ class EpisodeReplayBuffer(SampleCounts):
         self._spaces: tuple[Any, Any] = (None, None)
         if path is not None:
             ResumePoint(Path(path), self._ring, self._rest_of_state)
+        if lineage is not None:
+            check_counts(lineage=lineage)
+        self.lineage = lineage
+        self._ring.keep_log(lineage)
         if resume:
             self._resume()
 
@@ -565,18 +571,12 @@ class EpisodeReplayBuffer(SampleCounts):
         if state is not None:
             self._check_kind(state)
             self._set_rest_of_state(state)
+            self._ring.keep_log(self.lineage)
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied and pickled. A copy lies in memory; recorders go on with the buffer that they were made by."""
-        return {
-            **self.__dict__,
-            "_ring": None,
-            "lock": None,
-            "_path": None,
-            "generator": None,
-            "_grids": {},
-            "_state": self.get_state(),
-        }
+        without = {"_ring": None, "lock": None, "_path": None, "generator": None, "_grids": {}}
+        return {**self.__dict__, **without, "_state": self.get_state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
@@ -585,6 +585,7 @@ class EpisodeReplayBuffer(SampleCounts):
         self._ring = LinkedRing(self.capacity, Allocator(None))
         self.lock = self._ring.lock
         self.generator = np.random.default_rng()
+        self._ring.keep_log(self.lineage)
         self.set_state(own)
 
 

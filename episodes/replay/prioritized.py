@@ -49,8 +49,9 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         path: str | Path | None = None,
         resume: bool = False,
         limit: SamplesPerInsert | None = None,
+        lineage: int | None = None,
     ) -> None:
-        super().__init__(capacity, seed=seed, path=path, limit=limit)
+        super().__init__(capacity, seed=seed, path=path, limit=limit, lineage=lineage)
         if not alpha >= 0 or not min_priority > 0:
             raise InvalidArgument(f"alpha={alpha}, min_priority={min_priority}: give alpha >= 0 and min_priority > 0")
         if unit not in _UNITS:

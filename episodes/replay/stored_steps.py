@@ -3,59 +3,77 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from episodes.batch import Batch, StepOrigin
+from episodes.batch import Batch, Places, StepOrigin, Whose
 from episodes.batch.batch import batch_of
 from episodes.errors import EpisodeStateError
 from episodes.facts import Ending
 from episodes.replay.read_episodes import episode_at
+from episodes.replay.ring.episode_table import NONE
 from episodes.replay.ring.step_ring import TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.single_agent import SingleAgentEpisode
 
 
 class StoredSteps:
-    """What is stored now of the steps with these numbers; a step that was evicted is gone, and so is its name."""
+    """What is stored now of the steps with these numbers; of one that was evicted, its name if there is a log."""
 
     def __init__(self, ring: LinkedRing) -> None:
         self._ring: Any = weakref.ref(ring)
 
     def step(self, number: int) -> StepOrigin:
         """The step with this number."""
-        ring = self._holds(number)
-        with ring.lock:
-            entry, t = self._entry(ring, number)
-            table, facts = ring.table, ring.table.facts[entry]
+        with self._ring_of(number) as ring:
+            slot = number % ring.capacity
+            table, entry = ring.table, int(ring.links.entry[slot])
             first, last = int(table.first[entry]), int(table.last[entry])
             ending = Ending.of(ring.track(TERMINATEDS)[last], ring.track(TRUNCATEDS)[last])
             span = int(ring.links.t[first]), int(ring.links.t[last]) + 1
-            return StepOrigin(table.id_of(entry), t, facts.agent_id, facts.module_id, *span, ending, str(self))
+            whose, t = table.whose(entry), int(ring.links.t[slot])
+            return StepOrigin(whose.id_, t, whose.agent_id, whose.module_id, *span, ending, str(self))
 
     def episode(self, number: int) -> SingleAgentEpisode:
         """What is stored of the step's episode, as `sample_episodes` gives it."""
-        ring = self._holds(number)
-        with ring.lock:
-            return episode_at(ring, self._entry(ring, number)[0], None, None)
+        with self._ring_of(number) as ring:
+            return episode_at(ring, int(ring.links.entry[number % ring.capacity]), None, None)
 
-    def _holds(self, number: int) -> LinkedRing:
-        ring = self._ring and self._ring()
-        if ring is None or ring.source is not self:
+    def places(self, numbers: np.ndarray) -> Places:
+        """Episodes and times of the steps with these numbers [n], as far as they are known."""
+        ring = self._held()
+        if ring is None:
+            return Places([None], *np.zeros((2, len(numbers)), np.int64))
+        with ring.lock:
+            ring.settle()
+            keys, t = _keys(ring, numbers)
+            distinct, which = np.unique(keys, return_inverse=True)
+            return Places([_whose(ring, key) for key in distinct.tolist()], which, t)
+
+    @contextmanager
+    def _ring_of(self, number: int) -> Iterator[LinkedRing]:
+        """The ring, locked, with the step in it."""
+        ring = self._held()
+        if ring is None:
             raise EpisodeStateError(
                 f"step {number}: its replay buffer is gone, in another process, or has taken up another state"
             )
-        return ring
+        with ring.lock:
+            ring.settle()
+            if not ring.tail <= number < ring.head:
+                (whose,), _, (t,) = self.places(np.array([number]))
+                name = f"step {number}" if whose is None else f"step t={t} of episode {whose.id_}"
+                raise EpisodeStateError(
+                    f"{name} is gone: the replay buffer holds steps {ring.tail}..{ring.head - 1}; make it larger to "
+                    "look further back"
+                )
+            yield ring
 
-    def _entry(self, ring: LinkedRing, number: int) -> tuple[int, int]:
-        ring.settle()
-        if not ring.tail <= number < ring.head:
-            raise EpisodeStateError(
-                f"step {number} is gone: the replay buffer holds steps {ring.tail}..{ring.head - 1}; make it larger to "
-                "look further back"
-            )
-        slot = number % ring.capacity
-        return int(ring.links.entry[slot]), int(ring.links.t[slot])
+    def _held(self) -> LinkedRing | None:
+        ring = self._ring and self._ring()
+        return None if ring is None or ring.source is not self else ring
 
     def __repr__(self) -> str:
         return "a replay buffer"
@@ -65,6 +83,29 @@ class StoredSteps:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_ring": None}
+
+
+def _keys(ring: LinkedRing, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What tells the steps' episodes apart, and their times; both [n].
+
+    A key is the entry of an episode that is there, or -2 - the serial number of one that is gone, or -1: not known.
+    """
+    there = (numbers >= ring.tail) & (numbers < ring.head)
+    slots = numbers % ring.capacity
+    keys, t = ring.links.entry[slots], ring.links.t[slots]
+    if not there.all():
+        gone = np.flatnonzero(~there)
+        keys[gone] = NONE
+        if ring.log is not None:
+            known, serials, times = ring.log.find(numbers[gone], ring.head)
+            keys[gone[known]], t[gone[known]] = -2 - serials, times
+    return keys, t
+
+
+def _whose(ring: LinkedRing, key: int) -> Whose | None:
+    if key >= 0:
+        return ring.table.whose(key)
+    return None if key == NONE or ring.log is None else ring.log.whose(-2 - key, ring.table)
 
 
 def drawn(columns: dict[str, Any], ring: LinkedRing, numbers: np.ndarray) -> Batch:

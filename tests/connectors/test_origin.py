@@ -251,3 +251,55 @@ def test_a_row_of_sequences_is_explained(ended: str, words: str) -> None:
     said = str(explain_batch(learner_pipeline(OBSERVATIONS, ACTIONS, max_seq_len=3)(episodes=episodes), 1))
     for part in (words, "t=5 … 6 in columns 0 … 1 of 3", "1 column of zeros", "t=2 … 7", "5 steps before it"):
         assert part in said
+
+
+# --- what outlives eviction -------------------------------------------------------------------------------------------
+
+
+@given(chunks, st.integers(1, 12), st.integers(1, 40), st.booleans(), st.integers(0, 2**32 - 1))
+def test_a_log_names_what_was_drawn_when_it_is_gone(
+    episodes: list[SingleAgentEpisode], capacity: int, lineage: int, moves: bool, seed: int
+) -> None:
+    buffer = EpisodeReplayBuffer(capacity, seed=seed, lineage=lineage)
+    drawn, times = [], []
+    for n, episode in enumerate([*episodes, chunk(9, 2, agent_id="a")]):
+        buffer.add([episode])
+        if len(buffer):
+            drawn.append(buffer.sample(3))
+            times.append([list(zip(drawn[-1].origin.ids, drawn[-1].origin.t, strict=True)), buffer.num_added])
+        if moves and n == 1:
+            buffer.clear()
+    for batch, (were, _) in zip(drawn, times, strict=True):
+        for row, (number, was) in enumerate(zip(batch.origin.numbers.tolist(), were, strict=True)):
+            is_known = number >= buffer.ring.head - lineage or number >= buffer.ring.tail
+            assert (batch.origin.ids[row], batch.origin.t[row]) == (was if is_known else (None, None))
+            if number < buffer.ring.tail:
+                words = f"step t={was[1]} of episode {was[0]} is gone" if is_known else f"step {number} is gone"
+                with pytest.raises(EpisodeStateError, match=words):
+                    batch.origin.episode(row)
+
+
+def test_a_log_is_taken_up_with_a_state_a_copy_and_files(tmp_path: Any) -> None:
+    buffer = EpisodeReplayBuffer(4, seed=0, path=tmp_path, lineage=20)
+    buffer.add([chunk(0, 2, ended="terminated"), chunk(1, 4, agent_id="x")])
+    buffer.flush()
+    state = buffer.get_state()
+    resumed = EpisodeReplayBuffer(4, seed=0, path=tmp_path, resume=True, lineage=20)
+    restored = EpisodeReplayBuffer(4, seed=0, lineage=20)
+    restored.set_state(state)
+    for one in (restored, copy.deepcopy(restored), pickle.loads(pickle.dumps(restored)), resumed):
+        batch = one.sample(5)
+        one.add([chunk(2, 4)])
+        assert set(batch.origin.ids) == {"episode 1"}
+        assert set(batch.origin.agent_ids) == {"x"}
+        assert batch.origin.t.tolist() == np.asarray(batch.obs)[:, 1].tolist()
+
+
+def test_a_log_forgets_the_names_of_what_it_does_not_reach() -> None:
+    buffer = EpisodeReplayBuffer(10, lineage=50)
+    for n in range(1100):
+        buffer.add([chunk(n, 1)])
+    first = buffer.at(buffer.ring.head - 1 - np.arange(3))
+    buffer.add([chunk(-1, 10)])
+    assert list(first.origin.ids) == [f"episode {n}" for n in (1099, 1098, 1097)]
+    assert len(pickle.dumps(buffer.ring.log)) < 20_000

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from episodes.batch.origin import Whose
 from episodes.facts.facts import EpisodeFacts
 from episodes.replay.ring.episode_names import EpisodeNames
 
@@ -110,6 +111,11 @@ class EpisodeTable:
             id_ = self.names.id_of(int(self.serials[entry]))
             self._name(entry, id_)
         return id_
+
+    def whose(self, entry: int) -> Whose:
+        """Whose episode it is."""
+        facts = self.facts[entry]
+        return Whose(self.id_of(entry), facts.agent_id, facts.module_id)
 
     def _name(self, entry: int, id_: str) -> None:
         self._entries[id_] = entry

@@ -20,7 +20,8 @@ from episodes.replay.ring.addition import Addition, Block, Room, Waiting
 from episodes.replay.ring.episode_table import EpisodeTable
 from episodes.replay.ring.info_columns import InfoColumns
 from episodes.replay.ring.info_segments import InfoSegments
-from episodes.replay.ring.step_links import NEXT_ROW, ROW, ROW_FIELDS, STEP_FIELDS, StepLinks
+from episodes.replay.ring.step_links import ENTRY, NEXT_ROW, ROW, ROW_FIELDS, STEP_FIELDS, StepLinks, T
+from episodes.replay.ring.step_log import StepLog
 from episodes.replay.ring.step_records import Fields, StepRecords, fits_in_a_line, is_small
 from episodes.replay.ring.step_versions import StepVersions
 from episodes.replay.ring.track_ring import Allocator, TrackRing, numbers, positions, put
@@ -57,6 +58,7 @@ class LinkedRing:
         lock: held by whoever reads or writes.
         kept_from: a row number that is at most `oldest_row(tail)`.
         waiting: who has steps that `settle` lays down; any other writer lets them go first.
+        log: which step of which episode the newest ones were, also of those that are gone; None: not kept.
 
     What is added is worked out first (`room`, then an `Addition`) and then put down at `work`, by one assignment: from
     there on it is in the ring, though it may still have to be written. Writing it can be broken off anywhere, by Ctrl-C
@@ -71,6 +73,7 @@ class LinkedRing:
     table: EpisodeTable
     infos: InfoSegments
     info_columns: InfoColumns
+    log: StepLog | None = None
     source: Any = None  # what draws say they came from; another one when the numbers become those of other steps
 
     def __init__(self, capacity: int, allocator: Allocator) -> None:
@@ -113,9 +116,17 @@ class LinkedRing:
 
     def become(self, other: LinkedRing) -> None:
         """Hold what another ring holds, which is not used any more."""
-        own = ("lock", "work", "allocator", "resume_point")
+        own = ("lock", "work", "allocator", "resume_point", "log")
         taken = {name: value for name, value in vars(other).items() if name not in own}
         self.__dict__.update(taken | {"waiting": None, "source": None, "generation": self.generation + 1})
+        self.keep_log(None if self.log is None else self.log.size)
+
+    def keep_log(self, size: int | None) -> None:
+        """Keep a log of the newest `size` steps from now on, of those that are there too; None: no log."""
+        self.log = StepLog(size) if size else None
+        if self.log is not None:
+            slots = positions(self.tail, len(self), self.capacity)
+            self.log.begin(self.tail, self.links.entry[slots], self.links.t[slots], self.table)
 
     def __len__(self) -> int:
         return self.head - self.tail
@@ -330,6 +341,8 @@ class LinkedRing:
             self.links.previous[room.following] = room.following
             self.table.first[room.entries] = room.following
         self.table.apply(addition.episodes)
+        if self.log is not None:
+            self.log.name(self.table, addition.episodes)
         if block is not None:
             self._write_block(room, block)
             num_steps, rows_head = block.links.shape[1], rows_head + block.num_rows
@@ -355,6 +368,8 @@ class LinkedRing:
             self.rewards_are_finite = _has_finite_squares(block.tracks[REWARDS])
         self.versions.write(start, block.links.shape[1], block.versions)
         self.links.append(start, block.links)
+        if self.log is not None:
+            self.log.write(room.head, self.table.serials[block.links[ENTRY]], block.links[T])
         if self.beside is not None:
             source = self.observations.items
             put(self.beside[0].items, self.capacity, start, source[block.links[ROW]])
