@@ -13,13 +13,13 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from episodes.batch import Batch
+from episodes.batch.draw_options import check_boundary, check_counts, check_n_step, is_int
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange
 from episodes.pack import EpisodePack
 from episodes.replay import walks
 from episodes.replay.adding import add_pack
 from episodes.replay.batch_columns import checked_keys, columns_of, followed, states_before
-from episodes.replay.draw_options import check_boundary, check_counts, check_n_step, is_int
 from episodes.replay.history import BoundViews
 from episodes.replay.locking import locked
 from episodes.replay.read_dataset import chunks_that_follow

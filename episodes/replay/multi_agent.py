@@ -11,13 +11,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from episodes.batch import Batch
+from episodes.batch.draw_options import check_counts, is_int
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.replay.adding import check_pack
 from episodes.replay.buffer import EpisodeReplayBuffer
-from episodes.replay.draw_options import check_counts, is_int
 from episodes.replay.env_steps import EnvSteps
 from episodes.replay.history import BoundViews
 from episodes.replay.locking import locked

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from episodes.batch.draw_options import check_counts
 from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange, WrongType
 from episodes.replay.buffer import EpisodeReplayBuffer
-from episodes.replay.draw_options import check_counts
 from episodes.replay.locking import locked
 from episodes.replay.priority_peaks import PriorityPeaks
 from episodes.replay.ring.track_ring import positions

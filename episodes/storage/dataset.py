@@ -22,8 +22,10 @@ from episodes.storage.arrow import pyarrow, reading
 from episodes.storage.catalog import Catalog, ShardFile
 from episodes.storage.episode_rows import EpisodeRows
 from episodes.storage.files import local_path
-from episodes.storage.header import NAME, read_header
+from episodes.storage.header import NAME, Header, read_header
 from episodes.storage.layout import StoredBatch
+from episodes.storage.sampling import Episodes, Sampler, Steps, Windows
+from episodes.storage.sampling.kinds import kind_of
 from episodes.storage.shards import ShardRead, read_shard
 from episodes.tracks.drawn import drawn_by
 
@@ -86,6 +88,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self._starts = np.cumsum([0, *map(len, self._batches)])
         self._bounds = self._starts.tolist()
         self._numbers: np.ndarray | None = None  # of the episodes that are in this view; None: all
+        self._known, self._is_part = known, False
         if known is not None:
             self._numbers = _numbers_of(known, catalog, self._shards)
 
@@ -174,6 +177,59 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         """
         return self._view(self._picked(which(self.metadata) if callable(which) else which))
 
+    def snapshot(self) -> list[tuple[str, int]]:
+        """The shards that are read, and how many episodes of each."""
+        return list(self._shards if self._known is None else self._known)
+
+    def as_of(self, snapshot: Sequence[tuple[str, int]] | None = None) -> Self:
+        """The data set as it was when it had this `snapshot`, wherever its rows are now; or as it is now.
+
+        Raises:
+            InvalidArgument: this is a part of a data set, which would be another one.
+            UnreadableData: some of it is gone.
+        """
+        if self._is_part:
+            raise InvalidArgument(f"{self!r} is a part of a data set; open {self.path} and select from that")
+        other = self.__new__(type(self))
+        other._mmap = self._mmap
+        other._open(self.path, None if snapshot is None else list(snapshot), False)
+        return other
+
+    def stored(self) -> tuple[list[StoredBatch], np.ndarray, Header]:
+        """The record batches of the directory, the numbers of these episodes in them, and what they all share."""
+        return self._batches, self._all_numbers(), self._header
+
+    def sampler(
+        self,
+        *,
+        steps: int | Steps | None = None,
+        windows: tuple[int, int] | Windows | None = None,
+        episodes: int | Episodes | None = None,
+        order: str | None = None,
+        weights: Any = None,
+        seed: int | None = None,
+        collate: Callable[[Any], Any] | None = None,
+    ) -> Sampler:
+        """Batches of steps, of windows (how many, how long) or of whole episodes, drawn straight from the files.
+
+        What is drawn from is this data set; what is written after it was opened is not.
+
+        Args:
+            order: "shuffled" (the default): all once an epoch; "stored": likewise, in the order of the files;
+                "drawn" (the default with weights): each by itself, as replay buffers draw.
+            weights: how likely a step is to be drawn: for each episode [n] that of all its steps, or for each step
+                [num_steps], or the name of a column that says so ("rewards", an extra model output). Of episodes that
+                are drawn whole, for each one [n].
+            seed: with the same seed, and over the same data set, batches are the same.
+            collate: what is made of each batch.
+
+        Raises:
+            InvalidArgument: not one of steps, windows and episodes, or one that makes no sense.
+            EpisodeStateError: there is nothing to draw.
+        """
+        what = kind_of(steps, windows, episodes)
+        return Sampler(self, what, order=order, weights=weights, seed=seed, collate=collate)
+
     def _picked(self, indices: Any) -> np.ndarray:
         numbers = self._all_numbers()
         if isinstance(indices, slice):
@@ -212,7 +268,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     def _view(self, numbers: np.ndarray) -> Self:
         view = self.__new__(type(self))
         shared = {name: value for name, value in vars(self).items() if name not in _OF_A_VIEW}
-        vars(view).update(shared, _numbers=numbers)
+        vars(view).update(shared, _numbers=numbers, _is_part=True)
         return view
 
     # --- what is there -----------------------------------------------------------------------------------------
@@ -263,13 +319,15 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return sum(stored.batch.nbytes for stored in self._batches)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "shards": self._shards, "numbers": self._numbers, "mmap": self._mmap}
+        view = {"numbers": self._numbers, "known": self._known, "is_part": self._is_part}
+        return {"path": self.path, "shards": self._shards, "mmap": self._mmap, **view}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._mmap = state["mmap"]
         self._open(state["path"], state["shards"], False)
         if state["numbers"] is not None:
             self._numbers = self._all_numbers()[state["numbers"]]
+        self._known, self._is_part = state["known"], state["is_part"]
 
     def __repr__(self) -> str:
         rows = self.metadata

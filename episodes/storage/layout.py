@@ -110,12 +110,18 @@ class StoredBatch:
     def __len__(self) -> int:
         return self.batch.num_rows
 
+    @property
+    def written(self) -> Collection[str]:
+        """The paths of the tracks that its shard has; others stand in for those that were added later."""
+        return self._layout.tracks.keys()
+
     @cached_property
     def _rows(self) -> rows.EpisodeRows:
         return rows.EpisodeRows.of(self.batch)
 
     @cached_property
-    def _compressed(self) -> dict[str, CompressedTrack]:
+    def compressed(self) -> dict[str, CompressedTrack]:
+        """The tracks that are compressed, by path."""
         found = {}
         for path, field in self._layout.tracks.items():
             if field.compression == "zstd":
@@ -129,7 +135,8 @@ class StoredBatch:
         return np.concatenate([[0], np.cumsum(sizes)])
 
     @cached_property
-    def _pack(self) -> EpisodePack:
+    def whole(self) -> EpisodePack:
+        """All episodes as one pack: views of the batch, and of compressed tracks the numbers of their rows."""
         with reading(self._source):
             return self._make_pack()
 
@@ -143,7 +150,7 @@ class StoredBatch:
             structure = header.structure if added else structure
         for path, field in self._layout.tracks.items():
             num_rows = num_steps + len(self) * is_observed(path)
-            if path in self._compressed:
+            if path in self.compressed:
                 tracks[path] = np.arange(num_rows)
             else:
                 column, dtype = self.batch.column(path), np.dtype(field.dtype)
@@ -168,10 +175,10 @@ class StoredBatch:
 
     def episode(self, i: int, steps: slice | None = None) -> SingleAgentEpisode:
         """Episode i, or a slice of its steps: views of the batch, but for compressed tracks."""
-        episode = self._pack[i]
+        episode = self.whole[i]
         if steps is not None:
             episode = episode[steps]
-        if self._compressed:
+        if self.compressed:
             episode.tracks = episode.tracks.with_arrays(self._decoded)
         return episode
 
@@ -179,18 +186,18 @@ class StoredBatch:
         """The episodes with these numbers [k]: views where they follow each other, but for compressed tracks."""
         first, last = int(which[0]), int(which[-1])
         in_a_row = last - first == len(which) - 1 and bool((np.diff(which) == 1).all())
-        picked = self._pack
+        picked = self.whole
         if not in_a_row:
             picked = picked.select(which)
         elif len(which) < len(self):
             picked = picked[first : last + 1]
-        if not self._compressed:
+        if not self.compressed:
             return picked
         return EpisodePack.of(picked.columns.with_arrays(self._decoded), picked.facts, picked.lengths, picked.lookbacks)
 
     def _decoded(self, path: str, array: np.ndarray) -> np.ndarray:
         """The rows of a compressed track in place of their numbers; other arrays as they are."""
-        if path not in self._compressed:
+        if path not in self.compressed:
             return array
         with reading(self._source):
-            return self._compressed[path].take(array)
+            return self.compressed[path].take(array)

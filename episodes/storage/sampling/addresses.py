@@ -1,0 +1,95 @@
+"""Items gathered by their addresses: all mapped files of a data set seen as one array.
+
+A track of a record batch is contiguous, so an item lies at `base(batch) + row * bytes`. One array over the range of
+addresses that covers all batches, an item beginning at each `unit` bytes, makes a draw from any number of files one
+gather; and a window of T items that follow each other is one item of T times the size.
+
+    addresses  lo ... | file 1: rewards | ........ | file 2: rewards | ... hi
+    units      0 1 2 3 ...
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from episodes.storage.sampling.window_grid import WindowGrid
+
+_MOVED_AS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+"""Numbers of these sizes are moved as such, which numpy does faster than bytes."""
+
+
+class _Memory:
+    """Bytes [lo, hi) as something that numpy makes an array of; they may have holes, which nobody reads."""
+
+    def __init__(self, lo: int, hi: int, owners: Any) -> None:
+        self.__array_interface__ = {"version": 3, "shape": (hi - lo,), "typestr": "|u1", "data": (lo, True)}
+        self.owners = owners
+
+
+class MappedColumn:
+    """One track of all batches.
+
+    Args:
+        arrays: of each batch [rows, *shape], C-contiguous; None where a batch has no rows of it.
+
+    Attributes:
+        step: units from one item to the next.
+        bases: of each batch, the unit of its first row.
+    """
+
+    def __init__(self, arrays: Sequence[np.ndarray | None], dtype: np.dtype, shape: tuple[int, ...]) -> None:
+        self.dtype, self.shape = dtype, shape
+        self._bytes_of_item = dtype.itemsize * math.prod(shape)
+        there = [array for array in arrays if array is not None and array.nbytes]
+        starts = [array.ctypes.data for array in there]
+        lo = min(starts, default=0)
+        hi = max((start + array.nbytes for start, array in zip(starts, there, strict=True)), default=lo)
+        self._size = hi - lo
+        self._unit = math.gcd(self._bytes_of_item, *(start - lo for start in starts)) or 1
+        self.step = self._bytes_of_item // self._unit
+        self._memory = np.asarray(_Memory(lo, hi, there)) if there else np.zeros(0, np.uint8)
+        self._views: dict[int, np.ndarray] = {}
+        self.bases = np.array(
+            [(array.ctypes.data - lo) // self._unit if array is not None and array.nbytes else 0 for array in arrays],
+            np.int64,
+        )
+
+    def take(self, units: np.ndarray) -> np.ndarray:
+        """The items [..., *shape] that begin at the units [...]."""
+        if not self._bytes_of_item or not units.size:
+            return np.zeros((*units.shape, *self.shape), self.dtype)
+        items = self._items(1)[units]
+        return items.view(self.dtype).reshape(*units.shape, *self.shape)
+
+    def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
+        """The windows [B, W, *shape] whose first columns are at the units [B]; zeros where there is no item."""
+        shape = (*grid.there.shape, *self.shape)
+        if not self._bytes_of_item:
+            return np.zeros(shape, self.dtype)
+        if grid.apart is None:
+            found = self._items(shape[1])[units].view(self.dtype).reshape(shape)
+        else:
+            found = np.empty(shape, self.dtype)
+            inside = np.flatnonzero(~grid.apart)
+            if len(inside):
+                whole = self._items(shape[1])[units[inside]].view(self.dtype)
+                found[inside] = whole.reshape(len(inside), *shape[1:])
+            found[grid.apart] = self.take(units[grid.apart, None] + grid.nearest() * self.step)
+        if len(grid.padding):
+            found.reshape(-1, *self.shape)[grid.padding] = np.zeros((), self.dtype)
+        return found
+
+    def _items(self, count: int) -> np.ndarray:
+        """One item of `count` items beginning at each unit."""
+        found = self._views.get(count)
+        if found is None:
+            size = self._bytes_of_item * count
+            moved: Any = _MOVED_AS.get(size, f"V{size}") if self._unit % min(size, 8) == 0 else f"V{size}"
+            num = max((self._size - size) // self._unit + 1, 0)
+            found = np.ndarray((num,), moved, self._memory.data, 0, (self._unit,))
+            self._views[count] = found
+        return found

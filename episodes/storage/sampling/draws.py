@@ -1,0 +1,165 @@
+"""Draws: which steps the rows of a batch are, and the items of any track at them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from episodes.storage.sampling.step_table import AFTER, BEFORE, END, FIRST_BASE, FLAGS, LENGTH, LOOKBACK
+from episodes.storage.sampling.stored_tracks import StoredTracks
+from episodes.storage.sampling.window_grid import WindowGrid
+
+
+class _Draw:
+    """What the steps of a draw are of."""
+
+    def __init__(self, tracks: StoredTracks, numbers: np.ndarray, episodes: np.ndarray) -> None:
+        self.tracks, self.numbers, self.episodes = tracks, numbers, episodes  # [n] each
+        self.lines = tracks.table.lines(episodes)  # [n, ...]
+
+    @property
+    def ends(self) -> np.ndarray:
+        """The number after the last step of each episode [n]."""
+        return self.lines[:, END]
+
+    @cached_property
+    def before(self) -> np.ndarray:
+        """How many steps of its chunk, its lookback among them, lie before each one [n]."""
+        return self.numbers - self.ends + self.lines[:, LENGTH] + self.lines[:, LOOKBACK]
+
+    @cached_property
+    def t(self) -> np.ndarray:
+        """The time of each step in its episode [n]."""
+        return self.numbers - self.ends + self.lines[:, LENGTH] + self.tracks.t_started[self.episodes]
+
+    def units(self, place: int) -> np.ndarray:
+        """The unit [n] of the item with number 0, were it in the same row, of the track at a place."""
+        return self.lines[:, FIRST_BASE + place]
+
+
+class StepDraw(_Draw):
+    """Steps [n], and the last ones [n] of those that follow each other from there on.
+
+    With `numbers` [n, k], as many steps of each row's episode.
+    """
+
+    def __init__(
+        self,
+        tracks: StoredTracks,
+        numbers: np.ndarray,
+        episodes: np.ndarray,
+        last: np.ndarray | None = None,
+    ) -> None:
+        super().__init__(tracks, numbers, episodes)
+        self.last = numbers if last is None else last
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.numbers.shape
+
+    def items(self, place: int, *, after: bool = False) -> np.ndarray:
+        """The items [n, ...] of a track at the steps, or what was observed after the last ones."""
+        return self.at(place, self.last + 1 if after else self.numbers)
+
+    def at(self, place: int, numbers: np.ndarray) -> np.ndarray:
+        """The items [n, ...] or [n, k, ...] of a track with these numbers, of the rows' episodes."""
+        column, base = self.tracks.columns[place], self.units(place)
+        units = (base if numbers.ndim == 1 else base[:, None]) + numbers * column.step
+        unwritten = self.tracks.unwritten[place]
+        return column.take(units) if unwritten is None else _filled(column.take, units, *unwritten, self.episodes)
+
+    def endings(self) -> tuple[np.ndarray, np.ndarray]:
+        """Whether the episodes terminated and were truncated with the last steps [n]."""
+        ended = self.ends == self.last + 1
+        flags = self.lines[:, FLAGS]
+        return ended & (flags & 1 != 0), ended & (flags > 1)
+
+    def is_first(self) -> np.ndarray:
+        """Whether there is no step before [n]."""
+        return self.before == 0
+
+    def of_episodes(self, values: np.ndarray) -> np.ndarray:
+        """For each step, what is known of its episode."""
+        return values[self.episodes]
+
+    def times(self) -> np.ndarray:
+        return self.t
+
+
+class WindowDraw(_Draw):
+    """Windows of steps, the drawn ones [B] after `left` columns."""
+
+    def __init__(self, tracks: StoredTracks, numbers: np.ndarray, episodes: np.ndarray, left: int, length: int) -> None:
+        super().__init__(tracks, numbers, episodes)
+        self.left = left
+        around = self.lines[:, BEFORE : AFTER + 1]
+        self.grid = WindowGrid.of(self.before, self.ends - numbers, left, length, around)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.grid.there.shape
+
+    def items(self, place: int, *, after: bool = False) -> np.ndarray:
+        """The items [B, W, ...] of a track at the steps, or what was observed after them; zeros on padding."""
+        column = self.tracks.columns[place]
+        units = self.units(place) + (self.numbers - self.left + after) * column.step
+        unwritten = self.tracks.unwritten[place]
+        if unwritten is None:
+            return column.windows(units, self.grid)
+        there, columns = self.grid.there, np.arange(self.shape[1])
+        found = np.zeros((*self.shape, *column.shape), column.dtype)
+        each = (units[:, None] + columns * column.step)[there]
+        found[there] = _filled(
+            column.take, each, *unwritten, self.of_episodes(np.arange(len(self.tracks.table)))[there]
+        )
+        return found
+
+    def endings(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where the episodes terminate and are truncated [B, W]."""
+        grid, (num, width) = self.grid, self.shape
+        last = np.arange(0, num * width, width) + grid.stops - 1
+        ended = self.ends == self.numbers - self.left + grid.stops
+        flags = self.lines[:, FLAGS]
+        found = np.zeros((2, num * width), bool)
+        found[0, last] = ended & (flags & 1 != 0)
+        found[1, last] = ended & (flags > 1)
+        return found[0].reshape(num, width), found[1].reshape(num, width)
+
+    def is_first(self) -> np.ndarray:
+        """Where there is a step, and none before it [B, W]."""
+        first = np.zeros(self.shape, bool)
+        at = self.left - self.before
+        shown = at >= 0
+        first[np.flatnonzero(shown), at[shown]] = True
+        return first
+
+    def step_numbers(self) -> np.ndarray:
+        """The numbers of the steps [B, W]; -1 on padding and on lookbacks, whose steps are of earlier chunks."""
+        numbers = (self.numbers - self.left)[:, None] + np.arange(self.shape[1])
+        own = self.grid.there
+        if self.left:
+            own = own & (numbers >= (self.ends - self.lines[:, LENGTH])[:, None])
+        return np.where(own, numbers, -1)
+
+    def of_episodes(self, values: np.ndarray) -> np.ndarray:
+        """For each step, what is known of its episode [B, W]; None (or 0, "") on padding."""
+        found = np.repeat(values[self.episodes][:, None], self.shape[1], axis=1)
+        found[~self.grid.there] = None if found.dtype == object else np.zeros((), found.dtype)
+        return found
+
+    def times(self) -> np.ndarray:
+        """The time of each step in its episode [B, W]; 0 on padding."""
+        return ((self.t - self.left)[:, None] + np.arange(self.shape[1])) * self.grid.there
+
+
+Draw = StepDraw | WindowDraw
+
+
+def _filled(take, units: np.ndarray, lacking: np.ndarray, item: np.ndarray, episodes: np.ndarray) -> np.ndarray:
+    """The items at units [n, ...]; `item` in rows whose episodes [n] lack the track."""
+    missing = lacking[episodes]
+    found = np.empty((*units.shape, *item.shape), item.dtype)
+    found[missing] = item
+    found[~missing] = take(units[~missing])
+    return found

@@ -1,0 +1,303 @@
+"""`Sampler`: batches of steps, windows or episodes, drawn straight from the files of a data set."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from episodes.batch.batch import Batch, batch_of
+from episodes.batch.draw_options import check_counts, check_n_step
+from episodes.columns import Columns
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange
+from episodes.pack import EpisodePack
+from episodes.returns.checks import check_fraction
+from episodes.storage.header import Header
+from episodes.storage.layout import StoredBatch
+from episodes.storage.sampling.ahead import Ahead
+from episodes.storage.sampling.batch_columns import INDICES, checked_keys, columns_of, states_before
+from episodes.storage.sampling.dataset_steps import DatasetSteps
+from episodes.storage.sampling.draws import StepDraw, WindowDraw
+from episodes.storage.sampling.kinds import Episodes, Kind, Steps
+from episodes.storage.sampling.n_step import followed
+from episodes.storage.sampling.orders import Drawn, InOrder, Order, Shuffled, Weighted, uniforms
+from episodes.storage.sampling.stored_tracks import StoredTracks
+from episodes.storage.sampling.weights import find_episodes, find_steps
+
+ORDERS = ("shuffled", "drawn", "stored")
+
+
+class Stored(Protocol):
+    """What a sampler asks of a data set."""
+
+    path: Path
+
+    def __len__(self) -> int: ...
+    def pack(self, indices: Any = None) -> EpisodePack: ...
+    def stored(self) -> tuple[Sequence[StoredBatch], np.ndarray, Header]: ...
+    def snapshot(self) -> list[tuple[str, int]]: ...
+    def as_of(self, snapshot: Sequence[tuple[str, int]] | None = None) -> Any: ...
+
+
+class Sampler:
+    """Batches of a data set's steps, windows or episodes; `EpisodeDataset.sampler` makes one.
+
+    `for batch in sampler` gives what is left of the epoch, then the next one. `sample` and `sample_sequences` draw as
+    a replay buffer does, so that an algorithm cannot tell. All of them go on from one place, which `state_dict` tells;
+    what comes next depends on it and on the data set alone. Threads may share a sampler.
+
+    Steps are drawn from the files where they lie: what is kept in memory are about 100 bytes for each episode, and a
+    few thousand numbers. What is drawn from is the data set as it was when it was opened; files that are removed or
+    replaced meanwhile stay readable.
+
+    Attributes:
+        what: `Steps`, `Windows` or `Episodes`.
+        seed: of the order.
+        source: of the steps by number, which the batches' `origin` asks.
+    """
+
+    def __init__(
+        self,
+        dataset: Stored,
+        what: Kind,
+        *,
+        order: str | None = None,
+        weights: Any = None,
+        seed: int | None = None,
+        collate: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if order is None:
+            order = "shuffled" if weights is None else "drawn"
+        if order not in ORDERS:
+            raise InvalidArgument(f"order={order!r}: give one of {', '.join(map(repr, ORDERS))}")
+        if weights is not None and order != "drawn":
+            raise InvalidArgument(f"order={order!r} has all steps once an epoch, so weights mean nothing: give 'drawn'")
+        self.dataset, self.what, self.order, self.weights = dataset, what, order, weights
+        self.collate = collate
+        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(seed)
+        self._open()
+
+    def _open(self) -> None:
+        self._lock = threading.RLock()
+        self._tracks = StoredTracks(*self.dataset.stored())
+        self.source = DatasetSteps(self._tracks, str(self.dataset.path))
+        table = self._tracks.table
+        is_whole = isinstance(self.what, Episodes)
+        num = len(table) if is_whole else table.num_steps
+        if not num:
+            there = "episodes" if is_whole else "steps"
+            raise EpisodeStateError(f"{self.dataset.path}: {len(table)} episodes without {there} to draw; record some")
+        self._ahead = Ahead(self._made_order(num), np.asarray if is_whole else table.episodes_of)
+
+    def _made_order(self, num: int) -> Order:
+        if self.weights is not None:
+            is_whole = isinstance(self.what, Episodes)
+            find = find_episodes(self.weights, num) if is_whole else find_steps(self.weights, self._tracks)
+            return Weighted(num, self.seed, find)
+        if self.order == "stored":
+            return InOrder(num)
+        return Shuffled(num, self.seed) if self.order == "shuffled" else Drawn(num, self.seed)
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps that are drawn from."""
+        return self._tracks.table.num_steps
+
+    def __repr__(self) -> str:
+        return f"Sampler({self.dataset.path}: {self.what}, {self.order}, {self.num_steps} steps, {len(self)} batches)"
+
+    # --- an epoch ----------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch."""
+        return -(-self._ahead.order.num // self.what.size)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches that are left of this epoch; those of the next one when it is over. The last may be smaller."""
+        epoch = self._ahead.epoch
+        while self._ahead.epoch == epoch:
+            yield self.draw()
+
+    def draw(self) -> Any:
+        """The next batch, epoch after epoch."""
+        with self._lock:
+            num = min(self.what.size, self._ahead.left)
+            if isinstance(self.what, Episodes):
+                batch: Any = self.dataset.pack(self._ahead.take(num)[0])
+            elif isinstance(self.what, Steps):
+                what = self.what
+                batch = self.sample(num, n_step=what.n_step, gamma=what.gamma, keys=what.keys)
+            else:
+                what = self.what
+                options: dict[str, Any] = {"lookback": what.lookback, "burn_in": what.burn_in, "keys": what.keys}
+                batch = self.sample_sequences(num, what.length, **options)
+        return batch if self.collate is None else self.collate(batch)
+
+    def skip(self, num_batches: int = 1) -> None:
+        """Go on without drawing: what another worker draws."""
+        with self._lock:
+            for _ in range(num_batches):
+                self._ahead.position += min(self.what.size, self._ahead.left)
+
+    # --- draws -------------------------------------------------------------------------------------------------
+
+    def sample(
+        self,
+        n: int,
+        *,
+        n_step: int | tuple[int, int] = 1,
+        gamma: float = 0.99,
+        keys: Sequence[str] | None = None,
+    ) -> Batch:
+        """The next `n` transitions, as `EpisodeReplayBuffer.sample` gives them; `indices` are step numbers."""
+        check_counts(n=n)
+        check_n_step(n_step)
+        check_fraction("gamma", gamma)
+        names = checked_keys(self._tracks, keys)
+        with self._lock:
+            start = self._ahead.position
+            numbers, episodes = self._ahead.take(n)
+        most = n_step if isinstance(n_step, int) else self._random_steps(n_step, start, n)
+        return self._transitions(numbers, episodes, most, gamma, names)
+
+    def _random_steps(self, bounds: tuple[int, int], start: int, n: int) -> np.ndarray:
+        low, high = bounds
+        return low + (uniforms(self.seed, start, start + n, stream=1) * (high - low + 1)).astype(np.int64)
+
+    def _transitions(
+        self, numbers: np.ndarray, episodes: np.ndarray, n_step: int | np.ndarray, gamma: float, keys: Sequence[str]
+    ) -> Batch:
+        draw, known = StepDraw(self._tracks, numbers, episodes), {}
+        if isinstance(n_step, int) and n_step == 1:
+            counts = np.ones(len(numbers), np.int32)
+        else:
+            draw, sums, counts = followed(draw, n_step, gamma)
+            known = {Columns.REWARDS: sums}
+        columns = columns_of(draw, keys, known)
+        columns[Columns.N_STEP] = counts
+        columns[Columns.WEIGHTS] = np.ones(len(numbers), np.float32)
+        columns[INDICES] = numbers = numbers.copy()
+        return batch_of(columns, (self.source, numbers))
+
+    def at(
+        self,
+        indices: np.ndarray,
+        *,
+        n_step: int | tuple[int, int] = 1,
+        gamma: float = 0.99,
+        keys: Sequence[str] | None = None,
+    ) -> Batch:
+        """The transitions of the steps with these numbers [n], as `sample` gives them.
+
+        Raises:
+            StepOutOfRange: there is no such step.
+        """
+        numbers = np.asarray(indices, np.int64)
+        if numbers.ndim != 1:
+            raise ShapeMismatch(f"indices of shape {numbers.shape}; give step numbers [n]")
+        gone = (numbers < 0) | (numbers >= self._tracks.table.num_steps)
+        if gone.any():
+            there = self._tracks.table.num_steps - 1
+            raise StepOutOfRange(f"step {int(numbers[gone][0])}: the steps that are there have numbers 0..{there}")
+        most = n_step if isinstance(n_step, int) else self._random_steps(n_step, 0, len(numbers))
+        episodes = self._tracks.table.episodes_of(numbers)
+        return self._transitions(numbers, episodes, most, gamma, checked_keys(self._tracks, keys))
+
+    def sample_sequences(
+        self,
+        batch_size: int,
+        length: int,
+        *,
+        burn_in: int = 0,
+        lookback: int = 0,
+        keys: Sequence[str] | None = None,
+    ) -> Batch:
+        """The next windows, as `EpisodeReplayBuffer.sample_sequences` gives them."""
+        check_counts(batch_size=batch_size, length=length)
+        check_counts(0, burn_in=burn_in, lookback=lookback)
+        names = checked_keys(self._tracks, keys)
+        with self._lock:
+            numbers, episodes = self._ahead.take(batch_size)
+        draw = WindowDraw(self._tracks, numbers, episodes, lookback + burn_in, length)
+        columns = columns_of(draw, names)
+        grid = draw.grid
+        learned = grid.there
+        if draw.left:
+            learned = learned & (np.arange(draw.shape[1]) >= draw.left)
+        columns[Columns.LOSS_MASK] = learned
+        columns[Columns.SEQ_LENS] = grid.stops - lookback
+        columns[INDICES] = indices = draw.step_numbers()
+        if Columns.STATE_OUT in self._tracks.structure:
+            columns[Columns.STATE_IN] = states_before(draw, burn_in)
+        columns[Columns.IS_FIRST] = draw.is_first()
+        columns[Columns.WEIGHTS] = np.ones(batch_size, np.float32)
+        return batch_of(columns, (self.source, indices))
+
+    # --- state -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the sampler is, as plain values; and which shards it draws from, with so many episodes of each."""
+        return {
+            "seed": self.seed,
+            "position": self._ahead.position,
+            "kind": type(self.what).__name__,
+            "order": self.order,
+            "num": self._ahead.order.num,
+            "shards": [list(shard) for shard in self.dataset.snapshot()],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on, number for number, where `state_dict` was called.
+
+        Where the data set has grown since, it is drawn from as it was then; `refresh` goes on with all of it.
+
+        Raises:
+            StateMismatch: a state of another kind of draws, or of other data.
+        """
+        mine = {"kind": type(self.what).__name__, "order": self.order}
+        if any(state[name] != own for name, own in mine.items()):
+            raise StateMismatch(f"the state is of {state['kind']}, {state['order']}; this sampler draws {mine}")
+        before = self.dataset, self.seed
+        snapshot = [(name, num) for name, num in state["shards"]]
+        with self._lock:
+            if snapshot != self.dataset.snapshot():
+                self.dataset = self.dataset.as_of(snapshot)
+            self.seed = state["seed"]
+            self._open()
+            num = self._ahead.order.num
+            if num != state["num"]:
+                self.dataset, self.seed = before
+                self._open()
+                raise StateMismatch(f"the state is of {state['num']} {state['kind']}, there are {num}; select the same")
+            self._ahead.position = state["position"]
+
+    def refresh(self) -> int:
+        """Draw from all that the data set has now, in a new epoch; how many episodes came. If none did, go on.
+
+        Raises:
+            InvalidArgument: this draws from a part of a data set, or has weights for each: make another sampler.
+        """
+        if self.weights is not None and not isinstance(self.weights, str):
+            raise InvalidArgument("refresh: the weights are those of the steps that were there; make another sampler")
+        with self._lock:
+            before, epoch = len(self._tracks.table), self._ahead.epoch
+            there = self.dataset.as_of()
+            if there.snapshot() == self.dataset.snapshot():
+                return 0
+            self.dataset = there
+            self._open()
+            self._ahead.position = (epoch + 1) * self._ahead.order.num
+            return len(self._tracks.table) - before
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("dataset", "what", "order", "weights", "collate", "seed")
+        return {**{name: getattr(self, name) for name in kept}, "position": self._ahead.position}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        position = state.pop("position")
+        vars(self).update(state)
+        self._open()
+        self._ahead.position = position

@@ -1,0 +1,124 @@
+"""`StoredTracks`: the tracks of the episodes of many record batches, each item at a place that can be computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from episodes.storage.header import Header
+from episodes.storage.layout import StoredBatch
+from episodes.storage.sampling.addresses import MappedColumn
+from episodes.storage.sampling.decoded_columns import DecodedColumn, PlainRows, Rows
+from episodes.storage.sampling.step_table import AFTER, BEFORE, FIRST_BASE, FLAGS, LENGTH, LOOKBACK, StepTable
+from episodes.storage.sampling.window_grid import WindowGrid
+from episodes.storage.track_schema import TrackField, assembled, is_observed
+
+
+class Column(Protocol):
+    """One track of all record batches: items at units."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    step: int
+    bases: np.ndarray  # of each batch
+
+    def take(self, units: np.ndarray) -> np.ndarray: ...
+    def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray: ...
+
+
+class StoredTracks:
+    """Where the items of episodes are.
+
+    Args:
+        batches: of the data set.
+        numbers: of the episodes, counted over all batches; steps are numbered in this order.
+
+    Attributes:
+        columns: one for each track.
+        structure: columns of batches by name ("observations", "actions", "rewards", extra model outputs by key), as
+            nested places in `columns`.
+        table: whose each step is, and where its items are.
+        t_started: the time in its episode at which each chunk begins, [n].
+    """
+
+    def __init__(self, batches: Sequence[StoredBatch], numbers: np.ndarray, header: Header) -> None:
+        self.batches, self.numbers = batches, numbers
+        fields = header.tracks if header.knows_steps else {}
+        self.paths = list(fields)
+        self.columns: list[Column] = [_column(batches, path, field) for path, field in fields.items()]
+        self.structure: dict[str, Any] = {}
+        if header.knows_steps:
+            tree = assembled(header.structure, {path: place for place, path in enumerate(self.paths)})
+            extra = tree.pop("extra_model_outputs", {})
+            self.structure = {**extra, **tree}
+            self.extra = tuple(extra)
+        steps = np.array([column.step for column in self.columns], np.int64)
+        self.table = StepTable(self._lines()[numbers], steps)
+        self.unwritten = [self._unwritten(path, field) for path, field in fields.items()]
+
+    def _lines(self) -> np.ndarray:
+        """The lines of all episodes of all batches, see `step_table`."""
+        parts = [
+            _lines(batch, [int(column.bases[at]) for column in self.columns], self.columns, self.paths)
+            for at, batch in enumerate(self.batches)
+        ]
+        return np.concatenate([np.zeros((0, FIRST_BASE + len(self.columns)), np.int64), *parts])
+
+    def _unwritten(self, path: str, field: TrackField) -> tuple[np.ndarray, np.ndarray] | None:
+        """Of which episodes [n] bool a track was not written, and the item that stands in; None: of none."""
+        lacking = [field.fill is not None and path not in batch.written for batch in self.batches]
+        if not any(lacking):
+            return None
+        return np.repeat(lacking, [len(batch) for batch in self.batches])[self.numbers], field.filled(1)[0]
+
+    @cached_property
+    def t_started(self) -> np.ndarray:
+        return self.facts("t_started")
+
+    def facts(self, name: str) -> np.ndarray:
+        """What a fact of `EpisodePack` says of each episode, [n]; None where nothing is known."""
+        parts = [_fact(batch, name) for batch in self.batches]
+        return np.concatenate(parts)[self.numbers] if parts else np.zeros(0, np.int64)
+
+    def place(self, episode: int) -> tuple[StoredBatch, int]:
+        """The batch of an episode, and its row there."""
+        number = int(self.numbers[episode])
+        at = int(self._batch_ends.searchsorted(number, side="right"))
+        return self.batches[at], number - int(self._batch_ends[at]) + len(self.batches[at])
+
+    @cached_property
+    def _batch_ends(self) -> np.ndarray:
+        return np.cumsum([len(batch) for batch in self.batches])
+
+
+def _fact(batch: StoredBatch, name: str) -> np.ndarray:
+    values = getattr(batch.whole, name)
+    return np.full(len(batch), None, object) if values is None else values
+
+
+def _lines(batch: StoredBatch, bases: list[int], columns: Sequence[Column], paths: Sequence[str]) -> np.ndarray:
+    """The lines of the episodes of a batch, whose first rows are at the bases."""
+    pack, num_rows = batch.whole, int(batch.whole.offsets[-1])
+    lines = np.zeros((len(batch), FIRST_BASE + len(columns)), np.int64)
+    lines[:, LENGTH], lines[:, LOOKBACK] = pack.lengths, pack.lookbacks
+    lines[:, FLAGS] = pack.terminated + 2 * pack.truncated
+    lines[:, BEFORE], lines[:, AFTER] = pack.offsets[:-1], num_rows - pack.offsets[1:]
+    for place, (path, base, column) in enumerate(zip(paths, bases, columns, strict=True), FIRST_BASE):
+        first = (pack.observation_offsets if is_observed(path) else pack.offsets)[:-1] + pack.lookbacks
+        lines[:, place] = base + first * column.step
+    return lines
+
+
+def _column(batches: Sequence[StoredBatch], path: str, field: TrackField) -> Column:
+    dtype, shape = np.dtype(field.dtype), tuple(field.shape)
+    if any(path in batch.compressed for batch in batches):
+        rows: list[Rows] = [
+            batch.compressed[path] if path in batch.compressed else PlainRows(batch.whole.tracks[path])
+            for batch in batches
+        ]
+        return DecodedColumn(rows, [len(batch.whole.tracks[path]) for batch in batches], dtype, shape)
+    written = (batch.whole.tracks[path] if path in batch.written else None for batch in batches)
+    return MappedColumn(list(written), dtype, shape)

@@ -1,0 +1,126 @@
+"""Weights of steps and episodes: from uniform numbers to what is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import InvalidArgument, UnknownKey
+from episodes.storage.sampling.draws import StepDraw
+from episodes.storage.sampling.stored_tracks import StoredTracks
+
+Find = Callable[[np.ndarray], np.ndarray]  # uniform numbers [n] in [0, 1) to numbers [n]
+
+_BLOCK = 64  # steps whose weights are kept as one sum
+_AT_ONCE = 1 << 16  # steps that are read at a time
+
+
+def find_steps(weights: Any, tracks: StoredTracks) -> Find:
+    """Finds steps by the weights of episodes [n] or of steps [num_steps], or by a track of one number a step.
+
+    Raises:
+        InvalidArgument: weights of another length, or that are negative, not finite or all zero.
+        UnknownKey: there is no such track.
+    """
+    table = tracks.table
+    if isinstance(weights, str):
+        return _StepWeights(_of_track(weights, tracks), table.num_steps)
+    array = _checked(np.asarray(weights, np.float64), "weights")
+    if array.shape == (len(table),):
+        return _EpisodeWeights(array, table.lengths, table.starts)
+    if array.shape == (table.num_steps,):
+        return _StepWeights(lambda numbers: array[numbers], table.num_steps)
+    raise InvalidArgument(
+        f"weights of shape {list(array.shape)}: give one for each of {len(table)} episodes or of {table.num_steps} "
+        "steps, or the name of a column"
+    )
+
+
+def find_episodes(weights: Any, num: int) -> Find:
+    """Finds episodes by their weights [num]; errors as `find_steps`."""
+    array = _checked(np.asarray(weights, np.float64) if not isinstance(weights, str) else np.zeros(0), "weights")
+    if array.shape != (num,):
+        raise InvalidArgument(f"weights={weights!r}: give one number for each of {num} episodes")
+    return _EpisodeWeights(array, np.ones(num, np.int64), np.arange(num))
+
+
+def _checked(weights: np.ndarray, what: str) -> np.ndarray:
+    if weights.size and not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise InvalidArgument(f"{what}: some are negative, infinite or NaN; give numbers that are at least 0")
+    return weights
+
+
+def _bounds(sums: np.ndarray) -> np.ndarray:
+    """Where each of the sums [n] ends in all of them."""
+    ends = np.cumsum(sums)
+    if not len(ends) or not ends[-1] > 0:
+        raise InvalidArgument("weights: all are 0; give at least one that is more")
+    return ends
+
+
+class _EpisodeWeights:
+    """Of an episode, each step weighs the same."""
+
+    def __init__(self, weights: np.ndarray, lengths: np.ndarray, starts: np.ndarray) -> None:
+        self._weights, self._lengths, self._starts = weights, lengths, starts
+        self._ends = _bounds(weights * lengths)
+        self._last = int(np.flatnonzero(weights * lengths)[-1])
+
+    def __call__(self, uniform: np.ndarray) -> np.ndarray:
+        at = uniform * self._ends[-1]
+        episodes = np.minimum(self._ends.searchsorted(at, side="right"), self._last)
+        weights, lengths = self._weights[episodes], self._lengths[episodes]
+        steps = ((at - (self._ends[episodes] - weights * lengths)) / weights).astype(np.int64)
+        return self._starts[episodes] + np.clip(steps, 0, lengths - 1)
+
+
+class _StepWeights:
+    """Each step has its own weight; kept are sums of so many of them, and a draw looks at those of its block."""
+
+    def __init__(self, weights: Callable[[np.ndarray], np.ndarray], num_steps: int) -> None:
+        self._weights, self._num_steps = weights, num_steps
+        sums = [self._sums(start) for start in range(0, num_steps, _AT_ONCE)]
+        joined = np.concatenate([np.zeros(0), *sums])
+        self._ends = _bounds(joined)
+        self._last = int(np.flatnonzero(joined)[-1])
+
+    def _sums(self, start: int) -> np.ndarray:
+        stop = min(start + _AT_ONCE, self._num_steps)
+        weights = _checked(self._weights(np.arange(start, stop)).astype(np.float64), "weights")
+        padded = np.zeros(-(-len(weights) // _BLOCK) * _BLOCK)
+        padded[: len(weights)] = weights
+        return padded.reshape(-1, _BLOCK).sum(1)
+
+    def __call__(self, uniform: np.ndarray) -> np.ndarray:
+        at = uniform * self._ends[-1]
+        blocks = np.minimum(self._ends.searchsorted(at, side="right"), self._last)
+        before = np.where(blocks, self._ends[blocks - 1], 0.0)
+        numbers = blocks[:, None] * _BLOCK + np.arange(_BLOCK)
+        weights = self._weights(np.minimum(numbers, self._num_steps - 1).ravel()).reshape(numbers.shape)
+        weights = np.where(numbers < self._num_steps, weights, 0).astype(np.float64)
+        ends = weights.cumsum(1)
+        places = (ends <= (at - before)[:, None]).sum(1)
+        last = _BLOCK - 1 - (weights[:, ::-1] > 0).argmax(1)  # by rounding, one may fall behind it
+        return blocks * _BLOCK + np.minimum(places, last)
+
+
+def _of_track(name: str, tracks: StoredTracks) -> Callable[[np.ndarray], np.ndarray]:
+    """The items of a track by step number."""
+    there = [key for key, place in tracks.structure.items() if _is_number(place, tracks)]
+    if name not in there:
+        raise UnknownKey(f"weights={name!r}: no column of one number a step has this name; there are {there}")
+    place = tracks.structure[name]
+
+    def read(numbers: np.ndarray) -> np.ndarray:
+        return StepDraw(tracks, numbers, tracks.table.episodes_of(numbers)).items(place)
+
+    return read
+
+
+def _is_number(place: Any, tracks: StoredTracks) -> bool:
+    if not isinstance(place, int):
+        return False
+    column = tracks.columns[place]
+    return tracks.paths[place].split("/")[0] != "observations" and column.shape == () and column.dtype.kind in "biuf"

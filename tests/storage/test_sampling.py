@@ -1,0 +1,434 @@
+"""Batches that are drawn from the files of a data set are those that whole episodes give, and a replay buffer."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from reference_replay import chi_square_deviation
+from reference_sampling import ReferenceSteps, same
+from strategies import lists_of_episodes
+
+from episodes import EpisodePack, MultiAgentEpisode
+from episodes.errors import (
+    EpisodeStateError,
+    InvalidArgument,
+    StateMismatch,
+    StepOutOfRange,
+    UnknownKey,
+    UnreadableData,
+)
+from episodes.replay import EpisodeReplayBuffer
+from episodes.storage import EpisodeDataset, EpisodeWriter, add_track, compact
+from episodes.storage.sampling import Steps, Windows
+from episodes.storage.sampling.orders import Shuffled
+
+KEYS = ("obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "t")
+
+
+@contextmanager
+def stored(
+    episodes: Any,
+    cuts: Sequence[int] = (),
+    compression: str = "none",
+    mmap: bool = True,
+) -> Iterator[EpisodeDataset]:
+    """A data set of the episodes, a shard for each stretch between the cuts."""
+    bounds = [0, *sorted(min(cut, len(episodes)) for cut in cuts), len(episodes)]
+    with tempfile.TemporaryDirectory() as path:
+        for start, stop in pairwise(bounds):
+            with EpisodeWriter(path, compression=compression) as writer:
+                writer.add(episodes[start:stop])
+        yield EpisodeDataset(path, mmap=mmap)
+
+
+def chunks(num: int = 6, **more: Any) -> EpisodePack:
+    """Chunks of 1, 2, ... steps with up to 2 of lookback, in turns terminated, truncated and cut; no number twice."""
+    lengths, lookbacks = np.arange(1, num + 1), np.arange(num) % 3
+    steps = int((lengths + lookbacks).sum())
+    return EpisodePack(
+        observations=np.arange(3.0 * (steps + num), dtype=np.float32).reshape(-1, 3),
+        actions=np.arange(steps) % 7,
+        rewards=np.random.default_rng(0).random(steps),
+        lengths=lengths,
+        lookbacks=lookbacks,
+        t_started=lookbacks,
+        terminated=np.arange(num) % 3 == 0,
+        truncated=np.arange(num) % 3 == 1,
+        **more,
+    )
+
+
+datasets = st.fixed_dictionaries(
+    {
+        "episodes": lists_of_episodes(),
+        "cuts": st.lists(st.integers(0, 5), max_size=3),
+        "compression": st.sampled_from(["none", "zstd"]),
+        "mmap": st.booleans(),
+    }
+)
+
+orders = st.sampled_from(["shuffled", "drawn", "stored"])
+
+
+@given(drawn=datasets, n=st.integers(1, 12), seed=st.integers(0, 3), order=orders)
+def test_steps_are_those_of_whole_episodes(drawn: dict[str, Any], n: int, seed: int, order: str) -> None:
+    assume(any(map(len, drawn["episodes"])))
+    with stored(**drawn) as dataset:
+        reference = ReferenceSteps(dataset)
+        extras = tuple(reference.episodes[0].extra_model_outputs)
+        sampler = dataset.sampler(steps=Steps(n, keys=(*KEYS, *extras)), order=order, seed=seed)
+        for batch in sampler:
+            rows = [reference.steps[i] for i in batch.indices]
+            for key in (*KEYS, *extras):
+                wanted = reference.column(key, rows)
+                found = batch.to_dict()[key]
+                assert same(found, wanted), key
+
+
+@given(
+    drawn=datasets,
+    n=st.integers(1, 6),
+    length=st.integers(1, 7),
+    lookback=st.integers(0, 3),
+    burn_in=st.integers(0, 3),
+)
+def test_windows_are_those_of_whole_episodes(
+    drawn: dict[str, Any], n: int, length: int, lookback: int, burn_in: int
+) -> None:
+    assume(any(map(len, drawn["episodes"])))
+    with stored(**drawn) as dataset:
+        reference, left = ReferenceSteps(dataset), lookback + burn_in
+        what = Windows(n, length, lookback=lookback, burn_in=burn_in, keys=KEYS)
+        at = 0
+        for batch in dataset.sampler(windows=what, order="stored"):
+            rows = reference.steps[at : at + len(batch)]
+            at += len(rows)
+            for key in (*KEYS, "is_first", "indices"):
+                wanted, found = reference.windows(key, rows, left, length), batch.to_dict()[key]
+                assert same(found, wanted), key
+            there = np.array([[reference.is_there(e, p) for p in range(t - left, t + length)] for e, t in rows])
+            assert (batch.loss_mask == (there & (np.arange(left + length) >= left))).all()
+            assert (batch.seq_lens == burn_in + batch.loss_mask.sum(1)).all()
+        assert at == len(reference.steps)
+
+
+@pytest.mark.parametrize("n_step", [1, 3, 50, (1, 4)])
+def test_transitions_are_those_that_a_replay_buffer_draws(n_step: Any) -> None:
+    pack = chunks(12, extra_model_outputs={"logp": np.arange(90.0)[: chunks(12).offsets[-1]]})
+    pack = pack.replace(lookbacks=np.zeros(12, int), lengths=pack.lengths + pack.lookbacks)
+    with stored(pack, [3, 7]) as dataset:
+        buffer = EpisodeReplayBuffer.from_dataset(dataset, seed=0)
+        sampler = dataset.sampler(steps=8, seed=0)
+        for keys in (None, ["obs", "actions", "logp", "t", "eps_id", "agent_id", "is_first"]):
+            steps = n_step if isinstance(n_step, int) else 1
+            numbers = np.arange(len(buffer))
+            wanted = buffer.at(numbers, n_step=steps, gamma=0.9, keys=keys)
+            found = sampler.at(numbers, n_step=steps, gamma=0.9, keys=keys)
+            assert list(found.keys()) == list(wanted.keys())
+            assert same(found.to_dict(), wanted.to_dict())
+
+
+def test_windows_are_those_that_a_replay_buffer_draws() -> None:
+    states = {"h": np.arange(4.0 * 78).reshape(-1, 4)}
+    pack = chunks(12).replace(lookbacks=np.zeros(12, int), lengths=np.arange(1, 13) + np.arange(12) % 3)
+    steps = int(pack.offsets[-1])
+    pack = pack.replace(extra_model_outputs={"state_out": {"h": np.resize(states["h"], (steps, 4))}})
+    with stored(pack, [3, 7]) as dataset:
+        buffer = EpisodeReplayBuffer.from_dataset(dataset, seed=0)
+        sampler = dataset.sampler(windows=(8, 5), order="drawn", seed=0)
+        options: dict[str, Any] = {"burn_in": 2, "lookback": 1}
+        found = sampler.sample_sequences(200, 5, **options)
+        drawn = found.indices[:, 3]
+        buffer._draw = lambda n: (drawn, np.ones(n, np.float32))  # type: ignore[method-assign]
+        wanted = buffer.sample_sequences(200, 5, **options)
+        assert list(found.keys()) == list(wanted.keys())
+        assert same(found.to_dict(), wanted.to_dict())
+
+
+# --- orders -----------------------------------------------------------------------------------------------------------
+
+
+@given(num=st.integers(1, 400), seed=st.integers(0, 9), epoch=st.integers(0, 3))
+def test_a_computed_order_has_everything_once(num: int, seed: int, epoch: int) -> None:
+    for small in (0, 1 << 16):
+        order = Shuffled(num, seed, small)
+        found = order.at(epoch * num, (epoch + 1) * num)
+        assert sorted(found.tolist()) == list(range(num))
+        middle = num // 2
+        parts = [order.at(epoch * num, epoch * num + middle), order.at(epoch * num + middle, (epoch + 1) * num)]
+        assert np.concatenate(parts).tolist() == found.tolist()
+
+
+def test_a_computed_order_looks_like_chance() -> None:
+    num = 20_000
+    orders = [Shuffled(num, seed, small=0).at(0, num) for seed in range(3)]
+    later = Shuffled(num, 0, small=0).at(num, 2 * num)
+    for order in (*orders, later):
+        steps = np.diff(order)
+        assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.03
+        assert (np.abs(steps) < 10).sum() < 60  # 20 are expected
+        for part in np.split(order, 10):
+            assert np.abs(np.histogram(part, 8, (0, num))[0] - 250).max() < 80
+    assert (orders[0] == later).sum() < 20
+
+
+@pytest.mark.parametrize("order", ["shuffled", "stored", "drawn"])
+@pytest.mark.parametrize("what", [{"steps": 7}, {"windows": (5, 4)}, {"episodes": 2}], ids=str)
+def test_a_sampler_that_is_resumed_gives_what_would_have_come(order: str, what: Any) -> None:
+    with stored(chunks(9), [4]) as dataset:
+        for at in (0, 1, 2, 9):
+            first = dataset.sampler(**what, order=order, seed=3)
+            for _ in range(at):
+                first.draw()
+            state = json.loads(json.dumps(first.state_dict()))
+            other = dataset.sampler(**what, order=order, seed=8)
+            other.load_state_dict(state)
+            copied = pickle.loads(pickle.dumps(first))
+            for _ in range(12):
+                batch = first.draw()
+                assert other.draw() == batch
+                assert copied.draw() == batch
+
+
+@pytest.mark.parametrize("order", ["shuffled", "stored"])
+@pytest.mark.parametrize("size", [1, 4, 45, 60])
+def test_an_epoch_has_every_step_once_and_the_next_one_too(order: str, size: int) -> None:
+    with stored(chunks(9), [4]) as dataset:
+        sampler = dataset.sampler(steps=size, order=order, seed=0)
+        epochs = [[int(i) for batch in sampler for i in batch.indices] for _ in range(2)]
+        assert [sorted(epoch) for epoch in epochs] == [list(range(45))] * 2
+        assert (epochs[0] == epochs[1]) == (order == "stored")
+        assert len(list(sampler)) == len(sampler)
+
+
+def test_a_loop_that_is_left_goes_on_where_it_was() -> None:
+    with stored(chunks(9)) as dataset:
+        sampler = dataset.sampler(steps=10, seed=0)
+        first = [next(iter(sampler)) for _ in range(2)]
+        rest = list(sampler)
+        assert len(first) + len(rest) == 5
+        assert sorted(np.concatenate([b.indices for b in (*first, *rest)]).tolist()) == list(range(45))
+
+
+def test_skipped_batches_are_those_that_are_not_drawn() -> None:
+    with stored(chunks(9)) as dataset:
+        one, other = (dataset.sampler(steps=10, seed=0) for _ in range(2))
+        drawn = [one.draw() for _ in range(12)]
+        for k in range(0, 12, 3):
+            other.skip(k and 2)
+            assert other.draw() == drawn[k]
+
+
+def test_draws_are_all_equally_likely_or_by_their_weights() -> None:
+    pack = chunks(9, extra_model_outputs={"priority": np.arange(54.0) ** 2})
+    rng = np.random.default_rng(0)
+    with stored(pack, [4]) as dataset:
+        by_episode, by_step = rng.random(9) * (np.arange(9) != 4), rng.random(45) * (np.arange(45) % 5 > 0)
+        lengths = dataset.metadata["length"]
+        offsets = np.cumsum(lengths + pack.lookbacks) - lengths
+        rows = np.concatenate([np.arange(o, o + n) for o, n in zip(offsets, lengths, strict=True)])
+        wanted: list[tuple[Any, np.ndarray]] = [
+            (None, np.ones(45)),
+            (by_episode, np.repeat(by_episode, lengths)),
+            (by_step, by_step),
+            ("priority", rows.astype(float) ** 2),
+        ]
+        for weights, likely in wanted:
+            sampler = dataset.sampler(steps=1000, order="drawn", weights=weights, seed=1)
+            drawn = np.concatenate([sampler.sample(1000).indices for _ in range(40)])
+            counts = np.bincount(drawn, minlength=45)
+            assert not counts[likely == 0].any()
+            assert chi_square_deviation(counts[likely > 0], likely[likely > 0]) < 3
+        whole = dataset.sampler(episodes=500, weights=by_episode, seed=0)
+        ids = np.concatenate([whole.draw().ids for _ in range(9)])
+        places = {id_: i for i, id_ in enumerate(dataset.metadata["id"])}
+        counts = np.bincount([places[id_] for id_ in ids], minlength=9)
+        assert chi_square_deviation(np.delete(counts, 4), np.delete(by_episode, 4)) < 3
+        assert not counts[4]
+
+
+def test_whole_episodes_are_packs_of_them() -> None:
+    with stored(chunks(9), [4]) as dataset:
+        sampler = dataset.sampler(episodes=4, seed=0)
+        packs = list(sampler)
+        assert [len(pack) for pack in packs] == [4, 4, 1]
+        assert sorted(id_ for pack in packs for id_ in pack.ids) == sorted(dataset.metadata["id"])
+        whole = {episode.id_: episode for episode in dataset}
+        assert all(episode.equals(whole[episode.id_]) for pack in packs for episode in pack)
+
+
+# --- what a data set may be ------------------------------------------------------------------------------------------
+
+
+def test_a_part_of_a_data_set_is_drawn_from_alone() -> None:
+    with stored(chunks(9), [4]) as dataset:
+        part = dataset.select([7, 0, 3])
+        reference = ReferenceSteps(part)
+        sampler = part.sampler(steps=5, seed=0)
+        assert sampler.num_steps == 8 + 1 + 4
+        for batch in sampler:
+            assert same(batch["obs"], reference.column("obs", [reference.steps[i] for i in batch.indices]))
+
+
+def test_episodes_without_a_step_are_never_drawn() -> None:
+    lengths = np.array([0, 0, 3, 0, 1, 0])
+    pack = EpisodePack(
+        observations=np.arange(10.0), actions=np.arange(4), rewards=np.arange(4.0), lengths=lengths, ids=list("abcdef")
+    )
+    with stored(pack, [2, 4]) as dataset:
+        batch = dataset.sampler(steps=Steps(4, keys=["obs", "new_obs", "eps_id"]), order="stored").draw()
+        assert batch.eps_id.tolist() == ["c", "c", "c", "e"]
+        assert batch.obs.tolist() == [2, 3, 4, 7]
+        assert batch.new_obs.tolist() == [3, 4, 5, 8]
+    with stored(pack[:2]) as dataset, pytest.raises(EpisodeStateError, match="2 episodes without steps"):
+        dataset.sampler(steps=4)
+
+
+def test_a_track_that_was_added_is_its_item_in_older_episodes(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add(chunks(4))
+    add_track(tmp_path, "hint", np.array([0.5, 1.5]))
+    with EpisodeWriter(tmp_path) as writer:
+        newer = chunks(4)
+        writer.add(newer.replace(extra_model_outputs={"hint": np.arange(2.0 * newer.offsets[-1]).reshape(-1, 2)}))
+    dataset = EpisodeDataset(tmp_path)
+    reference = ReferenceSteps(dataset)
+    steps = dataset.sampler(steps=Steps(20, keys=["hint", "obs"]), order="stored").draw()
+    assert same(steps["hint"], reference.column("hint", reference.steps))
+    windows = dataset.sampler(windows=Windows(20, 3, lookback=2, keys=["hint"]), order="stored").draw()
+    assert same(windows["hint"], reference.windows("hint", reference.steps, 2, 3))
+    old = dataset[:4].sampler(steps=Steps(10, keys=["hint"]), order="stored").draw()
+    assert (old["hint"] == [0.5, 1.5]).all()
+
+
+def test_agents_of_multi_agent_episodes_are_drawn_from_like_episodes(tmp_path: Path) -> None:
+    episode = MultiAgentEpisode(agent_module_ids={"a": "m", "b": "n"})
+    episode.add_env_reset(observations={"a": np.zeros(2), "b": np.ones(2)})
+    for t in range(1, 7):
+        seen = ["a", "b"] if t % 2 == 0 else ["a"]
+        episode.add_env_step(
+            actions={"a": t} | ({"b": -t} if t % 2 else {}),
+            observations={agent: np.full(2, t + (agent == "b") / 2) for agent in seen},
+            rewards=dict.fromkeys(seen, t / 4),
+            terminateds={"__all__": t == 6},
+        )
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add([episode])
+    dataset = EpisodeDataset(tmp_path)
+    reference = ReferenceSteps(dataset)
+    batch = dataset.sampler(steps=Steps(99, keys=[*KEYS, "agent_id", "module_id"]), order="stored").draw()
+    assert len(batch) == len(reference.steps) > 4
+    for key in KEYS:
+        assert same(batch.to_dict()[key], reference.column(key, reference.steps)), key
+    assert batch.agent_id.tolist() == [reference.episodes[e].agent_id for e, _ in reference.steps]
+    assert set(batch.module_id) == {"m", "n"}
+
+
+def test_a_data_set_that_grows_is_seen_as_it_was_until_refreshed(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add(chunks(4))
+        writer.flush()
+        dataset = EpisodeDataset(tmp_path)
+        sampler = dataset.sampler(steps=3, seed=0)
+        sampler.draw()
+        state = sampler.state_dict()
+        writer.add(chunks(9))
+    rest = [batch.indices.tolist() for batch in sampler]
+    assert max(map(max, rest)) < 10
+    later = EpisodeDataset(tmp_path).sampler(steps=3, seed=5)
+    assert later.num_steps == 55
+    later.load_state_dict(state)
+    assert [batch.indices.tolist() for batch in later] == rest
+    assert later.refresh() == 9
+    assert sorted(int(i) for batch in later for i in batch.indices) == list(range(55))
+    assert later.refresh() == 0
+
+
+def test_files_that_are_removed_or_compacted_stay_readable(tmp_path: Path) -> None:
+    for _ in range(3):
+        with EpisodeWriter(tmp_path) as writer:
+            writer.add(chunks(5))
+    dataset = EpisodeDataset(tmp_path)
+    one, other = (dataset.sampler(steps=7, seed=0) for _ in range(2))
+    one.draw(), other.draw()
+    state = one.state_dict()
+    compact(tmp_path)
+    assert len(list(tmp_path.glob("*.arrow"))) == 1
+    resumed = EpisodeDataset(tmp_path).sampler(steps=7)
+    resumed.load_state_dict(state)
+    wanted = [one.draw() for _ in range(9)]
+    assert [resumed.draw() for _ in range(9)] == wanted
+    for file in tmp_path.iterdir():
+        file.unlink()
+    assert [other.draw() for _ in range(9)] == wanted
+    with pytest.raises(UnreadableData, match="is no data set"):
+        pickle.loads(pickle.dumps(other))
+
+
+def test_batches_know_from_which_steps_they_came() -> None:
+    with stored(chunks(9, ids=[f"e{i}" for i in range(9)]), [4]) as dataset:
+        whole = {episode.id_: episode for episode in dataset}
+        batch = dataset.sampler(steps=5, seed=0).draw()
+        for i, t in enumerate(batch.origin.t):
+            step = batch.origin[i]
+            episode = batch.origin.episode(i)
+            assert step.id_ == episode.id_
+            assert episode.equals(whole[step.id_])
+            assert (episode.get_observations(int(t) - episode.t_started) == batch.obs[i]).all()
+        windows = dataset.sampler(windows=Windows(5, 4, lookback=2), seed=0).draw()
+        assert (windows.origin.numbers == windows.indices).all()
+        with pytest.raises(EpisodeStateError, match="another process"):
+            pickle.loads(pickle.dumps(batch)).origin.episode(0)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({}, "give one of them"),
+    ({"steps": 3, "episodes": 3}, "give one of them"),
+    ({"steps": 0}, "at least 1"),
+    ({"steps": 2.0}, "give an int"),
+    ({"windows": 4}, "how many and how long"),
+    ({"windows": (4, 0)}, "at least 1"),
+    ({"steps": 4, "order": "random"}, "give one of 'shuffled'"),
+    ({"steps": 4, "order": "shuffled", "weights": np.ones(6)}, "give 'drawn'"),
+    ({"steps": 4, "weights": np.ones(5)}, "one for each of 6 episodes or of 21 steps"),
+    ({"steps": 4, "weights": -np.ones(6)}, "negative, infinite or NaN"),
+    ({"steps": 4, "weights": np.full(21, np.nan)}, "negative, infinite or NaN"),
+    ({"steps": 4, "weights": np.zeros(6)}, "all are 0"),
+    ({"steps": 4, "weights": "observations"}, "no column of one number a step"),
+    ({"episodes": 4, "weights": "rewards"}, "one number for each of 6 episodes"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG, ids=str)
+def test_what_makes_no_sense_is_refused(given: dict[str, Any], message: str) -> None:
+    with stored(chunks(6)) as dataset, pytest.raises((InvalidArgument, UnknownKey), match=message):
+        dataset.sampler(**given)
+
+
+def test_columns_and_steps_that_there_are_not_are_named() -> None:
+    with stored(chunks(6)) as dataset:
+        sampler = dataset.sampler(steps=4)
+        with pytest.raises(UnknownKey, match="no column 'logp'"):
+            sampler.sample(4, keys=["logp"])
+        with pytest.raises(UnknownKey, match="always comes"):
+            sampler.sample(4, keys=["weights"])
+        with pytest.raises(StepOutOfRange, match=r"step 21: .* 0\.\.20"):
+            sampler.at(np.array([3, 21]))
+        with pytest.raises(StateMismatch, match="is of Steps"):
+            dataset.sampler(windows=(4, 2)).load_state_dict(sampler.state_dict())
+        with pytest.raises(InvalidArgument, match="a part of a data set"):
+            dataset.select([0, 2]).sampler(steps=1).refresh()
