@@ -75,7 +75,8 @@ class Sampler:
             raise InvalidArgument(f"order={order!r}: give one of {', '.join(map(repr, ORDERS))}")
         if weights is not None and order != "drawn":
             raise InvalidArgument(f"order={order!r} has all steps once an epoch, so weights mean nothing: give 'drawn'")
-        self.dataset, self.what, self.order, self.weights = dataset, what, order, weights
+        self.dataset: Stored = dataset
+        self.what, self.order, self.weights = what, order, weights
         self.collate = collate
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(seed)
         self._open()
