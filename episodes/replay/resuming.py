@@ -74,6 +74,7 @@ class ResumePoint:
             "table": _table_out(ring.table.get_state()),
             "infos": _infos_out(ring.infos),
             "rows": None,
+            "newest_version": None if ring.versions.told is None else ring.versions.newest,
             "rest": _rest_out(self._rest()),
         }
         self._write(state)
@@ -133,6 +134,8 @@ def _open(ring: LinkedRing, state: dict[str, Any], tail: int) -> None:
         ring.prepare_observations(state["observations"])
     if state["tracks"]:
         ring.make_tracks(state["tracks"])
+    if state.get("newest_version") is not None:  # states that are older do not know of it
+        ring.versions.reopen(state["newest_version"])
     if state["rows"] is not None:
         ring.links.put_rows(*state["rows"])
     ring.tail = min(max(ring.tail, tail), ring.head)
@@ -150,6 +153,7 @@ def _files(ring: LinkedRing) -> list[str]:
     """The names of the files, in the order in which a ring asks for them: observations first, the others by age."""
     own = nested.leaves(ring.observations.data) if ring.has_observations else []
     others = [*ring.links.arrays, *(leaf for track in ring.tracks.values() for leaf in nested.leaves(track.data))]
+    others += [] if ring.versions.told is None else [ring.versions.told]
     return [*_names(own), *sorted(_names(others), key=lambda name: int(name[len("ring_") : -len(".npy")]))]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch, UnreadableData, WrongType
+from episodes.facts.policy_versions import UNKNOWN
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.replay.ring.step_ring import LinkedRing
 from episodes.single_agent import SingleAgentEpisode
@@ -35,11 +36,17 @@ def chunk(number: int, t_started: int, length: int, *, kind: str = "number", end
         extra_model_outputs={"wide": np.repeat(values[:-1, None], 5, 1)},
         id_=str(number),
         t_started=t_started,
+        policy_versions=np.full(length, version_of(number)),
         truncated=ended,
         agent_id=("agent", number),
         custom_data={"number": number},
         observation_space=gym.spaces.Box(0, 1, (12,)) if kind == "image" else None,
     )
+
+
+def version_of(number: int) -> int:
+    """The version of the policy that made an episode; of some nobody told one, of the first neither."""
+    return number if number % 3 else UNKNOWN
 
 
 def check_whole(buffer: EpisodeReplayBuffer) -> None:
@@ -54,13 +61,15 @@ def check_whole(buffer: EpisodeReplayBuffer) -> None:
         leaf = episode.get_observations()
         leaf = leaf["b"][0] if isinstance(leaf, dict) else leaf
         assert np.array_equal(leaf.reshape(len(values), -1)[:, -1], values)
+        assert (episode.get_policy_versions() == version_of(number)).all()
         assert (episode.agent_id, episode.custom_data) == (("agent", number), {"number": number})
         seen = (
             [{"seen": float(value), "log": {"x": [1, "y"]}} for value in values] if number % 3 else [{}] * len(values)
         )
         assert list(episode.infos) == seen
     if len(buffer):
-        drawn = buffer.sample(50, n_step=3, gamma=1.0, keys=["rewards", "actions", "eps_id"])
+        drawn = buffer.sample(50, n_step=3, gamma=1.0, keys=["rewards", "actions", "eps_id", "policy_version"])
+        assert drawn.policy_version.tolist() == list(map(version_of, drawn.eps_id.astype(int)))
         first = 1000 * drawn.eps_id.astype(int) + drawn.actions
         assert np.allclose(drawn.rewards, drawn.n_step * first + drawn.n_step * (drawn.n_step + 1) / 2)
         sequences = buffer.sample_sequences(20, 6, burn_in=3, keys=["actions", "eps_id"])
@@ -93,6 +102,16 @@ def test_a_buffer_goes_on_where_it_was_flushed_bit_for_bit(maker: Any, kind: str
     assert not (tmp_path / "state.msgpack").exists()
     again.flush()
     check_whole(maker(60, path=tmp_path, resume=True))
+
+
+def test_ages_of_steps_are_counted_from_the_newest_version_that_was_flushed(tmp_path: Path) -> None:
+    buffer = EpisodeReplayBuffer(10, path=tmp_path, resume=True)
+    buffer.add([chunk(number, 0, 5, ended=True) for number in (7, 5, 4)])  # those of 7 make way
+    buffer.flush()
+    resumed = EpisodeReplayBuffer(10, path=tmp_path, resume=True)
+    assert set(resumed.sample(50, max_age=2, keys=["policy_version"]).policy_version.tolist()) == {5}
+    resumed.add(chunk(8, 0, 5, ended=True))
+    assert set(resumed.sample(50, max_age=2, keys=["policy_version"]).policy_version.tolist()) == {8}
 
 
 @pytest.mark.parametrize("length", [1, 2, 30])

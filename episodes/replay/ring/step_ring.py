@@ -85,7 +85,7 @@ class LinkedRing:
         self.work: tuple[Callable[[], None], ...] = ()
         self.num_rows = capacity + capacity // 32 + 1
         self.tracks: dict[str, TrackRing] = {}
-        self.versions = StepVersions(capacity)
+        self.versions = StepVersions(capacity, allocator)
         self._own_tracks: list[TrackRing] = []
         self._observations: TrackRing | None = None
         self._make_records({}, Allocator())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from episodes.facts.policy_versions import UNKNOWN
-from episodes.replay.ring.track_ring import put
+from episodes.replay.ring.track_ring import Allocator, put
 
 
 class StepVersions:
@@ -18,10 +18,11 @@ class StepVersions:
         newest: the highest that was ever told.
     """
 
-    __slots__ = ("capacity", "newest", "told")
+    __slots__ = ("_allocator", "capacity", "newest", "told")
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, allocator: Allocator) -> None:
         self.capacity = capacity
+        self._allocator = allocator
         self.told: np.ndarray | None = None
         self.newest = UNKNOWN
 
@@ -30,7 +31,9 @@ class StepVersions:
         if versions is None and self.told is None:
             return
         if self.told is None:
-            self.told = np.full(self.capacity + 1, UNKNOWN, np.int32)
+            told = self._made()
+            told[:] = UNKNOWN
+            self.told = told
         versions = np.broadcast_to(UNKNOWN if versions is None else versions, num_steps)
         put(self.told, self.capacity, start, versions)
         self.newest = max(self.newest, int(versions.max(initial=UNKNOWN)))
@@ -40,6 +43,15 @@ class StepVersions:
         if self.told is None:
             return np.full(np.arange(self.capacity + 1)[slots].shape, UNKNOWN)
         return self.told[slots].astype(np.int64)
+
+    def reopen(self, newest: int) -> None:
+        """Take up the column that the allocator has a file of."""
+        self.told, self.newest = self._made(), newest
+
+    def _made(self) -> np.ndarray:
+        array = self._allocator.empty(self.capacity, np.zeros(0, np.int32))
+        array[self.capacity] = UNKNOWN  # of what draws are padded with
+        return array
 
     def get_state(self, size: int) -> np.ndarray | None:
         """Those of the first `size` steps; None where none was told."""
