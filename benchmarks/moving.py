@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.figure import Figure, Side, Size, Timed, at_least
+from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most, cpu_seconds, limit
 from benchmarks.peers import ECHO
 
 STEPS, WINDOW = 64, 64
@@ -18,16 +18,19 @@ SMALL, LARGE = (4,), (84, 84)  # items of 1.3 kB episodes, and of 450 kB ones
 Sender = Callable[[Any, Any, int, int], None]  # of a pipe that says "go", an address, messages, episodes in each
 
 
-def pack(num: int, large: bool) -> Any:
-    """So many episodes of 64 steps."""
+def pack(num: int, large: bool, beside: str = "") -> Any:
+    """So many episodes of 64 steps; beside them policy "versions", or "infos" of three numbers a step."""
     from episodes import EpisodePack
 
     item, dtype = (LARGE, np.uint8) if large else (SMALL, np.float32)
+    infos = [{"speed": 0.5 * row, "row": row, "is_far": row > 9} for row in range(num * (STEPS + 1))]
     return EpisodePack(
         observations=np.zeros((num * (STEPS + 1), *item), dtype),
         actions=np.zeros(num * STEPS, np.int64),
         rewards=np.zeros(num * STEPS, np.float32),
         lengths=np.full(num, STEPS),
+        infos=infos if beside == "infos" else None,
+        policy_versions=np.full(num, 7) if beside == "versions" else None,
     )
 
 
@@ -35,7 +38,7 @@ def parts_of(num: int, large: bool) -> list[bytes]:
     """What ours puts on the wire."""
     from episodes.transport.wire import Schemas, encoded
 
-    return [bytes(64), *map(bytes, encoded([pack(num, large)], Schemas()).parts)]
+    return [*map(bytes, encoded([pack(num, large)], Schemas()).parts(bytes(64)))]
 
 
 class Child:
@@ -65,21 +68,21 @@ def closed(socket: Any, context: Any) -> None:
 # --- ours ---
 
 
-def send_ours(pipe: Any, address: str, count: int, num: int, large: bool) -> None:
+def send_ours(pipe: Any, address: str, count: int, *what: Any) -> None:
     from episodes.transport import EpisodeSender
 
-    sender, own = EpisodeSender(address, window=WINDOW), pack(num, large)
+    sender, own = EpisodeSender(address, window=WINDOW), pack(*what)
     while pipe.recv():
         for _ in range(count):
             sender.send(own, 60)
 
 
-def ours(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
+def ours(messages: int, num: int, large: bool, beside: str = "") -> Callable[[Size], Timed]:
     def prepare(size: Size) -> Timed:
         from episodes.transport import EpisodeReceiver
 
         count, receiver = size(messages), EpisodeReceiver()
-        child = Child(send_ours, receiver.address, count, num, large)
+        child = Child(send_ours, receiver.address, count, num, large, beside)
         weakref.finalize(child, receiver.close)
 
         def run() -> None:
@@ -91,6 +94,15 @@ def ours(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
         return Timed(run, count * num)
 
     return prepare
+
+
+def decoding(size: Size) -> Timed:
+    """A pack of one small episode out of its bytes."""
+    from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
+
+    message = encoded([pack(1, False)], Schemas())
+    layouts, parts = layouts_of(message.schema), [bytes(part) for part in message.parts()]
+    return Timed(lambda: decoded(layouts, parts), clock=cpu_seconds)
 
 
 # --- the others ---
@@ -204,7 +216,19 @@ def figures(name: str, messages: int, num: int, large: bool, bars: dict[str, flo
     return [Figure(f"moving/{name}, {own}", mine, others[own], at_least(bar), "us") for own, bar in bars.items()]
 
 
+def beside_figure(what: str, times: float) -> Figure:
+    """Packs of 64 small episodes with something beside them, and without."""
+    name = f"moving/1.3 kB in packs of 64 with {what}"
+    return Figure(
+        name, Side("with", ours(64, 64, False, what)), Side("without", ours(64, 64, False)), at_most(times), "us"
+    )
+
+
 FIGURES = (
     *figures("1.3 kB in packs of 16", 64, 16, False, {"bare ZeroMQ": 1, "echo": 2, "Pipe": 5}),
+    *figures("1.3 kB in packs of 256", 64, 256, False, {"bare ZeroMQ": 1}),
     *figures("450 kB one by one", 64, 1, True, {"bare ZeroMQ": 0.5, "echo": 0.7}),
+    beside_figure("infos", 2),
+    beside_figure("versions", 1.02),
+    Figure("moving/decode one 1.3 kB episode", Side("ours", decoding), limit("20 us of CPU", 20e-6), at_most(1), "us"),
 )

@@ -123,7 +123,6 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         self.facts = facts
         self.lengths = frozen(lengths)  # [n]
         self.lookbacks = frozen(lookbacks)  # [n]
-        self.offsets = _offsets(self.lengths + self.lookbacks)  # [n + 1]
 
     @classmethod
     def of(cls, columns: Tracks, facts: PackFacts, lengths: np.ndarray, lookbacks: np.ndarray) -> EpisodePack:
@@ -322,6 +321,11 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     def tracks(self) -> dict[str, np.ndarray]:
         """Every array by path, such as `observations/camera` or `extra_model_outputs/vf_preds`."""
         return self.columns.arrays()
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """Where each episode's rows of step tracks begin, its lookback first, [n + 1]."""
+        return _offsets(self.lengths + self.lookbacks)
 
     @cached_property
     def observation_offsets(self) -> np.ndarray:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 
 from episodes.errors import UnreadableData
 from episodes.facts.facts import FACTS, Kind, objects
-from episodes.facts.policy_versions import VersionColumn
+from episodes.facts.policy_versions import UNKNOWN, VersionColumn
 from episodes.tracks.infos import documents
+from episodes.tracks.nested import frozen
 
 MOST_ROWS = 1 << 40
 INTEGERS = np.dtype("<i8")
+_BYTE = np.dtype(np.uint8)
+_FEW = 32  # ids, whose letters are told in four bytes: making one byte of each costs more than sending them
 
 
-def counts_of(data: bytes, num: int) -> np.ndarray:
-    """The numbers of steps of so many episodes; `UnreadableData` for what cannot be some."""
-    counts = np.frombuffer(data, INTEGERS) if num else np.zeros(0, np.int64)
+def counts_of(data: bytes, num: int) -> tuple[np.ndarray, int]:
+    """The numbers of steps of so many episodes, and their sum; `UnreadableData` for what cannot be some."""
+    counts = np.ndarray(num, INTEGERS, data)
     values = counts.tolist()  # most packs have few episodes
-    if len(values) != num or (num and not 0 <= min(values) <= max(values) < MOST_ROWS // num):
-        raise UnreadableData(f"{len(values)} lengths for {num} episodes, or lengths that cannot be")
-    return counts
+    if len(data) != INTEGERS.itemsize * num or (num and not 0 <= min(values) <= max(values) < MOST_ROWS // num):
+        raise UnreadableData(f"{len(data)} bytes of lengths for {num} episodes, or lengths that cannot be")
+    return counts, sum(values)
 
 
 def integers_of(values: np.ndarray) -> bytes:
@@ -30,8 +34,10 @@ def integers_of(values: np.ndarray) -> bytes:
 
 
 def _ids(ids: np.ndarray) -> Any:
-    """ASCII as such, which most ids are; all else as a document."""
+    """ASCII as such, which most ids are; few of them as numpy has them, a letter four bytes; all else as a document."""
     if ids.dtype.kind == "U" and len(ids):
+        if len(ids) <= _FEW and ids.dtype.isnative and sys.byteorder == "little":
+            return [-(ids.dtype.itemsize // 4), ids.tobytes()]
         try:
             codes = ids.astype("S")
             return [codes.dtype.itemsize, codes.tobytes()]
@@ -42,22 +48,32 @@ def _ids(ids: np.ndarray) -> Any:
 
 def _read_ids(value: Any, num: int) -> np.ndarray:
     if isinstance(value, bytes):
-        return objects(documents.decode(value) or ()) if num else np.zeros(0, "U1")  # type: ignore[return-value]
+        return _as_many(objects(documents.decode(value) or ()) if num else np.zeros(0, "U1"), num)
     width, data = value
-    if len(data) != num * width:
-        raise UnreadableData(f"{len(data)} bytes for {num} ids of {width}")
-    return np.frombuffer(data, f"S{width}").astype(f"U{width}")
+    if len(data) != num * (width if width > 0 else -4 * width):
+        raise UnreadableData(f"{len(data)} bytes for {num} ids of {abs(width)} letters")
+    if width > 0:
+        return frozen(np.frombuffer(data, f"S{width}").astype(f"U{width}"))
+    data.decode("utf-32-le", "surrogatepass")  # a ValueError for what are no letters
+    return np.ndarray(num, f"<U{-width}", data)
 
 
 def _read_endings(data: bytes, num: int) -> np.ndarray:
-    endings = np.frombuffer(data, np.uint8) if num else np.zeros(0, np.uint8)
-    if num and max(data) > 3:
-        raise UnreadableData(f"an ending of code {max(data)}")
-    return endings
+    if len(data) != num or (num and max(data) > 3):
+        raise UnreadableData(f"{num} endings of codes {set(data)}")
+    return np.ndarray(num, _BYTE, data)
 
 
 def _read_integers(data: bytes, num: int) -> np.ndarray:
-    return np.frombuffer(data, INTEGERS) if num else np.zeros(0, np.int64)
+    if len(data) != INTEGERS.itemsize * num:
+        raise UnreadableData(f"{len(data)} bytes for {num} integers")
+    return np.ndarray(num, INTEGERS, data)
+
+
+def _as_many(values: Any, num: int) -> Any:
+    if values is not None and len(values) != num:
+        raise UnreadableData(f"{len(values)} values for {num} episodes")
+    return values
 
 
 def _document(values: np.ndarray) -> bytes:
@@ -65,20 +81,27 @@ def _document(values: np.ndarray) -> bytes:
 
 
 def _read_document(data: bytes | None, num: int) -> np.ndarray | None:
-    return None if data is None else objects(documents.decode(data))
+    return None if data is None else _as_many(objects(documents.decode(data)), num)
 
 
-def _versions(column: VersionColumn) -> list[bytes | None]:
-    runs = [column.all_begins(), column.counts()] if column.bounds is not None else []
-    return [integers_of(part) for part in (column.versions, *runs)]
+def _versions(column: VersionColumn) -> bytes | list[bytes]:
+    """Versions, begins and counts of runs; where each chunk has one, its version; where all have the same, that one."""
+    data = integers_of(column.versions)
+    if column.bounds is not None:
+        return [data, integers_of(column.all_begins()), integers_of(column.counts())]
+    return data[: INTEGERS.itemsize] if data == data[: INTEGERS.itemsize] * len(column) else data
 
 
-def _read_versions(parts: list[bytes] | None, num: int) -> VersionColumn | None:
-    if parts is None:
-        return None
-    versions, *runs = (np.frombuffer(part, INTEGERS) if part else np.zeros(0, np.int64) for part in parts)
-    begins, counts = runs or (np.zeros_like(versions), np.ones(num, np.int64))
-    return VersionColumn.of_runs(versions, begins, counts)
+def _read_versions(told: bytes | list[bytes], num: int) -> VersionColumn | None:
+    if isinstance(told, list):
+        runs = [np.ndarray(len(part) // INTEGERS.itemsize, INTEGERS, part) for part in told]
+        return _as_many(VersionColumn.of_runs(*runs), num)
+    is_one = len(told) == INTEGERS.itemsize
+    versions = _read_integers(told * num if is_one else told, num)
+    known = versions[:1].tolist() if is_one else versions.tolist()
+    if min(known, default=0) < UNKNOWN:
+        raise UnreadableData(f"policy version {min(known)}")
+    return VersionColumn(versions) if max(known, default=UNKNOWN) != UNKNOWN else None
 
 
 _TO_WIRE: dict[Kind, Any] = {

@@ -1,4 +1,7 @@
-"""The head of every message between senders and receivers, and what kinds of messages there are."""
+"""The head of every message between senders and receivers, and what kinds of messages there are.
+
+It is the beginning of the message's first part: a part of its own would cost what a message costs.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from typing import NamedTuple
 from episodes.facts.policy_versions import UNKNOWN
 
 MAGIC, PROTOCOL = b"REps", 1
-_HEAD = struct.Struct("<4sBBH8sQQdqq")
-SIZE = _HEAD.size
+_HEAD = struct.Struct("<4sBBH8sQQdqq8x")
+SIZE = _HEAD.size  # a multiple of 8, so that arrays after it are aligned
 
 
 class Kind(IntEnum):
@@ -31,7 +34,7 @@ class Head(NamedTuple):
     """The first part of a message."""
 
     kind: int
-    num_parts: int  # that follow
+    num_parts: int  # all of them
     sender: bytes = bytes(8)  # whose row of messages it is in
     number: int = 0  # in that row
     schema: int = 0  # its id
@@ -44,12 +47,12 @@ class Head(NamedTuple):
 
 
 def read_head(data: bytes | memoryview) -> Head | str:
-    """The head of these bytes, or words on why there is none."""
-    if len(data) != SIZE:
+    """The head at the beginning of these bytes, or words on why there is none."""
+    if len(data) < SIZE:
         return "no header"
-    magic, protocol, *rest = _HEAD.unpack(data)
+    magic, protocol, *rest = _HEAD.unpack_from(data)
     if magic != MAGIC:
         return "no header"
     if protocol != PROTOCOL:
         return f"protocol {protocol}"
-    return Head(*rest)
+    return Head._make(rest)

@@ -25,10 +25,10 @@ from episodes.pack import EpisodePack
 from episodes.storage.track_schema import Fields, check_same
 from episodes.transport import keys as curve
 from episodes.transport.journal import Journal
-from episodes.transport.messages import Head, Kind, read_head
+from episodes.transport.messages import SIZE, Head, Kind, read_head
 from episodes.transport.sockets import MOST_BYTES, Endpoint, deadline_of
 from episodes.transport.weights import encoded_weights
-from episodes.transport.wire import SMALL, Buffer, PackLayout, decoded, fields_of, id_of, layouts_of
+from episodes.transport.wire import Buffer, PackLayout, decoded, fields_of, id_of, layouts_of
 
 Received = EpisodePack | list[MultiAgentEpisode]
 
@@ -115,6 +115,7 @@ class EpisodeReceiver(Endpoint):
         self._counts = Counter[str]()
         self._last: Head | None = None  # of the newest message
         self._lag: float | None = None
+        self._has_more = False  # whether a message was seen waiting
         self._in_hand: dict[int, bytes] = {}  # whose message a thread has
         self._published: tuple[int, int, list[Buffer]] | None = None  # number, version, parts
         self._journal: Journal | None = None
@@ -178,28 +179,31 @@ class EpisodeReceiver(Endpoint):
 
     def _next(self, deadline: float) -> Received | None:
         """What comes next; None where nothing does for a moment, so that other threads may have the lock."""
-        if not self.has_message():
+        if not self._has_more and not self.has_message():
             self._acknowledge_all()
             self.wait(deadline - time.monotonic())
             self._watch_handshakes()
-        while self.has_message():
-            found = self._accept(self.socket.recv_multipart(self.zmq.NOBLOCK, copy=False))
-            if found is not None or time.monotonic() >= deadline:
+            self._has_more = self.has_message()
+            if not self._has_more:
+                return None
+        while True:
+            self._has_more = False
+            address, *parts = self.got()
+            found = self._accept(bytes(address), parts)
+            if found is not None or time.monotonic() >= deadline or not (self._has_more or self.has_message()):
                 return found
-        return None
 
-    def _accept(self, frames: list[Any]) -> Received | None:
-        head = read_head(frames[1].buffer) if len(frames) > 2 else "no header"
-        if isinstance(head, str) or head.num_parts != len(frames) - 2:
+    def _accept(self, address: bytes, parts: list[Any]) -> Received | None:
+        head = read_head(parts[0]) if parts else "no header"
+        if isinstance(head, str) or head.num_parts != len(parts):
             self._refuse(head if isinstance(head, str) else "no header")
             return None
-        address = frames[0].bytes
-        if head.kind in (Kind.DATA, Kind.MULTI_AGENT):
-            return self._take(address, head, frames[2:])
+        if head.kind == Kind.DATA or head.kind == Kind.MULTI_AGENT:
+            return self._take(address, head, parts)
         if head.kind == Kind.HELLO:
             self._meet(address, head)
         elif head.kind == Kind.SCHEMA:
-            self._learn(address, head, frames[2].bytes)
+            self._learn(address, head, bytes(parts[0][SIZE:]))
         elif head.kind == Kind.GOT and head.sender in self._peers:
             self._peers[head.sender].is_reading = False
             self._share_weights(self._peers[head.sender])
@@ -250,7 +254,7 @@ class EpisodeReceiver(Endpoint):
                 return misfits[0]
         return ""
 
-    def _take(self, address: bytes, head: Head, frames: list[Any]) -> Received | None:
+    def _take(self, address: bytes, head: Head, parts: list[Any]) -> Received | None:
         peer, layouts = self._peers.get(head.sender), self._layouts.get(head.schema)
         if peer is None or layouts is None or head.number > peer.next:
             self._ask(address, peer)
@@ -263,11 +267,11 @@ class EpisodeReceiver(Endpoint):
         self._peers.move_to_end(head.sender)
         if isinstance(layouts, str):
             self._refuse("schema")
-            self._reply(peer, Head(Kind.REFUSED, 1, schema=head.schema), [layouts.encode()])
+            self._reply(peer, Head(Kind.REFUSED, 1, schema=head.schema).packed() + layouts.encode())
             self._owe(head.sender, peer)
             return None
         try:
-            packs = decoded(layouts, [frame.buffer if len(frame) >= SMALL else frame.bytes for frame in frames])
+            packs = decoded(layouts, parts, SIZE)
             found = unpack_agents(packs) if head.kind == Kind.MULTI_AGENT else packs[0]
         except EpisodeError:
             self._refuse("broken message")
@@ -276,7 +280,7 @@ class EpisodeReceiver(Endpoint):
         self._in_hand[threading.get_ident()] = head.sender
         peer.in_hand += 1
         self._owe(head.sender, peer)
-        self._count(head, packs, sum(map(len, frames)))
+        self._count(head, packs, sum(map(len, parts)) - SIZE)
         return found
 
     def _count(self, head: Head, packs: list[EpisodePack], nbytes: int) -> None:
@@ -284,7 +288,7 @@ class EpisodeReceiver(Endpoint):
         counts = self._counts
         counts["received"] += 1
         counts["episodes"] += sum(map(len, packs))
-        counts["steps"] += sum(pack.num_steps for pack in packs)
+        counts["steps"] += sum(sum(pack.lengths.tolist()) for pack in packs)  # most have few episodes
         counts["bytes"] += nbytes
 
     # --- who has what ------------------------------------------------------------------------------------------------
@@ -295,7 +299,8 @@ class EpisodeReceiver(Endpoint):
         if self._journal is not None:
             self._journal.note(sender, peer.next, peer.next - peer.in_hand)
         peer.owed += 1
-        if peer.owed >= _ACKNOWLEDGE or not self.has_message():
+        self._has_more = self._has_more or self.has_message()
+        if peer.owed >= _ACKNOWLEDGE or not self._has_more:
             self._acknowledge(peer)
 
     def _come_back(self) -> None:
@@ -310,7 +315,7 @@ class EpisodeReceiver(Endpoint):
     def _acknowledge(self, peer: _Peer) -> None:
         peer.owed = 0
         if peer.next:
-            self._reply(peer, Head(Kind.TAKEN, 0, number=peer.next - 1))
+            self._reply(peer, Head(Kind.TAKEN, 1, number=peer.next - 1).packed())
 
     def _acknowledge_all(self) -> None:
         for peer in self._peers.values():
@@ -330,12 +335,12 @@ class EpisodeReceiver(Endpoint):
         elif peer.was_asked:
             return
         peer.was_asked = True
-        self._reply(peer, Head(Kind.WHO, 0))
+        self._reply(peer, Head(Kind.WHO, 1).packed())
 
-    def _reply(self, peer: _Peer, head: Head, parts: list[Any] | None = None) -> None:
+    def _reply(self, peer: _Peer, *parts: Buffer) -> None:
         """Tell a sender; who is gone, or reads nothing, is not waited for."""
         try:
-            self.socket.send_multipart([peer.address, head.packed(), *(parts or [])], self.zmq.NOBLOCK)
+            self.put(peer.address, parts)
         except self.zmq.ZMQError:
             return
 
@@ -367,7 +372,8 @@ class EpisodeReceiver(Endpoint):
             return
         number, version, parts = self._published
         peer.weights, peer.is_reading = number, True
-        self._reply(peer, Head(Kind.WEIGHTS, len(parts), number=number, lowest=version), list(parts))
+        head = Head(Kind.WEIGHTS, len(parts), number=number, lowest=version)
+        self._reply(peer, head.packed() + parts[0], *parts[1:])
 
     # --- what there is -----------------------------------------------------------------------------------------------
 

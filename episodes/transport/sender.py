@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -17,7 +17,7 @@ from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.small_episodes import SmallEpisodes
 from episodes.transport import keys as curve
-from episodes.transport.messages import Head, Kind, read_head
+from episodes.transport.messages import SIZE, Head, Kind, read_head
 from episodes.transport.sockets import MOST_BYTES, Endpoint, deadline_of
 from episodes.transport.weights import Weights, decoded_weights
 from episodes.transport.wire import Message, Schemas, encoded
@@ -109,7 +109,7 @@ class EpisodeSender(Endpoint):
         self._weights: Weights | None = None
         self._is_connected = False
         self._failed_handshakes = 0
-        self._stats = SenderStats()
+        self._counts = Counter[str]()
         try:
             self._connect()
         except BaseException:
@@ -131,13 +131,15 @@ class EpisodeSender(Endpoint):
         with self.held(deadline):
             if self.has_message():
                 self._look()
-            self._raise_refusals()
+            if self._refusals:
+                self._raise_refusals()
             if isinstance(episodes, SingleAgentEpisode) and self._coalesce:
                 episodes = _finished(episodes)
                 if self._keep(episodes, deadline):
                     return
             kind, packs = _packed(episodes)
-            self._send_waiting(deadline)  # what came first goes first
+            if self._ready is not None or self._since:
+                self._send_waiting(deadline)  # what came first goes first
             for group in packs:
                 self._send(kind, group, deadline)
 
@@ -164,7 +166,7 @@ class EpisodeSender(Endpoint):
     @property
     def stats(self) -> SenderStats:
         """What was done so far."""
-        return self._stats
+        return SenderStats(**self._counts)
 
     def _keep(self, episode: SingleAgentEpisode, deadline: float) -> bool:
         """Keep a small episode for a while; False where it has to be sent alone."""
@@ -190,7 +192,7 @@ class EpisodeSender(Endpoint):
 
     def _send(self, kind: Kind, packs: Sequence[EpisodePack], deadline: float) -> None:
         message = encoded(packs, self._schemas)
-        largest = max(map(len, message.parts))
+        largest = max(map(len, message.large), default=0)
         if largest > self._most:
             raise InvalidArgument(
                 f"an array of {largest} bytes; at most {self._most} go in one piece: send fewer steps"
@@ -199,34 +201,35 @@ class EpisodeSender(Endpoint):
             self._wait(deadline)
         if not self._unacked and not self._is_connected:
             self._await_connection(min(deadline, time.monotonic() + _CONNECT_S))
-        self._post(kind, message)
-        self._count(sent=1, episodes=sum(map(len, packs)), bytes=sum(map(len, message.parts)))
+        sent = self._post(kind, message)
+        counts = self._counts
+        counts["sent"] += 1
+        counts["episodes"] += sum(map(len, packs))
+        counts["bytes"] += sum(map(len, sent.frames)) - SIZE
 
-    def _post(self, kind: Kind, message: Message) -> None:
+    def _post(self, kind: Kind, message: Message) -> _Sent:
         low, high = message.versions or (UNKNOWN, UNKNOWN)
-        head = Head(kind, len(message.parts), self._id, self._next, message.schema_id, time.time(), low, high)
-        sent = _Sent(message.schema, message.schema_id, [head.packed(), *message.parts])
+        num_parts = 1 + len(message.large)
+        head = Head(kind, num_parts, self._id, self._next, message.schema_id, time.time(), low, high)
+        sent = _Sent(message.schema, message.schema_id, message.parts(head.packed()))
         number, self._next = self._next, self._next + 1
         self._unacked[number] = sent
-        self._tell(sent)
+        if sent.schema_id not in self._told:
+            self._tell(sent)
         self._put(sent.frames)
+        return sent
 
     def _tell(self, sent: _Sent) -> None:
         """Make sure that the receiver knows the schema."""
         is_told = sent.schema_id in self._told
-        if not is_told and self._put([Head(Kind.SCHEMA, 1, self._id, 0, sent.schema_id).packed(), sent.schema]):
+        if not is_told and self._put([Head(Kind.SCHEMA, 1, self._id, 0, sent.schema_id).packed() + sent.schema]):
             self._told.add(sent.schema_id)
 
     def _put(self, frames: list[Any]) -> bool:
         """Hand a message to the socket; False while nobody is there, whom it will be sent when somebody is."""
-        socket, zmq = self.socket, self.zmq
         try:
-            if len(frames) == 2:
-                socket.send(frames[0], zmq.SNDMORE | zmq.NOBLOCK)
-                socket.send(frames[1], zmq.NOBLOCK, copy=len(frames[1]) < 1 << 16)
-            else:
-                socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
-        except zmq.Again:
+            self.put(None, frames)
+        except self.zmq.Again:
             return False
         except (
             BaseException
@@ -275,7 +278,7 @@ class EpisodeSender(Endpoint):
 
     def _too_late(self) -> Exception:
         waiting = f"{len(self._unacked)} messages wait for the receiver at {self.address}"
-        if self._stats.connections:
+        if self._counts["connections"]:
             return TransportTimeout(f"{waiting}, which takes nothing; it takes when recv() is called")
         if self._failed_handshakes:
             return NotAdmitted(f"{waiting}, which breaks off every handshake: give both sides keys= of one make_keys")
@@ -287,7 +290,7 @@ class EpisodeSender(Endpoint):
         for event in self.events():
             self._is_connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             if self._is_connected:
-                self._count(connections=1)
+                self._counts["connections"] += 1
                 self._introduce()
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 raise NotAdmitted(
@@ -296,49 +299,45 @@ class EpisodeSender(Endpoint):
             else:
                 self._failed_handshakes += 1
         while self.has_message():
-            self._heed(self.socket.recv_multipart(zmq.NOBLOCK, copy=False))
+            self._heed(self.got())
 
-    def _heed(self, frames: list[Any]) -> None:
-        head = read_head(frames[0].buffer)
+    def _heed(self, parts: list[Any]) -> None:
+        head = read_head(parts[0])
         if isinstance(head, str):
             return
         if head.kind == Kind.TAKEN:
             while self._unacked and next(iter(self._unacked)) <= head.number:
                 self._unacked.popitem(last=False)
-                self._count(taken=1)
+                self._counts["taken"] += 1
         elif head.kind == Kind.WHO:
             self._introduce()
-        elif head.kind == Kind.REFUSED and len(frames) == 2:
-            self._refusals[head.schema] = frames[1].bytes.decode(errors="replace")
-            self._count(refused=1)
-        elif head.kind == Kind.WEIGHTS and len(frames) > 1:
-            self._take_weights(head, frames[1:])
+        elif head.kind == Kind.REFUSED:
+            self._refusals[head.schema] = bytes(parts[0][SIZE:]).decode(errors="replace")
+            self._counts["refused"] += 1
+        elif head.kind == Kind.WEIGHTS:
+            self._take_weights(head, parts)
 
-    def _take_weights(self, head: Head, frames: list[Any]) -> None:
+    def _take_weights(self, head: Head, parts: list[Any]) -> None:
         try:
-            self._weights = decoded_weights(head.lowest, [frame.buffer for frame in frames])
+            self._weights = decoded_weights(head.lowest, parts, SIZE)
         except UnreadableData:
             return
-        self._put([Head(Kind.GOT, 1, self._id, head.number).packed(), b""])
+        self._put([Head(Kind.GOT, 1, self._id, head.number).packed()])
 
     def _introduce(self) -> None:
         """Say who we are, and send again what was not taken."""
         self._told.clear()
         first = next(iter(self._unacked), self._next)
-        self._put([Head(Kind.HELLO, 1, self._id, first).packed(), b""])
+        self._put([Head(Kind.HELLO, 1, self._id, first).packed()])
         for sent in list(self._unacked.values()):
             self._tell(sent)
             if self._put(sent.frames):
-                self._count(resent=1)
+                self._counts["resent"] += 1
 
     def _raise_refusals(self) -> None:
         if self._refusals:
             _, words = self._refusals.popitem()
             raise TrackMismatch(f"the receiver at {self.address} refused what was sent: {words}")
-
-    def _count(self, **more: int) -> None:
-        stats = self._stats
-        self._stats = replace(stats, **{name: getattr(stats, name) + by for name, by in more.items()})
 
     # --- closing -----------------------------------------------------------------------------------------------------
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from episodes.errors import EpisodeStateError, MissingExtra, TransportTimeout
 
 MOST_BYTES = 256 << 20  # of one part: what a socket takes at a peer's word
 _SLICE_S = 0.1  # a lock is held so long while nothing comes
+_COPIED = 1 << 14  # bytes of a part that are copied on arrival: dearer are a view and the buffer that it would keep
+_NOBLOCK, _MORE, _POLLIN, _EVENTS = 1, 2, 1, 15
+"""ZeroMQ's numbers of flags: pyzmq has them as enums, of which two joined take longer than a message of a socket."""
 
 
 def zeromq() -> Any:
@@ -36,6 +38,7 @@ class Endpoint:
         self._monitor: Any = None
         self._poller: Any = None
         self._lock = threading.Lock()
+        self._releasing = _Releasing(self._lock)
 
     def open(self, kind: int, max_message_bytes: int) -> Any:
         """A socket of this kind, in the place of the one before."""
@@ -64,30 +67,45 @@ class Endpoint:
 
     def events(self) -> Iterator[int]:
         """What happened to connections since the last call."""
-        while self._monitor.getsockopt(self.zmq.EVENTS) & self.zmq.POLLIN:
+        while self._monitor.getsockopt(_EVENTS) & _POLLIN:
             event, _ = self._monitor.recv_multipart()
             yield int.from_bytes(event[:2], "little")
 
     def has_message(self) -> bool:
         """Whether there is a message to receive."""
-        return bool(self.socket.getsockopt(self.zmq.EVENTS) & self.zmq.POLLIN)
+        return bool(self.socket.getsockopt(_EVENTS) & _POLLIN)
 
     def wait(self, seconds: float) -> None:
         """Until something may have happened, at most so long."""
         self._poller.poll(max(0, min(seconds, _SLICE_S)) * 1000)
 
-    @contextmanager
-    def held(self, deadline: float) -> Iterator[None]:
-        """The lock, which nobody holds for long."""
-        left = deadline - time.monotonic()
-        if not self._lock.acquire(timeout=min(max(left, 0.0) + 2 * _SLICE_S, threading.TIMEOUT_MAX)):
-            raise TransportTimeout(f"other threads use this {type(self).__name__} all the time")
-        try:
-            if self.is_closed:
-                raise EpisodeStateError(f"this {type(self).__name__} is closed; make another one")
-            yield
-        finally:
+    def put(self, address: bytes | None, frames: Sequence[Any]) -> None:
+        """Send a message, large parts without a copy; `zmq.Again` where nobody is there, or takes it."""
+        send, last = self.socket.send, len(frames) - 1
+        if address is not None:
+            send(address, _NOBLOCK | _MORE)
+        for i, frame in enumerate(frames):
+            send(frame, _NOBLOCK | (_MORE if i < last else 0), copy=False)  # pyzmq copies what is small
+
+    def got(self) -> list[Any]:
+        """The parts of the message that is there: bytes where they are small, else views."""
+        recv, parts = self.socket.recv, []
+        while True:
+            frame = recv(_NOBLOCK, copy=False)
+            parts.append(frame.bytes if len(frame) < _COPIED else frame.buffer)
+            if not frame.more:
+                return parts
+
+    def held(self, deadline: float) -> _Releasing:
+        """The lock, which nobody holds for long; a context that gives it back."""
+        if not self._lock.acquire(blocking=False):
+            left = deadline - time.monotonic()
+            if not self._lock.acquire(timeout=min(max(left, 0.0) + 2 * _SLICE_S, threading.TIMEOUT_MAX)):
+                raise TransportTimeout(f"other threads use this {type(self).__name__} all the time")
+        if self.is_closed:
             self._lock.release()
+            raise EpisodeStateError(f"this {type(self).__name__} is closed; make another one")
+        return self._releasing
 
     def close_socket(self) -> None:
         """The socket and its monitor, not the context."""
@@ -103,6 +121,21 @@ class Endpoint:
         self.is_closed = True
         self.close_socket()
         self.context.term()
+
+
+class _Releasing:
+    """The end of a stretch in which the lock is held; one object an endpoint, for each message has such a stretch."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
 
 
 def deadline_of(timeout: float | None) -> float:

@@ -27,19 +27,19 @@ def encoded_weights(values: Any) -> list[Buffer]:
     laid = Laid()
     for array in arrays.values():
         laid.put(array.copy())  # a learner goes on writing into its own
-    return laid.parts([structure_of(values), [[path, own.dtype, list(own.shape)] for path, own in fields]])
+    told = [structure_of(values), [[path, own.dtype, list(own.shape)] for path, own in fields]]
+    return [b"".join(laid.body(told)), *laid.large]
 
 
-def decoded_weights(version: int, parts: Sequence[Buffer]) -> Weights:
-    """The weights of their parts; `UnreadableData` where they are damaged."""
+def decoded_weights(version: int, parts: Sequence[Buffer], start: int = 0) -> Weights:
+    """The weights of their parts, the first one from `start` on; `UnreadableData` where they are damaged."""
     try:
-        source = Read(parts)
+        source = Read(parts, start)
         structure, described = source.facts
         arrays = {}
         for path, dtype, shape in described:
             field = checked_field(dtype, shape)
-            array = source.array(np.dtype(field.dtype), 1, field.shape, item_size(field))
-            arrays[path] = nested.frozen(array.reshape(field.shape))
+            arrays[path] = source.array(np.dtype(field.dtype), field.shape, item_size(field))
         source.end()
         return Weights(version, assembled(structure, arrays))
     except DAMAGES as error:

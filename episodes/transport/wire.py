@@ -4,7 +4,8 @@
     body      size of the facts (uint32) | the facts of each pack (msgpack) | small arrays, at multiples of 8
     parts     an array of at least SMALL bytes each: the pack's own memory, which is not copied
 
-A part costs a socket what a message costs, so all that is small is one. Nothing is ever pickled, and each number that
+A part costs a socket what a message costs, so all that is small is one, together with the message's head. What is small
+is what a socket would copy anyway. Nothing is ever pickled, and each number that
 is read is compared with the bytes that are there before anything is made of it.
 """
 
@@ -13,41 +14,48 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
 
 from episodes.errors import EpisodeError, UnreadableData
 from episodes.facts.facts import FACTS, PackFacts
-from episodes.facts.policy_versions import UNKNOWN
+from episodes.facts.policy_versions import UNKNOWN, VersionColumn
 from episodes.pack import EpisodePack
 from episodes.storage import space_json
-from episodes.storage.track_schema import TrackField, assembled, columns_of, is_observed, structure_of
-from episodes.tracks import Tracks
+from episodes.storage.track_schema import TrackField, assembled, columns_of, is_flat, is_observed, structure_of
+from episodes.tracks import ArrayTrack, InfoTrack, Tracks, nested
+from episodes.tracks.field import ACTIONS, EXTRA, OBSERVATIONS, REWARDS, extra_field
 from episodes.tracks.infos import documents
 from episodes.tracks.infos.columns import Column, ColumnInfos, PackedColumn, TypedColumn
 from episodes.tracks.infos.kinds import EmptyInfos, Infos
 from episodes.transport.facts_on_the_way import INTEGERS, MOST_ROWS, READERS, WRITERS, counts_of, integers_of
 
-SMALL = 16 * 1024
+SMALL = 64 * 1024
 _MOST_SCHEMAS = 64  # kept by a sender, by what packs look like
 _SIZE = struct.Struct("<I")
+_PADDING = [bytes(-size % 8) for size in range(8)]  # by what is beyond a multiple of 8
+_BOOL, _BYTE = np.dtype(bool), np.dtype(np.uint8)
+_NAMES = ("observations", "actions", "rewards")
 DAMAGES = (EpisodeError, ValueError, KeyError, TypeError, IndexError, OverflowError, struct.error, RecursionError)
 
 Buffer = Any  # bytes or a memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """Packs as they travel."""
 
     schema: bytes
     schema_id: int
-    parts: list[Buffer]
+    body: list[bytes]  # pieces of the first part
+    large: list[Buffer]  # the other parts
     versions: tuple[int, int] | None  # the lowest and the highest policy version
+
+    def parts(self, head: bytes = b"") -> list[Buffer]:
+        """The parts, of which the first begins with the head."""
+        return [b"".join((head, *self.body)), *self.large]
 
 
 def id_of(schema: bytes) -> int:
@@ -59,7 +67,7 @@ def id_of(schema: bytes) -> int:
 
 
 class Laid:
-    """Arrays as parts: what is small joined into the first one, each large one by itself."""
+    """Arrays as parts: what is small goes into the first one, each large one is one by itself."""
 
     def __init__(self) -> None:
         self.small: list[bytes] = []
@@ -72,40 +80,48 @@ class Laid:
             self.large.append(flat.reshape(-1).view(np.uint8).data)
         elif nbytes:
             self.small.append(array.tobytes())
-            if nbytes % 8:
-                self.small.append(bytes(-nbytes % 8))
+            if nbytes & 7:
+                self.small.append(_PADDING[nbytes & 7])
 
-    def parts(self, facts: Any) -> list[Buffer]:
-        """All parts; `facts` is what msgpack takes."""
+    def body(self, facts: Any) -> list[bytes]:
+        """The pieces of the first part; `facts` is what msgpack takes."""
         head: Any = msgpack.packb(facts)
-        return [b"".join((_SIZE.pack(len(head)), head, bytes((-_SIZE.size - len(head)) % 8), *self.small)), *self.large]
+        return [_SIZE.pack(len(head)), head, _PADDING[(_SIZE.size + len(head)) & 7], *self.small]
 
 
 class Read:
-    """Arrays out of parts, in the order in which they were laid: views wherever they are aligned."""
+    """Arrays out of parts, in the order in which they were laid: read-only views wherever they are aligned.
 
-    def __init__(self, parts: Sequence[Buffer]) -> None:
-        self.body, self.parts, self.part = parts[0], parts, 1
-        (size,) = _SIZE.unpack_from(self.body)
-        self.facts: Any = msgpack.unpackb(memoryview(self.body)[_SIZE.size : _SIZE.size + size])
-        self.at = _SIZE.size + size + (-_SIZE.size - size) % 8
+    Args:
+        start: where the body begins in the first part.
+    """
 
-    def array(self, dtype: np.dtype, num_rows: int, shape: tuple[int, ...] = (), item_size: int | None = None) -> Any:
-        """The next array [num_rows, *shape]."""
-        nbytes = num_rows * (item_size if item_size is not None else dtype.itemsize)
-        if nbytes >= SMALL:
-            part = self.parts[self.part]
-            self.part += 1
-            if len(part) != nbytes:
-                raise UnreadableData(f"{len(part)} bytes for an array of {nbytes}")
-            found = np.frombuffer(part, dtype)
-            found = found if found.flags.aligned else found.copy()
-        elif nbytes:
-            found = np.frombuffer(self.body, dtype, nbytes // dtype.itemsize, self.at)
-            self.at += (nbytes + 7) & ~7
-        else:
-            found = np.empty((num_rows, *shape), dtype)
-        return found.reshape(num_rows, *shape) if shape else found
+    __slots__ = ("at", "body", "facts", "part", "parts")
+
+    def __init__(self, parts: Sequence[Buffer], start: int = 0) -> None:
+        body = parts[0]
+        if type(body) is not bytes and not np.frombuffer(body, np.int64, 1).flags.aligned:
+            body = bytes(body)
+        (size,) = _SIZE.unpack_from(body, start)
+        facts = start + _SIZE.size
+        self.facts: Any = msgpack.unpackb(body[facts : facts + size])
+        self.at = facts + size + (-_SIZE.size - size & 7)
+        self.body = body
+        self.parts = parts
+        self.part = 1
+
+    def array(self, dtype: np.dtype, shape: tuple[int, ...], nbytes: int) -> np.ndarray:
+        """The next array of this shape, which takes so many bytes."""
+        if nbytes < SMALL:
+            at = self.at
+            self.at = at + (nbytes + 7 & ~7)
+            return np.ndarray(shape, dtype, self.body if nbytes else b"", at if nbytes else 0)
+        part = memoryview(self.parts[self.part]).toreadonly()
+        self.part += 1
+        if len(part) != nbytes:
+            raise UnreadableData(f"{len(part)} bytes for an array of {nbytes}")
+        found = np.ndarray(shape, dtype, part)
+        return found if found.flags.aligned else nested.frozen(found.copy())
 
     def end(self) -> None:
         """Raise unless all was read."""
@@ -138,8 +154,7 @@ class Schemas:
 def _look(pack: EpisodePack) -> Any:
     """Equal for packs of one schema."""
     tracks = tuple([(path, array.dtype, array.shape[1:]) for path, array in pack.tracks.items()])
-    is_flat = "".join([path for path, *_ in tracks]).count("/") == len(pack.columns.extra)
-    structure = None if is_flat else repr(structure_of(columns_of(pack)))
+    structure = None if is_flat(pack) else repr(structure_of(columns_of(pack)))
     return tracks, structure, tuple(map(id, pack.facts.spaces))
 
 
@@ -176,61 +191,62 @@ def layouts_of(schema: bytes) -> tuple[PackLayout, ...]:
 
 
 class PackLayout:
-    """How a pack of one schema is read."""
+    """How a pack of one schema is read: all that can be known before is worked out once."""
 
     def __init__(self, tracks: Any, structure: Any, observation_space: Any, action_space: Any) -> None:
         self.fields = {path: checked_field(dtype, shape) for path, dtype, shape in tracks}
-        self.structure = structure
-        self.spaces = space_json.from_json(observation_space), space_json.from_json(action_space)
-        self.columns = [
-            (path, np.dtype(own.dtype), own.shape, item_size(own), is_observed(path))
-            for path, own in self.fields.items()
+        self._spaces = space_json.from_json(observation_space), space_json.from_json(action_space)
+        self._arrays = [
+            (np.dtype(own.dtype), own.shape, item_size(own), is_observed(path)) for path, own in self.fields.items()
         ]
-        places = {path: path for path in self.fields}
-        if sorted(_strings(assembled(structure, places))) != sorted(places):
+        places = {path: place for place, path in enumerate(self.fields)}
+        nested_places = assembled(structure, places)
+        if sorted(nested.leaves(nested_places)) != list(range(len(places))):
             raise UnreadableData("a structure of other tracks")
+        self._observations, self._actions, self._rewards = map(nested_places.__getitem__, _NAMES)
+        self._extra = [(key, own, extra_field(key)) for key, own in nested_places[EXTRA].items()]
 
     def empty(self) -> EpisodePack:
         """A pack of no episodes."""
         none = np.zeros(0, np.int64)
-        nested = assembled(self.structure, {path: field.empty() for path, field in self.fields.items()})
         facts = PackFacts(np.zeros(0, "U1"), none, none.astype(np.uint8))
-        return EpisodePack.of(self._tracks(nested, EmptyInfos(0)), facts, none, none)
+        return EpisodePack.of(self._tracks([own.empty() for own in self.fields.values()], None, 0), facts, none, none)
 
     def read(self, facts: Any, source: Read) -> EpisodePack:
         """The pack that comes next."""
         num, lengths, lookbacks, columns, infos, custom_data = facts
-        if not isinstance(num, int) or num < 0:
+        if type(num) is not int or num < 0:
             raise UnreadableData(f"{num} episodes")
-        lengths = counts_of(lengths, num)
-        lookbacks = counts_of(lookbacks, num) if lookbacks is not None else np.zeros(num, np.int64)
-        steps = int(lengths.sum()) + int(lookbacks.sum())
-        rows = (steps, steps + num)
-        arrays = {
-            path: source.array(dtype, rows[observed], shape, size)
-            for path, dtype, shape, size, observed in self.columns
-        }
-        nested = assembled(self.structure, arrays)
-        own_infos = EmptyInfos(rows[1]) if infos is None else _read_infos(infos, rows[1], source)
-        own = [read(value, num) for value, read in zip(columns, READERS, strict=False)]
-        own += [None] * (len(FACTS) - len(own))  # facts that came after the sender's version
+        lengths, steps = counts_of(lengths, num)
+        lookbacks, before = (np.zeros(num, np.int64), 0) if lookbacks is None else counts_of(lookbacks, num)
+        steps += before
+        arrays = []
+        for dtype, shape, size, more in self._arrays:
+            rows = steps + num * more
+            arrays.append(source.array(dtype, (rows, *shape), rows * size))
+        rows = steps + num
+        tracks = self._tracks(arrays, None if infos is None else _read_infos(infos, rows, source), rows)
+        own = [None if column is None else read(column, num) for column, read in zip(columns, READERS, strict=False)]
+        own += [None] * (len(FACTS) - len(own))  # those that were not told, or came after the sender's version
         custom = None if custom_data is None else documents.decode(custom_data)
-        pack_facts = PackFacts._make((*own, *self.spaces, custom))
-        pack_facts.check(num)
-        return EpisodePack.of(self._tracks(nested, own_infos), pack_facts, lengths, lookbacks)
+        if custom is not None and len(custom) != num:
+            raise UnreadableData(f"custom data of {len(custom)} episodes, not {num}")
+        return EpisodePack.of(tracks, PackFacts._make((*own, *self._spaces, custom)), lengths, lookbacks)
 
-    @staticmethod
-    def _tracks(nested: Any, infos: Infos) -> Tracks:
-        return Tracks.finished(
-            nested["observations"], infos, nested["actions"], nested["rewards"], nested["extra_model_outputs"]
+    def _tracks(self, arrays: list[np.ndarray], infos: Infos | None, num_rows: int) -> Tracks:
+        """The tracks of arrays, which nobody can write to."""
+        return Tracks(
+            ArrayTrack(_placed(arrays, self._observations), 0, OBSERVATIONS),
+            InfoTrack(EmptyInfos(num_rows) if infos is None else infos),
+            ArrayTrack(_placed(arrays, self._actions), 0, ACTIONS),
+            ArrayTrack(_placed(arrays, self._rewards), 0, REWARDS),
+            {key: ArrayTrack(_placed(arrays, own), 0, field) for key, own, field in self._extra},
         )
 
 
-def _strings(nested: Any) -> list[str]:
-    if isinstance(nested, str):
-        return [nested]
-    parts = nested.values() if isinstance(nested, dict) else nested
-    return [path for part in parts for path in _strings(part)]
+def _placed(arrays: list[np.ndarray], place: Any) -> Any:
+    """The array of a place; of nested places, so nested arrays."""
+    return arrays[place] if type(place) is int else nested.map_leaves(arrays.__getitem__, place)
 
 
 def _dtype(text: Any) -> np.dtype:
@@ -267,16 +283,24 @@ def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
     schema, schema_id = schemas.of(packs)
     laid = Laid()
     facts = [_put(pack, laid) for pack in packs]
-    told = [pack.facts.policy_versions for pack in packs if pack.facts.policy_versions is not None]
-    known = [own.versions[own.versions != UNKNOWN] for own in told]  # of none nothing is known
-    bounds = (min(int(own.min()) for own in known), max(int(own.max()) for own in known)) if known else None
-    return Message(schema, schema_id, laid.parts(facts), bounds)
+    told = [own for pack in packs if (own := pack.facts.policy_versions) is not None]
+    return Message(schema, schema_id, laid.body(facts), laid.large, _bounds(told) if told else None)
 
 
-def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer]) -> list[EpisodePack]:
-    """The packs of the parts of a message; `UnreadableData` where they are damaged, or of another schema."""
+def _bounds(told: list[VersionColumn]) -> tuple[int, int] | None:
+    """The lowest and the highest version that is known."""
+    known = {version for own in told for version in own.versions.tolist()} - {UNKNOWN}
+    return (min(known), max(known)) if known else None
+
+
+def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int = 0) -> list[EpisodePack]:
+    """The packs of the parts of a message, whose body begins at `start` of the first one.
+
+    Raises:
+        UnreadableData: they are damaged, or of another schema.
+    """
     try:
-        source = Read(parts)
+        source = Read(parts, start)
         packs = [layout.read(facts, source) for layout, facts in zip(layouts, source.facts, strict=True)]
         source.end()
     except DAMAGES as error:
@@ -289,15 +313,19 @@ def _put(pack: EpisodePack, laid: Laid) -> list[Any]:
     for array in pack.tracks.values():
         laid.put(array)
     infos = pack.columns.infos.whole()
-    described = _put_infos(infos.travelling(), laid) if isinstance(infos, ColumnInfos) else None
-    facts = pack.facts
-    own = [None if column is None else write(column) for column, write in zip(facts.columns, WRITERS, strict=True)]
-    lookbacks = pack.lookbacks
+    described = None
+    if type(infos) is not EmptyInfos:
+        infos = infos.whole()
+        described = _put_infos(infos.travelling(), laid) if isinstance(infos, ColumnInfos) else None
+    facts, lookbacks = pack.facts, integers_of(pack.lookbacks)
+    own = [None if column is None else write(column) for column, write in zip(facts, WRITERS, strict=False)]
+    while own[-1] is None:
+        own.pop()
     custom = documents.encode(facts.custom_data, "custom_data") if facts.custom_data is not None else None
     return [
         len(pack),
         integers_of(pack.lengths),
-        integers_of(lookbacks) if lookbacks.any() else None,
+        lookbacks if lookbacks.strip(b"\0") else None,
         own,
         described,
         custom,
@@ -345,14 +373,15 @@ def _read_infos(data: bytes, num_rows: int, source: Read) -> Infos:
         if dtype is None:
             columns[path] = _read_documents(num_rows, source)
             continue
-        values = source.array(dtype, num_rows, shape, size)
-        columns[path] = TypedColumn(values, source.array(np.dtype(bool), num_rows) if masked else None, plain)
+        values = source.array(dtype, (num_rows, *shape), num_rows * size)
+        columns[path] = TypedColumn(values, source.array(_BOOL, (num_rows,), num_rows) if masked else None, plain)
     return ColumnInfos(columns, num_rows) if columns else EmptyInfos(num_rows)
 
 
 def _read_documents(num_rows: int, source: Read) -> PackedColumn:
-    sizes = source.array(INTEGERS, num_rows)
+    sizes = source.array(INTEGERS, (num_rows,), num_rows * INTEGERS.itemsize)
     if num_rows and not 0 <= sizes.min() <= sizes.max() < MOST_ROWS // num_rows:
         raise UnreadableData("infos of sizes that cannot be")
     ends = np.cumsum(sizes)
-    return PackedColumn(source.array(np.dtype(np.uint8), int(ends[-1]) if num_rows else 0), ends - sizes, ends)
+    nbytes = int(ends[-1]) if num_rows else 0
+    return PackedColumn(source.array(_BYTE, (nbytes,), nbytes), ends - sizes, ends)

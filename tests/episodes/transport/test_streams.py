@@ -350,20 +350,20 @@ def noise(receiver: EpisodeReceiver, num: int) -> int:
     stranger.linger = 120_000  # ms: a slow machine takes them slowly
     stranger.connect(receiver.address)
     message = encoded([pack_of(0)], Schemas())
-    body = bytes(message.parts[0])
+    body = bytes(message.parts()[0])
     head = Head(Kind.DATA, 1, b"stranger", 0, message.schema_id)
-    stranger.send_multipart([head._replace(kind=Kind.HELLO).packed(), b""])
-    stranger.send_multipart([head._replace(kind=Kind.SCHEMA).packed(), message.schema])
+    stranger.send(head._replace(kind=Kind.HELLO).packed())
+    stranger.send(head._replace(kind=Kind.SCHEMA).packed() + message.schema)
     for i in range(num):
         flipped = bytearray(body)
         flipped[int(rng.integers(0, 8))] ^= 255
         kinds: list[list[bytes]] = [
             [rng.bytes(int(rng.integers(0, 200))) for _ in range(int(rng.integers(1, 5)))],
-            [head._replace(sender=b"attacker").packed(), rng.bytes(100)],
-            [head._replace(kind=Kind.SCHEMA, schema=i).packed(), rng.bytes(30)],
-            [head._replace(number=i // 6).packed(), bytes(flipped)],
-            [head._replace(number=i // 6, num_parts=9).packed(), body],
-            [head._replace(kind=77).packed(), b""],
+            [head._replace(sender=b"attacker").packed() + rng.bytes(100)],
+            [head._replace(kind=Kind.SCHEMA, schema=i).packed() + rng.bytes(30)],
+            [head._replace(number=i // 6).packed() + bytes(flipped)],
+            [head._replace(number=i // 6, num_parts=9).packed() + body],
+            [head._replace(kind=77).packed()],
         ]
         stranger.send_multipart(kinds[i % len(kinds)])
     stranger.close()

@@ -36,7 +36,7 @@ def pack_of(num: int, steps: int, item: tuple[int, ...] = (4,), **more: Any) -> 
 
 
 def travelled(message: Message) -> list[EpisodePack]:
-    return decoded(layouts_of(message.schema), [bytes(part) for part in message.parts])
+    return decoded(layouts_of(message.schema), [bytes(part) for part in message.parts()])
 
 
 def check_same(found: EpisodePack, given: EpisodePack) -> None:
@@ -126,10 +126,10 @@ def test_nothing_large_is_copied_and_all_that_is_small_is_one_part() -> None:
         lengths=[64],
     )
     message = encoded([pack], Schemas())
-    assert len(message.parts) == 2
-    assert np.shares_memory(np.frombuffer(message.parts[1], np.uint8), pack.observations)
-    assert len(message.parts[0]) < SMALL
-    (found,) = decoded(layouts_of(message.schema), message.parts)
+    assert len(message.parts()) == 2
+    assert np.shares_memory(np.frombuffer(message.parts()[1], np.uint8), pack.observations)
+    assert len(message.parts()[0]) < SMALL
+    (found,) = decoded(layouts_of(message.schema), message.parts())
     assert np.shares_memory(found.observations, pack.observations)
 
 
@@ -157,7 +157,7 @@ def test_what_cannot_travel_is_named() -> None:
 def test_damaged_messages_are_refused_or_still_packs(data: st.DataObject) -> None:
     """What is damaged inside numbers cannot be told from numbers; all else is refused, and nothing else happens."""
     message = encoded([pack_of(2, 3, infos=[{"a": 1.5, "b": [i]} for i in range(8)])], Schemas())
-    body = bytearray(bytes(message.parts[0]))
+    body = bytearray(bytes(message.parts()[0]))
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(body[: data.draw(st.integers(0, len(body)))]) if data.draw(st.booleans()) else bytes(body)
@@ -205,7 +205,7 @@ def test_claims_of_more_than_there_is_allocate_nothing() -> None:
     for lengths in ([2**62], [-1], [2**39]):
         facts = [[1, np.array(lengths).tobytes(), None, [], None, None]]
         with pytest.raises(UnreadableData):
-            decoded(layouts_of(message.schema), Laid().parts(facts))
+            decoded(layouts_of(message.schema), [b"".join(Laid().body(facts))])
 
 
 def test_a_head_says_what_follows() -> None:
