@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from episodes.errors import (
     EpisodeError,
@@ -63,9 +63,19 @@ class _Peer:
     next: int  # the number of the message that is to come
     owed: int = 0  # messages that were taken, and not acknowledged
     in_hand: int = 0  # messages whose users did not come back yet
+    num_waiting: int = 0  # messages that came, and are left for a later sample
+    floor: int = UNKNOWN  # the lowest policy version that what it will send can have
     was_asked: bool = False  # to say hello
     weights: int = -1  # the number of the weights that were sent to it last
     is_reading: bool = False  # and whether it has not said that it has them
+
+
+class _Arrived(NamedTuple):
+    """A message of packs that is the next of its sender."""
+
+    peer: _Peer
+    head: Head
+    parts: list[Buffer]
 
 
 class EpisodeReceiver(Endpoint):
@@ -116,7 +126,10 @@ class EpisodeReceiver(Endpoint):
         self._last: Head | None = None  # of the newest message
         self._lag: float | None = None
         self._has_more = False  # whether a message was seen waiting
-        self._in_hand: dict[int, bytes] = {}  # whose message a thread has
+        self._in_hand: dict[int, list[bytes]] = {}  # whose messages a thread has
+        self._waiting: deque[_Arrived] = deque()  # for a later sample
+        self._batch: list[Received] = []  # of a sample that is not complete
+        self._num_steps = 0  # in it
         self._published: tuple[int, int, list[Buffer]] | None = None  # number, version, parts
         self._journal: Journal | None = None
         self._guard: curve.Guard | None = None
@@ -163,11 +176,50 @@ class EpisodeReceiver(Endpoint):
         while True:
             with self.held(deadline):
                 self._come_back()
-                found = self._next(deadline)
+                arrived = self._waiting_one() or self._next(deadline)
+                found = None if arrived is None else self._opened(arrived)
             if found is not None:
                 return found
             if time.monotonic() >= deadline:
                 raise TransportTimeout(f"nothing came within {timeout} s from {len(self._peers)} senders")
+
+    def sample(self, num_steps: int, *, max_age: int, timeout: float | None = 10.0) -> list[Received]:
+        """Packs of at least so many steps, none of which is too old to learn from; publish the next version then.
+
+        Nothing is thrown away for its age, which would be the long episodes more often than the short ones: everybody
+        keeps step instead. Steps of a sender follow in the order of their versions. So the sample takes more, until the
+        next version can be published and nothing that may still come will be older than `max_age`; who is faster
+        meanwhile waits, by what `window` lets them send. Workers take newer weights between two samples or in the
+        middle of one (`sender.latest_weights`), and send what they have sampled.
+
+        One thread samples at a time. What was taken when the time is over is in the next sample.
+
+        Args:
+            num_steps: of all packs together.
+            max_age: how many versions a step may be older than what was published last, at least 1.
+
+        Raises:
+            TransportTimeout: too few steps came, or one of the senders has sent nothing of newer versions.
+            EpisodeStateError: nothing was published, or steps come without versions.
+            InvalidArgument: no counts.
+        """
+        for name, count in (("num_steps", num_steps), ("max_age", max_age)):
+            if not isinstance(count, int) or count < 1:
+                raise InvalidArgument(f"sample: {name}={count!r}; give an int of at least 1")
+        deadline = deadline_of(timeout)
+        while True:
+            with self.held(deadline):
+                if self._published is None:
+                    raise EpisodeStateError("sample(max_age=...): nothing was published; publish(weights, 0) first")
+                if not self._batch:
+                    self._come_back()
+                newest = self._published[1]
+                behind = self._gather(num_steps, newest - max_age, deadline)
+                if behind is None:
+                    found, self._batch, self._num_steps = self._batch, [], 0
+                    return found
+            if time.monotonic() >= deadline:
+                raise TransportTimeout(f"after {timeout} s: {behind}")
 
     def __iter__(self) -> Iterator[Received]:
         """What comes, one after another, until the receiver is closed."""
@@ -177,7 +229,57 @@ class EpisodeReceiver(Endpoint):
             except EpisodeStateError:
                 return
 
-    def _next(self, deadline: float) -> Received | None:
+    def _gather(self, num_steps: int, oldest: int, deadline: float) -> str | None:
+        """Take more for a sample; None when it is complete, else what it lacks. It returns when nothing comes."""
+        while True:
+            behind = [peer for peer in self._peers.values() if UNKNOWN < peer.floor <= oldest]
+            lacks_steps = self._num_steps < num_steps
+            grow_old = any(arrived.head.lowest <= oldest for arrived in self._waiting)
+            if not (behind or lacks_steps or grow_old):
+                return None
+            arrived = self._waiting_one() if lacks_steps or grow_old else None
+            if arrived is None:
+                arrived = self._next(deadline)
+            if arrived is None:
+                self._forget_gone(behind)
+                versions = [peer.floor for peer in behind]
+                return f"{self._num_steps} of {num_steps} steps came; senders that are behind sent version {versions}"
+            if arrived.head.lowest == UNKNOWN:
+                self._leave(arrived)
+                raise EpisodeStateError(
+                    "steps of no policy version came, so that their age is not known; runner.policy_version = version"
+                )
+            if arrived.head.lowest < oldest:
+                self._refuse("too old")  # of a sender that acted before it had weights from here
+                self._owe(arrived.head.sender, arrived.peer)
+            elif not lacks_steps and arrived.head.lowest > oldest:
+                self._leave(arrived)
+            else:
+                found = self._opened(arrived)
+                if found is not None:
+                    self._batch.append(found)
+                    self._num_steps += _steps_of(found)
+
+    def _leave(self, arrived: _Arrived) -> None:
+        """Leave a message for a later sample."""
+        arrived.peer.num_waiting += 1
+        self._waiting.append(arrived)
+
+    def _waiting_one(self) -> _Arrived | None:
+        """The first message that was left."""
+        if not self._waiting:
+            return None
+        arrived = self._waiting.popleft()
+        arrived.peer.num_waiting -= 1
+        return arrived
+
+    def _forget_gone(self, peers: list[_Peer]) -> None:
+        """Wait no longer for senders that are not there any more."""
+        for peer in peers:
+            if not self._reply(peer, Head(Kind.HELLO, 1).packed()):  # which says nothing
+                peer.floor = UNKNOWN
+
+    def _next(self, deadline: float) -> _Arrived | None:
         """What comes next; None where nothing does for a moment, so that other threads may have the lock."""
         if not self._has_more and not self.has_message():
             self._acknowledge_all()
@@ -189,17 +291,17 @@ class EpisodeReceiver(Endpoint):
         while True:
             self._has_more = False
             address, *parts = self.got()
-            found = self._accept(bytes(address), parts)
-            if found is not None or time.monotonic() >= deadline or not (self._has_more or self.has_message()):
-                return found
+            arrived = self._accept(bytes(address), parts)
+            if arrived is not None or time.monotonic() >= deadline or not (self._has_more or self.has_message()):
+                return arrived
 
-    def _accept(self, address: bytes, parts: list[Any]) -> Received | None:
+    def _accept(self, address: bytes, parts: list[Any]) -> _Arrived | None:
         head = read_head(parts[0]) if parts else "no header"
         if isinstance(head, str) or head.num_parts != len(parts):
             self._refuse(head if isinstance(head, str) else "no header")
             return None
         if head.kind == Kind.DATA or head.kind == Kind.MULTI_AGENT:
-            return self._take(address, head, parts)
+            return self._in_order(address, head, parts)
         if head.kind == Kind.HELLO:
             self._meet(address, head)
         elif head.kind == Kind.SCHEMA:
@@ -254,17 +356,26 @@ class EpisodeReceiver(Endpoint):
                 return misfits[0]
         return ""
 
-    def _take(self, address: bytes, head: Head, parts: list[Any]) -> Received | None:
-        peer, layouts = self._peers.get(head.sender), self._layouts.get(head.schema)
-        if peer is None or layouts is None or head.number > peer.next:
+    def _in_order(self, address: bytes, head: Head, parts: list[Any]) -> _Arrived | None:
+        """The message, if it is the next one of its sender."""
+        peer = self._peers.get(head.sender)
+        number = head.number - peer.num_waiting if peer is not None else 0
+        if peer is None or head.schema not in self._layouts or number > peer.next:
             self._ask(address, peer)
             return None
         peer.address = address
-        if head.number < peer.next:
+        if number < peer.next:
             self._counts["duplicates"] += 1
             peer.owed += 1
             return None
         self._peers.move_to_end(head.sender)
+        peer.floor = max(peer.floor, head.highest)
+        return _Arrived(peer, head, parts)
+
+    def _opened(self, arrived: _Arrived) -> Received | None:
+        """What a message holds, which is taken now; None where it is refused."""
+        peer, head, parts = arrived
+        layouts = self._layouts.get(head.schema, "the receiver forgot this schema for others; send it again")
         if isinstance(layouts, str):
             self._refuse("schema")
             self._reply(peer, Head(Kind.REFUSED, 1, schema=head.schema).packed() + layouts.encode())
@@ -277,7 +388,7 @@ class EpisodeReceiver(Endpoint):
             self._refuse("broken message")
             self._owe(head.sender, peer)
             return None
-        self._in_hand[threading.get_ident()] = head.sender
+        self._in_hand.setdefault(threading.get_ident(), []).append(head.sender)
         peer.in_hand += 1
         self._owe(head.sender, peer)
         self._count(head, packs, sum(map(len, parts)) - SIZE)
@@ -305,12 +416,12 @@ class EpisodeReceiver(Endpoint):
 
     def _come_back(self) -> None:
         """This thread has done with what it was given."""
-        sender = self._in_hand.pop(threading.get_ident(), None)
-        peer = None if sender is None else self._peers.get(sender)
-        if sender is not None and peer is not None:
-            peer.in_hand = max(0, peer.in_hand - 1)
-            if self._journal is not None:
-                self._journal.note(sender, peer.next, peer.next - peer.in_hand)
+        for sender in self._in_hand.pop(threading.get_ident(), ()):
+            peer = self._peers.get(sender)
+            if peer is not None:
+                peer.in_hand = max(0, peer.in_hand - 1)
+                if self._journal is not None:
+                    self._journal.note(sender, peer.next, peer.next - peer.in_hand)
 
     def _acknowledge(self, peer: _Peer) -> None:
         peer.owed = 0
@@ -337,12 +448,13 @@ class EpisodeReceiver(Endpoint):
         peer.was_asked = True
         self._reply(peer, Head(Kind.WHO, 1).packed())
 
-    def _reply(self, peer: _Peer, *parts: Buffer) -> None:
-        """Tell a sender; who is gone, or reads nothing, is not waited for."""
+    def _reply(self, peer: _Peer, *parts: Buffer) -> bool:
+        """Tell a sender; False where it is gone. One that reads nothing is not waited for."""
         try:
             self.put(peer.address, parts)
-        except self.zmq.ZMQError:
-            return
+        except self.zmq.ZMQError as error:
+            return error.errno != self.zmq.EHOSTUNREACH
+        return True
 
     def _watch_handshakes(self) -> None:
         zmq = self.zmq
@@ -371,6 +483,8 @@ class EpisodeReceiver(Endpoint):
         if self._published is None or peer.is_reading or peer.weights == self._published[0]:
             return
         number, version, parts = self._published
+        if peer.floor == UNKNOWN:
+            peer.floor = version  # it will act with these
         peer.weights, peer.is_reading = number, True
         head = Head(Kind.WEIGHTS, len(parts), number=number, lowest=version)
         self._reply(peer, head.packed() + parts[0], *parts[1:])
@@ -416,6 +530,11 @@ class EpisodeReceiver(Endpoint):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _steps_of(found: Received) -> int:
+    """The steps of a pack; of multi-agent episodes, those of their environments."""
+    return found.num_steps if isinstance(found, EpisodePack) else sum(map(len, found))
 
 
 def _difference(wanted: Fields, given: Fields) -> str:
