@@ -15,6 +15,7 @@ from connectors.views import Views
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.replay import EpisodeReplayBuffer
+from episodes.tracks.nested import map_leaves
 from learners.algorithms.algorithm import MakeScheduler, Measured
 from learners.algorithms.dqn import DQN, DQNConfig
 from learners.algorithms.numbers import check_numbers
@@ -42,7 +43,9 @@ class R2D2Config(DQNConfig):
 class R2D2(DQN):
     """Learns what actions are worth from sequences, each begun with the state that was stored when it was acted.
 
-    The buffer needs that state: feed it with `sample_into(buffer, extra_model_outputs=("state_out",))`.
+    The buffer needs that state: feed it with `sample_into(buffer, extra_model_outputs=("state_out",))`. Errors count on
+    the steps after the burn-in alone; their gradients reach back into it. An "action_mask" in the observations is
+    heeded, also by the targets.
     """
 
     stored_outputs = (Columns.STATE_OUT,)
@@ -86,25 +89,29 @@ class R2D2(DQN):
             targets = minibatch[Columns.REWARDS] + minibatch[DISCOUNTS] * best
         chosen = (minibatch[Columns.ACTIONS].long() - policy.start).clamp(min=0).unsqueeze(-1)
         taken = values[:, :-1].gather(-1, chosen).squeeze(-1)
+        taken = taken.masked_fill(~learned, 0.0)  # what stands in for an action in padding may be an illegal one
         losses = functional.smooth_l1_loss(taken, targets, reduction="none") * learned
         per_sequence = losses.sum(-1) * minibatch[Columns.WEIGHTS]
         errors = ((taken - targets).detach() * learned).abs()
         counts = learned.sum(-1).clamp(min=1)
-        measured = {"q_value": (taken.detach() * learned).sum() / counts.sum()}
+        measured = {"q_value": taken.detach().sum() / counts.sum()}
         priorities = 0.9 * errors.amax(-1) + 0.1 * errors.sum(-1) / counts  # eta of the paper is 0.9
         loss = per_sequence.sum() / counts.sum()
         return loss, {"loss": loss.detach(), **measured, **self.measured_errors(priorities)}
 
-    def _seen(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    def _seen(self, minibatch: Mapping[str, Any]) -> tuple[Any, Tensor]:
         """What was seen before and after all steps [B, W + 1, ...], and the column [B] where each row begins.
 
         After the last step of a sequence comes its `new_obs`, which is not in the column `obs`. A row begins late where
         its episode began in the columns of the burn-in.
         """
-        obs, new_obs = minibatch[Columns.OBS], minibatch[Columns.NEXT_OBS]
-        columns = torch.arange(obs.shape[1] + 1, device=obs.device)
-        at_stop = columns == minibatch[Columns.SEQ_LENS].long()[:, None]  # [B, W + 1]
-        later = torch.cat([obs[:, :1], new_obs], 1)  # what was seen after the step before each column
-        seen = torch.cat([obs, obs[:, -1:]], 1)
-        at_stop = at_stop.reshape(*at_stop.shape, *[1] * (obs.ndim - 2))
-        return torch.where(at_stop, later, seen), minibatch[Columns.IS_FIRST].int().argmax(-1)
+        stops = minibatch[Columns.SEQ_LENS].long()  # [B]
+        rows = torch.arange(len(stops), device=stops.device)
+
+        def whole(obs: Tensor, new_obs: Tensor) -> Tensor:
+            seen = torch.cat([obs, obs[:, -1:]], 1)
+            seen[rows, stops] = new_obs[rows, stops - 1]
+            return seen
+
+        seen = map_leaves(whole, minibatch[Columns.OBS], minibatch[Columns.NEXT_OBS])
+        return seen, minibatch[Columns.IS_FIRST].int().argmax(-1)

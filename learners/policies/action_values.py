@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
+from episodes.tracks.nested import first_leaf, map_leaves
 from learners.networks.encoders import encoder_for
 from learners.networks.heads import ACTION_MASK, legal_inputs
 from learners.networks.layers import VALUE_GAIN, linear, whole
@@ -63,7 +64,11 @@ class QPolicy(Policy):
     def q_values(self, batch: Mapping[str, Any]) -> Tensor:
         """What each action is worth, [B, n]; minus infinity where the observations' "action_mask" forbids it."""
         obs = batch[Columns.OBS]
-        return legal_inputs(self.distribution, self.worth_of(self.body(obs)), obs)
+        return self.legal_worth(self.body(obs), obs)
+
+    def legal_worth(self, features: Tensor, obs: Any) -> Tensor:
+        """What each action is worth [..., n] of features [..., k]; minus infinity where the observations forbid it."""
+        return legal_inputs(self.distribution, self.worth_of(features), obs)
 
     def worth_of(self, features: Tensor) -> Tensor:
         """What each action is worth [..., n] of features [..., k]."""
@@ -73,7 +78,10 @@ class QPolicy(Policy):
         return whole(self.value(features)) + worth - worth.mean(-1, keepdim=True)
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
-        values = self.q_values(batch)
+        return self.told(self.q_values(batch), explore)
+
+    def told(self, values: Tensor, explore: bool | None) -> dict[str, Tensor]:
+        """What `forward` says of the worth [..., n] of all actions."""
         if explore is None:
             return {"q_values": values}
         return {Columns.ACTION_DIST_INPUTS: self.epsilon_greedy(values) if explore else values}
@@ -128,20 +136,16 @@ class LSTMQPolicy(QPolicy):
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
         features, state = self.body(batch[Columns.OBS], batch[Columns.STATE_IN])
-        values = legal_inputs(self.distribution, self.worth_of(features), batch[Columns.OBS])
-        outputs = (
-            {"q_values": values}
-            if explore is None
-            else {Columns.ACTION_DIST_INPUTS: self.epsilon_greedy(values) if explore else values}
-        )
-        return {**outputs, Columns.STATE_OUT: state}
+        return {**self.told(self.legal_worth(features, batch[Columns.OBS]), explore), Columns.STATE_OUT: state}
 
-    def unrolled(self, obs: Tensor, state: Mapping[str, Tensor], first: Tensor) -> Tensor:
+    def unrolled(self, obs: Any, state: Mapping[str, Tensor], first: Tensor) -> Tensor:
         """What each action is worth [B, W, n] at observations [B, W, ...], begun with states [B, ...].
 
-        A row begins in the column `first` [B]; what stands before it is not looked at.
+        A row begins in the column `first` [B]; what stands before it is not looked at. Minus infinity where the
+        observations' "action_mask" forbids an action.
         """
-        width, rows = obs.shape[1], torch.arange(len(obs), device=obs.device)[:, None]
-        columns = torch.arange(width, device=obs.device)
-        features, _ = self.body(obs[rows, (columns + first[:, None]) % width], state)
-        return self.worth_of(features[rows, (columns - first[:, None]) % width])
+        num_rows, width = first_leaf(obs).shape[:2]
+        rows, columns = (torch.arange(count, device=first.device) for count in (num_rows, width))
+        here = rows[:, None], (columns + first[:, None]) % width
+        features, _ = self.body(map_leaves(lambda leaf: leaf[here], obs), state)
+        return self.legal_worth(features[rows[:, None], (columns - first[:, None]) % width], obs)

@@ -71,15 +71,17 @@ def doubles(batch: dict[str, Any]) -> dict[str, Any]:
             **batch,
             "discounts": torch.where(batch["discounts"] > 0, torch.tensor(GAMMA, dtype=torch.float64), 0.0),
         }
-    return {
-        name: column.double() if isinstance(column, Tensor) and column.is_floating_point() else column
-        for name, column in batch.items()
-    }
+    return {name: map_leaves(_double, column) for name, column in batch.items()}
+
+
+def _double(leaf: Any) -> Any:
+    return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
 
 
 def gradient_of(algorithm: Any, batch: dict[str, Any], optimizer: str) -> Tensor:
     algorithm.optimizers[optimizer].zero_grad()
-    algorithm.backward(batch, optimizer)
+    measured = algorithm.backward(batch, optimizer)
+    assert all(math.isfinite(value) for value in measured.values()), measured
     return algorithm.optimizers[optimizer].gradient.clone()
 
 
@@ -306,10 +308,24 @@ def test_the_gradient_of_corrected_learning_is_that_of_the_recursion_episode_by_
     assert_gradient(algorithm, batch, torch.stack(losses).mean())
 
 
-@pytest.mark.parametrize(("burn_in", "double"), [(0, True), (2, True), (3, False)])
-def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, double):
+def masks_of(episode: SingleAgentEpisode) -> np.ndarray:
+    """Which of three actions are legal at each observation: the one that was taken, and by chance some others."""
+    legal = np.random.default_rng(len(episode)).random((len(episode) + 1, 3)) < 0.3
+    legal[np.arange(len(episode)), episode.get_actions() - 2] = True
+    return legal.astype(np.int8)  # at the last observation perhaps none, which means all
+
+
+@pytest.mark.parametrize(
+    ("burn_in", "double", "masked"), [(0, True, False), (2, True, False), (3, False, False), (2, True, True)]
+)
+def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, double, masked):
+    of_masks = spaces.Dict({"seen": OBSERVATIONS, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
     policy = LSTMQPolicy(
-        OBSERVATIONS, THREE, hidden_sizes=(6,), state_size=5, generator=torch.Generator().manual_seed(0)
+        of_masks if masked else OBSERVATIONS,
+        THREE,
+        hidden_sizes=(6,),
+        state_size=5,
+        generator=torch.Generator().manual_seed(0),
     ).double()
     config = R2D2Config(gamma=GAMMA, batch_size=64, sequence_length=3, burn_in=burn_in, double=double)
     algorithm = R2D2(policy, config)
@@ -318,18 +334,29 @@ def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, doubl
     buffer, rng = EpisodeReplayBuffer(100, seed=0), np.random.default_rng(1)
     for episode in episodes(THREE):
         states = {name: rng.normal(size=(len(episode), 5)).astype(np.float32) for name in ("h", "c")}
-        episode.set_extra_model_outputs(key="state_out", new_data=states)
-        buffer.add([episode])
+        seen = episode.get_observations()
+        whole = SingleAgentEpisode.from_arrays(
+            {"seen": seen, "action_mask": masks_of(episode)} if masked else seen,
+            episode.get_actions(),
+            episode.get_rewards(),
+            terminated=episode.is_terminated,
+            truncated=episode.is_truncated,
+            extra_model_outputs={"state_out": states},
+        )
+        buffer.add([whole])
     drawn = algorithm.draw(buffer, 64)
-    tensors = {name: map_leaves(torch.from_numpy, column) for name, column in drawn.items()}
-    batch = doubles(tensors)
-    batch["state_in"] = {name: state.double() for name, state in tensors["state_in"].items()}
+    batch = doubles({name: map_leaves(torch.from_numpy, column) for name, column in drawn.items()})
     total, count = torch.zeros((), dtype=torch.float64), 0
     for b in range(64):
         first = int(np.argmax(drawn["indices"][b] >= 0))
         stop = int(drawn["seq_lens"][b])
         assert first == 0 or drawn["is_first"][b, first]
-        seen = torch.cat([batch["obs"][b, first:stop], batch["new_obs"][b, stop - 1 : stop]])[None]
+        seen = map_leaves(
+            lambda obs, new: torch.cat([obs[b, first:stop], new[b, stop - 1 : stop]])[None],  # noqa: B023
+            batch["obs"],
+            batch["new_obs"],
+        )
+        legal = seen["action_mask"][0] > 0 if masked else torch.ones(stop - first + 1, 3, dtype=torch.bool)
         state = {name: part[b : b + 1] for name, part in batch["state_in"].items()}
 
         def worth(module: Any) -> Tensor:
@@ -340,7 +367,9 @@ def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, doubl
             if not drawn["loss_mask"][b, t]:
                 continue
             i = t - first
-            best = (values if double else later)[i + 1].argmax()
+            chooser = (values if double else later).detach()
+            allowed = [a for a in range(3) if legal[i + 1][a] or not legal[i + 1].any()]
+            best = max(allowed, key=lambda action: float(chooser[i + 1][action]))
             wanted = float(drawn["rewards"][b, t]) + (0.0 if drawn["terminateds"][b, t] else GAMMA * later[i + 1][best])
             error = values[i][int(drawn["actions"][b, t]) - 2] - wanted
             total = total + torch.where(error.abs() < 1, 0.5 * error**2, error.abs() - 0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from copy import deepcopy
 from typing import Any
 
@@ -36,7 +37,8 @@ from learners import (
     SACConfig,
     SACPolicy,
 )
-from runners import SingleAgentEnvRunner
+from runners import SingleAgentEnvRunner, evaluate
+from tests.learners.test_networks_learn import Masked
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (2,))
 TWO = spaces.Discrete(2)
@@ -360,6 +362,22 @@ def test_what_has_to_be_remembered_is_learned_from_sequences(unit):
     obs[0, 0], obs[1, 0] = -1.0, 1.0
     best = policy({"obs": obs, "state_in": state}, explore=False)["action_dist_inputs"].argmax(-1)
     assert best.tolist() == [[0] * 4, [1] * 4]
+
+
+def test_a_memory_of_action_values_acts_and_learns_within_what_is_legal():
+    policy = LSTMQPolicy(
+        Masked.observation_space, Masked.action_space, hidden_sizes=(32,), state_size=16, generator=generator()
+    )
+    config = R2D2Config(learning_rate=5e-3, gamma=0.3, batch_size=32, sequence_length=4, burn_in=2, target_every=20)
+    algorithm, buffer = R2D2(policy, config), PrioritizedEpisodeReplayBuffer(2000, seed=0, unit="sequence")
+    policy.epsilon = 0.3
+    env = gym.vector.SyncVectorEnv([Masked] * 8)  # refuses what is illegal
+    with SingleAgentEnvRunner(env, policy, seed=0) as runner:
+        for _ in range(10):
+            runner.sample_into(buffer, num_timesteps=64, extra_model_outputs=algorithm.stored_outputs)
+            metrics = algorithm.update_from(buffer, num_steps=4)
+        assert evaluate(runner, num_episodes=16, seed=1).mean_return > 3.6
+    assert all(math.isfinite(value) for value in metrics.values())
 
 
 def test_sequences_need_the_states_that_were_acted_with():
