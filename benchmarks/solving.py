@@ -30,7 +30,7 @@ from runners import evaluate
 
 NUM_TESTED = 20
 OTHER_TESTS = 5_000_000  # added to an epoch's number: the seed of the second 20 episodes
-EXPERT_GOAL = 450.0
+CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
 MEMORY_TASK = "learners.environments:CartPoleWithoutVelocities-v1"
 
 
@@ -62,51 +62,66 @@ class Row:
 
 def expert_episodes(folder: Path, seed: int) -> tuple[str, float]:
     """50 greedy episodes of a policy that PPO made, and 0.95 of their mean return."""
-    trainer = expert(seed)
-    found = evaluate(trainer.runner, num_episodes=50, seed=seed)
-    return written(folder, found.episodes), 0.95 * found.mean_return
+    found = evaluate(expert("ppo", CARTPOLE, 450.0, seed).runner, num_episodes=50, seed=seed)
+    return written(folder, CARTPOLE, found.episodes), 0.95 * found.mean_return
 
 
-def mixed_episodes(folder: Path, seed: int) -> tuple[str, float]:
-    """Episodes of chance, of a policy on its way and of an expert, mixed; and their mean return."""
-    halfway = Run.of_preset("ppo", "CartPole-v1")
-    halfway.seed, halfway.trainer = seed, {**halfway.trainer, "shows_progress": False, "num_test_episodes": 0}
-    trainer: Any = halfway.make()
-    chance = trainer.runner.sample(num_episodes=60, random_actions=True)
-    while trainer.num_steps < 8 * 1024:
-        trainer.step()
-    middling = trainer.runner.sample(num_episodes=60)
-    good = expert(seed).runner.sample(num_episodes=30)
-    without = [pack.replace(extra_model_outputs={}) for pack in (chance, middling, good)]
-    episodes = EpisodePack.concat(without)
-    return written(folder, episodes), float(episodes.returns().mean())
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Data of good and bad: episodes of chance, of a policy on its way and of an expert; and their mean return."""
+
+    algo: str
+    env: str
+    halfway: int  # environment steps that the policy on its way has learned from
+    goal: float  # of the expert
+    counts: tuple[int, int, int]  # episodes of each
+
+    def __call__(self, folder: Path, seed: int) -> tuple[str, float]:
+        halfway = trained_by(self.algo, self.env, seed, num_test_episodes=0)
+        chance = halfway.runner.sample(num_episodes=self.counts[0], random_actions=True)
+        while halfway.num_steps < self.halfway:
+            halfway.step()
+        middling = halfway.runner.sample(num_episodes=self.counts[1])
+        good = expert(self.algo, self.env, self.goal, seed).runner.sample(num_episodes=self.counts[2])
+        episodes = EpisodePack.concat([pack.replace(extra_model_outputs={}) for pack in (chance, middling, good)])
+        return written(folder, self.env, episodes), float(episodes.returns().mean())
 
 
-def expert(seed: int) -> Any:
-    """PPO's trainer, past the expert's goal."""
-    run = Run.of_preset("ppo", "CartPole-v1")
-    run.seed, run.trainer = seed, {**run.trainer, "shows_progress": False}
-    trainer = run.make(stop_fn=lambda score: score >= EXPERT_GOAL)
+def expert(algo: str, env: str, goal: float, seed: int) -> Any:
+    """A trainer past that goal."""
+    trainer = trained_by(algo, env, seed, stop_fn=lambda score: score >= goal)
     trainer.run()
     return trainer
 
 
-def written(folder: Path, episodes: Any) -> str:
+def trained_by(algo: str, env: str, seed: int, stop_fn: Any = None, **numbers: Any) -> Any:
+    """The trainer of a preset, silent."""
+    run = Run.of_preset(algo, env)
+    run.seed, run.trainer = seed, {**run.trainer, "shows_progress": False, **numbers}
+    return run.make(stop_fn=stop_fn)
+
+
+def written(folder: Path, env: str, episodes: Any) -> str:
     """The directory of a new data set of these episodes."""
-    with EpisodeWriter(folder / "data", env_spec="CartPole-v1") as writer:
+    with EpisodeWriter(folder / "data", env_spec=env) as writer:
         writer.add(episodes)
     return str(EpisodeDataset(folder / "data").path)
 
 
 ROWS = {
-    "PPO CartPole-v1": Row("ppo", "CartPole-v1", 475, 60_000),
-    "GRPO CartPole-v1": Row("grpo", "CartPole-v1", 400, 250_000),
-    "DQN CartPole-v1": Row("dqn", "CartPole-v1", 195, 20_000),
-    "IMPALA CartPole-v1, two updates late": Row("impala", "CartPole-v1", 450, 250_000, late=2),
-    "BC CartPole-v1, 50 expert episodes": Row("bc", "CartPole-v1", 0, 2_000_000, expert_episodes),
-    "CQL CartPole-v1, mixed episodes": Row("cql", "CartPole-v1", 0, 20_000, mixed_episodes),
-    "PPO Pendulum-v1": Row("ppo", "Pendulum-v1", -300, 300_000),
-    "SAC Pendulum-v1": Row("sac", "Pendulum-v1", -250, 10_000),
+    "PPO CartPole-v1": Row("ppo", CARTPOLE, 475, 60_000),
+    "GRPO CartPole-v1": Row("grpo", CARTPOLE, 400, 250_000),
+    "DQN CartPole-v1": Row("dqn", CARTPOLE, 195, 20_000),
+    "IMPALA CartPole-v1, two updates late": Row("impala", CARTPOLE, 450, 250_000, late=2),
+    "BC CartPole-v1, 50 expert episodes": Row("bc", CARTPOLE, 0, 2_000_000, expert_episodes),
+    "CQL CartPole-v1, mixed episodes": Row(
+        "cql", CARTPOLE, 0, 20_000, Mixed("ppo", CARTPOLE, 8 * 1024, 450.0, (60, 60, 30))
+    ),
+    "CQL Pendulum-v1, mixed episodes": Row(
+        "continuous-cql", PENDULUM, 0, 10_000, Mixed("sac", PENDULUM, 1_200, -250.0, (20, 20, 10))
+    ),
+    "PPO Pendulum-v1": Row("ppo", PENDULUM, -300, 300_000),
+    "SAC Pendulum-v1": Row("sac", PENDULUM, -250, 10_000),
     "recurrent PPO CartPole without velocities": Row("recurrent-ppo", MEMORY_TASK, 400, 200_000),
     "R2D2 CartPole without velocities": Row("r2d2", MEMORY_TASK, 300, 150_000),
 }

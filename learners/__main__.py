@@ -140,7 +140,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--config", type=Path, help="a TOML file of settings, in place of --algo and --env")
     train.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run of that folder")
     train.add_argument("--logdir", type=Path, help="where the run is kept (default: runs/ALGO-ENV-seedSEED)")
-    train.add_argument("--data", type=Path, metavar="DIR", help="the data set that bc and cql learn from")
+    train.add_argument(
+        "--data", type=Path, metavar="DIR", help="the data set that bc, cql and continuous-cql learn from"
+    )
     train.add_argument("--seed", type=int)
     train.add_argument("--epochs", type=int, help="at most so many")
     train.add_argument("--stop-at", type=float, help="the mean test return that is enough")

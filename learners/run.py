@@ -19,49 +19,9 @@ from connectors.views import TransformerContext, View
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.storage import EpisodeDataset
-from learners.algorithms import (
-    BC,
-    CQL,
-    DQN,
-    GRPO,
-    IMPALA,
-    PPO,
-    R2D2,
-    SAC,
-    Algorithm,
-    BCConfig,
-    CQLConfig,
-    DQNConfig,
-    GRPOConfig,
-    IMPALAConfig,
-    PPOConfig,
-    R2D2Config,
-    SACConfig,
-    linear_decay,
-    ppo_pipeline,
-)
+from learners import algorithms, policies, trainers
 from learners.algorithms.replay_algorithm import ReplayAlgorithm
 from learners.networks import Autoregressive
-from learners.policies import (
-    EncoderPolicy,
-    GRUPolicy,
-    LSTMPolicy,
-    LSTMQPolicy,
-    MLPPolicy,
-    Policy,
-    QPolicy,
-    SACPolicy,
-    TransformerPolicy,
-)
-from learners.trainers import (
-    OfflineConfig,
-    OfflineTrainer,
-    OffPolicyConfig,
-    OffPolicyTrainer,
-    OnPolicyConfig,
-    OnPolicyTrainer,
-    Trainer,
-)
 from runners import SingleAgentEnvRunner, make_vector_env
 
 __all__ = ["ALGORITHMS", "NETWORKS", "Run", "presets"]
@@ -73,33 +33,40 @@ SETTINGS = Path(__file__).parent / "settings"
 class _Kind:
     """What an algorithm's name stands for."""
 
-    policy: Callable[..., Policy]
-    algorithm: Callable[..., Algorithm]
+    policy: Callable[..., policies.Policy]
+    algorithm: Callable[..., algorithms.Algorithm]
     config: Callable[..., Any]
-    trainer: Callable[..., OnPolicyConfig | OffPolicyConfig | OfflineConfig]
+    trainer: Callable[..., trainers.OnPolicyConfig | trainers.OffPolicyConfig | trainers.OfflineConfig]
 
 
 ALGORITHMS: dict[str, _Kind] = {
-    "ppo": _Kind(MLPPolicy, PPO, PPOConfig, OnPolicyConfig),
-    "recurrent-ppo": _Kind(LSTMPolicy, PPO, PPOConfig, OnPolicyConfig),
-    "impala": _Kind(MLPPolicy, IMPALA, IMPALAConfig, OnPolicyConfig),
-    "grpo": _Kind(MLPPolicy, GRPO, GRPOConfig, partial(OnPolicyConfig, episodes_per_collect=32)),
-    "dqn": _Kind(QPolicy, DQN, DQNConfig, OffPolicyConfig),
-    "r2d2": _Kind(LSTMQPolicy, R2D2, R2D2Config, OffPolicyConfig),
-    "sac": _Kind(SACPolicy, SAC, SACConfig, OffPolicyConfig),
-    "bc": _Kind(MLPPolicy, BC, BCConfig, OfflineConfig),
-    "cql": _Kind(QPolicy, CQL, CQLConfig, OfflineConfig),
+    "ppo": _Kind(policies.MLPPolicy, algorithms.PPO, algorithms.PPOConfig, trainers.OnPolicyConfig),
+    "recurrent-ppo": _Kind(policies.LSTMPolicy, algorithms.PPO, algorithms.PPOConfig, trainers.OnPolicyConfig),
+    "impala": _Kind(policies.MLPPolicy, algorithms.IMPALA, algorithms.IMPALAConfig, trainers.OnPolicyConfig),
+    "grpo": _Kind(
+        policies.MLPPolicy,
+        algorithms.GRPO,
+        algorithms.GRPOConfig,
+        partial(trainers.OnPolicyConfig, episodes_per_collect=32),
+    ),
+    "dqn": _Kind(policies.QPolicy, algorithms.DQN, algorithms.DQNConfig, trainers.OffPolicyConfig),
+    "r2d2": _Kind(policies.LSTMQPolicy, algorithms.R2D2, algorithms.R2D2Config, trainers.OffPolicyConfig),
+    "sac": _Kind(policies.SACPolicy, algorithms.SAC, algorithms.SACConfig, trainers.OffPolicyConfig),
+    "bc": _Kind(policies.MLPPolicy, algorithms.BC, algorithms.BCConfig, trainers.OfflineConfig),
+    "cql": _Kind(policies.QPolicy, algorithms.CQL, algorithms.CQLConfig, trainers.OfflineConfig),
+    "continuous-cql": _Kind(
+        policies.SACPolicy, algorithms.ContinuousCQL, algorithms.ContinuousCQLConfig, trainers.OfflineConfig
+    ),
 }
-
-
-NETWORKS: dict[str, Callable[..., Policy]] = {
-    "mlp": MLPPolicy,
-    "encoder": EncoderPolicy,
-    "lstm": LSTMPolicy,
-    "gru": GRUPolicy,
-    "transformer": TransformerPolicy,
+NETWORKS: dict[str, Callable[..., policies.Policy]] = {
+    "mlp": policies.MLPPolicy,
+    "encoder": policies.EncoderPolicy,
+    "lstm": policies.LSTMPolicy,
+    "gru": policies.GRUPolicy,
+    "transformer": policies.TransformerPolicy,
 }
-_READ_ANY = (EncoderPolicy, LSTMPolicy, GRUPolicy, QPolicy)  # observations of any space; others read flat ones
+# what reads observations of any space; others read flat ones
+_READ_ANY = (policies.EncoderPolicy, policies.LSTMPolicy, policies.GRUPolicy, policies.QPolicy, policies.LSTMQPolicy)
 _DISTRIBUTIONS = {"squashed": partial(distribution_for, squashed=True), "autoregressive": Autoregressive}
 
 
@@ -159,7 +126,7 @@ class Run:
         path = presets().get((algo, env))
         return cls(algo=algo, env=env) if path is None else cls.of_file(path)
 
-    def make(self, **of_trainer: Any) -> Trainer[Any]:
+    def make(self, **of_trainer: Any) -> trainers.Trainer[Any]:
         """The trainer, ready to run.
 
         Args:
@@ -170,7 +137,7 @@ class Run:
         """
         kind = ALGORITHMS[self.algo]
         config = kind.trainer(**self.trainer)
-        if isinstance(config, OfflineConfig) != (self.data is not None):
+        if isinstance(config, trainers.OfflineConfig) != (self.data is not None):
             wants = "learns from a data set: give its directory as data"
             raise InvalidArgument(f"{self.algo} {wants if self.data is None else 'samples for itself: leave data out'}")
         env = make_vector_env(self.env, self.num_envs)
@@ -181,19 +148,19 @@ class Run:
         policy = self._policy_class()(seen, spaces[1], generator=generator, **self._policy_arguments(spaces[1]))
         policy = policy.to(self.device)
         pipeline = env_to_module_pipeline(*spaces, pieces=pieces, policy=policy, device=self.device)
-        scheduler = None if self.decay_over is None else linear_decay(self.decay_over)
+        scheduler = None if self.decay_over is None else algorithms.linear_decay(self.decay_over)
         numbers, through_views = kind.config(**self.algorithm), {}
-        if isinstance(policy, TransformerPolicy):
-            through_views = {"pipeline": ppo_pipeline(policy, numbers, views=pipeline.views)}
+        if isinstance(policy, policies.TransformerPolicy):
+            through_views = {"pipeline": algorithms.ppo_pipeline(policy, numbers, views=pipeline.views)}
         algorithm = kind.algorithm(policy, numbers, scheduler=scheduler, seed=self.seed, **through_views)
         runner = SingleAgentEnvRunner(env, policy, env_to_module=pipeline, seed=self.seed)
-        if isinstance(config, OnPolicyConfig):
-            return OnPolicyTrainer(algorithm, runner, config, **of_trainer)
-        if isinstance(config, OffPolicyConfig):
-            return OffPolicyTrainer(algorithm, runner, self._buffer(), config, **of_trainer)  # type: ignore[arg-type]
-        return OfflineTrainer(algorithm, self._data(algorithm), config, runner=runner, **of_trainer)
+        if isinstance(config, trainers.OnPolicyConfig):
+            return trainers.OnPolicyTrainer(algorithm, runner, config, **of_trainer)
+        if isinstance(config, trainers.OffPolicyConfig):
+            return trainers.OffPolicyTrainer(algorithm, runner, self._buffer(), config, **of_trainer)  # type: ignore[arg-type]
+        return trainers.OfflineTrainer(algorithm, self._data(algorithm), config, runner=runner, **of_trainer)
 
-    def _data(self, algorithm: Algorithm) -> Any:
+    def _data(self, algorithm: algorithms.Algorithm) -> Any:
         """The data set, or a buffer that holds all of it for an algorithm that draws."""
         dataset = EpisodeDataset(str(self.data))
         stored, seen = dataset.observation_space, algorithm.policy.observation_space
@@ -203,11 +170,11 @@ class Run:
             return dataset
         return EpisodeReplayBuffer.from_dataset(dataset, seed=self.seed, **self.buffer)
 
-    def _policy_class(self) -> Callable[..., Policy]:
+    def _policy_class(self) -> Callable[..., policies.Policy]:
         usual, name = ALGORITHMS[self.algo].policy, self.policy.get("network")
         if name is None:
             return usual
-        fitting = [one for one in NETWORKS if one != "transformer" or ALGORITHMS[self.algo].algorithm is PPO]
+        fitting = [one for one in NETWORKS if one != "transformer" or ALGORITHMS[self.algo].algorithm is algorithms.PPO]
         if usual not in NETWORKS.values() or name not in fitting:
             there = ", ".join(fitting) if usual in NETWORKS.values() else "no others than its own"
             raise UnknownKey(f"no network {name!r} for {self.algo}; there are {there}")
@@ -217,7 +184,11 @@ class Run:
         """What makes observations into what the policy reads."""
         policy = self._policy_class()
         pieces: list[Connector | View] = [] if policy in _READ_ANY else [*flattening(space)]
-        return [*pieces, TransformerContext(self.policy.get("context", 20))] if policy is TransformerPolicy else pieces
+        return (
+            [*pieces, TransformerContext(self.policy.get("context", 20))]
+            if policy is policies.TransformerPolicy
+            else pieces
+        )
 
     def _policy_arguments(self, action_space: gym.Space) -> dict[str, Any]:
         given = {name: value for name, value in self.policy.items() if name not in ("network", "context")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from learners.algorithms.algorithm import Algorithm, linear_decay
 from learners.algorithms.bc import BC, BCConfig
+from learners.algorithms.continuous_cql import ContinuousCQL, ContinuousCQLConfig
 from learners.algorithms.cql import CQL, CQLConfig
 from learners.algorithms.dqn import DQN, DQNConfig
 from learners.algorithms.flat_optimizer import FlatOptimizer
@@ -26,6 +27,8 @@ __all__ = [
     "Algorithm",
     "BCConfig",
     "CQLConfig",
+    "ContinuousCQL",
+    "ContinuousCQLConfig",
     "DQNConfig",
     "FlatOptimizer",
     "GRPOConfig",

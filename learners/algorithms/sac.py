@@ -79,8 +79,12 @@ class SAC(ReplayAlgorithm[SACConfig]):
         return self._actor_loss(minibatch) if optimizer == "actor" else self._temperature_loss(minibatch)
 
     def _critic_loss(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
-        targets = self.targets_of(minibatch)
         values = values_of(self.policy.critics, minibatch[Columns.OBS], minibatch[Columns.ACTIONS])
+        return self.loss_of_values(values, minibatch)
+
+    def loss_of_values(self, values: list[Tensor], minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
+        """The loss of what each critic says [B] that the taken actions are worth, and what was measured."""
+        targets = self.targets_of(minibatch)
         weights = minibatch.get(Columns.WEIGHTS)
         if weights is None:
             loss = torch.stack([functional.mse_loss(value, targets) for value in values]).sum()

@@ -96,20 +96,30 @@ def test_a_setting_that_there_is_not_is_refused_by_name(more, message, tmp_path:
 
 
 @pytest.fixture(scope="module")
-def episodes(tmp_path_factory) -> Path:
-    """A data set of a few episodes of CartPole."""
-    path = tmp_path_factory.mktemp("data") / "episodes"
-    with SingleAgentEnvRunner("CartPole-v1", num_envs=2, seed=0) as runner, EpisodeWriter(path) as writer:
-        writer.add(runner.sample(num_episodes=6, random_actions=True))
-    return path
+def data_sets(tmp_path_factory) -> dict[str, Path]:
+    """A data set of a few episodes of each environment."""
+    paths = {env: tmp_path_factory.mktemp("data") / "episodes" for env in ("CartPole-v1", "Pendulum-v1")}
+    for env, path in paths.items():
+        with SingleAgentEnvRunner(env, num_envs=2, seed=0) as runner, EpisodeWriter(path) as writer:
+            writer.add(runner.sample(num_episodes=6 if env == "CartPole-v1" else 2, random_actions=True))
+    return paths
 
 
-@pytest.mark.parametrize("algo", ["bc", "cql"])
-def test_a_policy_is_trained_from_a_data_set_and_gone_on_with(algo: str, episodes: Path, tmp_path: Path, capsys):
+@pytest.fixture(scope="module")
+def episodes(data_sets: dict[str, Path]) -> Path:
+    """That of CartPole."""
+    return data_sets["CartPole-v1"]
+
+
+OFFLINE = {"bc": "CartPole-v1", "cql": "CartPole-v1", "continuous-cql": "Pendulum-v1"}
+
+
+@pytest.mark.parametrize(("algo", "env"), OFFLINE.items(), ids=OFFLINE)
+def test_a_policy_is_trained_from_a_data_set_and_gone_on_with(algo, env, data_sets, tmp_path: Path, capsys):
     settings, folder = tmp_path / "offline.toml", tmp_path / "run"
     numbers = "max_epochs = 2\nsteps_per_epoch = 20\nnum_test_episodes = 2\n"
-    settings.write_text(f'algo = "{algo}"\nenv = "CartPole-v1"\nnum_envs = 2\n[trainer]\n{numbers}')
-    train = ["train", "--config", str(settings), "--data", str(episodes), "--quiet"]
+    settings.write_text(f'algo = "{algo}"\nenv = "{env}"\nnum_envs = 2\n[policy]\nhidden_sizes = [8]\n[trainer]\n{numbers}')
+    train = ["train", "--config", str(settings), "--data", str(data_sets[env]), "--quiet"]
     assert main([*train, "--logdir", str(folder), "--stop-at", "9999"]) == 0
     assert "2 epochs" in capsys.readouterr().out
     assert main(["train", "--resume", str(folder), "--stop-at", "9999", "--epochs", "3"]) == 0
@@ -180,10 +190,10 @@ def test_a_network_that_there_is_not_is_refused_by_name(algo: str, policy: dict[
 
 
 @pytest.mark.parametrize("key", sorted(presets()), ids=" on ".join)
-def test_every_preset_makes_a_trainer_of_its_algorithm(key, episodes: Path):
+def test_every_preset_makes_a_trainer_of_its_algorithm(key, data_sets: dict[str, Path]):
     run = Run.of_preset(*key)
-    if run.algo in ("bc", "cql"):
-        run.data = str(episodes)
+    if run.algo in OFFLINE:
+        run.data = str(data_sets[run.env])
     trainer = run.make()
     assert type(trainer.algorithm) is ALGORITHMS[key[0]].algorithm
     assert trainer.config.max_epochs == run.trainer["max_epochs"]

@@ -24,6 +24,8 @@ from learners import (
     R2D2,
     SAC,
     BCConfig,
+    ContinuousCQL,
+    ContinuousCQLConfig,
     CQLConfig,
     DQNConfig,
     GRPOConfig,
@@ -159,9 +161,12 @@ def test_a_draw_of_all_steps_teaches_what_their_episodes_teach():
     torch.testing.assert_close(from_replay, from_episodes, rtol=0, atol=1e-7)
 
 
-def test_the_gradients_of_soft_actor_critic_are_those_of_its_formulas_step_by_step():
+@pytest.mark.parametrize("conservatism", [None, 0.7])
+def test_the_gradients_of_soft_actor_critic_are_those_of_its_formulas_step_by_step(conservatism):
     policy = SACPolicy(OBSERVATIONS, BOX, hidden_sizes=(8,), generator=torch.Generator().manual_seed(0)).double()
-    algorithm = SAC(policy, SACConfig(gamma=GAMMA, temperature=None))
+    algorithm: SAC = SAC(policy, SACConfig(gamma=GAMMA, temperature=None))
+    if conservatism is not None:
+        algorithm = ContinuousCQL(policy, ContinuousCQLConfig(gamma=GAMMA, conservatism=conservatism, num_drawn=3))
     algorithm.log_temperature.data = algorithm.log_temperature.data.double() - 0.5
     algorithm.optimizers["temperature"].gathered()
     blurred(algorithm.targets["critics"].module)
@@ -169,10 +174,10 @@ def test_the_gradients_of_soft_actor_critic_are_those_of_its_formulas_step_by_st
     steps = transitions(BOX)
     temperature = math.exp(-0.5)
 
-    def drawn(observations: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def drawn(observations: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Actions and log-densities by torch's own distributions, from the same noise."""
         mean, log_std = policy.actor(observations).chunk(2, -1)
-        noise = torch.empty_like(mean).normal_(generator=generator_at(state))
+        noise = torch.empty_like(mean).normal_(generator=generator)
         normal = torch.distributions.Normal(mean, log_std.exp())
         raw = mean + log_std.exp() * noise
         return raw.tanh(), (normal.log_prob(raw) - torch.log(1 - raw.tanh() ** 2)).sum(-1)
@@ -180,20 +185,29 @@ def test_the_gradients_of_soft_actor_critic_are_those_of_its_formulas_step_by_st
     def worth(critics: Any, obs: Tensor, action: Tensor) -> Tensor:
         return torch.stack([critic(torch.cat([obs, action], -1)).squeeze(-1) for critic in critics])
 
-    state = algorithm._noise().get_state()
+    noise = generator_at(algorithm._noise().get_state())
+    now, later = (torch.stack([step[place] for step in steps]) for place in (0, 3))
     with torch.no_grad():
-        later = torch.stack([step[3] for step in steps])
-        actions, density = drawn(later, state)
+        actions, density = drawn(later, noise)
         value = worth(algorithm.targets["critics"].module, later, actions).min(0).values - temperature * density
     losses = []
     for (obs, action, reward, _, ends), after in zip(steps, value, strict=True):
         wanted = reward + (0.0 if ends else GAMMA * after)
         losses.append(((worth(policy.critics, obs, torch.tensor(action, dtype=torch.float64)) - wanted) ** 2).sum())
+    if conservatism is not None:
+        with torch.no_grad():
+            own, density = drawn(now[:, None].expand(-1, 3, -1), noise)
+            evenly = torch.empty_like(own).uniform_(-1, 1, generator=noise)
+        for i, (obs, action, *_) in enumerate(steps):
+            promised = torch.zeros(2, dtype=torch.float64)
+            for k in range(3):
+                promised = promised + worth(policy.critics, obs, evenly[i, k]).exp() * 4 / 6  # a density of 1 in 4
+                promised = promised + worth(policy.critics, obs, own[i, k]).exp() / density[i, k].exp() / 6
+            gap = promised.log() - worth(policy.critics, obs, torch.tensor(action, dtype=torch.float64))
+            losses[i] = losses[i] + conservatism * gap.sum()
     assert_gradient(algorithm, batch, torch.stack(losses).mean(), "critic")
 
-    state = algorithm._noise().get_state()
-    now = torch.stack([step[0] for step in steps])
-    actions, density = drawn(now, state)
+    actions, density = drawn(now, generator_at(algorithm._noise().get_state()))
     slow = (temperature * density - worth(policy.critics, now, actions).min(0).values).mean()
     assert_gradient(algorithm, batch, slow, "actor")
     log_temperature = algorithm.log_temperature

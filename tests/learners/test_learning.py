@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,10 @@ import pytest
 import torch
 
 from connectors import env_to_module, env_to_module_pipeline, learner
+from episodes.pack import EpisodePack
+from episodes.storage import EpisodeWriter
 from learners import PPO, EpisodeHistory, LSTMPolicy, MLPPolicy, Policy, PPOConfig, linear_decay, ppo_pipeline
+from learners.run import Run
 from runners import SingleAgentEnvRunner
 
 NUM_ENVS = 8
@@ -104,3 +108,31 @@ def test_continuous_actions_swing_the_pendulum_up():
     untrained = float(np.mean(history.returns[:10]))
     assert untrained < -900
     assert history.mean_return() >= -250
+
+
+class SwingsUp:
+    """Gains energy until the pendulum is nearly upright, and balances it there."""
+
+    def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        cos, sin, speed = batch["obs"].unbind(-1)
+        lacks_energy = speed.square() / 2 + 10 * cos < 10
+        swinging = 2 * speed.sign() * torch.where(lacks_energy, 1, -1)
+        torque = torch.where(cos > 0.8, -8 * sin - 2 * speed, swinging)
+        return {"actions": (torque / 2).clamp(-1, 1).unsqueeze(-1)}
+
+
+@pytest.mark.slow
+def test_conservative_learning_does_better_than_its_data_of_good_and_bad(tmp_path: Path) -> None:
+    with (
+        SingleAgentEnvRunner("Pendulum-v1", SwingsUp(), num_envs=4, seed=0) as runner,
+        EpisodeWriter(tmp_path) as writer,
+    ):
+        packs = [runner.sample(num_episodes=24, random_actions=True), runner.sample(num_episodes=12)]
+        for pack in packs:
+            writer.add(pack)
+    mean, best = EpisodePack.concat(packs).returns().mean(), packs[1].returns().mean()
+    assert best > -250
+    run = Run.of_preset("continuous-cql", "Pendulum-v1")
+    run.data, run.trainer = str(tmp_path), {**run.trainer, "max_epochs": 8, "shows_progress": False}
+    result = run.make(stop_fn=lambda score: score > mean + 100).run()
+    assert result.best_score > mean + 100

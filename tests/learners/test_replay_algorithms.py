@@ -25,6 +25,8 @@ from learners import (
     R2D2,
     SAC,
     BCConfig,
+    ContinuousCQL,
+    ContinuousCQLConfig,
     CQLConfig,
     DQNConfig,
     GRPOConfig,
@@ -273,6 +275,47 @@ def test_conservatism_holds_down_what_the_data_do_not_show():
     assert gaps[1] > gaps[0] + 1
 
 
+def narrow_episodes(num: int = 20) -> list[SingleAgentEpisode]:
+    """Actions from -1 to 0.2 alone, of which 0.2 is worth most; what lies above is worth less, and never seen."""
+    rng, made = np.random.default_rng(0), []
+    for _ in range(num):
+        actions = rng.uniform(-1, 0.2, (10, 1)).astype(np.float32)
+        obs = rng.uniform(-1, 1, (11, 2)).astype(np.float32)
+        made.append(SingleAgentEpisode.from_arrays(obs, actions, 3 * actions[:, 0], terminated=True))
+    return made
+
+
+def test_conservatism_keeps_continuous_actions_to_those_that_the_data_show():
+    chosen, buffer = [], EpisodeReplayBuffer(1000, seed=0)
+    buffer.add(narrow_episodes())
+    obs = torch.rand(50, 2, generator=generator(7)) * 2 - 1
+    for conservatism in (0.0, 5.0):
+        policy = SACPolicy(OBSERVATIONS, BOX, hidden_sizes=(16, 16), generator=generator())
+        config = ContinuousCQLConfig(
+            conservatism=conservatism, num_drawn=4, batch_size=32, gamma=0.0, learning_rate=1e-2, temperature=0.05
+        )
+        algorithm = ContinuousCQL(policy, config)
+        for _ in range(12):
+            metrics = algorithm.update_from(buffer, num_steps=5)
+        chosen.append(float(policy.squashed.mode(policy({"obs": obs})["action_dist_inputs"]).detach().mean()))
+    assert chosen[0] > 0.7  # the critics go on upwards where nothing was seen
+    assert -0.5 < chosen[1] < 0.2
+    assert metrics["conservative_gap"] < 0.5
+
+
+def test_actions_that_the_policy_cannot_take_are_no_data_for_conservatism():
+    wide = [
+        SingleAgentEpisode.from_arrays(*(track * np.float32(2) for track in _arrays(one)), terminated=True)
+        for one in episodes(continuous=True, num=3)
+    ]
+    algorithm = ContinuousCQL(SACPolicy(OBSERVATIONS, BOX))
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    buffer.add(wide)
+    for door, data in ((algorithm.update, wide), (algorithm.update_from, buffer)):
+        with pytest.raises(InvalidArgument, match=r"an action of 1\.9.*-1\.\.1"):
+            door(data)
+
+
 def test_actions_worth_more_than_their_group_become_likelier():
     policy = MLPPolicy(OBSERVATIONS, TWO, hidden_sizes=(16,), generator=generator())
     algorithm = GRPO(policy, GRPOConfig(learning_rate=1e-2, group_size=10))
@@ -400,6 +443,7 @@ def test_sequences_need_the_states_that_were_acted_with():
         (DQNConfig, {"target_every": 0}),
         (SACConfig, {"target_blend": -0.1}),
         (CQLConfig, {"conservatism": -1.0}),
+        (ContinuousCQLConfig, {"num_drawn": 0}),
         (BCConfig, {"num_epochs": True}),
     ],
     ids=str,
