@@ -118,7 +118,9 @@ OFFLINE = {"bc": "CartPole-v1", "cql": "CartPole-v1", "continuous-cql": "Pendulu
 def test_a_policy_is_trained_from_a_data_set_and_gone_on_with(algo, env, data_sets, tmp_path: Path, capsys):
     settings, folder = tmp_path / "offline.toml", tmp_path / "run"
     numbers = "max_epochs = 2\nsteps_per_epoch = 20\nnum_test_episodes = 2\n"
-    settings.write_text(f'algo = "{algo}"\nenv = "{env}"\nnum_envs = 2\n[policy]\nhidden_sizes = [8]\n[trainer]\n{numbers}')
+    settings.write_text(
+        f'algo = "{algo}"\nenv = "{env}"\nnum_envs = 2\n[policy]\nhidden_sizes = [8]\n[trainer]\n{numbers}'
+    )
     train = ["train", "--config", str(settings), "--data", str(data_sets[env]), "--quiet"]
     assert main([*train, "--logdir", str(folder), "--stop-at", "9999"]) == 0
     assert "2 epochs" in capsys.readouterr().out
