@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -157,8 +157,13 @@ class ShardRead:
         return ""
 
 
-def read_shard(file: ShardFile, *, mapped: bool = True) -> ShardRead:
+def read_shard(
+    file: ShardFile, *, mapped: bool = True, layout_of: Callable[[Any], Any] = Layout.from_schema
+) -> ShardRead:
     """The record batches of a shard, as views of the mapped file; those that are whole, of one that is not.
+
+    Args:
+        layout_of: what a schema tells of; raises UnreadableData for one of something else.
 
     Raises:
         FileNotFoundError: it was sealed, or replaced by another, a moment ago.
@@ -172,11 +177,11 @@ def read_shard(file: ShardFile, *, mapped: bool = True) -> ShardRead:
     if not data.size:
         found.problem = "it is empty"
         return found
-    _read_stream(data, found)
+    _read_stream(data, found, layout_of)
     return found
 
 
-def _read_stream(data: Any, found: ShardRead) -> None:
+def _read_stream(data: Any, found: ShardRead, layout_of: Callable[[Any], Any]) -> None:
     """The batches from the beginning on, as many as are whole, and where the stream of a finished shard ends."""
     source = pyarrow().BufferReader(data.slice(min(_MAGIC_BYTES, data.size)))
     whole = 0
@@ -184,7 +189,7 @@ def _read_stream(data: Any, found: ShardRead) -> None:
         with reading(found.file.path.name):
             reader = pyarrow().ipc.open_stream(source)
             found.schema = reader.schema
-            found.layout = Layout.from_schema(reader.schema)
+            found.layout = layout_of(reader.schema)
             name = _checked_name(reader.schema)
             if name != found.file.name:
                 raise UnreadableData(f"it is shard {name} under another name")

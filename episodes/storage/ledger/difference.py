@@ -1,0 +1,88 @@
+"""`difference`: the first update, and the row in it, at which two runs are not the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+
+from episodes.storage.ledger.ledger import UNKNOWN
+from episodes.storage.ledger.stored import StoredLedger, Update
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two ledgers begin to differ.
+
+    Attributes:
+        module: "" where there is but one.
+        row: of the update's batch; None where it is not of one row.
+        what: "settings", "episode", "time", "content", "rows" (how many), "weights" or "updates" (one run has more).
+        first, second: the two sides, in words.
+    """
+
+    update: int
+    module: str
+    row: int | None
+    what: str
+    first: str
+    second: str
+
+    def __str__(self) -> str:
+        where = f"update {self.update}" + f" of module {self.module}" * bool(self.module)
+        where += f", row {self.row}" * (self.row is not None)
+        return f"{where}: {self.what} differ\n  A: {self.first}\n  B: {self.second}"
+
+
+def difference(a: StoredLedger | str | Path, b: StoredLedger | str | Path) -> Difference | None:
+    """The first difference of two runs; None where all updates of both are the same, row by row.
+
+    Episodes are compared by the order in which a run learned from them, by time and by content, so two runs whose
+    episodes only have other ids are the same.
+
+    Raises:
+        UnreadableData: there is no ledger, or it is damaged.
+    """
+    ledgers = [one if isinstance(one, StoredLedger) else StoredLedger(one) for one in (a, b)]
+    for first, second in zip_longest(*ledgers):
+        if first is None or second is None or first[:2] != second[:2]:
+            update, module = (first or second)[:2]
+            return Difference(update, module, None, "updates", _named(first), _named(second))
+        found = _between(first, second, *ledgers)
+        if found is not None:
+            return found
+    return None
+
+
+def _named(update: Update | None) -> str:
+    return "no more updates" if update is None else f"update {update.update} {update.module}".rstrip()
+
+
+def _between(first: Update, second: Update, a: StoredLedger, b: StoredLedger) -> Difference | None:
+    update, module = first.update, first.module
+    if first.settings != second.settings:
+        return Difference(update, module, None, "settings", f"{first.settings:016x}", f"{second.settings:016x}")
+    size = min(len(first.content), len(second.content))
+    columns = {"episode": (first.episode, second.episode), "time": (first.t, second.t)}
+    columns["content"] = (first.content, second.content)
+    unlike = {name: one[:size] != other[:size] for name, (one, other) in columns.items()}
+    rows = np.flatnonzero(np.logical_or.reduce(list(unlike.values())))
+    if len(rows):
+        row = int(rows[0])
+        what = next(name for name, differs in unlike.items() if differs[row])
+        return Difference(update, module, row, what, _told(first, row, a), _told(second, row, b))
+    if len(first.content) != len(second.content):
+        counts = (f"{len(one.content)} rows" for one in (first, second))
+        return Difference(update, module, size, "rows", *counts)
+    if first.weights != second.weights:
+        return Difference(update, module, None, "weights", f"{first.weights:016x}", f"{second.weights:016x}")
+    return None
+
+
+def _told(update: Update, row: int, ledger: StoredLedger) -> str:
+    """The step of a row, and what its content is known by."""
+    episode = int(update.episode[row])
+    step = "a step that is not known" if episode == UNKNOWN else f"t={update.t[row]} of episode {ledger.ids[episode]}"
+    return f"{step}, content {update.content[row]:016x}"

@@ -1,0 +1,186 @@
+"""`Ledger`: what each update of a run learned from, noted row by row, so that two runs can be told apart later.
+
+    update | module | weights | settings | named        | episode [n] | t [n] | content [n]
+    1      |        | 9a3f..  | 77c1..   | ["5f0c", ..] | 0 0 1 ..    | 0 1 0 | hashes of the rows
+
+A row of a batch takes 16 bytes: its episode, as a number (`named` are the ids of those that come for the first time in
+a shard: they get the next numbers), its time, and a hash of all its columns. A ledger is a directory of shards as data
+sets have them, with the same sums: one of each process that wrote, in the order in which they began.
+
+Updates are only ever added. One whose number was there before says that the run went back to a checkpoint: it stands
+for that one and all that came after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from episodes.batch import Batch, Origin
+from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.storage.arrow import list_column, pyarrow
+from episodes.storage.files import local_path
+from episodes.storage.ledger.row_hashes import hash_of_arrays, hash_of_values, row_hashes
+from episodes.storage.shards import ShardWriter, writer_name
+
+UNKNOWN = -1  # the episode of a row of which nobody knows it
+FORMAT = {b"rl-episodes.ledger": b"1"}
+_MOST_NAMES = 1 << 16  # in a shard: who writes keeps their numbers
+
+
+def schema() -> Any:
+    """The Arrow schema of a shard."""
+    pa = pyarrow()
+    numbers = {"update": pa.int64(), "module": pa.string(), "weights": pa.uint64(), "settings": pa.uint64()}
+    lists = {"named": pa.string(), "episode": pa.int32(), "t": pa.uint32(), "content": pa.uint64()}
+    return pa.schema(numbers | {name: pa.large_list(type_) for name, type_ in lists.items()}, metadata=FORMAT)
+
+
+class _Note(NamedTuple):
+    """A row of the schema."""
+
+    update: int
+    module: str
+    weights: int
+    settings: int
+    named: list[str]
+    episode: np.ndarray
+    t: np.ndarray
+    content: np.ndarray
+
+
+class Ledger:
+    """Notes of a run, added to a directory that is made with the first ones; what was flushed outlives a kill.
+
+    Args:
+        path: of the directory. One that is there is added to: a run goes on.
+        every: how many updates are written at once; `flush` writes what waits.
+
+    Raises:
+        MissingExtra: without pyarrow or xxhash.
+
+    >>> import tempfile
+    >>> from episodes.batch import Batch
+    >>> from episodes.storage.ledger import StoredLedger
+    >>> folder = tempfile.mkdtemp()
+    >>> with Ledger(folder) as ledger:
+    ...     ledger.note(1, Batch(obs=np.zeros((4, 3)), actions=np.arange(4)), weights=[np.ones(5)])
+    >>> [(update.update, len(update.content)) for update in StoredLedger(folder)]
+    [(1, 4)]
+    """
+
+    def __init__(self, path: str | Path, *, every: int = 16) -> None:
+        if every < 1:
+            raise InvalidArgument(f"every={every}: give at least 1")
+        self.path, self._every = local_path(path), every
+        self._schema = schema()
+        self._numbers: dict[str, int] = {}  # of the episodes that the shard has
+        self._waiting: list[_Note] = []
+        self._shard: ShardWriter | None = None
+        hash_of_values(None)  # it can be made
+
+    def note(
+        self,
+        update: int,
+        batch: Batch | Mapping[str, Any],
+        *,
+        weights: Iterable[np.ndarray] = (),
+        settings: Mapping[str, Any] | None = None,
+        module: str = "",
+    ) -> None:
+        """Note what an update learned from, and what came of it.
+
+        Args:
+            update: its number. One that is not higher than the last one's: the run went back to a checkpoint.
+            batch: columns [B, ...] of arrays or tensors; with an `origin`, its steps are noted too, of a row of several
+                steps the first one.
+            weights: all of them, after the update.
+            settings: whatever JSON can hold.
+            module: where several learn side by side.
+        """
+        content = row_hashes(batch)
+        named: list[str] = []
+        episode, t = self._steps(batch, len(content), named)
+        hashes = hash_of_arrays(weights), hash_of_values(settings)
+        self._waiting.append(_Note(update, module, *hashes, named, episode, t, content))
+        if len(self._waiting) >= self._every:
+            self.flush()
+
+    def _steps(self, batch: Any, num_rows: int, named: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Each row's episode by number and its time; ids that come for the first time are put to those `named`."""
+        episode, t = np.full(num_rows, UNKNOWN, np.int32), np.zeros(num_rows, np.uint32)
+        try:
+            origin: Origin = batch.origin
+        except (AttributeError, EpisodeStateError):
+            return episode, t
+        steps = _first_steps(origin.numbers)
+        if len(steps) != num_rows:
+            return episode, t
+        real = np.flatnonzero(steps >= 0)
+        whose, which, times = origin.source.places(steps[real])
+        numbers = np.full(len(whose), UNKNOWN, np.int32)
+        distinct, first = np.unique(which, return_index=True)
+        for i in distinct[first.argsort()].tolist():  # in the order in which the rows have them
+            own = whose[i]
+            numbers[i] = UNKNOWN if own is None else self._number(str(own.id_), named)
+        episode[real], t[real] = numbers[which], times
+        return episode, t
+
+    def _number(self, id_: str, named: list[str]) -> int:
+        if id_ not in self._numbers:
+            self._numbers[id_] = len(self._numbers)
+            named.append(id_)
+        return self._numbers[id_]
+
+    def flush(self, *, fsync: bool = False) -> None:
+        """Write what waits: it outlives this process then, and with `fsync` the machine."""
+        if self._waiting:
+            if self._shard is None:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._shard = ShardWriter(self.path, writer_name(), self._schema)
+            self._shard.write(_record_batch(self._waiting, self._schema))
+            self._waiting = []
+        if fsync and self._shard is not None:
+            self._shard.sync()
+        if len(self._numbers) > _MOST_NAMES:
+            self.close()
+
+    def close(self) -> None:
+        """Flush, and finish the shard. What is noted afterwards begins another one."""
+        if self._waiting:
+            self.flush()
+        if self._shard is not None:
+            self._shard.seal()
+            self._shard, self._numbers = None, {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Ledger({str(self.path)!r})"
+
+
+def _first_steps(numbers: np.ndarray) -> np.ndarray:
+    """The steps [B]; of sequences [B, W] the first one that is no padding, -1 where there is none."""
+    if numbers.ndim == 1 or not numbers.size:
+        return numbers if numbers.ndim == 1 else np.full(len(numbers), UNKNOWN)
+    return numbers[np.arange(len(numbers)), (numbers >= 0).argmax(1)]
+
+
+def _record_batch(notes: Sequence[_Note], schema: Any) -> Any:
+    columns = dict(zip(_Note._fields, zip(*notes, strict=True), strict=True))
+    return pyarrow().record_batch([_column(columns[field.name], field.type) for field in schema], schema=schema)
+
+
+def _column(values: Sequence[Any], type_: Any) -> Any:
+    if not isinstance(values[0], np.ndarray):
+        return pyarrow().array(values, type_)
+    offsets = np.cumsum([0, *map(len, values)])
+    return list_column(np.concatenate(values), offsets, own=False)

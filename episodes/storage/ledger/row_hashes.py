@@ -1,0 +1,58 @@
+"""Hashes by xxh3, 64 bits each: of the rows of a batch, of weights, of settings. Equal bytes have equal hashes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from episodes.batch import Batch
+from episodes.batch.leaves import torch_of
+from episodes.storage.sums import digest_of
+from episodes.tracks import nested
+
+_NOT_CONTENT = ("indices",)  # where a row lies in its buffer
+_SMALL = 256  # bytes of a row's column; what is larger is hashed before it is hashed with the others
+
+
+def row_hashes(batch: Batch | Mapping[str, Any]) -> np.ndarray:
+    """A hash of each row [B] uint64: of all its columns, arrays or tensors [B, ...], but what is no number."""
+    digest = digest_of("xxh3")
+    columns = batch.to_dict() if isinstance(batch, Batch) else batch
+    leaves = [leaf for name in sorted(columns) if name not in _NOT_CONTENT for leaf in nested.leaves(columns[name])]
+    num_rows = next((len(leaf) for leaf in leaves if getattr(leaf, "ndim", 0)), 0)
+    parts = [part for leaf in leaves if (part := _bytes(leaf, num_rows)) is not None]
+    if not parts or not num_rows:
+        return np.zeros(num_rows, np.uint64)
+    small = [part if part.shape[1] <= _SMALL else _hashed(part, digest).view(np.uint8) for part in parts]
+    return _hashed(np.concatenate(small, axis=1), digest)[:, 0]
+
+
+def _bytes(leaf: Any, num_rows: int) -> np.ndarray | None:
+    """The bytes [B, k] of the rows of a column; None of one that has none."""
+    torch = torch_of(leaf)
+    if torch:
+        leaf = leaf.detach().cpu().contiguous()
+        leaf = leaf.reshape(-1).view(torch.uint8).numpy() if leaf.ndim and len(leaf) == num_rows else leaf[..., :0]
+    elif not isinstance(leaf, np.ndarray) or leaf.dtype.hasobject or leaf.shape[:1] != (num_rows,):
+        return None
+    return np.ascontiguousarray(leaf).reshape(num_rows, -1).view(np.uint8) if leaf.size else None
+
+
+def _hashed(rows: np.ndarray, digest: Any) -> np.ndarray:
+    """Hashes [B, 1] of the bytes [B, k]."""
+    return np.fromiter(map(digest, rows), np.uint64, len(rows))[:, None]
+
+
+def hash_of_arrays(arrays: Iterable[np.ndarray]) -> int:
+    """One hash of all the arrays, one after another."""
+    digest = digest_of("xxh3")
+    each = [digest(np.ascontiguousarray(array)) for array in arrays]
+    return digest(np.array(each, np.uint64))
+
+
+def hash_of_values(values: Mapping[str, Any] | None) -> int:
+    """Of values that JSON can hold; others count as their text."""
+    return digest_of("xxh3")(json.dumps(values or {}, sort_keys=True, default=str).encode())
