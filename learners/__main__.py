@@ -70,6 +70,7 @@ def _run_of(chosen: argparse.Namespace) -> tuple[Run, Path]:
         run.seed = chosen.seed
     if chosen.data is not None:
         run.data = str(chosen.data)
+    run.ledger = run.ledger or chosen.ledger
     run = _lasting(run, chosen.epochs)
     run.trainer.setdefault("checkpoint_every", 1)
     run.trainer["shows_progress"] = not chosen.quiet
@@ -148,6 +149,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--stop-at", type=float, help="the mean test return that is enough")
     train.add_argument("--tensorboard", action="store_true", help="write event files too")
     train.add_argument("--wandb", metavar="PROJECT", help="send curves to Weights & Biases too (WANDB_MODE=offline)")
+    train.add_argument(
+        "--ledger", action="store_true", help="note what each update learned from (episodes ledger diff)"
+    )
     train.add_argument("--quiet", action="store_true", help="no progress bar")
     for name, text in (("evaluate", "test a run's policy"), ("play", "record episodes of a run's policy")):
         command = commands.add_parser(name, help=text)

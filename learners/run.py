@@ -80,6 +80,7 @@ class Run:
             autoregressive.
         decay_over: updates in which the learning rate comes down to 0; None: it stays.
         data: the directory of a data set, for algorithms that learn offline.
+        ledger: note in the run's folder what each update learned from (`episodes.storage.ledger`).
     """
 
     algo: str
@@ -89,6 +90,7 @@ class Run:
     device: str = "cpu"
     decay_over: int | None = None
     data: str | None = None
+    ledger: bool = False
     policy: dict[str, Any] = field(default_factory=dict)
     algorithm: dict[str, Any] = field(default_factory=dict)
     trainer: dict[str, Any] = field(default_factory=dict)
@@ -137,6 +139,8 @@ class Run:
         """
         kind = ALGORITHMS[self.algo]
         config = kind.trainer(**self.trainer)
+        if self.ledger and of_trainer.get("folder") is not None:
+            of_trainer = {"ledger": Path(of_trainer["folder"]) / "ledger", **of_trainer}
         if isinstance(config, trainers.OfflineConfig) != (self.data is not None):
             wants = "learns from a data set: give its directory as data"
             raise InvalidArgument(f"{self.algo} {wants if self.data is None else 'samples for itself: leave data out'}")

@@ -297,8 +297,8 @@ class Batch:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain nested dicts with the same leaves."""
-        return nested.map_leaves(lambda leaf: leaf, self._columns)
+        """Nested dicts with the same leaves; the outermost one is a `TrainBatch`, which has an `origin` if this has."""
+        return TrainBatch(nested.map_leaves(lambda leaf: leaf, self._columns), self._came)
 
     def require(self, view: type[View]) -> View:
         """This batch, typed as the view; `TrackMismatch` names what the view asks for and is not here.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from episodes.command import changing, checking, examining, keys, looking
+from episodes.command import changing, checking, examining, keys, ledgers, looking
 
 app = typer.Typer(name="episodes", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -27,3 +27,4 @@ app.command("record")(looking.record)
 app.command("report")(looking.report)
 app.command("watch")(looking.watch)
 app.command("keys")(keys.keys)
+app.add_typer(ledgers.app, name="ledger")

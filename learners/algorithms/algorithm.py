@@ -69,6 +69,7 @@ class Algorithm(nn.Module, ABC):
         self.targets = nn.ModuleDict({name: TargetNetwork(module) for name, module in (targets or {}).items()})
         self.generator = torch.Generator().manual_seed(seed)
         self.num_updates = 0
+        self.witness: Callable[[Mapping[str, Any]], object] | None = None  # is called with what was learned from
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
         """What `to(device)` and its like do; batches go to the same device from now on."""
@@ -155,6 +156,8 @@ class Algorithm(nn.Module, ABC):
         for scheduler in self.schedulers.values():
             scheduler.step()
         self.num_updates += 1
+        if self.witness is not None:
+            self.witness(batch)
         return metrics
 
     def _snapshot(self) -> tuple[dict[str, Snapshot], dict[str, Tensor]]:

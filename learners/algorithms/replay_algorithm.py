@@ -12,6 +12,7 @@ import torch
 from connectors.learner import LearnerPipeline, learner_pipeline
 from connectors.tensors import NumpyToTensor
 from connectors.views import Views
+from episodes.batch import TrainBatch
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
@@ -127,7 +128,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         device = next(iter(self.optimizers.values())).parameters[0].device
         if self._to_tensors.device != device:
             self._to_tensors = NumpyToTensor(device=device)
-        return self._to_tensors(batch=columns)
+        return TrainBatch(self._to_tensors(batch=columns), getattr(columns, "came", None))
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
         batch = self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)

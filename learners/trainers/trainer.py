@@ -9,11 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 
 from connectors.acting import fingerprint_of
 from connectors.fingerprint import check_fingerprint, stamp, stamped
 from episodes.errors import InvalidArgument, StateMismatch
+from episodes.storage.ledger import Ledger
 from learners.algorithms.algorithm import Algorithm
 from learners.algorithms.numbers import check_numbers
 from learners.loggers import Logger
@@ -24,6 +26,7 @@ from runners import CollectStats, Evaluation, SingleAgentEnvRunner
 
 __all__ = ["TrainResult", "Trainer", "TrainerConfig"]
 
+_MAY_DIFFER = ("max_epochs", "shows_progress")  # in two runs that are the same as far as both go
 _KEPT = 2  # checkpoints: the newest, and the one before it
 
 
@@ -79,6 +82,7 @@ class Trainer(ABC, Generic[Config]):
         hooks: objects with any of `on_collect(trainer, pack)` (on-policy), `on_update(trainer, metrics)`,
             `on_test(trainer, evaluation)` and `on_epoch(trainer)`; each may call `trainer.stop()`.
         folder: of the checkpoints.
+        ledger: where each update's origins and hashes are noted (`episodes.storage.ledger`); a path makes one.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class Trainer(ABC, Generic[Config]):
         logger: Logger | None = None,
         hooks: Sequence[Any] = (),
         folder: str | Path | None = None,
+        ledger: Ledger | str | Path | None = None,
     ) -> None:
         if config.checkpoint_every is not None and folder is None:
             raise InvalidArgument("checkpoint_every is given, but no folder to write checkpoints to")
@@ -101,6 +106,9 @@ class Trainer(ABC, Generic[Config]):
         self.logger = logger or Logger()
         self.hooks = list(hooks)
         self.folder = None if folder is None else Path(folder)
+        self.ledger = Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger
+        if self.ledger is not None:
+            algorithm.witness = self._note
         self.num_epochs = self.num_steps = self.num_updates = 0
         self.best_score, self.best_epoch = float("-inf"), 0
         self.last_test: Evaluation | None = None
@@ -146,6 +154,8 @@ class Trainer(ABC, Generic[Config]):
             stopped_by = "interrupt"
         self.seconds = before + time.perf_counter() - began
         self.logger.flush()
+        if self.ledger is not None:
+            self.ledger.close()
         counts = (self.num_epochs, self.num_steps, self.num_updates)
         return TrainResult(*counts, self.best_score, self.best_epoch, self.last_test, self.seconds, stopped_by)
 
@@ -176,6 +186,16 @@ class Trainer(ABC, Generic[Config]):
         self.logger.log("update", metrics, self.num_steps)
         self._progress.note(metrics)
         self._tell("on_update", metrics)
+
+    def _note(self, batch: Mapping[str, Any]) -> None:
+        """Note in the ledger what an update has learned from."""
+        if self.ledger is not None:
+            algorithm = self.algorithm
+            rates = {name: optimizer.learning_rate for name, optimizer in algorithm.optimizers.items()}
+            config = asdict(self.config)
+            settings = self._identity() | {name: config[name] for name in config if name not in _MAY_DIFFER}
+            weights = map(bytes_of, algorithm.policy.state_dict().values())
+            self.ledger.note(algorithm.num_updates, batch, weights=weights, settings=settings | {"rates": rates})
 
     def _sampled(self, stats: CollectStats) -> None:
         """Tell of what was sampled."""
@@ -216,6 +236,8 @@ class Trainer(ABC, Generic[Config]):
         """
         if self.folder is None:
             raise InvalidArgument("save: this trainer was made without a folder")
+        if self.ledger is not None:
+            self.ledger.flush(fsync=True)  # before the checkpoint: what comes after it is learned again
         state = self._state()
         path = self.folder / f"checkpoint-{self.num_epochs:06d}.pt"
         save_checkpoint(path, state)
@@ -293,6 +315,13 @@ class Trainer(ABC, Generic[Config]):
         for name, part in self._parts().items():
             part.set_state(state["parts"][name])
         torch.set_rng_state(state["torch"])
+
+
+def bytes_of(values: Any) -> np.ndarray:
+    """The bytes of a tensor, of any dtype, on any device; of what is none, of its text."""
+    if not isinstance(values, torch.Tensor):
+        return np.frombuffer(repr(values).encode(), np.uint8)
+    return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def check_acts(runner: SingleAgentEnvRunner, algorithm: Algorithm) -> None:

@@ -48,7 +48,8 @@ def difference(a: StoredLedger | str | Path, b: StoredLedger | str | Path) -> Di
     ledgers = [one if isinstance(one, StoredLedger) else StoredLedger(one) for one in (a, b)]
     for first, second in zip_longest(*ledgers):
         if first is None or second is None or first[:2] != second[:2]:
-            update, module = (first or second)[:2]
+            there = first if first is not None else second
+            update, module = (0, "") if there is None else there[:2]
             return Difference(update, module, None, "updates", _named(first), _named(second))
         found = _between(first, second, *ledgers)
         if found is not None:

@@ -1,0 +1,100 @@
+"""A run that was killed and resumed is, row by row, the run that was not; what is not the same is found at its row."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from episodes import SingleAgentEpisode
+from episodes.storage.ledger import StoredLedger, difference
+from learners import BC, BCConfig, MLPPolicy
+from learners.trainers import OfflineConfig, OfflineTrainer
+from tests.house import ROOT
+from tests.learners.ledger_runs import trainer_of
+
+
+def killed(kind: str, folder: Path, updates: int, at: int) -> None:
+    arguments = [kind, str(folder), str(updates), str(at)]
+    run = subprocess.run([sys.executable, "-m", "tests.learners.ledger_runs", *arguments], cwd=ROOT)
+    assert run.returncode == -signal.SIGKILL
+
+
+def test_a_run_that_was_killed_and_resumed_differs_nowhere(tmp_path: Path) -> None:
+    trainer_of("dqn", tmp_path / "whole", 12).run()
+    killed("dqn", tmp_path / "killed", 12, at=7)
+    resumed = trainer_of("dqn", tmp_path / "killed", 12)
+    assert resumed.resume()
+    resumed.run()
+    whole, again = StoredLedger(tmp_path / "whole"), StoredLedger(tmp_path / "killed")
+    assert len(whole) == len(again) == resumed.algorithm.num_updates >= 11
+    assert difference(whole, again) is None
+    assert whole.ids == again.ids
+    assert all((update.episode >= 0).all() for update in whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dqn", "ppo"])
+def test_four_thousand_updates_with_three_kills_differ_nowhere(kind: str, tmp_path: Path) -> None:
+    trainer_of(kind, tmp_path / "whole", 4000).run()
+    for at in (1003, 2006, 3009):
+        killed(kind, tmp_path / "killed", 4000, at)
+    resumed = trainer_of(kind, tmp_path / "killed", 4000)
+    assert resumed.resume()
+    resumed.run()
+    assert len(StoredLedger(tmp_path / "killed")) == resumed.algorithm.num_updates >= 3998
+    assert difference(tmp_path / "whole", tmp_path / "killed") is None
+
+
+def episodes_of(seed: int, lengths: list[int]) -> list[SingleAgentEpisode]:
+    generator = np.random.default_rng(seed)
+    return [
+        SingleAgentEpisode.from_arrays(
+            generator.random((length + 1, 3), np.float32), generator.integers(0, 2, length), np.ones(length), id_=str(i)
+        )
+        for i, length in enumerate(lengths)
+    ]
+
+
+def cloned(episodes: list[SingleAgentEpisode], folder: Path, learning_rate: float = 1e-3, seed: int = 0) -> Path:
+    """The folder of a run that clones the behaviour of episodes, four in an update."""
+    generator = torch.Generator().manual_seed(seed)
+    policy = MLPPolicy(spaces.Box(0, 1, (3,)), spaces.Discrete(2), hidden_sizes=(4,), generator=generator)
+    numbers: dict[str, Any] = {"steps_per_epoch": 60, "max_epochs": 1, "num_test_episodes": 0, "shows_progress": False}
+    config = OfflineConfig(episodes_per_update=4, **numbers)
+    algorithm = BC(policy, BCConfig(learning_rate=learning_rate))
+    OfflineTrainer(algorithm, episodes, config, ledger=folder / "ledger").run()
+    return folder
+
+
+def test_one_swapped_episode_is_found_at_its_row(tmp_path: Path) -> None:
+    lengths = [5, 3, 4, 6, 2, 7, 5, 4, 3, 8, 5, 6, 4, 5]
+    episodes, others = episodes_of(0, lengths), episodes_of(1, lengths)
+    whole = cloned(episodes, tmp_path / "whole")
+    swapped = cloned([*episodes[:6], others[6], *episodes[7:]], tmp_path / "swapped")
+    found = difference(whole, swapped)
+    assert found is not None
+    assert (found.update, found.row, found.what) == (2, 2 + 7, "content")
+    assert "t=0 of episode 6" in found.first
+    turned = [*episodes[:9], episodes[10], episodes[9], *episodes[11:]]
+    found = difference(whole, cloned(turned, tmp_path / "turned"))
+    assert found is not None
+    assert (found.update, found.row, found.what) == (3, 3, "content")
+
+
+def test_other_numbers_and_other_weights_are_told_apart(tmp_path: Path) -> None:
+    episodes = episodes_of(0, [5] * 8)
+    whole = cloned(episodes, tmp_path / "whole")
+    begun_elsewhere = difference(whole, cloned(episodes, tmp_path / "begun elsewhere", seed=1))
+    assert begun_elsewhere is not None
+    assert begun_elsewhere.what == "weights"
+    faster = difference(whole, cloned(episodes, tmp_path / "faster", learning_rate=1e-2))
+    assert faster is not None
+    assert (faster.update, faster.what) == (1, "settings")

@@ -1,0 +1,197 @@
+"""What is noted is read again, whatever happened to the writer; two ledgers differ where they differ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors import learner_pipeline
+from episodes import Batch, SingleAgentEpisode
+from episodes.errors import InvalidArgument, UnreadableData
+from episodes.replay import EpisodeReplayBuffer
+from episodes.storage.ledger import Ledger, StoredLedger, difference
+from episodes.storage.ledger.row_hashes import row_hashes
+
+
+def rows(*numbers: int) -> dict[str, Any]:
+    return {"obs": np.array(numbers, np.float32)[:, None]}
+
+
+def noted(folder: Path, updates: list[tuple[int, str, list[int]]], every: int = 3) -> Path:
+    with Ledger(folder, every=every) as ledger:
+        for update, module, numbers in updates:
+            ledger.note(update, rows(*numbers), module=module, weights=[np.array(numbers)])
+    return folder
+
+
+def stood(updates: list[tuple[int, str, list[int]]]) -> list[tuple[int, str, list[int]]]:
+    """The updates that nothing stands for, found slowly."""
+    return [
+        one
+        for i, one in enumerate(updates)
+        if not any(module == one[1] and update <= one[0] for update, module, _ in updates[i + 1 :])
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["", "b"]), st.lists(st.integers(0, 3), min_size=1))))
+def test_what_is_noted_is_read_again_and_what_was_learned_again_stands(
+    tmp_path_factory: pytest.TempPathFactory, updates: list[tuple[int, str, list[int]]]
+) -> None:
+    folder = tmp_path_factory.mktemp("ledger") / "ledger"
+    half = len(updates) // 2
+    noted(folder, updates[:half])
+    noted(folder, updates[half:])
+    if not updates:
+        with pytest.raises(UnreadableData, match="holds no ledger"):
+            StoredLedger(folder)
+        return
+    expected = [(update, module, row_hashes(rows(*numbers)).tolist()) for update, module, numbers in stood(updates)]
+    stored = StoredLedger(folder)
+    assert [(update.update, update.module, update.content.tolist()) for update in stored] == expected
+    assert [update.update for update in stored[:2]] == [update for update, _, _ in expected[:2]]
+
+
+def test_a_file_that_is_cut_anywhere_is_read_up_to_its_last_whole_batch(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger", every=1)
+    for update in range(8):
+        ledger.note(update, rows(update))
+    (file,) = (tmp_path / "ledger").iterdir()
+    data, counts = file.read_bytes(), []
+    for size in range(len(data), 0, -97):
+        (tmp_path / "cut").mkdir(exist_ok=True)
+        (tmp_path / "cut" / file.name).write_bytes(data[:size])
+        stored = StoredLedger(tmp_path / "cut")
+        assert [update.update for update in stored] == list(range(len(stored)))
+        counts.append(len(stored))
+    assert counts == sorted(counts, reverse=True)
+    assert (counts[0], counts[-1]) == (8, 0)
+
+
+def test_a_byte_that_is_another_is_noticed(tmp_path: Path) -> None:
+    (file,) = noted(tmp_path / "ledger", [(i, "", [i, i]) for i in range(9)]).iterdir()
+    data = bytearray(file.read_bytes())
+    whole = [(*update[:4], update.content.tolist()) for update in StoredLedger(tmp_path)]
+    for at in range(0, len(data), 61):
+        data[at] ^= 0x10
+        file.write_bytes(data)
+        data[at] ^= 0x10
+        try:
+            found = [(*update[:4], update.content.tolist()) for update in StoredLedger(tmp_path)]
+        except UnreadableData:
+            continue
+        assert found == whole
+
+
+def test_rows_have_the_same_hash_where_all_their_columns_are_the_same() -> None:
+    generator = np.random.default_rng(0)
+    columns = {
+        "obs": {"image": generator.integers(0, 255, (5, 40, 40), np.uint8), "place": generator.random((5, 2))},
+        "actions": np.arange(5),
+        "half": generator.random(5).astype(np.float16),
+        "odd": generator.random((5, 3))[:, ::2],
+        "nothing": np.zeros((5, 0)),
+        "words": np.array(["a"] * 5, object),
+        "scalar": np.float64(1.0),
+    }
+    hashes = row_hashes(columns)
+    assert len(set(hashes.tolist())) == 5
+    assert np.array_equal(hashes, row_hashes(Batch({name: columns[name] for name in columns if name != "scalar"})))
+    for name, place in (("actions", 3), ("half", 0), ("odd", (4, 1))):
+        changed = columns | {name: columns[name].copy()}
+        changed[name][place] += 1
+        (row,) = np.flatnonzero(row_hashes(changed) != hashes)
+        assert row == np.atleast_1d(place)[0]
+    image = columns["obs"]["image"].copy()
+    image[2, 39, 39] ^= 1
+    assert np.flatnonzero(row_hashes(columns | {"obs": columns["obs"] | {"image": image}}) != hashes).tolist() == [2]
+    tensors = {"a": torch.arange(4), "b": torch.rand(4, 2).to(torch.bfloat16), "c": torch.zeros(4, 0)}
+    assert len(set(row_hashes(tensors).tolist())) == 4
+    assert np.array_equal(row_hashes({"a": tensors["a"]}), row_hashes({"a": np.arange(4)}))
+    assert row_hashes({}).shape == row_hashes({"a": np.zeros((0, 3))}).shape == (0,)
+
+
+def chunk(id_: str, steps: int) -> SingleAgentEpisode:
+    return SingleAgentEpisode.from_arrays(np.arange(steps + 1.0), np.arange(steps), np.ones(steps), id_=id_)
+
+
+def test_steps_are_noted_of_draws_sequences_and_train_batches(tmp_path: Path) -> None:
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    buffer.add([chunk("a", 4), chunk("b", 6)])
+    batches = [buffer.sample(5), buffer.sample_sequences(3, 4, burn_in=2), learner_pipeline()(episodes=[chunk("c", 3)])]
+    padded = learner_pipeline(max_seq_len=2)
+    batches += [padded(episodes=[chunk("a", 3), chunk("d", 1)]), {"obs": np.zeros((2, 1))}]
+    with Ledger(tmp_path) as ledger:
+        for number, batch in enumerate(batches):
+            ledger.note(number, batch)
+    stored = StoredLedger(tmp_path)
+    told = [[stored.ids[i] if i >= 0 else None for i in update.episode] for update in stored]
+    times = [update.t.tolist() for update in stored]
+    assert told[0] == batches[0].origin.ids.tolist()
+    assert times[0] == batches[0].origin.t.tolist()
+    firsts = [next(step for step in row if step is not None) for row in batches[1].origin.t.tolist()]
+    assert times[1] == firsts
+    assert (told[2], times[2]) == (["c"] * 3, [0, 1, 2])
+    assert (told[3], times[3]) == (["a", "a", "d"], [0, 2, 0])
+    assert told[4] == [None, None]
+
+
+def test_ids_alone_make_no_difference_and_episodes_do(tmp_path: Path) -> None:
+    for folder, names in {"one": "abc", "renamed": "xyz", "other": "aba"}.items():
+        pipeline = learner_pipeline()
+        with Ledger(tmp_path / folder) as ledger:
+            for update, name in enumerate(names):
+                ledger.note(update, pipeline(episodes=[chunk(name, 3)]))
+    assert difference(tmp_path / "one", tmp_path / "renamed") is None
+    found = difference(tmp_path / "one", tmp_path / "other")
+    assert found is not None
+    assert (found.update, found.row, found.what) == (2, 0, "episode")
+    assert "t=0 of episode c" in found.first
+    assert "t=0 of episode a" in found.second
+
+
+@pytest.mark.parametrize(
+    ("updates", "where"),
+    [
+        ([(1, "", [1, 2]), (2, "", [3, 4])], (3, None, "updates")),
+        ([(1, "", [1, 2]), (2, "", [3, 4, 9]), (3, "", [5])], (2, 2, "rows")),
+        ([(1, "", [1, 2]), (2, "", [3, 9]), (3, "", [5])], (2, 1, "content")),
+        ([(1, "", [1, 2]), (2, "x", [3, 4]), (3, "", [5])], (2, None, "updates")),
+    ],
+)
+def test_the_first_difference_is_named(updates: Any, where: tuple[int, int | None, str], tmp_path: Path) -> None:
+    whole = noted(tmp_path / "whole", [(1, "", [1, 2]), (2, "", [3, 4]), (3, "", [5])])
+    found = difference(whole, noted(tmp_path / "other", updates))
+    assert found is not None
+    assert (found.update, found.row, found.what) == where
+    assert f"update {where[0]}" in str(found)
+
+
+def test_the_command_tells_by_its_exit_status_and_in_json(tmp_path: Path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    from episodes.command.app import app
+
+    run = testing.CliRunner().invoke
+    one, other = noted(tmp_path / "one" / "ledger", [(1, "", [1])]), noted(tmp_path / "other", [(1, "", [2])])
+    same = run(app, ["ledger", "diff", str(one), str(one.parent)])
+    assert (same.exit_code, same.output) == (0, "the same in 1 updates\n")
+    found = run(app, ["ledger", "diff", str(one), str(other), "--json"])
+    assert found.exit_code == 1
+    assert json.loads(found.output)["what"] == "content"
+
+
+def test_what_no_ledger_is_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="every=0"):
+        Ledger(tmp_path, every=0)
+    from episodes.storage import EpisodeWriter
+
+    with EpisodeWriter(tmp_path / "episodes") as writer:
+        writer.add([chunk("a", 2)])
+    with pytest.raises(UnreadableData, match="not of a ledger"):
+        StoredLedger(tmp_path / "episodes")
