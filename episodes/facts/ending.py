@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from episodes.errors import WrongType
+
 
 class Ending(Enum):
     """How a chunk stops. `code` is what arrays and files hold: bit 0 terminated, bit 1 truncated.
@@ -28,10 +30,10 @@ class Ending(Enum):
 
     @staticmethod
     def of(terminated: Any, truncated: Any) -> Ending:
-        """The ending of two flags."""
+        """The ending of two flags; `WrongType` for a text, say, whatever it says."""
         if not (terminated or truncated):
             return ENDINGS[0]
-        return ENDINGS[bool(terminated) + 2 * bool(truncated)]
+        return ENDINGS[_flag(terminated) + 2 * _flag(truncated)]
 
     def in_window(self, reaches_end: bool) -> Ending:
         """The ending of a part of the chunk: its own where the part reaches the last step, else none."""
@@ -39,6 +41,12 @@ class Ending(Enum):
 
     def __repr__(self) -> str:
         return f"Ending.{self.name}"
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, (str, bytes, list, tuple, dict, set)) or getattr(value, "ndim", 0):
+        raise WrongType(f"{value!r} is no flag of an ending; give True or False")
+    return bool(value)
 
 
 ENDINGS = tuple(Ending)

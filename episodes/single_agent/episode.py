@@ -7,7 +7,6 @@ it stops). Neither ever changes: growing appends to the lists of growing tracks,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Self
@@ -19,6 +18,7 @@ from episodes.errors import ChunkMismatch, EpisodeStateError, ShapeMismatch, Tra
 from episodes.facts.ending import Ending
 from episodes.facts.facts import EpisodeFacts, HasEnding, new_id
 from episodes.facts.policy_versions import VersionRuns
+from episodes.single_agent.attributes import fact_of, record_of, track_of
 from episodes.single_agent.getters import TrackGetters
 from episodes.single_agent.state import columns_of, parts_of, state_of
 from episodes.tracks import ListTrack, Track, Tracks, indexing, nested, reading
@@ -29,34 +29,6 @@ from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.kinds import EmptyInfos, same_info
 from episodes.tracks.spaces import NESTED, as_item, as_items
-
-
-def _fact(name: str) -> Any:
-    """A property over a field of the facts; setting it makes other facts."""
-
-    def change(episode: SingleAgentEpisode, value: Any) -> None:
-        episode.facts = episode.facts._replace(**{name: value})
-
-    return property(attrgetter(f"_facts.{name}"), change)
-
-
-def _record(name: str, doc: str) -> property:
-    """A property over the facts or the tracks; setting them ends the growing by `growth`."""
-
-    def change(episode: SingleAgentEpisode, record: Any) -> None:
-        setattr(episode, name, record)
-        episode.growth = None
-
-    return property(attrgetter(name), change, doc=doc)  # read without a call of Python, which each agent saves
-
-
-def _track(name: str) -> Any:
-    """A property over a track; setting it makes other tracks."""
-
-    def change(episode: SingleAgentEpisode, track: Track) -> None:
-        episode.tracks = episode.tracks._replace(**{name: track})
-
-    return property(attrgetter(f"_tracks.{name}"), change)
 
 
 class SingleAgentEpisode(TrackGetters, HasEnding):
@@ -95,20 +67,20 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         "growth",
     )
 
-    id_: Any = _fact("id_")
-    t_started: int = _fact("t_started")
-    ending: Ending = _fact("ending")
-    agent_id: Any = _fact("agent_id")
-    module_id: Any = _fact("module_id")
-    multi_agent_episode_id: Any = _fact("multi_agent_episode_id")
-    observation_space: spaces.Space | None = _fact("observation_space")
-    action_space: spaces.Space | None = _fact("action_space")
+    id_: Any = fact_of("id_")
+    t_started: int = fact_of("t_started")
+    ending: Ending = fact_of("ending")
+    agent_id: Any = fact_of("agent_id")
+    module_id: Any = fact_of("module_id")
+    multi_agent_episode_id: Any = fact_of("multi_agent_episode_id")
+    observation_space: spaces.Space | None = fact_of("observation_space")
+    action_space: spaces.Space | None = fact_of("action_space")
     custom_data: dict[str, Any]
-    facts = _record("_facts", "Whose it is, where it begins and how it stops.")
-    tracks = _record("_tracks", "What happened, step by step.")
-    observations: Track = _track("observations")  # L + T + 1 items
-    actions: Track = _track("actions")  # L + T items
-    rewards: Track = _track("rewards")  # L + T items
+    facts = record_of("_facts", "Whose it is, where it begins and how it stops.")
+    tracks = record_of("_tracks", "What happened, step by step.")
+    observations: Track = track_of("observations")  # L + T + 1 items
+    actions: Track = track_of("actions")  # L + T items
+    rewards: Track = track_of("rewards")  # L + T items
     _repr_html_ = drawn_by("episodes.inspect.html", "single_agent_episode")
 
     def __init__(
@@ -318,7 +290,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         Raises (each leaves the episode as it was):
             EpisodeStateError: before the reset, after the end, or once finalized.
             ShapeMismatch: an observation, action or extra model output of another shape; a reward of several numbers.
-            WrongType: a reward that is no real number.
+            WrongType: a reward that is no real number; a flag that is none, such as "False".
             TrackMismatch: an extra model output that starts late or stops early.
             InvalidArgument: a policy version that is no number, 0 or more.
         """
@@ -333,6 +305,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         if type(reward) is not float:
             check_reward(reward, self._newest)
         facts = None if policy_version is None else self._facts.with_version(policy_version, len(self))
+        ending = Ending.of(terminated, truncated) if terminated or truncated else None
         if extra_model_outputs:
             if len(extra_model_outputs) != len(extra):
                 extra = self.start_extra(extra_model_outputs)
@@ -349,8 +322,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         acted.append(action)
         paid.append(reward)
         told.append({} if infos is None else infos)
-        if terminated or truncated:
-            self.end(Ending.of(terminated, truncated))
+        if ending is not None:
+            self.end(ending)
 
     def end(self, ending: Ending) -> None:
         """End the episode at its newest step; it grows no more."""

@@ -13,7 +13,7 @@ from typing import Any, Self
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, WrongType
+from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
 from episodes.multi_agent import MultiAgentEpisode, pack_agents
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
@@ -110,8 +110,11 @@ class EpisodeWriter:
         self._waiting_bytes = 0
         self._closed = False
 
-    def add(self, episodes: Sequence[SingleAgentEpisode] | Sequence[MultiAgentEpisode]) -> None:
-        """Add a pack, or a list of episodes and chunks; nothing is kept of them, so they may be changed afterwards.
+    def add(
+        self,
+        episodes: SingleAgentEpisode | MultiAgentEpisode | Sequence[SingleAgentEpisode] | Sequence[MultiAgentEpisode],
+    ) -> None:
+        """Add a pack, a list of episodes and chunks, or one; nothing is kept of them: they may be changed afterwards.
 
         What is large is written at once, what is small together with more of it; `flush` writes what waits. The
         agents of multi-agent episodes are added one by one, with their clocks in `custom_data`:
@@ -126,11 +129,10 @@ class EpisodeWriter:
                 not in the data set.
         """
         self._check_usable()
-        if isinstance(episodes, (SingleAgentEpisode, MultiAgentEpisode)):
-            raise WrongType("add takes a pack or a list of episodes; give [episode]")
-        if len(episodes):
+        some: Any = [episodes] if isinstance(episodes, (SingleAgentEpisode, MultiAgentEpisode)) else episodes
+        if len(some):
             with self._lock:
-                self._add_some(episodes)
+                self._add_some(some)
 
     def _add_some(self, episodes: Sequence[Any]) -> None:
         self._check_usable()

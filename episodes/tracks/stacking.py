@@ -141,4 +141,6 @@ def _kind_of(item: Any) -> str:
         array = np.asarray(item)
     except ValueError:
         return "ragged"
-    return f"a {type(item).__name__}" if array.dtype.kind == "O" else f"of shape {array.shape}"
+    if array.dtype.kind == "O":
+        return "an integer of more than 64 bits" if type(item) is int else f"a {type(item).__name__}"
+    return f"of shape {array.shape}"

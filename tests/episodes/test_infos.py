@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -196,3 +198,18 @@ def dealt(item: Any, env: int) -> Any:
 )
 def test_msgpack_gives_back_the_very_value(value: Any) -> None:
     assert same_info(encoding.decode(encoding.encode(value, "value")), value)
+
+
+def test_tensors_in_infos_travel_as_arrays_and_whatever_there_is_is_copied() -> None:
+    class Own: ...
+
+    number = torch.ones(2, requires_grad=True) * 3
+    infos = infos_of([{"t": number, "b": number.to(torch.bfloat16)}, {"t": "none"}])
+    travelled = pickle.loads(pickle.dumps(infos)).item(0)
+    assert [travelled[key].tolist() for key in "tb"] == [[3.0, 3.0], [3.0, 3.0]]
+    infos = infos_of([{"o": Own()}, {"o": 1, "list": [1]}])
+    copied = copy.deepcopy(infos)
+    assert type(copied.item(0)["o"]) is Own
+    assert copied.item(0)["o"] is not infos.item(0)["o"]
+    with pytest.raises(WrongType, match="Own"):
+        pickle.dumps(infos)

@@ -295,3 +295,38 @@ def test_an_env_step_in_which_one_agents_part_is_odd_is_refused_and_changes_noth
         episode.add_env_step(**good | odd)
     assert episode.equals(before)
     episode.add_env_step(**good)
+
+
+@pytest.mark.parametrize("flag", ["False", [False], np.array([True, False])[:1], {"__all__": True}])
+def test_what_is_no_flag_ends_no_episode(flag: Any) -> None:
+    episode = grown(1)
+    with pytest.raises(WrongType, match="is no flag of an ending"):
+        episode.is_truncated = flag
+    with pytest.raises(WrongType, match="is no flag of an ending"):
+        episode.add_env_step(np.zeros(2), 0, 1.0, terminated=flag)
+    assert len(episode) == 1
+    with pytest.raises(WrongType, match="is no flag of an ending"):
+        SingleAgentEpisode.from_arrays(np.zeros(2), np.zeros(1), np.zeros(1), terminated=flag)
+    assert not episode.is_done
+
+
+@pytest.mark.parametrize("flag", [np.True_, 1, torch.tensor(True)])
+def test_flags_of_numpy_and_torch_end_an_episode(flag: Any) -> None:
+    episode = grown(1)
+    episode.is_truncated = flag
+    assert episode.is_truncated is True
+
+
+def test_a_track_is_not_replaced_by_what_is_none() -> None:
+    episode, other = grown(2), grown(2)
+    with pytest.raises(WrongType, match=r"rewards = a list: .* set_rewards\(new_data=...\)"):
+        episode.rewards = [1.0, 2.0]  # type: ignore[assignment]
+    episode.rewards = other.rewards
+    assert episode.get_rewards() == other.get_rewards()
+
+
+def test_an_integer_that_is_too_long_for_any_dtype_is_named() -> None:
+    episode = SingleAgentEpisode()
+    episode.add_env_reset(2**70)
+    with pytest.raises(ShapeMismatch, match="item 0 is an integer of more than 64 bits"):
+        episode.to_numpy()

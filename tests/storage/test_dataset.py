@@ -15,7 +15,15 @@ from gymnasium import spaces
 from torch.utils.data import DataLoader
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
-from episodes.errors import EpisodeError, InvalidArgument, MissingExtra, TrackMismatch, UnreadableData, WrongType
+from episodes.errors import (
+    EpisodeError,
+    EpisodeStateError,
+    InvalidArgument,
+    MissingExtra,
+    TrackMismatch,
+    UnreadableData,
+    WrongType,
+)
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage import arrow as arrow_files
 from episodes.storage import compressed_tracks as frame_blocks
@@ -299,8 +307,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         r"infos\['fn'\] cannot be written",
     ),
     "agents of several kinds": (lambda: game((2,), (3,)), TrackMismatch, "have 2 kinds of tracks or spaces"),
-    "an episode without a list": (lambda: one()[0], WrongType, r"give \[episode\]"),
-    "an episode without a step or a list": (lambda: SingleAgentEpisode(), WrongType, r"give \[episode\]"),
+    "an episode that was never reset": (lambda: SingleAgentEpisode(), EpisodeStateError, "no observation yet"),
     "no episode": (lambda: [1], WrongType, "not a int"),
 }
 
@@ -320,6 +327,15 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing_behind(tmp_path: Path, 
     dataset = EpisodeDataset(tmp_path)
     assert [e.id_ for e in dataset] == ["first", "last"]
     assert dataset.pack() == EpisodePack.from_episodes(first + last)
+
+
+def test_an_episode_by_itself_is_a_list_of_one(tmp_path: Path) -> None:
+    alone = one(id_="alone")[0]
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add(alone)
+    dataset = EpisodeDataset(tmp_path)
+    assert len(dataset) == 1
+    assert dataset[0].equals(alone.to_numpy())
 
 
 def test_tuples_and_dicts_of_the_same_paths_are_not_the_same(tmp_path: Path) -> None:

@@ -158,6 +158,11 @@ class ColumnInfos(Infos):
         columns = {path: _without_objects(path, column) for path, column in whole.columns.items()}
         return ColumnInfos(columns, whole.num, 0, whole.keys)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> ColumnInfos:
+        """A copy stays in this process: it holds objects that could not travel, too."""
+        whole = self.whole()
+        return ColumnInfos(deepcopy(whole.columns, memo), whole.num, 0, whole.keys)
+
     def __reduce__(self) -> Any:
         whole = self.travelling()
         parts = [

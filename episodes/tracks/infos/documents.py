@@ -1,4 +1,7 @@
-"""msgpack with arrays, numpy scalars and tuples: how irregular infos and custom data travel. Never pickles."""
+"""msgpack with arrays, numpy scalars and tuples: how irregular infos and custom data travel. Never pickles.
+
+Tensors travel as the arrays of their numbers.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,9 @@ def _to_ext(value: Any) -> msgpack.ExtType:
         return msgpack.ExtType(_INTEGER, hex(value).encode())
     if isinstance(value, dict):
         return dict(value)  # type: ignore[return-value]
+    if (detach := getattr(value, "detach", None)) is not None:  # a tensor; numpy has no bfloat16
+        tensor = detach().cpu()
+        return _to_ext((tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy())
     raise TypeError(f"a {type(value).__name__} is not a number, string, array, list, tuple or dict")
 
 
