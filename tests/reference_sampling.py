@@ -10,6 +10,7 @@ import numpy as np
 from episodes import SingleAgentEpisode
 from episodes.storage import EpisodeDataset
 from episodes.tracks import nested
+from episodes.tracks.infos.kinds import same_info
 
 
 class ReferenceSteps:
@@ -75,5 +76,12 @@ def same(found: Any, wanted: Any) -> bool:
     """Whether two nested values have equal leaves, of the same dtypes and shapes."""
     mine, theirs = nested.flatten(found), nested.flatten(wanted)
     return mine.keys() == theirs.keys() and all(
-        mine[path].dtype == theirs[path].dtype and nested.equal(mine[path], theirs[path]) for path in mine
+        mine[path].dtype == theirs[path].dtype and _equal(mine[path], theirs[path]) for path in mine
     )
+
+
+def _equal(found: np.ndarray, wanted: np.ndarray) -> bool:
+    if found.dtype != object:
+        return nested.equal(found, wanted)
+    pairs = zip(found.ravel().tolist(), wanted.ravel().tolist(), strict=True)
+    return found.shape == wanted.shape and all(same_info(a, b) for a, b in pairs)

@@ -28,6 +28,7 @@ from episodes.errors import (
     UnknownKey,
     UnreadableData,
 )
+from episodes.history import History, HistorySpaces
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, add_track, compact
 from episodes.storage.sampling import Steps, Windows
@@ -154,6 +155,73 @@ def test_windows_are_those_that_a_replay_buffer_draws() -> None:
         wanted = buffer.sample_sequences(200, 5, **options)
         assert list(found.keys()) == list(wanted.keys())
         assert same(found.to_dict(), wanted.to_dict())
+
+
+class Seen:
+    """Views that show all that a history knows."""
+
+    given = HistorySpaces()
+    lookback = 3
+
+    def __call__(self, history: History) -> dict[str, Any]:
+        window = history.window(2)
+        before = history.extra("logp", 2, np.zeros(()))
+        return {
+            "obs": history.observations(3),
+            "now": history.observations(),
+            "t": history.t,
+            "rewards_before": history.rewards(2),
+            "logp_before": before,
+            "depth": np.minimum(history.depth, 3),
+            "pairs": window.observations(2).reshape(len(history), 2, 2, -1),
+            "speed": np.array([info.get("speed", -1.0) for info in history.infos]),
+            "agents": history.agent_ids == None,  # noqa: E711
+            "lengths": np.array([len(history.episode(i)) for i in range(len(history))]),
+        }
+
+
+def with_infos(num: int) -> EpisodePack:
+    """Episodes without lookbacks, of which some have infos."""
+    pack = chunks(num)
+    pack = pack.replace(lookbacks=np.zeros(num, int), lengths=pack.lengths + pack.lookbacks)
+    rows, steps = int(pack.observation_offsets[-1]), int(pack.offsets[-1])
+    infos = [{"speed": i / 2, "log": {"n": np.arange(2) + i}} if i % 3 else {"word": "x" * i} for i in range(rows)]
+    return pack.replace(infos=infos, extra_model_outputs={"logp": np.arange(float(steps))})
+
+
+@pytest.mark.parametrize("options", [{"views": Seen()}, {"include_infos": True}, {"include_infos": "columns"}], ids=str)
+def test_views_and_infos_are_those_that_a_replay_buffer_gives(options: dict[str, Any]) -> None:
+    with stored(with_infos(12), [3, 7]) as dataset:
+        buffer = EpisodeReplayBuffer.from_dataset(dataset, seed=0)
+        numbers = np.arange(len(buffer))
+        found = dataset.sampler(steps=Steps(99, **options), order="stored").draw().to_dict()
+        wanted = buffer.at(numbers, **options).to_dict()
+        assert found.keys() == wanted.keys()
+        assert same(found, wanted)
+        drawn = dataset.sampler(windows=Windows(50, 4, burn_in=2, **options), seed=0).draw()
+        buffer._draw = lambda n: (drawn.indices[:, 2], np.ones(n, np.float32))  # type: ignore[method-assign]
+        wanted = buffer.sample_sequences(50, 4, burn_in=2, **options).to_dict()
+        assert same(drawn.to_dict(), wanted)
+
+
+def test_infos_of_another_kind_in_each_shard_are_objects() -> None:
+    parts = [[{"a": 1, "b": 2.0}] * 4, [{"a": "one"}] * 4, [{}] * 4]
+    packs = [
+        chunks(1).replace(
+            lengths=[3],
+            lookbacks=[0],
+            rewards=np.zeros(3),
+            actions=np.zeros(3, int),
+            observations=np.zeros((4, 2)),
+            infos=infos,
+        )
+        for infos in parts
+    ]
+    with stored(EpisodePack.concat(packs), [1, 2]) as dataset:
+        infos = dataset.sampler(steps=Steps(9, include_infos="columns"), order="stored").draw().infos
+        assert infos["a"].tolist() == [1, 1, 1, "one", "one", "one", None, None, None]
+        assert infos["b"].tolist() == [2.0] * 3 + [0.0] * 6
+        assert infos["_b"].tolist() == [True] * 3 + [False] * 6
 
 
 # --- orders -----------------------------------------------------------------------------------------------------------

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from episodes.columns import Columns
-from episodes.errors import UnknownKey, WrongType
+from episodes.errors import InvalidArgument, UnknownKey, WrongType
 from episodes.storage.sampling.draws import Draw, StepDraw, WindowDraw
+from episodes.storage.sampling.history import BoundViews, StoredHistory
+from episodes.storage.sampling.infos import StoredInfos
 from episodes.storage.sampling.n_step import as_sums
 from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.tracks import nested
+from episodes.tracks.infos.dicts import objects
 
 TRANSITION_KEYS = (
     Columns.OBS,
@@ -25,35 +28,72 @@ TRANSITION_KEYS = (
     Columns.TRUNCATEDS,
 )
 INDICES = "indices"
+_INFO_COLUMNS = "infos/columns"  # asks for the column "infos", as columns of its own
 _FACTS = {Columns.EPS_ID: "ids", Columns.AGENT_ID: "agent_ids", Columns.MODULE_ID: "module_ids"}
 _OF_STEPS = (Columns.T, Columns.IS_FIRST)
 _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, INDICES)
 
 
-def checked_keys(tracks: StoredTracks, keys: Sequence[str] | None) -> Sequence[str]:
+def checked_keys(
+    tracks: StoredTracks, keys: Sequence[str] | None, include_infos: bool | Literal["columns"]
+) -> Sequence[str]:
     """The names of the columns to draw. `UnknownKey` for one that there is not."""
-    if keys is None:
+    if keys is None and include_infos is False:
         return TRANSITION_KEYS
     if isinstance(keys, str):
         raise WrongType(f"keys={keys!r}: give a list of column names")
-    known = (*TRANSITION_KEYS, *_OF_STEPS, *_FACTS, *tracks.extra)
+    if not isinstance(include_infos, bool) and include_infos != "columns":
+        raise InvalidArgument(f"include_infos={include_infos!r}: give True for dicts, or 'columns'")
+    keys = TRANSITION_KEYS if keys is None else keys
+    known = (*TRANSITION_KEYS, Columns.INFOS, *_OF_STEPS, *_FACTS, *tracks.extra)
     for key in keys:
         if key in _ALWAYS and key not in tracks.extra:
             raise UnknownKey(f"the column {key!r} always comes; leave it out of keys")
         if key not in known:
             raise UnknownKey(f"no column {key!r} to draw; there are {[*known]}")
-    return keys
+    if include_infos == "columns":
+        return (*(key for key in keys if key != Columns.INFOS), _INFO_COLUMNS)
+    return (*keys, Columns.INFOS) if include_infos and Columns.INFOS not in keys else keys
 
 
 def columns_of(
-    draw: Draw, keys: Sequence[str], known: Mapping[str, np.ndarray] = MappingProxyType({})
+    draw: Draw,
+    keys: Sequence[str],
+    known: Mapping[str, np.ndarray] = MappingProxyType({}),
+    views: BoundViews | None = None,
 ) -> dict[str, Any]:
-    """The columns of these names; those that are `known` are taken from there."""
-    columns = dict(known)
+    """The columns of these names; those that are `known` are taken from there.
+
+    With views, "obs" and "new_obs" are all columns that they make.
+    """
+    seen = {} if views is None else _seen(draw, keys, views)
+    own = keys if views is None else [key for key in keys if key not in (Columns.OBS, Columns.NEXT_OBS)]
+    made = dict(known)
     if Columns.TERMINATEDS in keys or Columns.TRUNCATEDS in keys:
-        terminated, truncated = draw.endings()
-        columns |= {Columns.TERMINATEDS: terminated, Columns.TRUNCATEDS: truncated}
-    return {key: columns[key] if key in columns else _column(draw, key) for key in keys}
+        made[Columns.TERMINATEDS], made[Columns.TRUNCATEDS] = draw.endings()
+    columns = {key: made[key] if key in made else _column(draw, key) for key in own}
+    if _INFO_COLUMNS in columns:
+        columns[Columns.INFOS] = columns.pop(_INFO_COLUMNS)
+    return {**columns, **seen}
+
+
+def _seen(draw: Draw, keys: Sequence[str], views: BoundViews) -> dict[str, Any]:
+    """What the module sees before the steps and, as "new_<column>", after the last ones."""
+    steps, last, episodes = draw.places()
+    none = steps[:0]
+    before, after = (steps if Columns.OBS in keys else none), (last + 1 if Columns.NEXT_OBS in keys else none)
+    if not len(before) + len(after):
+        return {}
+    owners = np.concatenate([episodes[: len(before)], episodes[: len(after)]])
+    numbers = np.concatenate([before, after])
+    columns = views(StoredHistory(draw.tracks, numbers, owners, views.given, views.lookback))
+    parts = {"": (0, len(before)), "new_": (len(before), len(numbers))}
+    return {
+        f"{prefix}{name}": nested.map_leaves(lambda leaf, part=part: draw.laid_out(leaf[slice(*part)]), column)
+        for prefix, part in parts.items()
+        if part[0] < part[1]
+        for name, column in columns.items()
+    }
 
 
 def _column(draw: Draw, key: str) -> Any:
@@ -70,9 +110,23 @@ def _column(draw: Draw, key: str) -> Any:
         return draw.times()
     if key == Columns.IS_FIRST:
         return draw.is_first()
+    if key in (Columns.INFOS, _INFO_COLUMNS):
+        return _infos(draw, key == Columns.INFOS)
     found = draw.of_episodes(tracks.facts(_FACTS[key]))
     if key == Columns.EPS_ID:
         return np.array([id_ or "" for id_ in found.ravel().tolist()]).reshape(found.shape)
+    return found
+
+
+def _infos(draw: Draw, as_dicts: bool) -> Any:
+    """The infos after the steps; empty ones on padding."""
+    _, last, episodes = draw.places()
+    infos = StoredInfos.of(draw.tracks)
+    if not as_dicts:
+        return {path: draw.laid_out(values) for path, values in infos.columns(last + 1, episodes).items()}
+    found = draw.laid_out(objects(infos.dicts(last + 1, episodes)))
+    flat = found.reshape(-1)
+    flat[:] = [{} if info is None else info for info in flat.tolist()]
     return found
 
 

@@ -86,6 +86,14 @@ class StepDraw(_Draw):
     def times(self) -> np.ndarray:
         return self.t
 
+    def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The numbers of the steps and of the last ones, and their episodes, one after another."""
+        return self.numbers, self.last, self.episodes
+
+    def laid_out(self, values: np.ndarray) -> np.ndarray:
+        """Values of the places, as a column."""
+        return values
+
 
 class WindowDraw(_Draw):
     """Windows of steps, the drawn ones [B] after `left` columns."""
@@ -151,6 +159,19 @@ class WindowDraw(_Draw):
     def times(self) -> np.ndarray:
         """The time of each step in its episode [B, W]; 0 on padding."""
         return ((self.t - self.left)[:, None] + np.arange(self.shape[1])) * self.grid.there
+
+    def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The numbers of the steps, twice, and their episodes, one after another; padding is left out."""
+        numbers = ((self.numbers - self.left)[:, None] + np.arange(self.shape[1]))[self.grid.there]
+        return numbers, numbers, np.repeat(self.episodes, self.grid.there.sum(1))
+
+    def laid_out(self, values: np.ndarray) -> np.ndarray:
+        """Values of the places, as a column [B, W, ...]: zeros on padding, empty infos."""
+        found = np.zeros((*self.shape, *values.shape[1:]), values.dtype)
+        if found.dtype == object:
+            found[...] = None
+        found[self.grid.there] = values
+        return found
 
 
 Draw = StepDraw | WindowDraw

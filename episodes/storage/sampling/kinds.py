@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from episodes.batch.draw_options import check_counts, check_n_step
 from episodes.errors import InvalidArgument
 from episodes.returns.checks import check_fraction
+from episodes.storage.sampling.history import BoundViews
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +20,22 @@ class Steps:
         size: n.
         n_step: rewards are discounted sums of up to so many steps, see there; with `(1, 5)`, each row draws its own.
         keys: which columns: "obs", "new_obs", "actions", "rewards", "terminateds", "truncateds" (the default), the
-            extra model outputs, "t", "is_first", "eps_id", "agent_id" and "module_id".
+            extra model outputs, "infos", "t", "is_first", "eps_id", "agent_id" and "module_id".
+        views: what the module sees of the observations, such as `runner.env_to_module.views`.
+        include_infos: the infos that came with `new_obs`, as dicts, or as "columns".
     """
 
     size: int
     n_step: int | tuple[int, int] = 1
     gamma: float = 0.99
     keys: Sequence[str] | None = None
+    views: BoundViews | None = None
+    include_infos: bool | Literal["columns"] = False
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Which columns a batch has, as arguments of a draw."""
+        return {"keys": self.keys, "views": self.views, "include_infos": self.include_infos}
 
     def __post_init__(self) -> None:
         check_counts(steps=self.size)
@@ -45,6 +56,13 @@ class Windows:
     lookback: int = 0
     burn_in: int = 0
     keys: Sequence[str] | None = None
+    views: BoundViews | None = None
+    include_infos: bool | Literal["columns"] = False
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Which columns a batch has, as arguments of a draw."""
+        return {"keys": self.keys, "views": self.views, "include_infos": self.include_infos}
 
     def __post_init__(self) -> None:
         check_counts(windows=self.size, length=self.length)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from episodes.storage.sampling.ahead import Ahead
 from episodes.storage.sampling.batch_columns import INDICES, checked_keys, columns_of, states_before
 from episodes.storage.sampling.dataset_steps import DatasetSteps
 from episodes.storage.sampling.draws import StepDraw, WindowDraw
+from episodes.storage.sampling.history import BoundViews
 from episodes.storage.sampling.kinds import Episodes, Kind, Steps
 from episodes.storage.sampling.n_step import followed
 from episodes.storage.sampling.orders import Drawn, InOrder, Order, Shuffled, Weighted, uniforms
@@ -129,12 +130,10 @@ class Sampler:
             if isinstance(self.what, Episodes):
                 batch: Any = self.dataset.pack(self._ahead.take(num)[0])
             elif isinstance(self.what, Steps):
-                what = self.what
-                batch = self.sample(num, n_step=what.n_step, gamma=what.gamma, keys=what.keys)
+                batch = self.sample(num, n_step=self.what.n_step, gamma=self.what.gamma, **self.what.columns)
             else:
-                what = self.what
-                options: dict[str, Any] = {"lookback": what.lookback, "burn_in": what.burn_in, "keys": what.keys}
-                batch = self.sample_sequences(num, what.length, **options)
+                left = {"lookback": self.what.lookback, "burn_in": self.what.burn_in}
+                batch = self.sample_sequences(num, self.what.length, **left, **self.what.columns)
         return batch if self.collate is None else self.collate(batch)
 
     def skip(self, num_batches: int = 1) -> None:
@@ -151,25 +150,33 @@ class Sampler:
         *,
         n_step: int | tuple[int, int] = 1,
         gamma: float = 0.99,
+        views: BoundViews | None = None,
+        include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
         """The next `n` transitions, as `EpisodeReplayBuffer.sample` gives them; `indices` are step numbers."""
         check_counts(n=n)
         check_n_step(n_step)
         check_fraction("gamma", gamma)
-        names = checked_keys(self._tracks, keys)
+        names = checked_keys(self._tracks, keys, include_infos)
         with self._lock:
             start = self._ahead.position
             numbers, episodes = self._ahead.take(n)
         most = n_step if isinstance(n_step, int) else self._random_steps(n_step, start, n)
-        return self._transitions(numbers, episodes, most, gamma, names)
+        return self._transitions(numbers, episodes, most, gamma, views, names)
 
     def _random_steps(self, bounds: tuple[int, int], start: int, n: int) -> np.ndarray:
         low, high = bounds
         return low + (uniforms(self.seed, start, start + n, stream=1) * (high - low + 1)).astype(np.int64)
 
     def _transitions(
-        self, numbers: np.ndarray, episodes: np.ndarray, n_step: int | np.ndarray, gamma: float, keys: Sequence[str]
+        self,
+        numbers: np.ndarray,
+        episodes: np.ndarray,
+        n_step: int | np.ndarray,
+        gamma: float,
+        views: BoundViews | None,
+        keys: Sequence[str],
     ) -> Batch:
         draw, known = StepDraw(self._tracks, numbers, episodes), {}
         if isinstance(n_step, int) and n_step == 1:
@@ -177,7 +184,7 @@ class Sampler:
         else:
             draw, sums, counts = followed(draw, n_step, gamma)
             known = {Columns.REWARDS: sums}
-        columns = columns_of(draw, keys, known)
+        columns = columns_of(draw, keys, known, views)
         columns[Columns.N_STEP] = counts
         columns[Columns.WEIGHTS] = np.ones(len(numbers), np.float32)
         columns[INDICES] = numbers = numbers.copy()
@@ -189,6 +196,8 @@ class Sampler:
         *,
         n_step: int | tuple[int, int] = 1,
         gamma: float = 0.99,
+        views: BoundViews | None = None,
+        include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
         """The transitions of the steps with these numbers [n], as `sample` gives them.
@@ -205,7 +214,8 @@ class Sampler:
             raise StepOutOfRange(f"step {int(numbers[gone][0])}: the steps that are there have numbers 0..{there}")
         most = n_step if isinstance(n_step, int) else self._random_steps(n_step, 0, len(numbers))
         episodes = self._tracks.table.episodes_of(numbers)
-        return self._transitions(numbers, episodes, most, gamma, checked_keys(self._tracks, keys))
+        names = checked_keys(self._tracks, keys, include_infos)
+        return self._transitions(numbers, episodes, most, gamma, views, names)
 
     def sample_sequences(
         self,
@@ -214,16 +224,18 @@ class Sampler:
         *,
         burn_in: int = 0,
         lookback: int = 0,
+        views: BoundViews | None = None,
+        include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
         """The next windows, as `EpisodeReplayBuffer.sample_sequences` gives them."""
         check_counts(batch_size=batch_size, length=length)
         check_counts(0, burn_in=burn_in, lookback=lookback)
-        names = checked_keys(self._tracks, keys)
+        names = checked_keys(self._tracks, keys, include_infos)
         with self._lock:
             numbers, episodes = self._ahead.take(batch_size)
         draw = WindowDraw(self._tracks, numbers, episodes, lookback + burn_in, length)
-        columns = columns_of(draw, names)
+        columns = columns_of(draw, names, views=views)
         grid = draw.grid
         learned = grid.there
         if draw.left:

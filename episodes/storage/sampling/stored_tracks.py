@@ -57,6 +57,7 @@ class StoredTracks:
             self.extra = tuple(extra)
         steps = np.array([column.step for column in self.columns], np.int64)
         self.table = StepTable(self._lines()[numbers], steps)
+        self.infos: Any = None  # see `StoredInfos.of`
         self.unwritten = [self._unwritten(path, field) for path, field in fields.items()]
 
     def _lines(self) -> np.ndarray:

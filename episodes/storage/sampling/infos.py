@@ -1,0 +1,89 @@
+"""The infos of drawn steps, as dicts or as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from episodes.storage.sampling.stored_tracks import StoredTracks
+from episodes.tracks.infos.columns import Column, ColumnInfos, TypedColumn
+from episodes.tracks.infos.dicts import objects
+
+
+class StoredInfos:
+    """The infos of all record batches, each observation's in a row of its own."""
+
+    def __init__(self, tracks: StoredTracks) -> None:
+        packs = [batch.whole for batch in tracks.batches]
+        sizes = [int(pack.observation_offsets[-1]) for pack in packs]
+        self._infos = [pack.infos for pack in packs]
+        self._ends = np.cumsum(sizes)
+        bases = self._ends - sizes
+        firsts = [base + p.observation_offsets[:-1] + p.lookbacks for base, p in zip(bases, packs, strict=True)]
+        self._firsts = np.concatenate(firsts)[tracks.numbers] - tracks.table.starts  # row of number 0
+        self._kinds = _kinds(self._infos)
+
+    @staticmethod
+    def of(tracks: StoredTracks) -> StoredInfos:
+        """Those of the tracks, made when they are first asked for."""
+        if tracks.infos is None:
+            tracks.infos = StoredInfos(tracks)
+        return tracks.infos
+
+    def dicts(self, numbers: np.ndarray, episodes: np.ndarray) -> list[dict[str, Any]]:
+        """The infos [n] that came with the observations of these numbers."""
+        found: list[dict[str, Any]] = [{} for _ in range(len(numbers))]
+        for infos, own, rows in self._by_batch(numbers, episodes):
+            for place, info in zip(own.tolist(), infos.take(rows).dicts(), strict=True):
+                found[place] = info
+        return found
+
+    def columns(self, numbers: np.ndarray, episodes: np.ndarray) -> dict[str, np.ndarray]:
+        """By path their values [n, ...], zeros or None where there is none, and as "_<path>" where there are any."""
+        num = len(numbers)
+        present = {path: np.zeros(num, bool) for path in self._kinds}
+        values: dict[str, np.ndarray] = {
+            path: np.full(num, None) if kind is None else np.zeros((num, *kind[1]), kind[0])
+            for path, kind in self._kinds.items()
+        }
+        for infos, own, rows in self._by_batch(numbers, episodes):
+            for path, column in infos.columns.items():
+                there = column.present[rows]
+                present[path][own] = there
+                values[path][own[there]] = _values(column, rows[there], self._kinds[path] is None)
+        return {f"_{path}": mask for path, mask in present.items()} | values
+
+    def _by_batch(
+        self, numbers: np.ndarray, episodes: np.ndarray
+    ) -> Iterator[tuple[ColumnInfos, np.ndarray, np.ndarray]]:
+        """Of each batch that has infos: those, which of the draws [k] are there, and their rows [k]."""
+        rows = self._firsts[episodes] + numbers
+        of = self._ends.searchsorted(rows, side="right")
+        for batch in np.unique(of).tolist():
+            infos = self._infos[batch]
+            if isinstance(infos, ColumnInfos):
+                own = np.flatnonzero(of == batch)
+                yield infos, own, rows[own] - (self._ends[batch] - len(infos))
+
+
+Kind = tuple[np.dtype, tuple[int, ...]] | None  # None: objects
+
+
+def _kinds(parts: list[Any]) -> dict[str, Kind]:
+    """Of each path the dtype and the shape of its values, where they are the same in all batches."""
+    kinds: dict[str, Kind] = {}
+    for infos in parts:
+        for path, column in infos.columns.items() if isinstance(infos, ColumnInfos) else ():
+            kind = None
+            if isinstance(column, TypedColumn) and not column.holds_objects:
+                kind = column.values.dtype, column.values.shape[1:]
+            kinds[path] = kind if kinds.get(path, kind) == kind else None
+    return kinds
+
+
+def _values(column: Column, rows: np.ndarray, as_objects: bool) -> np.ndarray:
+    if isinstance(column, TypedColumn) and not as_objects:
+        return column.values[rows]
+    return objects(column.list(rows))
