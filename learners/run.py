@@ -165,14 +165,16 @@ class Run:
         return trainers.OfflineTrainer(algorithm, self._data(algorithm), config, runner=runner, **of_trainer)
 
     def _data(self, algorithm: algorithms.Algorithm) -> Any:
-        """The data set, or a buffer that holds all of it for an algorithm that draws."""
+        """The data set, or for an algorithm that draws a sampler of it; a buffer where there are numbers of one."""
         dataset = EpisodeDataset(str(self.data))
         stored, seen = dataset.observation_space, algorithm.policy.observation_space
         if stored is not None and stored != seen:
             raise InvalidArgument(f"{self.data} holds observations of {stored}, the policy in {self.env} sees {seen}")
         if not isinstance(algorithm, ReplayAlgorithm):
             return dataset
-        return EpisodeReplayBuffer.from_dataset(dataset, seed=self.seed, **self.buffer)
+        if self.buffer:
+            return EpisodeReplayBuffer.from_dataset(dataset, seed=self.seed, **self.buffer)
+        return dataset.sampler(steps=1, seed=self.seed)
 
     def _policy_class(self) -> Callable[..., policies.Policy]:
         usual, name = ALGORITHMS[self.algo].policy, self.policy.get("network")

@@ -8,12 +8,15 @@ from typing import Any
 
 from torch import Tensor
 
-from connectors.learner import learner_pipeline
+from connectors.learner import LearnerPipeline, learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_asked
+from connectors.tensors import NumpyToTensor
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
+from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.sampling import Sampler
 from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, tensors_of
 from learners.algorithms.flat_optimizer import FlatOptimizer, adam
 from learners.algorithms.minibatches import rows_of, shuffled
@@ -49,7 +52,8 @@ class BC(Algorithm):
 
     Args:
         policy: one whose `forward(batch)` gives `action_dist_inputs`; with a memory too.
-        pipeline: episodes to a train batch with "obs" and "actions"; the default learner pipeline otherwise.
+        pipeline: episodes to a train batch with "obs" and "actions"; the default learner pipeline otherwise. What its
+            rewriters and views make of observations they make of draws too.
     """
 
     def __init__(
@@ -67,12 +71,33 @@ class BC(Algorithm):
         optimizer = FlatOptimizer(policy.parameters(), make, max_norm=norm)
         super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed)
         self.config = config
+        self._given = pipeline
+        self._to_tensors = NumpyToTensor(device=policy.device)
         self.pipeline = pipeline or learner_pipeline(
             policy.observation_space, policy.action_space, policy=policy, device=policy.device
         )
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
         return self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
+
+    def update_from(self, draws: EpisodeReplayBuffer | Sampler, num_steps: int = 1) -> dict[str, float]:
+        """Take gradient steps on steps that are drawn all at once; returns metrics.
+
+        Raises:
+            InvalidArgument: a policy with a memory, which learns from episodes; gradients are not finite.
+        """
+        if self.policy.get_initial_state():
+            raise InvalidArgument(
+                f"BC: {type(self.policy).__name__} has a memory, so it learns from episodes, not from single steps: "
+                "give dataset.sampler(episodes=...)"
+            )
+        num = num_steps * self.config.minibatch_size
+        views = self._given.draw_views() if isinstance(self._given, LearnerPipeline) else None
+        columns = draws.sample(num, views=views, keys=(Columns.OBS, Columns.ACTIONS)).to_dict()
+        device = next(iter(self.optimizers.values())).parameters[0].device
+        if self._to_tensors.device != device:
+            self._to_tensors = NumpyToTensor(device=device)
+        return self._updated(self._to_tensors.to_tensors(columns))
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         columns = tensors_of(batch)

@@ -15,6 +15,7 @@ from connectors.views import Views
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.replay import EpisodeReplayBuffer
+from episodes.storage.sampling import Sampler
 from episodes.tracks.nested import map_leaves
 from learners.algorithms.algorithm import MakeScheduler, Measured
 from learners.algorithms.dqn import DQN, DQNConfig
@@ -66,7 +67,7 @@ class R2D2(DQN):
         super().__init__(policy, config, views=views, pipeline=pipeline, scheduler=scheduler, seed=seed)
         self.lengths = (config.sequence_length, config.burn_in)
 
-    def draw(self, replay: EpisodeReplayBuffer, n: int) -> dict[str, Any]:
+    def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
         """`n` sequences as columns [n, burn_in + length, ...] of arrays."""
         length, burn_in = self.lengths
         drawn = replay.sample_sequences(n, length, burn_in=burn_in, views=self.views).to_dict()

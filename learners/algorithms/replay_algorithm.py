@@ -17,6 +17,7 @@ from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.sampling import Sampler
 from learners.algorithms.algorithm import Algorithm, Measured, tensors_of
 from learners.algorithms.minibatches import rows_of
 from learners.algorithms.numbers import check_numbers
@@ -95,7 +96,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
     def explore_after(self, num_env_steps: int) -> None:
         """Let the policy explore as it is to after so many steps of the environments; by default as it does anyway."""
 
-    def draw(self, replay: EpisodeReplayBuffer, n: int) -> dict[str, Any]:
+    def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
         """`n` transitions as columns of arrays; "weights" only where they are not all 1."""
         n_step, gamma = self.config.n_step, self.config.gamma
         columns = replay.sample(n, n_step=n_step, gamma=gamma, views=self.views, keys=_DRAWN).to_dict()
@@ -105,8 +106,8 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
             del columns[Columns.WEIGHTS]
         return columns
 
-    def update_from(self, replay: EpisodeReplayBuffer, num_steps: int = 1) -> dict[str, float]:
-        """Take gradient steps on transitions that are drawn from a buffer all at once; returns metrics.
+    def update_from(self, replay: EpisodeReplayBuffer | Sampler, num_steps: int = 1) -> dict[str, float]:
+        """Take gradient steps on transitions drawn all at once, from a buffer or by a sampler from disk; the metrics.
 
         The priorities of a prioritized buffer become the absolute errors of the targets.
 

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from episodes.errors import InvalidArgument
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.sampling import Episodes, Sampler
 from learners.algorithms.algorithm import Algorithm
+from learners.algorithms.bc import BC
 from learners.algorithms.numbers import check_numbers
 from learners.algorithms.replay_algorithm import ReplayAlgorithm
 from learners.trainers.stored_buffer import StoredBuffer
@@ -31,10 +34,12 @@ class OfflineConfig(TrainerConfig):
 
 
 class OfflineTrainer(Trainer[OfflineConfig]):
-    """Goes through episodes again and again, or draws from a buffer of them.
+    """Goes through episodes again and again, or draws from them, in a buffer or on disk.
 
     Args:
-        data: a list of episodes, a pack or a data set; or, for an algorithm that learns from replay, a buffer.
+        data: a list of episodes, a pack or a data set; for an algorithm that learns from draws a buffer, or a data
+            set's sampler, `dataset.sampler(steps=...)`; for any, a sampler of whole episodes. A checkpoint has where a
+            sampler is, and not the data.
         runner: with the algorithm's policy; it is tested in environments as this one's.
         evaluate_fn: an `Evaluation` of the policy for (number of episodes, seed), where there is no runner; with
             neither it is not tested.
@@ -44,7 +49,7 @@ class OfflineTrainer(Trainer[OfflineConfig]):
     def __init__(
         self,
         algorithm: Algorithm,
-        data: Sequence[SingleAgentEpisode] | EpisodeReplayBuffer,
+        data: Sequence[SingleAgentEpisode] | EpisodeReplayBuffer | Sampler,
         config: OfflineConfig | None = None,
         *,
         runner: SingleAgentEnvRunner | None = None,
@@ -54,13 +59,20 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         super().__init__(algorithm, config or OfflineConfig(), **of_trainer)
         self.data, self.runner, self.evaluate_fn = data, runner, evaluate_fn
         self._at = 0  # the next episode
+        if _gives_steps(data) and not isinstance(algorithm, (BC, ReplayAlgorithm)):
+            raise InvalidArgument(
+                f"{type(algorithm).__name__} learns from episodes: give dataset.sampler(episodes=...), or the data set"
+            )
 
     def _collect_and_update(self) -> int:
-        if isinstance(self.data, EpisodeReplayBuffer) and isinstance(self.algorithm, ReplayAlgorithm):
-            steps = self.config.gradient_steps_per_update
-            self._update(self.algorithm.update_from(self.data, steps), steps)
+        learner, steps = self.algorithm, self.config.gradient_steps_per_update
+        if isinstance(self.data, EpisodeReplayBuffer) and isinstance(learner, ReplayAlgorithm):
+            self._update(learner.update_from(self.data, steps), steps)
             return steps
-        episodes = self._next_episodes()
+        if isinstance(self.data, Sampler) and _gives_steps(self.data):
+            self._update(learner.update_from(self.data, steps), steps)  # type: ignore[operator]
+            return steps
+        episodes = self.data.draw() if isinstance(self.data, Sampler) else self._next_episodes()
         self._update(self.algorithm.update(episodes))
         return sum(len(episode) for episode in episodes)
 
@@ -79,7 +91,26 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         tested = {} if self.runner is None else {"runner": self.runner}
         if isinstance(self.data, EpisodeReplayBuffer):
             return {"data": StoredBuffer(self.data), **tested}
+        if isinstance(self.data, Sampler):
+            return {"data": _SamplerPlace(self.data), **tested}
         return {"place": _Place(self), **tested}
+
+
+def _gives_steps(data: Any) -> bool:
+    return isinstance(data, Sampler) and not isinstance(data.what, Episodes)
+
+
+class _SamplerPlace:
+    """Where a sampler is."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
+
+    def get_state(self) -> dict[str, Any]:
+        return self.sampler.state_dict()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.sampler.load_state_dict(state)
 
 
 class _Place:

@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 import torch
 
-from connectors import env_to_module_pipeline
+from connectors import ObservationRewriter, env_to_module_pipeline, learner_pipeline
 from connectors.env_to_module import MeanStdFilter
 from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.storage import EpisodeDataset, EpisodeWriter
 from learners import (
     BC,
+    CQL,
     DQN,
     PPO,
     SAC,
@@ -250,6 +252,65 @@ def test_offline_learning_from_a_buffer_goes_on_from_a_checkpoint(tmp_path: Path
     straight.run()
     vectors = [one.algorithm.optimizers["policy"].vector for one in (straight, resumed)]
     assert torch.equal(*vectors)
+
+
+def recorded(path: Path) -> EpisodeDataset:
+    policy = QPolicy(*spaces_of(CARTPOLE), generator=generator(0))
+    with SingleAgentEnvRunner(CARTPOLE, policy, seed=0) as runner, EpisodeWriter(path) as writer:
+        writer.add(runner.sample(num_episodes=12, random_actions=True))
+    return EpisodeDataset(path)
+
+
+@pytest.mark.parametrize("algorithm", ["bc", "cql", "episodes"])
+def test_learning_from_disk_goes_on_from_a_checkpoint(algorithm: str, tmp_path: Path):
+    dataset = recorded(tmp_path / "data")
+
+    def trainer(seed: int, max_epochs: int) -> OfflineTrainer:
+        kind = QPolicy if algorithm == "cql" else MLPPolicy
+        policy: Any = kind(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(seed))
+        learner = (CQL if algorithm == "cql" else BC)(policy, seed=seed)
+        what: dict[str, Any] = {"episodes": 5} if algorithm == "episodes" else {"steps": 16}
+        config = OfflineConfig(**SHORT | {"steps_per_epoch": 20, "max_epochs": max_epochs, "checkpoint_every": 1})
+        return OfflineTrainer(learner, dataset.sampler(**what, seed=seed), config, folder=tmp_path / "a")
+
+    trainer(0, 1).run()
+    resumed = trainer(5, 2)
+    assert resumed.resume()
+    resumed.run()
+    shutil.rmtree(tmp_path / "a")
+    straight = trainer(0, 2)
+    straight.run()
+    assert torch.equal(*(one.algorithm.optimizers["policy"].vector for one in (straight, resumed)))
+
+
+def test_cloning_from_disk_and_from_memory_is_the_same_through_any_pipeline(tmp_path: Path):
+    dataset = recorded(tmp_path)
+    buffer = EpisodeReplayBuffer.from_dataset(dataset, seed=0)
+    drawn = dataset.sampler(steps=1, order="drawn", seed=0)
+    numbers = drawn.sample(128).indices
+    buffer._draw = lambda n: (numbers, np.ones(n, np.float32))  # type: ignore[method-assign]
+    vectors = []
+    for draws in (buffer, dataset.sampler(steps=1, order="drawn", seed=0)):
+        policy = MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(0))
+        pipeline = learner_pipeline(*spaces_of(CARTPOLE), pieces=[Doubled()], policy=policy)
+        learner = BC(policy, BCConfig(minibatch_size=64), pipeline=pipeline)
+        learner.update_from(draws, 2)
+        vectors.append(learner.optimizers["policy"].vector)
+    assert torch.equal(*vectors)
+
+
+class Doubled(ObservationRewriter):
+    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
+        return observations * 2
+
+
+def test_who_learns_from_episodes_is_given_no_steps(tmp_path: Path):
+    dataset = recorded(tmp_path)
+    spaces = spaces_of(CARTPOLE)
+    with pytest.raises(InvalidArgument, match="PPO learns from episodes"):
+        OfflineTrainer(PPO(MLPPolicy(*spaces)), dataset.sampler(steps=4))
+    with pytest.raises(InvalidArgument, match="LSTMPolicy has a memory"):
+        BC(LSTMPolicy(*spaces)).update_from(dataset.sampler(steps=4))
 
 
 def test_damaged_and_foreign_checkpoints_are_refused_and_the_last_good_one_is_found(tmp_path: Path):
