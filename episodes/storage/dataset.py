@@ -24,7 +24,7 @@ from episodes.storage.episode_rows import EpisodeRows
 from episodes.storage.files import local_path
 from episodes.storage.header import NAME, Header, read_header
 from episodes.storage.layout import StoredBatch
-from episodes.storage.sampling import Episodes, Sampler, Steps, Windows
+from episodes.storage.sampling import Episodes, Moments, Sampler, Steps, Windows
 from episodes.storage.sampling.kinds import kind_of
 from episodes.storage.shards import ShardRead, read_shard
 from episodes.tracks.drawn import drawn_by
@@ -203,7 +203,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self,
         *,
         steps: int | Steps | None = None,
-        windows: tuple[int, int] | Windows | None = None,
+        windows: tuple[int, int] | Windows | Moments | None = None,
         episodes: int | Episodes | None = None,
         order: str | None = None,
         weights: Any = None,
@@ -211,6 +211,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         collate: Callable[[Any], Any] | None = None,
     ) -> Sampler:
         """Batches of steps, of windows (how many, how long) or of whole episodes, drawn straight from the files.
+
+        `Steps`, `Windows` and `Moments` (windows by time stamps) of `episodes.storage.sampling` say more.
 
         What is drawn from is this data set; what is written after it was opened is not.
 

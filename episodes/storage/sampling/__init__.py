@@ -2,5 +2,6 @@
 
 from episodes.storage.sampling.kinds import Episodes, Steps, Windows
 from episodes.storage.sampling.sampler import Sampler
+from episodes.storage.sampling.time_stamps import Moments
 
-__all__ = ["Episodes", "Sampler", "Steps", "Windows"]
+__all__ = ["Episodes", "Moments", "Sampler", "Steps", "Windows"]

@@ -10,6 +10,7 @@ from episodes.batch.draw_options import check_counts, check_n_step
 from episodes.errors import InvalidArgument
 from episodes.returns.checks import check_fraction
 from episodes.storage.sampling.history import BoundViews
+from episodes.storage.sampling.time_stamps import Moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,11 @@ class Episodes:
         check_counts(episodes=self.size)
 
 
-Kind = Steps | Windows | Episodes
+Kind = Steps | Windows | Moments | Episodes
 
 
 def kind_of(
-    steps: int | Steps | None, windows: tuple[int, int] | Windows | None, episodes: int | Episodes | None
+    steps: int | Steps | None, windows: tuple[int, int] | Windows | Moments | None, episodes: int | Episodes | None
 ) -> Kind:
     """The one that is given."""
     if sum(one is not None for one in (steps, windows, episodes)) != 1:
@@ -95,7 +96,7 @@ def kind_of(
         return steps if isinstance(steps, Steps) else Steps(steps)
     if episodes is not None:
         return episodes if isinstance(episodes, Episodes) else Episodes(episodes)
-    if isinstance(windows, Windows):
+    if isinstance(windows, (Windows, Moments)):
         return windows
     if not isinstance(windows, tuple) or len(windows) != 2:
         raise InvalidArgument(f"windows={windows!r}: give how many and how long, such as (64, 32), or Windows(64, 32)")

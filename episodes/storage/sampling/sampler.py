@@ -26,6 +26,7 @@ from episodes.storage.sampling.kinds import Episodes, Kind, Steps
 from episodes.storage.sampling.n_step import followed
 from episodes.storage.sampling.orders import Drawn, InOrder, Order, Shuffled, Weighted, uniforms
 from episodes.storage.sampling.stored_tracks import StoredTracks
+from episodes.storage.sampling.time_stamps import Moments
 from episodes.storage.sampling.weights import find_episodes, find_steps
 
 ORDERS = ("shuffled", "drawn", "stored")
@@ -129,12 +130,20 @@ class Sampler:
             num = min(self.what.size, self._ahead.left)
             if isinstance(self.what, Episodes):
                 batch: Any = self.dataset.pack(self._ahead.take(num)[0])
+            elif isinstance(self.what, Moments):
+                batch = self._moments(self.what, num)
             elif isinstance(self.what, Steps):
                 batch = self.sample(num, n_step=self.what.n_step, gamma=self.what.gamma, **self.what.columns)
             else:
                 left = {"lookback": self.what.lookback, "burn_in": self.what.burn_in}
                 batch = self.sample_sequences(num, self.what.length, **left, **self.what.columns)
         return batch if self.collate is None else self.collate(batch)
+
+    def _moments(self, what: Moments, num: int) -> Batch:
+        numbers, episodes = self._ahead.take(num)
+        columns = what.columns(StepDraw(self._tracks, numbers, episodes))
+        columns[INDICES] = numbers = numbers.copy()
+        return batch_of(columns, (self.source, numbers))
 
     def skip(self, num_batches: int = 1) -> None:
         """Go on without drawing: what another worker draws."""
