@@ -26,10 +26,13 @@ from benchmarks.storage import (
     writing_episodes,
     writing_pack,
 )
+from episodes import EpisodePack
 
 MANY = 20_000  # episodes
 COMMITS = 5_000
 STEPS = 2_000
+SEARCHED = 2_000_000  # steps
+QUERY = 'select episode, t from steps where "observations/2" > 0.999 and actions = 1'
 
 
 def without_sums(prepare: Prepare) -> Prepare:
@@ -95,6 +98,40 @@ def packing(*, commits: bool) -> Prepare:
     return prepare
 
 
+@cache
+def searched(num: int) -> tuple[Scratch, Any]:
+    """A data set of so many steps, open."""
+    from episodes.storage import EpisodeDataset, EpisodeWriter
+
+    scratch, rng = Scratch(), np.random.default_rng(0)
+    with EpisodeWriter(scratch.root / "data") as writer:
+        while num > 0:
+            lengths = rng.integers(20, 200, 1000)[: 1 + num // 20]
+            steps = int(lengths.sum())
+            observations = rng.random((steps + len(lengths), 4), np.float32)
+            columns = {"actions": rng.integers(0, 2, steps), "rewards": rng.random(steps, np.float32)}
+            writer.add(EpisodePack(observations=observations, lengths=lengths, **columns))
+            num -= steps
+    return scratch, EpisodeDataset(scratch.root / "data")
+
+
+def querying(size: Size) -> Timed:
+    """Steps found by a query over the mapped shards."""
+    _, dataset = searched(size(SEARCHED))
+    return Timed(lambda: dataset.sql(QUERY).table)
+
+
+def flat_querying(size: Size) -> Timed:
+    """The same by DuckDB, over one flat Arrow table in memory that has these columns."""
+    import duckdb
+
+    _, dataset = searched(size(SEARCHED))
+    names = ["episode", "t", "observations/2", "actions"]
+    connection, table = duckdb.connect(), dataset[:].step_table().table(names).combine_chunks()
+    connection.register("steps", table)
+    return Timed(lambda: connection.sql(QUERY).to_arrow_table())
+
+
 class Still(gym.Env):
     """An environment that costs nothing; episodes of 200 steps."""
 
@@ -153,6 +190,13 @@ FIGURES = (
         Side("ours", packing(commits=True)),
         Side("one commit", packing(commits=False)),
         at_most(1.5),
+        "ms",
+    ),
+    Figure(
+        "data sets/step query",
+        Side("ours", querying),
+        Side("DuckDB on a flat table", flat_querying, ("duckdb",)),
+        at_most(3),
         "ms",
     ),
     Figure(

@@ -31,6 +31,7 @@ NOUNS = {  # files that hold one class which says one thing, whole
     "episodes/replay/recorder.py",
     "episodes/replay/ring/step_ring.py",
     "episodes/recorder/recorder.py",
+    "episodes/storage/dataset.py",
     "episodes/transport/receiver.py",
     "runners/single_agent.py",
     "runners/multi_agent.py",
@@ -49,7 +50,9 @@ def test_imports_point_down_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert not broken, capsys.readouterr().out
 
 
-@pytest.mark.parametrize("heavy", ["torch", "ray", "pyarrow", "zmq", "matplotlib", "pettingzoo", "typer", "jinja2"])
+@pytest.mark.parametrize(
+    "heavy", ["torch", "ray", "pyarrow", "zmq", "matplotlib", "pettingzoo", "typer", "jinja2", "duckdb", "fsspec"]
+)
 def test_importing_episodes_loads_nothing_heavy(heavy: str, episodes_imports: frozenset[str]) -> None:
     assert heavy not in episodes_imports
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from episodes.command import changing, checking, examining, keys, ledgers, looking
+from episodes.command import changing, checking, examining, keys, ledgers, looking, searching
 
 app = typer.Typer(name="episodes", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -26,5 +26,7 @@ app.command("show")(looking.show)
 app.command("record")(looking.record)
 app.command("report")(looking.report)
 app.command("watch")(looking.watch)
+app.command("sql")(searching.sql)
+app.command("split")(searching.split)
 app.command("keys")(keys.keys)
 app.add_typer(ledgers.app, name="ledger")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json as json_text
-import math
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
+from episodes.command.printing import finite, print_table, text
 from episodes.errors import InvalidArgument, MissingExtra
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The data set.")]
@@ -17,7 +18,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 COLUMNS = ("id", "length", "return", "ending", "t_started", "agent_id", "module_id")
 
 
-def info(directory: Directory, json: Json = False) -> None:
+def info(
+    directory: Directory,
+    stats: Annotated[bool, typer.Option("--stats", help="Of each track too; it is read once for that.")] = False,
+    json: Json = False,
+) -> None:
     """What a data set holds: episodes, steps, returns, endings, spaces, and where it is from."""
     from episodes.storage import EpisodeDataset
 
@@ -31,20 +36,24 @@ def info(directory: Directory, json: Json = False) -> None:
         "episodes": len(dataset),
         "steps": dataset.num_steps,
         "bytes": dataset.nbytes,
-        "mean return": _finite(sum(returns) / len(returns)) if returns else None,
-        "lowest return": _finite(min(returns, default=None)),
-        "highest return": _finite(max(returns, default=None)),
+        "mean return": finite(sum(returns) / len(returns)) if returns else None,
+        "lowest return": finite(min(returns, default=None)),
+        "highest return": finite(max(returns, default=None)),
         "endings": {ending: endings.count(ending) for ending in dict.fromkeys(endings)},
-        "observation space": _text(dataset.observation_space),
-        "action space": _text(dataset.action_space),
+        "observation space": text(dataset.observation_space),
+        "action space": text(dataset.action_space),
         "metadata": dataset.user_metadata,
+        "splits": {name: len(dataset.split(name)) for name in dataset.splits},
         "recovered": dataset.recovered,
         "unread": dataset.unread,
     }
+    tracks = _statistics(dataset) if stats else []
     if json:
-        typer.echo(json_text.dumps(facts, default=str))
+        typer.echo(json_text.dumps(facts | ({"tracks": tracks} if stats else {}), default=str))
         return
-    _print_table(("", ""), [(name, _text(value)) for name, value in facts.items() if value not in (None, {}, 0)])
+    print_table(("", ""), [(name, text(value)) for name, value in facts.items() if value not in (None, {}, 0)])
+    if tracks:
+        print_table([*tracks[0]], [[text(value) for value in row.values()] for row in tracks])
 
 
 def ls(
@@ -64,10 +73,10 @@ def ls(
         rows.sort(key=lambda row: _order(row[sort]), reverse=descending)
     rows = rows[:limit] if limit > 0 else rows
     if json:
-        typer.echo(json_text.dumps([{name: _finite(value) for name, value in row.items()} for row in rows]))
+        typer.echo(json_text.dumps([{name: finite(value) for name, value in row.items()} for row in rows]))
         return
     shown = [name for name in COLUMNS if any(row[name] is not None for row in rows)]
-    _print_table(shown, [[_text(row[name]) for name in shown] for row in rows])
+    print_table(shown, [[text(row[name]) for name in shown] for row in rows])
 
 
 def show(
@@ -94,11 +103,11 @@ def show(
     if json:
         names = ("track", "shape", "dtype", "lowest", "mean", "highest")
         tracks = [dict(zip(names, row, strict=True)) for row in rows]
-        facts = {"id": str(found.id_), "length": len(found), "return": _finite(found.get_return()), "tracks": tracks}
+        facts = {"id": str(found.id_), "length": len(found), "return": finite(found.get_return()), "tracks": tracks}
         typer.echo(json_text.dumps(facts))
         return
     typer.echo(repr(found))
-    _print_table(("track", "shape", "dtype", "lowest", "mean", "highest"), rows)
+    print_table(("track", "shape", "dtype", "lowest", "mean", "highest"), rows)
 
 
 def record(
@@ -173,6 +182,18 @@ def _rows(dataset: Any) -> list[dict[str, Any]]:
     return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*(table[name] for name in COLUMNS), strict=True)]
 
 
+def _statistics(dataset: Any) -> list[dict[str, Any]]:
+    """A dict for each number of each track; one for all of an image."""
+    rows = []
+    for path, found in dataset.statistics().items():
+        columns = {"count": found.count, "nan": found.num_nan, "mean": found.mean, "std": found.std}
+        columns |= {"lowest": found.min, "median": found.quantile(0.5), "highest": found.max}
+        for place in np.ndindex(found.mean.shape):
+            track = "/".join((path, *map(str, place)))
+            rows.append({"track": track} | {name: finite(column[place].item()) for name, column in columns.items()})
+    return rows
+
+
 def _order(value: Any) -> tuple[int, Any]:
     """A key that sorts numbers before NaN before words before nothing."""
     if value is None:
@@ -235,30 +256,3 @@ def _progress(items: Any, words: str) -> Any:
     from rich.progress import track
 
     return track(items, words, console=Console(stderr=True), transient=True)
-
-
-def _print_table(names: Any, rows: Any) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*names, box=None, pad_edge=False, show_header=any(names))
-    for row in rows:
-        table.add_row(*map(Text, row))  # what a user wrote is no markup
-    console = Console()
-    console.print(table, width=None if console.is_terminal else 200)
-
-
-def _text(value: Any) -> str:
-    from episodes.inspect.words import clipped, number
-
-    if isinstance(value, float):
-        return number(value)
-    if isinstance(value, dict):
-        return clipped(", ".join(f"{key}: {one}" for key, one in value.items()))
-    return "" if value is None else clipped(value)
-
-
-def _finite(value: Any) -> Any:
-    """A value that JSON has: no NaN and no infinity."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value

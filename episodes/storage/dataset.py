@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +15,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from episodes.errors import InvalidArgument, StepOutOfRange, UnreadableData, WrongType
+from episodes.facts.ending import codes_of
 from episodes.pack import EpisodePack
 from episodes.pack.pack import counted
 from episodes.single_agent import SingleAgentEpisode
@@ -26,10 +27,16 @@ from episodes.storage.header import NAME, Header, read_header
 from episodes.storage.layout import StoredBatch
 from episodes.storage.sampling import Episodes, Moments, Sampler, Steps, Windows
 from episodes.storage.sampling.kinds import kind_of
+from episodes.storage.search.episode_table import CUSTOM, ENDING_WORDS, EpisodeTable
+from episodes.storage.search.query import run
+from episodes.storage.search.selection import SavedSelection, Selection
+from episodes.storage.search.splits import belongs, made, put_splits, read_splits
+from episodes.storage.search.statistics import OfTracks, merged, of_batch, put_statistics, read_statistics
+from episodes.storage.search.step_table import StepTable, Stretch
 from episodes.storage.shards import ShardRead, read_shard
 from episodes.tracks.drawn import drawn_by
 
-Table = dict[str, np.ndarray]
+Table = Mapping[str, np.ndarray]
 
 
 class EpisodeDataset(Sequence[SingleAgentEpisode]):
@@ -77,6 +84,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self.recovered, self.unread = 0, dict[str, int]()
         self._batches: list[StoredBatch] = []
         self._shards: list[tuple[str, int]] = []
+        self._num_batches: list[int] = []  # of each shard
+        self._sealed: set[str] = set()  # shards that stay as they are
         catalog, shards = _read_all(path, known, self._mmap)
         problems = [] if known else list(catalog.problems)
         for shard in shards:
@@ -96,6 +105,9 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         """Take what was read of a shard, and say what is wrong with it."""
         file, source = shard.file, str(shard.file.path)
         self._shards.append((file.name, shard.num_episodes))
+        self._num_batches.append(len(shard.batches) if shard.layout is not None else 0)
+        if file.sealed and not shard.damage:
+            self._sealed.add(file.name)
         if shard.layout is not None:
             self._batches += [StoredBatch(found.batch, shard.layout, self._header, source) for found in shard.batches]
         if not file.sealed or shard.problem:
@@ -170,7 +182,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         for start, stop in self._runs(numbers):
             yield self._pack(numbers[start:stop])
 
-    def select(self, which: Callable[[Table], Any] | Any) -> EpisodeDataset:
+    def select(self, which: Callable[[Table], Any] | Any) -> Self:
         """The data set of the episodes that a predicate over `metadata` (or a mask, or integers) picks.
 
         For example `dataset.select(lambda rows: (rows["return"] > 100) & ~rows["truncated"])`.
@@ -273,17 +285,136 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         vars(view).update(shared, _numbers=numbers, _is_part=True)
         return view
 
+    # --- search ------------------------------------------------------------------------------------------------
+
+    def sql(self, query: str, *, decode: bool = False) -> Selection[Self]:
+        """What a SELECT over the tables `steps` and `episodes` finds, by DuckDB (extra `sql`).
+
+        A row of `episodes` is one of `metadata`, and its `episode` says which one. A row of `steps` has `step`,
+        `episode`, `t` (in its episode), `terminated`, `truncated`, `policy_version`, `observations`,
+        `next_observations`, `actions`, `rewards`, `extra_model_outputs/KEY`, and `infos/PATH` (that came with the
+        reward). One number of an item is a column of its own: `select step from steps where "observations/2" > 0.2`.
+        Only the columns that the query names are made, and of these tracks of one number a step are not copied.
+
+        Args:
+            decode: let compressed tracks be read, all of them.
+
+        Raises:
+            MissingExtra: without duckdb.
+            InvalidArgument: the query is none, or names a column that is not there; the message lists them.
+        """
+        return Selection(self, query, run(query, lambda: self.step_table(decode=decode), lambda: self.metadata))
+
+    def step_table(self, *, decode: bool = False) -> StepTable:
+        """The steps of these episodes as flat columns, which are made by name, and kept up to 256 MB.
+
+        Args:
+            decode: let compressed tracks be read, all of them.
+        """
+        if decode not in self._step_tables:
+            self._step_tables[decode] = StepTable(self._stretches(), [*self._header.tracks], decode)
+        return self._step_tables[decode]
+
+    @cached_property
+    def _step_tables(self) -> dict[bool, StepTable]:
+        return {}
+
+    def _stretches(self) -> list[Stretch]:
+        numbers, found, first, step = self._all_numbers(), list[Stretch](), 0, 0
+        for start, stop in self._runs(numbers):
+            at = bisect_right(self._bounds, int(numbers[start])) - 1
+            rows = None if self._numbers is None else numbers[start:stop] - self._bounds[at]
+            found.append(Stretch(self._batches[at], rows, first, step))
+            first, step = first + stop - start, step + found[-1].num_steps
+        return found
+
+    def load_selection(self, path: str | Path) -> Selection[Self]:
+        """What `Selection.save` wrote, as far as this data set has it; its `changes` say what is other now.
+
+        Raises:
+            UnreadableData: the file is damaged.
+        """
+        saved = SavedSelection.read(path)
+        numbers, t, changes = saved.found_in(self, Catalog.of(self.path).place)
+        return Selection(self, saved.query, None, changes, (numbers, t))
+
+    def add_splits(self, told: Mapping[str, Any], *, seed: int = 0) -> None:
+        """Name parts of the data set, and keep that with it: `add_splits({"train": 0.8, "test": 0.2})`.
+
+        A number is the share of the episodes; which ones, their ids and the seed say, so that what is written later
+        belongs somewhere too. Or give ids. Chunks of one episode, and agents of one multi-agent episode, stay together.
+
+        Raises:
+            InvalidArgument: shares whose sum is more than 1.
+        """
+        put_splits(self.path, read_splits(self.path) | made(told, seed))
+
+    @property
+    def splits(self) -> list[str]:
+        """The names of the splits."""
+        return [*read_splits(self.path)]
+
+    def split(self, name: str) -> Self:
+        """The data set of the episodes in a split. `UnknownKey` lists the splits there are."""
+        return self._view(self._all_numbers()[belongs(name, read_splits(self.path), self.metadata)])
+
+    def statistics(self) -> OfTracks:
+        """By track, the count, mean, standard deviation, lowest, highest and quantiles of its numbers.
+
+        Of all finished shards they are kept with the data set, so that only new ones are read. Of a view, all is read.
+        """
+        if self._numbers is not None:
+            return merged([of_batch(one.stored, one.rows) for one in self._stretches()])
+        kept, found, first = read_statistics(self.path), dict[str, OfTracks](), 0
+        for (name, _), num_batches in zip(self._shards, self._num_batches, strict=True):
+            batches = self._batches[first : first + num_batches]
+            found[name] = kept.get(name) or merged([of_batch(stored) for stored in batches])
+            first += num_batches
+        keep = {name: own for name, own in found.items() if name in self._sealed}
+        if keep.keys() != kept.keys():
+            put_statistics(self.path, keep)
+        return merged([*found.values()])
+
     # --- what is there -----------------------------------------------------------------------------------------
 
     @cached_property
-    def metadata(self) -> Table:
-        """One row for each episode, as columns [n] by name.
+    def metadata(self) -> EpisodeTable:
+        """One row for each episode, as columns [n] by name; `to_arrow`, `to_pandas` and `to_polars` give a table.
 
         `id`, `agent_id`, `module_id`, `multi_agent_episode_id` (objects), `t_started`, `length` (steps), `return`,
-        `terminated`, `truncated` (neither: cut), `policy_version_min`, `policy_version_max` (-1 where
-        nothing was told), `seed` (`custom_data["seed"]`; -1 where there is none).
+        `terminated`, `truncated` (neither: cut), `policy_version_min`, `policy_version_max` (-1 where nothing was
+        told), `lookback`, `seed` (`custom_data["seed"]`; -1 where there is none), `ending` in words, `episode` (0 to
+        n - 1), `shard` and `writer`; in tables also `custom_data/KEY`.
         """
-        return self._all_rows.table(slice(None) if self._numbers is None else self._numbers)
+        which = slice(None) if self._numbers is None else self._numbers
+        table = self._all_rows.table(which)
+        codes = codes_of(table["terminated"], table["truncated"])
+        later = {
+            "episode": lambda: np.arange(len(self)),
+            "ending": lambda: ENDING_WORDS[codes],
+            "shard": lambda: self._shard_names[self.places()[1]],
+            "writer": lambda: np.array([name.rpartition("-")[0] for name in self._shard_names], object)[
+                self.places()[1]
+            ],
+            CUSTOM: lambda: self._all_rows.facts_of(which),
+        }
+        return EpisodeTable(table, later)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The steps of each episode, int64 [n]."""
+        return self.metadata["length"]
+
+    def places(self) -> tuple[list[tuple[str, int]], np.ndarray, np.ndarray]:
+        """The shards by name, with how many episodes each has; and of each episode the shard and its row in there."""
+        ends = np.cumsum([num for _, num in self._shards], dtype=np.int64)
+        numbers = self._all_numbers()
+        shard_of = np.searchsorted(ends, numbers, side="right")
+        return self._shards, shard_of, numbers - (ends - [num for _, num in self._shards])[shard_of]
+
+    @property
+    def _shard_names(self) -> np.ndarray:
+        return np.array([name for name, _ in self._shards], object)
 
     @cached_property
     def _all_rows(self) -> EpisodeRows:
@@ -345,7 +476,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return f"EpisodeDataset({str(self.path)!r}: {', '.join(parts)}, {self.nbytes} bytes)"
 
 
-_OF_A_VIEW = ("metadata", "_numbers")
+_OF_A_VIEW = ("metadata", "_step_tables", "_numbers")
 _LOOKS = 5  # at a directory in which shards are replaced while it is read
 
 

@@ -194,8 +194,14 @@ class EpisodeRows:
         return PackFacts((), (), ()).changed(**values, **spaces, custom_data=custom)
 
     def table(self, which: Any) -> dict[str, np.ndarray]:
-        """The table that users see, of the rows that an index picks."""
-        return {name: column[which] for name, column in self.columns.items() if name != "lookback"}
+        """The columns of the table that users see, of the rows that an index picks."""
+        return {name: column[which] for name, column in self.columns.items()}
+
+    def facts_of(self, which: Any) -> list[dict[str, Any] | None]:
+        """The custom data of the rows that an index picks."""
+        if self.custom_data is None:
+            return []
+        return [self.custom_data[i] for i in np.arange(len(self.lengths))[which].tolist()]
 
 
 def _check(batch: Any) -> None:

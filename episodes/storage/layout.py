@@ -179,7 +179,7 @@ class StoredBatch:
         if steps is not None:
             episode = episode[steps]
         if self.compressed:
-            episode.tracks = episode.tracks.with_arrays(self._decoded)
+            episode.tracks = episode.tracks.with_arrays(self.decoded)
         return episode
 
     def pack(self, which: np.ndarray) -> EpisodePack:
@@ -193,9 +193,9 @@ class StoredBatch:
             picked = picked[first : last + 1]
         if not self.compressed:
             return picked
-        return EpisodePack.of(picked.columns.with_arrays(self._decoded), picked.facts, picked.lengths, picked.lookbacks)
+        return EpisodePack.of(picked.columns.with_arrays(self.decoded), picked.facts, picked.lengths, picked.lookbacks)
 
-    def _decoded(self, path: str, array: np.ndarray) -> np.ndarray:
+    def decoded(self, path: str, array: np.ndarray) -> np.ndarray:
         """The rows of a compressed track in place of their numbers; other arrays as they are."""
         if path not in self.compressed:
             return array

@@ -1,0 +1,212 @@
+"""`Selection`: what a query found, and the episodes and steps that it is about."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+
+from episodes.errors import InvalidArgument
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.catalog import Place
+from episodes.storage.files import put
+from episodes.storage.sums import checked, with_sum
+
+Shards = list[tuple[str, int]]
+
+
+class Searchable(Protocol):
+    """What a selection asks of a data set."""
+
+    @property
+    def lengths(self) -> np.ndarray: ...
+    def select(self, which: Any) -> Self: ...
+    def steps(self, index: int, start: int | None = None, stop: int | None = None) -> SingleAgentEpisode: ...
+    def places(self) -> tuple[Shards, np.ndarray, np.ndarray]: ...
+
+
+Data = TypeVar("Data", bound=Searchable)
+
+
+@dataclass(frozen=True)
+class Selection(Generic[Data]):
+    """What a query found in a data set: a table, and, where the query asked for `step` or `episode`, what it is about.
+
+    Attributes:
+        dataset: in which it was found.
+        query: the SQL.
+        table: what came out, as a `pyarrow.Table`; None for one that was loaded.
+        changes: of one that was loaded: what the data set has now that it had not, or has no more.
+    """
+
+    dataset: Data
+    query: str
+    table: Any = None
+    changes: Sequence[str] = ()
+    _hits: tuple[np.ndarray, np.ndarray | None] | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.numbers) if self.table is None else self.table.num_rows
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The number of the episode of each row, int64 [k]."""
+        return self._found[0]
+
+    @property
+    def t(self) -> np.ndarray:
+        """The step in its episode of each row, int64 [k]. `InvalidArgument` where the query did not ask for steps."""
+        t = self._found[1]
+        if t is None:
+            raise InvalidArgument(f"{self.query!r} is of episodes: let it select step, or episode and t")
+        return t
+
+    @property
+    def steps(self) -> np.ndarray:
+        """The number among all steps of the data set of each row, int64 [k]."""
+        return (np.cumsum(self.dataset.lengths) - self.dataset.lengths)[self.numbers] + self.t
+
+    @cached_property
+    def episodes(self) -> Data:
+        """The data set of the episodes, each once, in the order of the data set."""
+        return self.dataset.select(np.unique(self.numbers))
+
+    def windows(self, before: int = 0, after: int = 0) -> list[SingleAgentEpisode]:
+        """Around each step, so many steps before it and after it, as far as its episode has them."""
+        if before < 0 or after < 0:
+            raise InvalidArgument(f"windows({before}, {after}): give numbers of steps, 0 or more")
+        pairs = zip(self.numbers.tolist(), self.t.tolist(), strict=True)
+        return [self.dataset.steps(number, max(t - before, 0), t + after + 1) for number, t in pairs]
+
+    def save(self, path: str | Path) -> None:
+        """Write the query, the shards that it saw, and where the hits lie; `dataset.load_selection` reads it."""
+        shards, shard_of, row_of = self.dataset.places()
+        numbers, t = self._found
+        told = {
+            "query": self.query,
+            "shards": [[name, num] for name, num in shards],
+            "shard": _packed(shard_of[numbers]),
+            "row": _packed(row_of[numbers]),
+            "t": None if t is None else _packed(t),
+        }
+        put(Path(path), json.dumps(with_sum(told)))
+
+    @cached_property
+    def _found(self) -> tuple[np.ndarray, np.ndarray | None]:
+        if self._hits is not None:
+            return self._hits
+        ends = np.cumsum(self.dataset.lengths)
+        if "step" in self.table.column_names:
+            steps = self._integers("step", int(ends[-1]) if len(ends) else 0)
+            numbers = np.searchsorted(ends, steps, side="right")
+            return numbers, steps - (ends - self.dataset.lengths)[numbers]
+        if "episode" not in self.table.column_names:
+            raise InvalidArgument(f"{self.query!r} is of no steps or episodes: let it select step, or episode (and t)")
+        numbers = self._integers("episode", len(ends))
+        if "t" not in self.table.column_names:
+            return numbers, None
+        t = self._integers("t", int(self.dataset.lengths.max(initial=0)))
+        if (t >= self.dataset.lengths[numbers]).any():
+            raise InvalidArgument(f"{self.query!r}: its column t has steps that their episodes do not have")
+        return numbers, t
+
+    def _integers(self, name: str, most: int) -> np.ndarray:
+        column = self.table.column(name)
+        found = np.asarray(column.to_pylist() if column.null_count else column.to_numpy())
+        if len(found) and (found.dtype.kind not in "iu" or found.min() < 0 or found.max() >= most):
+            raise InvalidArgument(f"{self.query!r}: its column {name!r} has not the numbers of {name}s")
+        return found.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSelection:
+    """What is in a file of `Selection.save`."""
+
+    query: str
+    shards: Shards
+    shard: np.ndarray  # [k], which of the shards
+    row: np.ndarray  # [k], the episode in it
+    t: np.ndarray | None  # [k]
+
+    @staticmethod
+    def read(path: str | Path) -> SavedSelection:
+        """The selection of a file; `UnreadableData` for a damaged one."""
+        told = checked(Path(path).read_bytes(), str(path))
+        shards = [(name, num) for name, num in told["shards"]]
+        parts = (told["t"] and _unpacked(told["t"]), _unpacked(told["shard"]), _unpacked(told["row"]))
+        return SavedSelection(told["query"], shards, parts[1], parts[2], parts[0])
+
+    def found_in(
+        self, dataset: Searchable, place_of: Callable[[str], Place | None]
+    ) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
+        """Of each hit that is in a data set, the number of its episode, and its step; and what has changed, in words.
+
+        Args:
+            place_of: where the rows of a shard are now, see `Catalog.place`.
+        """
+        shards, shard_of, row_of = dataset.places()
+        at = {name: i for i, (name, _) in enumerate(shards)}
+        places = [place_of(name) for name, _ in self.shards]
+        there = np.array([-1 if place is None else at.get(place[0], -1) for place in places], np.int64)
+        first = np.array([0 if place is None else place[1] for place in places], np.int64)
+        here = shard_of * _ROWS + row_of
+        wanted = np.where(there[self.shard] < 0, -1, there[self.shard] * _ROWS + first[self.shard] + self.row)
+        order = np.argsort(here, kind="stable")
+        found = np.minimum(np.searchsorted(here[order], wanted), len(here) - 1)
+        numbers = order[found] if len(here) else np.zeros(len(wanted), np.int64)
+        kept = here[numbers] == wanted if len(here) else np.zeros(len(wanted), bool)
+        changes = _changes(self.shards, places, shards)
+        if not kept.all():
+            changes.append(
+                f"{int((~kept).sum())} of {len(kept)} hits are in episodes that are gone, or not in this view"
+            )
+        return numbers[kept], None if self.t is None else self.t[kept], changes
+
+
+def changed_since(
+    saved: SavedSelection, places: Sequence[tuple[str, int] | None], shards: Shards, num_lost: int
+) -> list[str]:
+    """What a data set of these shards has, or has no more, since a selection was saved, in words."""
+    sizes, seen, words = dict(shards), dict[str, int](), []
+    for (name, num), place in zip(saved.shards, places, strict=True):
+        if place is None or place[0] not in sizes:
+            words.append(f"shard {name} is gone, {num} episodes")
+        else:
+            seen[place[0]] = seen.get(place[0], 0) + num
+    for name, num in shards:
+        if num > seen.get(name, 0):
+            words.append(f"shard {name} has {num - seen.get(name, 0)} episodes that the query did not see")
+    if num_lost:
+        words.append(f"{num_lost} of {len(saved.row)} hits are in episodes that are gone, or not in this view")
+    return words
+
+
+_ROWS = 1 << 40  # more than a shard has
+
+
+def _changes(seen: Shards, places: Sequence[Place | None], shards: Shards) -> list[str]:
+    """What shards have, or have no more, since others were seen, which are at these places now."""
+    sizes, known, words = dict(shards), Counter[str](), []
+    for (name, num), place in zip(seen, places, strict=True):
+        if place is None or place[0] not in sizes:
+            words.append(f"shard {name} is gone, {num} episodes")
+        else:
+            known[place[0]] += num
+    new = {name: num - known[name] for name, num in shards if num > known[name]}
+    return [*words, *(f"shard {name} has {num} episodes that the query did not see" for name, num in new.items())]
+
+
+def _packed(numbers: np.ndarray) -> str:
+    return base64.b64encode(zlib.compress(numbers.astype("<i8").tobytes(), 1)).decode()
+
+
+def _unpacked(text: str) -> np.ndarray:
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), "<i8")

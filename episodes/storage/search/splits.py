@@ -1,0 +1,92 @@
+"""Named splits of a data set: which episodes are for training, and which for testing, kept with it.
+
+A split by shares is a rule on ids: an episode's number in [0, 1) is drawn from its id and a seed, so that what is
+written later falls into a split too, and nothing moves. All chunks of an episode, and all agents of a multi-agent
+episode, have one number: nothing of a tested episode is trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import InvalidArgument, UnknownKey
+from episodes.storage.files import put
+from episodes.storage.sums import checked, with_sum
+
+NAME = "splits.json"
+
+Split = dict[str, Any]  # {"from", "to", "seed"} or {"ids"}
+
+
+def read_splits(directory: Path) -> dict[str, Split]:
+    """The splits of a data set by name. `UnreadableData` where their file is damaged."""
+    try:
+        data = (directory / NAME).read_bytes()
+    except FileNotFoundError:
+        return {}
+    return checked(data, str(directory / NAME))
+
+
+def put_splits(directory: Path, splits: Mapping[str, Split]) -> None:
+    """Write all splits of a data set, in place of those that are there."""
+    put(directory / NAME, json.dumps(with_sum(dict(splits))) + "\n")
+
+
+def made(told: Mapping[str, float | Iterable[Any]], seed: int) -> dict[str, Split]:
+    """Splits of what a user tells: by name a share of the episodes, or ids.
+
+    >>> made({"train": 0.75, "test": 0.25}, seed=0)["test"]
+    {'from': 0.75, 'to': 1.0, 'seed': 0}
+
+    Raises:
+        InvalidArgument: shares that are no parts of one whole; no names.
+    """
+    begin, found = 0.0, dict[str, Split]()
+    for name, share in told.items():
+        if not name or name == "sum":
+            raise InvalidArgument(f"{name!r} is no name of a split")
+        if not isinstance(share, (int, float)):
+            found[name] = {"ids": sorted({str(id_) for id_ in share})}
+            continue
+        end = begin + share
+        if not 0 < share <= 1 or end > 1 + 1e-9:
+            raise InvalidArgument(f"shares {dict(told)}: give numbers above 0 whose sum is at most 1")
+        end = 1.0 if end > 1 - 1e-9 else end
+        found[name] = {"from": begin, "to": end, "seed": int(seed)}
+        begin = end
+    if not found:
+        raise InvalidArgument("there is no split without a name: give {'train': 0.8, 'test': 0.2}")
+    return found
+
+
+def belongs(name: str, splits: Mapping[str, Split], table: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Whether each episode of a table is in the split of this name, [n]. `UnknownKey` lists the splits there are."""
+    if name not in splits:
+        there = ", ".join(splits) or "none"
+        raise UnknownKey(f"no split {name!r}; there are: {there}")
+    split, ids = splits[name], _whole_ids(table)
+    if "ids" in split:
+        known = set(split["ids"])
+        return np.array([one in known or str(own) in known for one, own in zip(ids, table["id"], strict=True)], bool)
+    drawn = np.array([_draw(id_, split["seed"]) for id_ in ids], np.float64)
+    return (drawn >= split["from"]) & (drawn < split["to"])
+
+
+def _whole_ids(table: Mapping[str, np.ndarray]) -> list[str]:
+    """Of each chunk, the id that it has in common with all that belongs together."""
+    return [
+        str(own if all_ is None else all_)
+        for own, all_ in zip(table["id"], table["multi_agent_episode_id"], strict=True)
+    ]
+
+
+def _draw(id_: str, seed: int) -> float:
+    """A number in [0, 1) for an id."""
+    digest = hashlib.blake2b(f"{seed}/{id_}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "little") >> 11) / (1 << 53)

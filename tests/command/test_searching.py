@@ -1,0 +1,58 @@
+"""The `episodes` command: `sql`, `split`, and the statistics of `info`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from episodes import SingleAgentEpisode
+from episodes.command.app import app
+from episodes.errors import InvalidArgument
+from episodes.storage import EpisodeDataset, EpisodeWriter
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    with EpisodeWriter(tmp_path / "data") as writer:
+        for i in range(20):
+            rewards = np.array([1.0, np.nan, i])
+            writer.add([SingleAgentEpisode.from_arrays(np.arange(8.0).reshape(4, 2), [0, 1, 0], rewards, id_=f"e{i}")])
+    return tmp_path / "data"
+
+
+def test_what_a_query_finds_is_printed_and_saved(data: Path, tmp_path: Path) -> None:
+    query = 'select step, rewards, "observations/1" as y from steps where rewards > 17.5 and not isnan(rewards)'
+    found = json.loads(run("sql", data, query, "--json", "--save", tmp_path / "found").output)
+    assert found == [{"step": 56, "rewards": 18.0, "y": 5.0}, {"step": 59, "rewards": 19.0, "y": 5.0}]
+    assert EpisodeDataset(data).load_selection(tmp_path / "found").steps.tolist() == [56, 59]
+    assert json.loads(run("sql", data, "select rewards from steps where step = 1", "--json").output) == [
+        {"rewards": None}
+    ]
+    assert "18" in run("sql", data, query).output
+    assert isinstance(run("sql", data, "select").exception, InvalidArgument)
+
+
+def test_parts_of_a_data_set_are_named_and_listed(data: Path) -> None:
+    assert run("split", data).output.strip() == ""
+    first = run("split", data, "train=0.8", "test=0.2", "--seed", 3).output
+    assert first == run("split", data).output
+    assert first.split()[0::5] == ["train", "test"]
+    told = json.loads(run("info", data, "--json").output)["splits"]
+    assert sum(told.values()) == 20
+    assert isinstance(run("split", data, "train").exception, InvalidArgument)
+
+
+def test_the_statistics_of_each_track_are_told(data: Path) -> None:
+    told = {row["track"]: row for row in json.loads(run("info", data, "--stats", "--json").output)["tracks"]}
+    assert list(told) == ["observations/0", "observations/1", "actions", "rewards"]
+    assert (told["rewards"]["count"], told["rewards"]["nan"], told["rewards"]["highest"]) == (40, 20, 19)
+    assert told["actions"]["mean"] == pytest.approx(1 / 3)
+    assert "observations/1" in run("info", data, "--stats").output

@@ -1,0 +1,350 @@
+"""Steps and episodes are found by SQL, and what is found is what the episodes say."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import lists_of_episodes
+
+from episodes import SingleAgentEpisode
+from episodes.errors import InvalidArgument, MissingExtra, UnknownKey, UnreadableData
+from episodes.storage import EpisodeDataset, EpisodeWriter, compact
+from episodes.storage.search import query as query_module
+from episodes.storage.search import step_table
+
+
+def episode(i: int, num: int | None = None, **more: Any) -> SingleAgentEpisode:
+    """Episode i: every number is another one."""
+    num = i % 5 if num is None else num
+    infos = [
+        {"n": t, "word": "x" * t, "deep": {"list": [t]}, **({"odd": float(t)} if t % 2 else {})} for t in range(num + 1)
+    ]
+    options = {
+        "infos": infos,
+        "id_": f"e{i}",
+        "terminated": i % 2 == 0,
+        "custom_data": {"level": i / 2, "name": f"n{i}"},
+    }
+    return SingleAgentEpisode.from_arrays(
+        {"at": np.arange(4.0 * num + 4).reshape(-1, 4) + i, "frame": np.full((num + 1, 40, 40), i % 256, np.uint8)},
+        np.arange(num),
+        np.arange(num) + i / 8,
+        extra_model_outputs={"logp": np.full(num, -i, np.float32)},
+        **options | more,
+    )
+
+
+def made(path: Path, num: int = 12, *, per_flush: int = 4) -> EpisodeDataset:
+    with EpisodeWriter(path) as writer:
+        for i in range(num):
+            writer.add([episode(i)])
+            if i % per_flush == per_flush - 1:
+                writer.flush()
+    return EpisodeDataset(path)
+
+
+def rows(dataset: EpisodeDataset, query: str, **options: Any) -> list[dict[str, Any]]:
+    return dataset.sql(query, **options).table.to_pylist()
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """A value as Arrow gives it back: lists, and no numpy."""
+    value = np.asarray(value)
+    found = value.astype(np.float32 if value.dtype == np.float16 else value.dtype).reshape(-1).tolist()
+    return found if value.ndim else found[0]
+
+
+def reference(dataset: EpisodeDataset, paths: list[str]) -> dict[str, list[Any]]:
+    """The columns of all steps, one by one, off the episodes."""
+    columns: dict[str, list[Any]] = {}
+    for number, one in enumerate(dataset):
+        tracks, first = one.tracks.arrays(), one.tracks.lookback
+        for t in range(len(one)):
+            last = t == len(one) - 1
+            told = {"episode": number, "t": t, "terminated": last and one.is_terminated}
+            told |= {"truncated": last and one.is_truncated, "policy_version": one.get_policy_versions()[t]}
+            told |= {path: tracks[path][first + t] for path in paths}
+            told |= {f"next_{path}": tracks[path][first + t + 1] for path in paths if path.startswith("observations")}
+            for name, value in told.items():
+                columns.setdefault(name, []).append(plain(value))
+    return columns
+
+
+@given(
+    episodes=lists_of_episodes(),
+    compression=st.sampled_from(["none", "zstd"]),
+    flushed=st.booleans(),
+    picked=st.none() | st.lists(st.integers(0, 4), max_size=6),
+)
+def test_the_steps_of_a_table_are_those_of_the_episodes(
+    episodes: list[SingleAgentEpisode], compression: str, flushed: bool, picked: list[int] | None
+) -> None:
+    with tempfile.TemporaryDirectory() as path:
+        with EpisodeWriter(path, compression=compression) as writer:
+            for one in episodes:
+                writer.add([one])
+                if flushed:
+                    writer.flush()
+        dataset = EpisodeDataset(path)
+        if picked is not None:
+            dataset = dataset.select([i % len(episodes) for i in picked])
+        table = dataset.step_table(decode=True)
+        kinds = {p: a.dtype.kind for one in episodes for p, a in one.to_numpy().tracks.arrays().items() if len(one)}
+        wanted = reference(dataset, [path for path in kinds if path in table.names])
+        for name, values in wanted.items():
+            if kinds.get(name.removeprefix("next_")) not in ("c", "S", "U"):
+                found = table.table([name]).column(name).to_pylist()
+                assert repr(found) == repr(values)  # NaN is NaN
+        assert table.table(["step"]).column("step").to_pylist() == list(range(dataset.num_steps))
+
+
+def test_a_query_finds_steps_by_numbers_infos_and_flags(tmp_path: Path) -> None:
+    dataset = made(tmp_path)
+    found = rows(
+        dataset,
+        'select step, episode, t, "observations/at/1" as y, "observations/at"[2] as same, '
+        '"next_observations/at/1" as y1, '
+        '"infos/n" as n, "infos/odd" as odd, "infos/word" as word, "infos/deep/list" as list '
+        "from steps where terminated order by step",
+    )
+    ends = [(i, i % 5 - 1) for i in range(12) if i % 2 == 0 and i % 5]
+    assert [(row["episode"], row["t"]) for row in found] == ends
+    for row in found:
+        whole, t = dataset[row["episode"]], row["t"]
+        assert row["y"] == row["same"] == whole.get_observations(t)["at"][1]
+        assert row["y1"] == whole.get_observations(t + 1)["at"][1]
+        info = whole.get_infos(t + 1)
+        assert (row["n"], row["word"], row["list"]) == (t + 1, info["word"], f"[{t + 1}]")
+        assert row["odd"] == info.get("odd")
+
+
+def test_tracks_of_one_number_a_step_are_not_copied(tmp_path: Path) -> None:
+    dataset = made(tmp_path, per_flush=100)
+    column = dataset.step_table().table(["rewards"]).column("rewards").chunk(0)
+    assert np.shares_memory(column.to_numpy(), dataset.pack().rewards)
+
+
+def test_episodes_are_joined_with_their_steps(tmp_path: Path) -> None:
+    dataset = made(tmp_path)
+    found = rows(
+        dataset,
+        'select id, ending, sum(rewards) as told, any_value("return") as known, '
+        'any_value("custom_data/level") as level '
+        "from steps join episodes using (episode) where \"custom_data/name\" <> 'n3' group by all order by id",
+    )
+    assert [row["id"] for row in found] == sorted(f"e{i}" for i in range(12) if i % 5 and i != 3)
+    assert all(row["told"] == row["known"] and row["level"] == int(row["id"][1:]) / 2 for row in found)
+    assert {row["ending"] for row in found} == {"terminated", "cut"}
+
+
+def test_unfinished_shards_are_searched(tmp_path: Path) -> None:
+    writer = EpisodeWriter(tmp_path)
+    writer.add([episode(4)])
+    writer.flush()
+    assert rows(EpisodeDataset(tmp_path), "select max(rewards) as r from steps") == [{"r": 3.5}]
+    writer.close()
+
+
+def test_a_table_may_be_read_twice_in_a_query_and_an_empty_one_too(tmp_path: Path) -> None:
+    dataset = made(tmp_path)
+    twice = "select count(*) as n from steps a join steps b on a.step = b.step + 1"
+    assert rows(dataset, twice) == [{"n": dataset.num_steps - 1}]
+    assert rows(dataset[:0], 'select step, rewards, "observations/at" from steps') == []
+    assert rows(dataset[:0], "select count(*) as n from episodes") == [{"n": 0}]
+    assert len(dataset[:0].sql("select step from steps").episodes) == 0
+
+
+def test_columns_that_are_too_large_lie_in_a_file_and_are_the_same(tmp_path: Path, monkeypatch: Any) -> None:
+    dataset, names = made(tmp_path), ["step", "t", "observations/at/2", "next_observations/at"]
+    wanted = dataset[:].step_table().table(names)
+    monkeypatch.setattr(step_table, "MOST_KEPT", 100)
+    found = dataset[:].step_table().table(names)
+    assert found.equals(wanted)
+    assert dataset.sql("select max(t) as t from steps").table.to_pylist() == [{"t": 3}]
+
+
+def test_frames_are_read_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    dataset = made(tmp_path)
+    assert "observations/frame" not in dataset.sql("select * from steps").table.column_names
+    with pytest.raises(InvalidArgument, match=r"'observations/frame' is compressed: give decode=True"):
+        dataset.sql('select "observations/frame/3/3" from steps')
+    found = rows(
+        dataset, 'select episode, max("observations/frame/3/3") as f from steps group by 1 order by 1', decode=True
+    )
+    assert found == [{"episode": i, "f": i} for i in range(12) if i % 5]
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("selec 1", "syntax error"),
+        ("select nothing from steps", "columns: step, episode, t, .*infos/word"),
+        ('select "observations/at/9" from steps', r"items of 'observations/at' have shape \[4\]"),
+        ("select * from elsewhere", "tables: steps, episodes"),
+        ("select 1; select 2", "2 statements; give one SELECT"),
+        ("copy (select 1) to 'file'", "Only SELECT"),
+        ("select * from read_text('/etc/hostname')", "disabled by configuration"),
+        ("select * from local_table", "local_table"),
+    ],
+)
+def test_what_cannot_be_asked_is_told_with_what_there_is(tmp_path: Path, query: str, told: str) -> None:
+    local_table = pa.table({"secret": [1]})
+    with pytest.raises(InvalidArgument, match=told):
+        made(tmp_path).sql(query)
+    assert local_table.num_rows == 1
+
+
+def test_without_duckdb_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    for function in (query_module.duckdb, query_module.database):
+        function.cache_clear()
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(MissingExtra, match=r"rl-episodes\[sql\]"):
+        made(tmp_path).sql("select 1")
+
+
+# --- selections -------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_found_gives_its_episodes_and_windows_around_its_steps(tmp_path: Path) -> None:
+    dataset = made(tmp_path)
+    found = dataset.sql("select step from steps where rewards > 2.5")
+    hits = [(i, t) for i in range(12) for t in range(i % 5) if t + i / 8 > 2.5]
+    assert list(zip(found.numbers.tolist(), found.t.tolist(), strict=True)) == hits
+    assert [one.id_ for one in found.episodes] == [f"e{i}" for i in dict(hits)]
+    windows = found.windows(1, 2)
+    for window, (i, t) in zip(windows, hits, strict=True):
+        assert window.equals(episode(i).to_numpy()[max(t - 1, 0) : t + 3])
+    assert dataset.sql("select episode, t from steps where rewards > 2.5").steps.tolist() == found.steps.tolist()
+    assert len(dataset.sql("select episode from episodes where length = 4").episodes) == 2
+    with pytest.raises(InvalidArgument, match="is of episodes: let it select step"):
+        dataset.sql("select episode from episodes").windows(1)
+    with pytest.raises(InvalidArgument, match="of no steps or episodes"):
+        dataset.sql("select count(*) as n from steps").episodes  # noqa: B018
+    with pytest.raises(InvalidArgument, match="'step' has not the numbers of steps"):
+        dataset.sql("select 1.5 as step").steps  # noqa: B018
+    with pytest.raises(InvalidArgument, match="steps that their episodes do not have"):
+        dataset.sql("select 0 as episode, 3 as t").steps  # noqa: B018
+
+
+def test_a_saved_selection_finds_its_steps_again_and_says_what_changed(tmp_path: Path) -> None:
+    dataset, file = made(tmp_path / "data"), tmp_path / "found.json"
+    found = dataset.sql("select step from steps where rewards > 2.5")
+    found.save(file)
+    again = EpisodeDataset(tmp_path / "data").load_selection(file)
+    assert (again.query, again.changes) == (found.query, [])
+    assert again.steps.tolist() == found.steps.tolist()
+    made(tmp_path / "data", 3)
+    compact(tmp_path / "data")
+    later = EpisodeDataset(tmp_path / "data")[::-1]
+    again = later.load_selection(file)
+    assert sorted(one.id_ for one in again.episodes) == sorted(one.id_ for one in found.episodes)
+    assert [w.get_rewards(0) for w in again.windows()] == [w.get_rewards(0) for w in found.windows()]
+    assert sum(int(change.split(" has ")[1].split()[0]) for change in again.changes) == 3
+    assert all(change.endswith("episodes that the query did not see") for change in again.changes)
+    few = later.select(later.metadata["id"] == "e4").load_selection(file)
+    assert len(few) == 1
+    assert f"{len(found) - 1} of {len(found)} hits are in episodes that are gone, or not in this view" in few.changes
+    file.write_text(file.read_text().replace("rewards", "actions"))
+    with pytest.raises(UnreadableData, match="not as it was written"):
+        later.load_selection(file)
+
+
+def test_a_selection_of_a_shard_that_is_gone_says_so(tmp_path: Path) -> None:
+    made(tmp_path / "data", per_flush=100)
+    dataset = made(tmp_path / "data", 5, per_flush=100)
+    dataset.sql("select step from steps where episode >= 12").save(tmp_path / "found")
+    files = sorted((tmp_path / "data").glob("*.arrow"))
+    num_new = len({*dataset.metadata["shard"][12:]})
+    for file in files[-num_new:]:
+        file.unlink()
+    with pytest.warns(UserWarning, match="is lost"):
+        left = EpisodeDataset(tmp_path / "data").load_selection(tmp_path / "found")
+    assert len(left) == 0
+    assert sum(" is gone, " in change for change in left.changes) == num_new
+
+
+# --- the table of episodes --------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_episodes_is_one_of_arrow_and_pandas(tmp_path: Path) -> None:
+    dataset = made(tmp_path, per_flush=100)
+    table = dataset.metadata.to_arrow()
+    assert table.column("episode").to_pylist() == list(range(12))
+    assert table.column("custom_data/level").to_pylist() == [i / 2 for i in range(12)]
+    assert table.column("lookback").to_pylist() == [0] * 12
+    assert pa.table(dataset.metadata).equals(table)
+    shards = {file.stem for file in tmp_path.glob("*.arrow")}
+    assert set(table.column("shard").to_pylist()) == shards
+    assert set(table.column("writer").to_pylist()) == {shard.rpartition("-")[0] for shard in shards}
+    pandas = dataset[::-1].metadata.to_pandas()
+    assert pandas["id"].tolist() == [f"e{i}" for i in reversed(range(12))]
+    assert list(dataset.metadata) == [name for name in table.column_names if not name.startswith("custom_data/")]
+    with pytest.raises(UnknownKey, match=r"no column 'x'; there are id, "):
+        dataset.metadata["x"]
+
+
+def test_facts_of_many_kinds_are_columns_where_they_are_all_of_one(tmp_path: Path) -> None:
+    facts = [
+        {"a": 1, "b": "x", "c": True, "d": [1], "e": 1 << 70, "f": np.float32(0.5)},
+        {},
+        {"a": 2.5, "b": 3, "f": math.nan},
+    ]
+    with EpisodeWriter(tmp_path) as writer:
+        for i, custom in enumerate(facts):
+            writer.add([episode(i, custom_data=custom)])
+    table = EpisodeDataset(tmp_path).metadata.to_arrow()
+    found = {name: table.column(name).to_pylist() for name in table.column_names if name.startswith("custom_data/")}
+    assert found["custom_data/a"] == [1, None, 2.5]
+    assert found["custom_data/c"] == [True, None, None]
+    assert found["custom_data/f"][:2] == [0.5, None]
+    assert found.keys() == {"custom_data/a", "custom_data/c", "custom_data/f"}
+
+
+# --- splits -----------------------------------------------------------------------------------------------------------
+
+
+def test_splits_part_the_data_set_and_what_is_written_later_has_its_place(tmp_path: Path) -> None:
+    dataset = made(tmp_path, 400, per_flush=100)
+    dataset.add_splits({"train": 0.75, "test": 0.25}, seed=3)
+    assert dataset.splits == ["train", "test"]
+    train, test = (set(dataset.split(name).metadata["id"]) for name in ("train", "test"))
+    assert not train & test
+    assert train | test == set(dataset.metadata["id"])
+    assert 60 < len(test) < 140
+    made(tmp_path, 40)  # the same ids again
+    again = EpisodeDataset(tmp_path)
+    assert set(again.split("test").metadata["id"]) == test
+    assert [*again[5:9].split("train").metadata["id"]] == [id_ for id_ in again[5:9].metadata["id"] if id_ in train]
+    again.add_splits({"few": ["e3", "e5"]})
+    assert set(again.split("few").metadata["id"]) == {"e3", "e5"}
+    assert again.splits == ["train", "test", "few"]
+    with pytest.raises(UnknownKey, match="no split 'valid'; there are: train, test, few"):
+        again.split("valid")
+    for wrong in ({"a": 0.7, "b": 0.4}, {"a": 0.0}, {}, {"": 0.5}):
+        with pytest.raises(InvalidArgument):
+            again.add_splits(wrong)
+
+
+def test_chunks_and_agents_that_belong_together_are_in_one_split(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        for i in range(60):
+            agents = [{"agent_id": name, "multi_agent_episode_id": f"m{i}"} for name in "ab"]
+            writer.add([episode(2 * i + k, 2, **told) for k, told in enumerate(agents)])
+    dataset = EpisodeDataset(tmp_path)
+    dataset.add_splits({"train": 0.5, "test": 0.5})
+    parts = [set(dataset.split(name).metadata["multi_agent_episode_id"]) for name in ("train", "test")]
+    assert not parts[0] & parts[1]
+    assert all(parts)

@@ -1,0 +1,144 @@
+"""Statistics of tracks are those of numpy, merge, are kept with the data set, and are read once a shard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from episodes import SingleAgentEpisode
+from episodes.storage import EpisodeDataset, EpisodeWriter, compact
+from episodes.storage.search import statistics
+from episodes.storage.search.sketch import Sketch
+from episodes.storage.search.statistics import TrackStatistics
+
+
+def alike(found: TrackStatistics, wanted: np.ndarray) -> None:
+    """Whether the statistics are those of items [n, ...] of a few numbers."""
+    there = ~np.isnan(wanted)
+    assert found.count.tolist() == there.sum(0).tolist()
+    assert found.num_nan.tolist() == (~there).sum(0).tolist()
+    for place in np.ndindex(wanted.shape[1:]):
+        values = wanted[(slice(None), *place)]
+        values = values[~np.isnan(values)]
+        if len(values):
+            assert (found.min[place], found.max[place]) == (values.min(), values.max())
+            scale = np.abs(values).max()
+            np.testing.assert_allclose(found.mean[place], values.mean(), atol=1e-12 * scale)
+            np.testing.assert_allclose(found.std[place], values.std(), atol=1e-7 * scale)
+            for share in (0.0, 0.25, 0.5, 0.99, 1.0):
+                near = np.quantile(values, share, method="lower"), np.quantile(values, share, method="higher")
+                low, high = (sorted((value * (1 - 1 / 128), value * (1 + 1 / 128))) for value in near)
+                assert low[0] <= found.quantile(share)[place] <= high[1]
+
+
+NUMBERS = st.floats(-1e6, 1e6).filter(lambda x: x == 0 or abs(x) > 1e-6) | st.just(np.nan)
+
+
+@given(
+    items=arrays.arrays(np.float64, st.tuples(st.integers(0, 40), st.integers(1, 3)), elements=NUMBERS),
+    cuts=st.lists(st.integers(0, 40), max_size=3),
+)
+def test_statistics_of_parts_merge_to_those_of_all(items: np.ndarray, cuts: list[int]) -> None:
+    first, *others = (
+        TrackStatistics.of(part) for part in np.split(items, sorted(min(cut, len(items)) for cut in cuts))
+    )
+    for other in others:
+        first = first.merged(TrackStatistics.from_json(other.to_json()))
+    alike(first, items)
+    whole = TrackStatistics.of(items)
+    assert all(a.bins.tolist() == b.bins.tolist() for a, b in zip(first.sketches, whole.sketches, strict=True))
+    assert all(a.counts.tolist() == b.counts.tolist() for a, b in zip(first.sketches, whole.sketches, strict=True))
+
+
+def test_quantiles_of_whole_numbers_are_whole_and_of_many_numbers_near() -> None:
+    assert TrackStatistics.of(np.array([[1], [2], [2], [200]])).quantile(0.5) == 2
+    assert TrackStatistics.of(np.array([1.0, 0.0, 1.0])).quantile(0.5) == 1.0
+    many = np.random.default_rng(0).normal(size=200_000)
+    for share in (0.01, 0.3, 0.9):
+        np.testing.assert_allclose(Sketch.of(many).quantile(share), np.quantile(many, share), rtol=1 / 128)
+    told = TrackStatistics.of(np.array([np.inf, 1.0, -np.inf]))
+    assert (told.min, told.max, told.count) == (-np.inf, np.inf, 3)
+    assert np.isnan(told.std)
+
+
+def episode(i: int, num: int) -> SingleAgentEpisode:
+    return SingleAgentEpisode.from_arrays(
+        {"at": np.random.default_rng(i).normal(size=(num + 1, 3)), "frame": np.full((num + 1, 40, 40), i, np.uint8)},
+        np.arange(num),
+        np.where(np.arange(num) % 3 == 0, np.nan, i / 8),
+        id_=f"e{i}",
+    )
+
+
+def written(path: Path, numbers: range) -> EpisodeDataset:
+    with EpisodeWriter(path, shard_bytes=20_000) as writer:
+        for i in numbers:
+            writer.add([episode(i, i % 6)])
+            writer.flush()
+    return EpisodeDataset(path)
+
+
+def test_statistics_of_a_data_set_are_those_of_its_pack_and_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    counted = statistics.of_batch
+
+    def of_batch(stored, rows=None):
+        read.append(len(stored))
+        return counted(stored, rows)
+
+    monkeypatch.setattr("episodes.storage.dataset.of_batch", of_batch)
+    dataset = written(tmp_path, range(12))
+    for num_read in (12, 0):
+        read.clear()
+        found, pack = EpisodeDataset(tmp_path).statistics(), dataset.pack()
+        assert sum(read) == num_read
+        alike(found["observations/at"], pack.observations["at"])
+        alike(found["rewards"], pack.rewards)
+        frames = pack.observations["frame"]
+        assert (found["observations/frame"].count, found["observations/frame"].mean) == (frames.size, frames.mean())
+    dataset = written(tmp_path, range(12, 16))
+    read.clear()
+    alike(dataset.statistics()["rewards"], dataset.pack().rewards)
+    assert sum(read) == 4
+    alike(dataset[2:9:3].statistics()["observations/at"], dataset[2:9:3].pack().observations["at"])
+    compact(tmp_path)
+    alike(EpisodeDataset(tmp_path).statistics()["rewards"], dataset.pack().rewards)
+    (tmp_path / "statistics.json").write_text("nonsense")
+    alike(EpisodeDataset(tmp_path).statistics()["rewards"], dataset.pack().rewards)
+
+
+def test_items_of_a_lookback_are_in_no_statistics(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        whole = episode(0, 9)
+        chunk = SingleAgentEpisode(
+            observations=[whole.get_observations(t) for t in range(10)],
+            actions=[*range(9)],
+            rewards=[float(t) for t in range(9)],
+            len_lookback_buffer=3,
+        ).to_numpy()
+        writer.add([chunk])
+    found = EpisodeDataset(tmp_path).statistics()
+    assert found["rewards"].count == 6
+    assert found["observations/at"].count.tolist() == [7, 7, 7]
+
+
+def test_a_data_set_without_steps_has_statistics_of_what_it_has(tmp_path: Path) -> None:
+    dataset = written(tmp_path, range(1))
+    assert dataset.statistics()["observations/at"].count.tolist() == [1, 1, 1]
+    assert dataset[:0].statistics() == {}
+
+
+def test_a_disk_that_takes_nothing_keeps_no_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **options: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(statistics, "put", full)
+    dataset = written(tmp_path, range(4))
+    assert dataset.statistics()["actions"].count == dataset.num_steps
