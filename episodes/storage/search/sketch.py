@@ -30,7 +30,7 @@ class Sketch:
 
         >>> sketch = Sketch.of(np.arange(1000.0))
         >>> float(sketch.quantile(0.5)), float(Sketch.of(np.ones(3)).merged(sketch).quantile(0.0))
-        (498.0, 0.0)
+        (499.0, 0.0)
         """
         bits = np.ascontiguousarray(values, np.float64).view(np.int64)
         bins = ((bits & _ALL_BUT_SIGN) >> _SHIFT).astype(np.int32)
