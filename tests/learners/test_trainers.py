@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -141,42 +136,6 @@ def test_a_resumed_run_equals_the_one_that_was_not_interrupted(make, tmp_path: P
     for name in ("num_steps", "num_updates", "best_score"):
         assert getattr(first, name) == getattr(second, name)
     assert len(list((tmp_path / "a").glob("checkpoint-*.pt"))) == 2
-
-
-CHILD = """
-import sys
-sys.path.insert(0, {root!r})
-from tests.learners.test_trainers import dqn_trainer
-dqn_trainer(config=dict(max_epochs=400, checkpoint_every=1), folder=sys.argv[1]).run()
-"""
-
-
-def test_a_run_killed_in_the_middle_goes_on_as_if_it_had_never_stopped(tmp_path: Path):
-    root = Path(__file__).parents[2]
-    child = subprocess.Popen([sys.executable, "-c", CHILD.format(root=str(root)), str(tmp_path / "killed")], cwd=root)
-    try:
-        deadline = time.monotonic() + 120
-        while not list((tmp_path / "killed").glob("checkpoint-*.pt")) and time.monotonic() < deadline:
-            assert child.poll() is None
-            time.sleep(0.02)
-        time.sleep(0.3)  # somewhere in an epoch, or in a checkpoint
-    finally:
-        os.kill(child.pid, signal.SIGKILL)
-        child.wait()
-    found = dqn_trainer(folder=tmp_path / "killed", config={"checkpoint_every": 1})
-    assert found.resume()
-    epochs = found.num_epochs + 1
-    assert epochs > 1
-    config = {"max_epochs": epochs, "checkpoint_every": 1}
-    resumed = dqn_trainer(seed=9, folder=tmp_path / "killed", config=config)
-    straight = dqn_trainer(folder=tmp_path / "straight", config=config)
-    resumed.resume()
-    resumed.run()
-    straight.run()
-    weights = resumed.algorithm.policy.state_dict()
-    for name, value in straight.algorithm.policy.state_dict().items():
-        if isinstance(value, torch.Tensor):
-            assert torch.equal(value, weights[name]), name
 
 
 def test_an_epoch_collects_updates_tests_and_tells_in_this_order(tmp_path: Path):
