@@ -15,10 +15,9 @@ from torch.optim.optimizer import Optimizer
 
 from connectors.pipeline import ConnectorPipeline
 from connectors.tensors import NumpyToTensor
-from episodes.batch import TrainBatch
+from episodes.batch import Origin, TrainBatch
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument, StateMismatch
-from episodes.pack import EpisodePack
+from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.nested import leaves
 from learners.algorithms.flat_optimizer import FlatOptimizer, Snapshot
@@ -129,12 +128,10 @@ class Algorithm(nn.Module, ABC):
             InvalidArgument: gradients are not finite; the error names the steps that are to blame, if any are, and
                 nothing has changed.
         """
-        return self._updated(self.preprocess(episodes), episodes)
+        return self._updated(self.preprocess(episodes))
 
-    def _updated(
-        self, batch: dict[str, Any], episodes: Sequence[SingleAgentEpisode] | None = None, num_steps: int = 0
-    ) -> dict[str, float]:
-        """Learn from a train batch, of these episodes where it is of any; by so many gradient steps if that is known.
+    def _updated(self, batch: dict[str, Any], num_steps: int = 0) -> dict[str, float]:
+        """Learn from a train batch; by so many gradient steps if that is known.
 
         A single step of a single optimizer that sees what it is to do needs nothing to go back to.
         """
@@ -149,7 +146,7 @@ class Algorithm(nn.Module, ABC):
             if before is not None:
                 self._restore(*before)
             self.set_progress(progress)
-            raise InvalidArgument(_not_finite(type(self).__name__, batch, episodes)) from None
+            raise InvalidArgument(_not_finite(type(self).__name__, batch)) from None
         for name, optimizer in self.optimizers.items():
             metrics["learning_rate" if len(self.optimizers) == 1 else f"{name}_learning_rate"] = optimizer.learning_rate
         self.postprocess(batch, metrics)
@@ -233,34 +230,40 @@ class _NotFinite(Exception):
     """The norm of a gradient is not finite."""
 
 
-def _not_finite(who: str, batch: Mapping[str, Any], episodes: Sequence[SingleAgentEpisode] | None) -> str:
+def _not_finite(who: str, batch: Mapping[str, Any]) -> str:
     """What to say of an update whose gradients were not finite: which rows of the batch are to blame, if any are."""
     said = f"{who}: the gradient is not finite; the weights are as before the update. "
-    found = []
+    origin, found = _origin(batch), []
+    axes = () if origin is None else origin.numbers.shape
     for name, column in tensors_of(batch).items():
         for leaf in leaves(column):
             if leaf.is_floating_point() and leaf.ndim and name not in _MAY_BE_INFINITE:
-                bad = ~torch.isfinite(leaf).reshape(len(leaf), -1).all(-1)
-                found += [(int(row), name) for row in bad.nonzero()[:3]]
+                num_axes = len(axes) if leaf.shape[: len(axes)] == axes else 1
+                bad = ~torch.isfinite(leaf).reshape(*leaf.shape[:num_axes], -1).all(-1)
+                found += [(name, tuple(place)) for place in bad.nonzero()[:3].tolist()]
     if not found:
         return said + "All columns of the batch are finite: look at the learning rate, and at the policy's outputs"
-    rows = ", ".join(f"{name}[{row}]{_whose(row, batch, episodes)}" for row, name in found[:6])
+    rows = ", ".join(f"{name}{list(place)}{_whose(place, origin)}" for name, place in found[:6])
     return said + f"The batch has NaN or infinite values: {rows}"
 
 
 _MAY_BE_INFINITE = frozenset({Columns.ACTION_DIST_INPUTS})  # logits of masked actions
 
 
-def _whose(row: int, batch: Mapping[str, Any], episodes: Sequence[SingleAgentEpisode] | None) -> str:
-    """The episode and step of a row, where they are known: rows with a time axis are not."""
-    if Columns.EPS_ID in batch and Columns.T in batch:
-        return f" (episode {batch[Columns.EPS_ID][row]}, step {int(batch[Columns.T][row])})"
-    if episodes is None or Columns.LOSS_MASK in batch:
+def _origin(batch: Mapping[str, Any]) -> Origin | None:
+    """Where the rows of a batch came from, if that is known."""
+    try:
+        return getattr(batch, "origin", None)
+    except EpisodeStateError:
+        return None
+
+
+def _whose(place: tuple[int, ...], origin: Origin | None) -> str:
+    """The episode and step of a place in a column, where they are known."""
+    if origin is None or len(place) < origin.numbers.ndim:
         return ""
-    pack = EpisodePack.from_episodes(episodes)
-    ends = pack.lengths.cumsum()
-    if row >= ends[-1]:
+    try:
+        step = origin[place]
+    except EpisodeStateError:  # it was evicted
         return ""
-    which = int((ends > row).argmax())
-    step = row - int(ends[which] - pack.lengths[which])
-    return f" (episode {pack[which].id_}, step {int(pack[which].t_started) + step})"
+    return "" if step is None else f" (episode {step.id_}, step {step.t})"

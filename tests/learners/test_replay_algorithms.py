@@ -205,13 +205,23 @@ def test_an_update_that_is_not_finite_changes_nothing_not_even_targets():
     sound, rotten = (filled(EpisodeReplayBuffer(1000, seed=0), continuous=True) for _ in range(2))
     bad = episodes(continuous=True)[0]
     bad.set_rewards(new_data=[float("nan")], at_indices=[0])
-    bad.id_ = "bad"
-    for _ in range(30):
-        rotten.add([SingleAgentEpisode.from_arrays(*_arrays(bad), terminated=True)])
-    with pytest.raises(InvalidArgument, match=r"the weights are as before.*rewards"):
+    for i in range(30):
+        rotten.add([SingleAgentEpisode.from_arrays(*_arrays(bad), terminated=True, id_=f"bad-{i}")])
+    with pytest.raises(InvalidArgument, match=r"the weights are as before.*rewards\[\d+\] \(episode bad-\d+, step 0\)"):
         algorithm.update_from(rotten, num_steps=3)
     same = deepcopy(sound)
     assert algorithm.update_from(sound, num_steps=2) == twin.update_from(same, num_steps=2)
+
+
+def test_a_sequence_with_what_is_no_number_is_told_by_episode_and_step():
+    algorithm = R2D2(LSTMQPolicy(OBSERVATIONS, TWO, hidden_sizes=(8,), state_size=8), R2D2Config(sequence_length=4))
+    obs, actions, rewards = _arrays(episodes()[0])
+    states = {name: np.zeros((10, 8), np.float32) for name in ("h", "c")}
+    obs = np.where(np.arange(11)[:, None] == 6, np.float32(np.inf), obs)
+    buffer, extra = EpisodeReplayBuffer(100, seed=0), {"state_out": states}
+    buffer.add([SingleAgentEpisode.from_arrays(obs, actions, rewards, id_="odd", extra_model_outputs=extra)])
+    with pytest.raises(InvalidArgument, match=r"R2D2: .*obs\[\d+, \d+\] \(episode odd, step 6\)"):
+        algorithm.update_from(buffer)
 
 
 def test_a_single_step_that_is_not_finite_changes_nothing_at_all():
