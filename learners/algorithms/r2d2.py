@@ -20,7 +20,7 @@ from episodes.tracks.nested import map_leaves
 from learners.algorithms.algorithm import MakeScheduler, Measured
 from learners.algorithms.dqn import DQN, DQNConfig
 from learners.algorithms.numbers import check_numbers
-from learners.algorithms.replay_algorithm import DISCOUNTS, columns_of
+from learners.algorithms.replay_algorithm import DISCOUNTS
 from learners.policies.action_values import LSTMQPolicy
 
 __all__ = ["R2D2", "R2D2Config"]
@@ -70,7 +70,7 @@ class R2D2(DQN):
     def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
         """`n` sequences as columns [n, burn_in + length, ...] of arrays."""
         length, burn_in = self.lengths
-        drawn = columns_of(replay.sample_sequences(n, length, burn_in=burn_in, views=self.views))
+        drawn = replay.sample_sequences(n, length, burn_in=burn_in, views=self.views).to_dict()
         if Columns.STATE_IN not in drawn:
             raise InvalidArgument(
                 "R2D2: the buffer stores no states; feed it with sample_into(..., extra_model_outputs=('state_out',))"

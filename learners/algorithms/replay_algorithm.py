@@ -12,7 +12,7 @@ import torch
 from connectors.learner import LearnerPipeline, learner_pipeline
 from connectors.tensors import NumpyToTensor
 from connectors.views import Views
-from episodes.batch import Batch, TrainBatch
+from episodes.batch import TrainBatch
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
@@ -99,7 +99,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
     def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
         """`n` transitions as columns of arrays; "weights" only where they are not all 1."""
         n_step, gamma = self.config.n_step, self.config.gamma
-        columns = columns_of(replay.sample(n, n_step=n_step, gamma=gamma, views=self.views, keys=_DRAWN))
+        columns = replay.sample(n, n_step=n_step, gamma=gamma, views=self.views, keys=_DRAWN).to_dict()
         steps, later = columns.pop(Columns.N_STEP), ~columns[Columns.TERMINATEDS]
         columns[DISCOUNTS] = np.multiply(later, np.float32(gamma) if n_step == 1 else gamma**steps, dtype=np.float32)
         if not isinstance(replay, PrioritizedEpisodeReplayBuffer):
@@ -163,9 +163,3 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         errors = errors.detach()
         self._errors.append(errors)
         return {"td_error": errors.abs().mean()}
-
-
-def columns_of(drawn: Batch) -> TrainBatch:
-    """The columns of a draw, which know where its rows came from."""
-    origin = drawn.origin
-    return TrainBatch(drawn.to_dict(), (origin.source, origin.numbers))
