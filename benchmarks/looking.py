@@ -1,12 +1,17 @@
-"""What a notebook waits for: the HTML of an episode, and its bytes."""
+"""What looking costs: the HTML of an episode, importing the library, and knowing where rows came from."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
-from benchmarks.figure import Counted, Figure, Side, Size, Timed, at_most, limit
+from benchmarks.figure import Counted, Figure, Side, Size, Timed, at_most, cpu_seconds, limit
 
 
 def episode(steps: int):
@@ -24,7 +29,7 @@ def drawing(steps: int) -> Callable[[Size], Timed]:
     """Draws an episode of so many steps."""
 
     def prepare(size: Size) -> Timed:
-        return Timed(episode(size(steps))._repr_html_)
+        return Timed(episode(size(steps))._repr_html_, clock=cpu_seconds)
 
     return prepare
 
@@ -38,6 +43,82 @@ def weighing(steps: int) -> Callable[[Size], Counted]:
     return prepare
 
 
+# --- importing --------------------------------------------------------------------------------------------------------
+
+BELOW = "numpy, gymnasium.spaces, tree"
+IMPORT = "import time; began = time.process_time(); import {}; print(time.process_time() - began)"
+
+
+class Imports:
+    """Modules imported by fresh interpreters, compiled once, and the CPU seconds that they told of."""
+
+    def __init__(self, modules: str) -> None:
+        self.script, self.seconds = IMPORT.format(modules), 0.0
+        self.env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+    def once(self) -> None:
+        command = [sys.executable, "-c", self.script]
+        told = subprocess.run(command, capture_output=True, text=True, check=True, env=self.env)
+        self.seconds += float(told.stdout)
+
+
+def importing(modules: str) -> Callable[[Size], Timed]:
+    def prepare(size: Size) -> Timed:
+        imports = Imports(modules)
+        return Timed(imports.once, clock=lambda: imports.seconds)
+
+    return prepare
+
+
+# --- lineage ----------------------------------------------------------------------------------------------------------
+
+
+def filled(size: Size, lineage: int | None = None):
+    """A replay buffer of steps."""
+    from episodes.replay import EpisodeReplayBuffer
+
+    buffer = EpisodeReplayBuffer(size(100_000), seed=0, lineage=lineage)
+    buffer.add([episode(min(1000, buffer.capacity)) for _ in range(max(buffer.capacity // 1000, 1))])
+    return buffer
+
+
+def drawing_rows(knows: bool) -> Callable[[Size], Timed]:
+    """Draws 256 transitions, and looks where they came from."""
+
+    def prepare(size: Size) -> Timed:
+        buffer = filled(size)
+        draw = (lambda: buffer.sample(256).origin.numbers) if knows else (lambda: buffer.sample(256))
+        return Timed(draw, clock=cpu_seconds)
+
+    return prepare
+
+
+def adding_rows(knows: bool) -> Callable[[Size], Timed]:
+    """Adds packs of 5,000 steps to a full buffer."""
+
+    def prepare(size: Size) -> Timed:
+        from episodes import EpisodePack
+        from episodes.facts.facts import random_ids
+
+        buffer = filled(size, size(400_000) if knows else None)
+        pack = EpisodePack.from_episodes([episode(size(200)) for _ in range(size(25))])
+        return Timed(buffer.add, fresh=lambda: pack.replace(ids=random_ids(len(pack))), clock=cpu_seconds)
+
+    return prepare
+
+
+def noting(size: Size) -> Counted:
+    """Bytes of a ledger for each row of updates of 256."""
+    from episodes.storage.ledger import Ledger
+
+    buffer, updates = filled(size), size(400)
+    with tempfile.TemporaryDirectory() as folder:
+        with Ledger(folder) as ledger:
+            for update in range(updates):
+                ledger.note(update, buffer.sample(256))
+        return Counted(sum(file.stat().st_size for file in Path(folder).iterdir()) / (256 * updates))
+
+
 FIGURES = (
     Figure("looking/200 steps", Side("ours", drawing(200)), limit("5 ms", 0.005), at_most(1), "ms"),
     Figure("looking/100,000 steps", Side("ours", drawing(100_000)), limit("20 ms", 0.020), at_most(1), "ms"),
@@ -45,4 +126,26 @@ FIGURES = (
     Figure(
         "looking/100,000 steps, bytes", Side("ours", weighing(100_000)), limit("50 kB", 50_000), at_most(1), "bytes"
     ),
+    Figure(
+        "looking/import episodes",
+        Side("ours", importing("episodes")),
+        Side(BELOW, importing(BELOW)),
+        at_most(1.5),
+        "ms",
+    ),
+    Figure(
+        "looking/draw 256 and their origin",
+        Side("ours", drawing_rows(True)),
+        Side("the draw alone", drawing_rows(False)),
+        at_most(1.1),
+        "us",
+    ),
+    Figure(
+        "looking/add 5,000 steps with a log of them",
+        Side("ours", adding_rows(True)),
+        Side("without", adding_rows(False)),
+        at_most(1.25),
+        "us",
+    ),
+    Figure("looking/a row of a ledger", Side("ours", noting), limit("16 bytes", 16), at_most(1.25), "bytes"),
 )

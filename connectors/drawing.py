@@ -41,7 +41,7 @@ def _pipeline_card(pieces: Any, name: str = "") -> Card:
         name,
         [words.counted(len(named), "piece")],
         facts=known(observation_space=pieces.observation_space, action_space=pieces.action_space),
-        table=Table(("", "piece", "class", "reads", "writes"), rows),
+        table=Table(("", "piece", "class", "reads", "writes"), rows, is_words=True),
         parts=[_trace_card(pieces.trace, is_open=False)] if pieces.trace else [],
     )
 
@@ -62,7 +62,7 @@ def _trace_card(calls: Any, is_open: bool = True) -> Card:
         "Trace",
         "",
         [words.counted(len(calls), "piece"), f"{total:.3f} ms"],
-        table=Table(("piece", "ms", "", "changed"), rows),
+        table=Table(("piece", "ms", "", "changed"), rows, is_words=True),
         is_open=is_open,
     )
 

@@ -57,6 +57,20 @@ def test_importing_episodes_loads_nothing_heavy(heavy: str, episodes_imports: fr
     assert heavy not in episodes_imports
 
 
+@pytest.mark.parametrize("room", ["multi_agent", "recorder", "returns", "storage", "replay", "inspect", "converters"])
+def test_importing_episodes_loads_no_room_before_it_is_asked_for(room: str, episodes_imports: frozenset[str]) -> None:
+    assert f"episodes.{room}" not in episodes_imports
+
+
+def test_what_is_imported_when_asked_for_is_there_as_if_it_had_been_imported() -> None:
+    import episodes
+
+    assert set(episodes.__all__) <= set(dir(episodes))
+    assert episodes.VectorRecorder is importlib.import_module("episodes.recorder").VectorRecorder
+    with pytest.raises(AttributeError, match="module 'episodes' has no attribute 'Episode'"):
+        episodes.Episode  # type: ignore[attr-defined]  # noqa: B018
+
+
 @pytest.fixture(scope="session")
 def episodes_imports() -> frozenset[str]:
     """What a fresh interpreter has loaded after `import episodes`."""

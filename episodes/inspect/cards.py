@@ -24,7 +24,8 @@ BYTES_OF_POINT = 6
 MOST_ROWS = 24  # that are drawn; of more, the names are said
 MOST_PARTS = 6  # of an item, whose numbers are told apart
 MOST_TOLD_APART = 2  # cards together whose items' numbers are told apart
-MOST_AGENTS = 12  # that are drawn
+MOST_AGENTS = 12  # whose time is drawn
+MOST_AGENT_CARDS = 8
 MOST_EPISODES = 12  # that a table lists
 MOST_STEPS = 200  # of a replay buffer that are drawn
 MOST_MODULES = 4
@@ -50,6 +51,7 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    is_words: bool = False  # and no numbers: cells begin at the left
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,8 @@ def multi_agent_card(episode: Any) -> Card:
     agents, facts = episode.agents, episode.facts
     lines = list(agents.timelines.items())
     shown = lines[:MOST_AGENTS]
-    parts = [episode_card(line.episode, len(shown), False, words.clipped(agent, 40)) for agent, line in shown]
+    opened = shown[:MOST_AGENT_CARDS]
+    parts = [episode_card(line.episode, len(opened), False, words.clipped(agent, 40)) for agent, line in opened]
     waiting = sum(line.phase == "waits" for _, line in lines)
     ending = ending_words(facts.ending, agents.passed_on is not None)
     headline = [
@@ -212,7 +215,7 @@ def multi_agent_card(episode: Any) -> Card:
     ]
     if waiting:
         headline.insert(2, f"{waiting} pending")
-    left = [words.clipped(agent, 30) for agent, _ in lines[MOST_AGENTS:]]
+    left = [words.clipped(agent, 30) for agent, _ in lines[len(opened) :]]
     return Card(
         type(episode).__name__,
         words.clipped(facts.id_),

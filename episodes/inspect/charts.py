@@ -74,14 +74,16 @@ def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup 
     """
     if not lines:
         return None
-    most = max(MOST_TICKS // (2 * len(lines)), 20)
-    lanes = "".join(_lane(agent, line, begin, max(end - begin, 1), most) for agent, line in lines)
+    most, span = max(MOST_TICKS // (2 * len(lines)), 20), max(end - begin, 1)
+    has_room = max(len(line.seen) for _, line in lines) <= most
+    gap = 0.0 if has_room else max(1.0, span / most)  # the same for all, which are compared
+    lanes = "".join(_lane(agent, line, begin, span, gap) for agent, line in lines)
     return Markup(f'<div class="ep-lanes">{lanes}</div>')
 
 
-def _lane(agent: Any, line: Any, begin: int, span: int, most: int) -> str:
+def _lane(agent: Any, line: Any, begin: int, span: int, gap: float) -> str:
     """Observations above, actions below; a mark where it ended, or waits for what comes of its action."""
-    seen, acted = (_stripes(clock, begin, span, most) for clock in (line.seen, line.acted))
+    seen, acted = (_stripes(clock, begin, span, gap) for clock in (line.seen, line.acted))
     mark = ""
     if line.episode.ending.is_done:
         place = 100 * (int(line.seen[-1]) - begin) / span
@@ -98,16 +100,12 @@ def _lane(agent: Any, line: Any, begin: int, span: int, most: int) -> str:
     )
 
 
-def _stripes(clock: Any, begin: int, span: int, most: int) -> np.ndarray:
-    """Where something happened, [k, 2] from and to: each env step; of more than so many, runs of them."""
+def _stripes(clock: Any, begin: int, span: int, gap: float) -> np.ndarray:
+    """Where something happened, [k, 2] from and to: runs of env steps that are no further apart than the gap."""
     steps = np.asarray(clock, np.float64)
-    scale = WIDTH / span
-    if len(steps) <= most:
-        return np.stack([(steps - begin) * scale - 1, (steps - begin) * scale + 1], 1)
-    gap = max(1.0, span / most)
     starts = np.flatnonzero(np.diff(steps, prepend=-np.inf) > gap)
-    ends = np.append(starts[1:] - 1, len(steps) - 1)
-    return np.stack([(steps[starts] - begin) * scale - 1, (steps[ends] - begin) * scale + 1], 1)
+    ends = np.append(starts[1:], len(steps))[: len(starts)] - 1
+    return (np.stack([steps[starts], steps[ends]], 1) - begin) * (WIDTH / span) + (-1.0, 1.0)
 
 
 def _path(stripes: np.ndarray, y: int) -> str:

@@ -34,7 +34,7 @@ class Explanation:
         from episodes.inspect import cards, html  # jinja2 is needed when something is drawn
 
         parts = [] if self.episode is None else [cards.episode_card(self.episode, is_open=False)]
-        table = cards.Table(("", ""), self.lines)
+        table = cards.Table((), self.lines, is_words=True)
         return html.rendered(cards.Card("Row", str(self.row), [], table=table, parts=parts))
 
 

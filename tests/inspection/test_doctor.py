@@ -399,12 +399,14 @@ def test_nothing_is_found_in_a_sound_environment(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting:UserWarning")
 @pytest.mark.parametrize("name", [*CLASSIC, *TOYS, *GAMES, *MORE])
 def test_nothing_is_found_in_forty_sound_environments(name: str) -> None:
     assert examine(name) == []
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 @pytest.mark.parametrize(("name", "kind"), LYING.items())
 def test_what_is_wrong_with_published_environments_is_named(name: str, kind: str) -> None:
     assert [finding.kind for finding in examine(name, num_steps=1000)] == [kind]

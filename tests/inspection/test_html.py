@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from html.parser import HTMLParser
 from typing import Any
@@ -190,7 +191,9 @@ def test_ten_agents_are_shown_with_a_lane_each() -> None:
     found = shown(party(10, 200))
     assert "10 agents" in found.words
     assert all(f"agent_{i}" in found.words for i in range(10))
-    assert "and 8 more agents" in shown(party(20, 3)).words
+    assert "and 12 more agents" in shown(party(20, 3)).words
+    lanes = re.findall(r'class="ep-observations" d="([^"]*)"', party(10, 200)._repr_html_())
+    assert [lane.count("M") for lane in lanes] == [1] * 10  # a run each, of all lanes alike
 
 
 def test_packs_batches_buffers_and_data_sets_are_shown(tmp_path: Any) -> None:

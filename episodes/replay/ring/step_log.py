@@ -24,13 +24,15 @@ class StepLog:
         self.size = size
         self._serials, self._t = np.zeros((2, size), np.int64)
         self._first: int | None = None  # number of the first step that was ever written
-        self._named: dict[int, Whose] = {}
+        self._named: dict[int, str | Whose | None] = {}  # by serial number; None: as it follows from that
         self._too_many = _FEW
 
     def name(self, table: EpisodeTable, change: TableChange) -> None:
         """Remember who the episodes are that came."""
-        if change.ids is not None or change.facts is not None:
+        if change.facts is not None:
             self._name(table, change.opened)
+        elif change.ids is not None:
+            self._named.update(zip(range(change.serial, change.serial + len(change.opened)), change.ids, strict=True))
 
     def _name(self, table: EpisodeTable, entries: np.ndarray) -> None:
         for entry, serial in zip(entries.tolist(), table.serials[entries].tolist(), strict=True):
@@ -70,4 +72,5 @@ class StepLog:
 
     def whose(self, serial: int, table: EpisodeTable) -> Whose:
         """Whose episode had this number."""
-        return self._named.get(serial) or Whose(table.names.id_of(serial))
+        named = self._named.get(serial) or table.names.id_of(serial)
+        return Whose(named) if isinstance(named, str) else named
