@@ -16,14 +16,17 @@ from benchmarks.loops.networks import flat, perceptron, step
 GAMMA, LAMBDA, CLIP, VALUE, MAX_NORM, RATE = 0.98, 0.9, 0.2, 0.5, 0.5, 2e-3
 
 
-def learning(num_envs: int, rows: int, epochs: int, minibatch: int, seed: int = 0) -> Iterator[int]:
+def learning(
+    num_envs: int, rows: int, epochs: int, minibatch: int, seed: int = 0, actor: nn.Module | None = None
+) -> Iterator[int]:
     """Samples rows x environments and learns from them, again and again.
 
     Same-step autoreset: a termination is worth nothing afterwards, a time limit the value of the true last observation.
     """
     torch.manual_seed(seed)
     envs = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-    actor, critic = perceptron((4, 64, 64, 2), nn.Tanh), perceptron((4, 64, 64, 1), nn.Tanh)
+    actor = perceptron((4, 64, 64, 2), nn.Tanh) if actor is None else actor
+    critic = perceptron((4, 64, 64, 1), nn.Tanh)
     vector = flat([actor, critic])
     optimizer = torch.optim.Adam([vector], lr=RATE, eps=1e-5, fused=True)
     obs = np.zeros((rows + 1, num_envs, 4), np.float32)

@@ -73,37 +73,44 @@ def tianshou_ppo(num_envs: int, rows: int, epochs: int, minibatch: int) -> Calla
     """Tianshou's PPO: a collection and an update; per step of an environment."""
 
     def prepare(size: Size) -> Timed:
-        from tianshou.algorithm import PPO
-        from tianshou.algorithm.optim import AdamOptimizerFactory
-        from tianshou.data import Collector, VectorReplayBuffer
-        from tianshou.env import DummyVectorEnv
-        from tianshou.trainer import OnPolicyTrainerParams
-        from tianshou.utils.net.common import Net
-        from tianshou.utils.net.discrete import DiscreteCritic
-        from torch import nn
-
-        count = size(rows) * num_envs
-        critic = DiscreteCritic(preprocess_net=Net(state_shape=4, hidden_sizes=(64, 64), activation=nn.Tanh))
-        algorithm = PPO(
-            policy=tianshou_policy(),
-            critic=critic,
-            optim=AdamOptimizerFactory(lr=3e-4, eps=1e-5),
-            ent_coef=0.0,
-            max_grad_norm=0.5,
-        )
-        envs = DummyVectorEnv([lambda: gym.make(ENVIRONMENT) for _ in range(num_envs)])
-        params = OnPolicyTrainerParams(
-            training_collector=Collector(algorithm, envs, VectorReplayBuffer(2 * count, num_envs)),
-            max_epochs=1,
-            epoch_num_steps=count,
-            collection_step_num_env_steps=count,
-            batch_size=minibatch,
-            update_step_num_repetitions=epochs,
-            **QUIET,
-        )
-        return Timed(lambda: algorithm.run_training(params), count, clock=cpu_seconds)
+        num_steps = size(rows) * num_envs
+        algorithm, params = tianshou_ppo_run(num_envs, num_steps, epochs, minibatch)
+        return Timed(lambda: algorithm.run_training(params), num_steps, clock=cpu_seconds)
 
     return prepare
+
+
+def tianshou_ppo_run(num_envs: int, num_steps: int, epochs: int, minibatch: int, seed: int = 0) -> tuple[Any, Any]:
+    """Tianshou's PPO, and the parameters of a training that collects so many steps and learns from them once."""
+    from tianshou.algorithm import PPO
+    from tianshou.algorithm.optim import AdamOptimizerFactory
+    from tianshou.data import Collector, VectorReplayBuffer
+    from tianshou.env import DummyVectorEnv
+    from tianshou.trainer import OnPolicyTrainerParams
+    from tianshou.utils.net.common import Net
+    from tianshou.utils.net.discrete import DiscreteCritic
+    from torch import nn
+
+    critic = DiscreteCritic(preprocess_net=Net(state_shape=4, hidden_sizes=(64, 64), activation=nn.Tanh))
+    algorithm = PPO(
+        policy=tianshou_policy(),
+        critic=critic,
+        optim=AdamOptimizerFactory(lr=3e-4, eps=1e-5),
+        ent_coef=0.0,
+        max_grad_norm=0.5,
+    )
+    envs = DummyVectorEnv([lambda: gym.make(ENVIRONMENT) for _ in range(num_envs)])
+    envs.seed(seed)
+    params = OnPolicyTrainerParams(
+        training_collector=Collector(algorithm, envs, VectorReplayBuffer(2 * num_steps, num_envs)),
+        max_epochs=1,
+        epoch_num_steps=num_steps,
+        collection_step_num_env_steps=num_steps,
+        batch_size=minibatch,
+        update_step_num_repetitions=epochs,
+        **QUIET,
+    )
+    return algorithm, params
 
 
 def tianshou_dqn(every: int, batch: int, updates: int) -> Callable[[Size], Timed]:
