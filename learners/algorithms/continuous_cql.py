@@ -16,6 +16,7 @@ from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.sampling import Sampler
 from learners.algorithms.algorithm import MakeScheduler, Measured
 from learners.algorithms.numbers import check_numbers
 from learners.algorithms.sac import SAC, SACConfig
@@ -54,7 +55,7 @@ class ContinuousCQL(SAC):
         config = config or ContinuousCQLConfig()
         super().__init__(policy, config, views=views, pipeline=pipeline, scheduler=scheduler, seed=seed)
 
-    def draw(self, replay: EpisodeReplayBuffer, n: int) -> dict[str, Any]:
+    def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
         columns = super().draw(replay, n)
         check_bounded(columns[Columns.ACTIONS])
         return columns
