@@ -85,10 +85,10 @@ class CompressedTrack:
         for start, stop in zip(edges, [*edges[1:], len(rows)], strict=True):
             block = int(block_of[start])
             there = rows[start:stop] - self.starts[block]
-            out[slice(start, stop) if order is None else order[start:stop]] = self._block(block)[_span(there)]
+            out[slice(start, stop) if order is None else order[start:stop]] = self.decoded(block)[_span(there)]
         return out
 
-    def _block(self, block: int) -> np.ndarray:
+    def decoded(self, block: int) -> np.ndarray:
         num_rows = int(self.stops[block] - self.starts[block])
         dtype = np.dtype(self.field.dtype)
         size = num_rows * dtype.itemsize * int(np.prod(self.field.shape, dtype=np.int64))

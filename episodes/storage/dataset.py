@@ -27,6 +27,7 @@ from episodes.storage.header import NAME, Header, read_header
 from episodes.storage.layout import StoredBatch
 from episodes.storage.sampling import Episodes, Moments, Sampler, Steps, Windows
 from episodes.storage.sampling.kinds import kind_of
+from episodes.storage.sampling.sampler import POOL_BYTES
 from episodes.storage.search.episode_table import CUSTOM, ENDING_WORDS, EpisodeTable
 from episodes.storage.search.query import run
 from episodes.storage.search.selection import SavedSelection, Selection
@@ -109,7 +110,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         if file.sealed and not shard.damage:
             self._sealed.add(file.name)
         if shard.layout is not None:
-            self._batches += [StoredBatch(found.batch, shard.layout, self._header, source) for found in shard.batches]
+            common = (shard.layout, self._header, source)
+            self._batches += [StoredBatch(found.batch, *common, found.place) for found in shard.batches]
         if not file.sealed or shard.problem:
             self.recovered += shard.num_episodes
         if shard.unread:
@@ -221,6 +223,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         weights: Any = None,
         seed: int | None = None,
         collate: Callable[[Any], Any] | None = None,
+        pool_bytes: int = POOL_BYTES,
+        cache: str | Path | None = None,
     ) -> Sampler:
         """Batches of steps, of windows (how many, how long) or of whole episodes, drawn straight from the files.
 
@@ -230,19 +234,24 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
         Args:
             order: "shuffled" (the default): all once an epoch; "stored": likewise, in the order of the files;
-                "drawn" (the default with weights): each by itself, as replay buffers draw.
+                "blocks" (the default where tracks are compressed): likewise, runs of steps mixed as many at a time as
+                decoded fit into the pool; "drawn" (the default with weights): each by itself, as replay buffers draw.
             weights: how likely a step is to be drawn: for each episode [n] that of all its steps, or for each step
                 [num_steps], or the name of a column that says so ("rewards", an extra model output). Of episodes that
                 are drawn whole, for each one [n].
             seed: with the same seed, and over the same data set, batches are the same.
             collate: what is made of each batch.
+            pool_bytes: of memory for what is decoded of compressed tracks.
+            cache: a directory where they are decoded once and for all, into files that are mapped: as fast to draw
+                from as what was never compressed.
 
         Raises:
             InvalidArgument: not one of steps, windows and episodes, or one that makes no sense.
             EpisodeStateError: there is nothing to draw.
         """
         what = kind_of(steps, windows, episodes)
-        return Sampler(self, what, order=order, weights=weights, seed=seed, collate=collate)
+        memory: dict[str, Any] = {"pool_bytes": pool_bytes, "cache": cache}
+        return Sampler(self, what, order=order, weights=weights, seed=seed, collate=collate, **memory)
 
     def _picked(self, indices: Any) -> np.ndarray:
         numbers = self._all_numbers()

@@ -101,11 +101,12 @@ class StoredBatch:
     picks numbers, and what was picked is decompressed at the end.
     """
 
-    def __init__(self, batch: Any, layout: Layout, header: Header, source: str) -> None:
+    def __init__(self, batch: Any, layout: Layout, header: Header, source: str, place: bytes) -> None:
         self.batch = batch
+        self.place = place  # the shard's name and the batch's number: no other batch has ever the same
         self._layout = layout
         self._header = header
-        self._source = source  # the shard's file
+        self.source = source  # the shard's file
 
     def __len__(self) -> int:
         return self.batch.num_rows
@@ -137,7 +138,7 @@ class StoredBatch:
     @cached_property
     def whole(self) -> EpisodePack:
         """All episodes as one pack: views of the batch, and of compressed tracks the numbers of their rows."""
-        with reading(self._source):
+        with reading(self.source):
             return self._make_pack()
 
     def _columns(self, num_steps: int) -> dict[str, Any]:
@@ -145,7 +146,7 @@ class StoredBatch:
         there = self._layout.tracks
         added = {path: field for path, field in header.tracks.items() if field.fill is not None and path not in there}
         if num_steps and header.knows_steps:
-            check_same({path: header.tracks[path] for path in header.tracks if path not in added}, there, self._source)
+            check_same({path: header.tracks[path] for path in header.tracks if path not in added}, there, self.source)
             tracks = {path: field.filled(num_steps) for path, field in added.items()}
             structure = header.structure if added else structure
         for path, field in self._layout.tracks.items():
@@ -199,5 +200,5 @@ class StoredBatch:
         """The rows of a compressed track in place of their numbers; other arrays as they are."""
         if path not in self.compressed:
             return array
-        with reading(self._source):
+        with reading(self.source):
             return self.compressed[path].take(array)

@@ -159,9 +159,9 @@ def test_steps_of_a_compressed_episode_are_those_of_the_episode(
 
 def test_steps_decompress_only_the_blocks_that_they_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = in_batches(tmp_path, images(4, length=200), 4)
-    read, block = [], frame_blocks.CompressedTrack._block
+    read, block = [], frame_blocks.CompressedTrack.decoded
     monkeypatch.setattr(
-        frame_blocks.CompressedTrack, "_block", lambda track, number: read.append(number) or block(track, number)
+        frame_blocks.CompressedTrack, "decoded", lambda track, number: read.append(number) or block(track, number)
     )
     assert dataset.steps(2, 10, 20).get_observations()["camera"].shape == (11, 32, 32, 4)
     assert len(read) == 1

@@ -1,63 +1,165 @@
-"""Items of tracks that are compressed in some or all record batches."""
+"""Items of tracks that are compressed: blocks are decoded into a pool, or once and for all into a file."""
 
 from __future__ import annotations
 
+import math
+import os
+import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from episodes.errors import UnreadableData
+from episodes.storage.arrow import reading
+from episodes.storage.files import contents
 from episodes.storage.sampling.window_grid import WindowGrid
 
 
-class Rows(Protocol):
-    """The rows of a track of one record batch."""
+class BlockRows(Protocol):
+    """The rows of a track of one record batch, in blocks."""
 
-    def take(self, rows: np.ndarray) -> np.ndarray: ...
+    @property
+    def starts(self) -> np.ndarray: ...  # [k], the first row of each block
+
+    @property
+    def stops(self) -> np.ndarray: ...  # [k]
+
+    def decoded(self, block: int) -> np.ndarray: ...
 
 
 class PlainRows:
-    """Those of an array [rows, ...]."""
+    """Those of an array [rows, ...], in blocks of so many."""
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: np.ndarray, rows_per_block: int) -> None:
         self._array = array
+        self.starts = np.arange(0, len(array), rows_per_block)
+        self.stops = np.minimum(self.starts + rows_per_block, len(array))
 
-    def take(self, rows: np.ndarray) -> np.ndarray:
-        return self._array[rows]
+    def decoded(self, block: int) -> np.ndarray:
+        return self._array[self.starts[block] : self.stops[block]]
 
 
 class DecodedColumn:
     """One track of all batches, whose unit is a row; see `MappedColumn`, which it can stand for.
 
+    Blocks that a draw is in are decoded into a pool, where they stay until others need the room: a draw of rows whose
+    blocks are there is one gather.
+
+        pool    | block 7 | block 2 | block 9 | ...       slot_of[7] = 0, slot_of[2] = 1, ...
+
     Args:
         batches: the rows of each batch.
-        sizes: how many they are.
+        sources: the files that they are in.
+        rows_per_block: of a block, at most.
+        pool_bytes: of the pool; it has room for at least one block.
     """
 
     step = 1
 
-    def __init__(self, batches: Sequence[Rows], sizes: Sequence[int], dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        self.dtype, self.shape = dtype, shape
-        self._batches = batches
-        ends = np.cumsum([0, *sizes])
-        self.bases, self._ends = ends[:-1], ends[1:]
+    def __init__(
+        self,
+        batches: Sequence[BlockRows],
+        sources: Sequence[str],
+        dtype: np.dtype,
+        shape: tuple[int, ...],
+        rows_per_block: int,
+        pool_bytes: int,
+    ) -> None:
+        self.dtype, self.shape, self.rows_per_block = dtype, shape, rows_per_block
+        self._batches, self._sources = batches, sources
+        ends = np.cumsum([0, *(int(rows.stops[-1]) if len(rows.stops) else 0 for rows in batches)])
+        self.bases = ends[:-1]
+        self._starts = np.concatenate(
+            [np.zeros(0, np.int64), *(base + b.starts for base, b in zip(self.bases, batches, strict=True))]
+        )
+        self._first_blocks = np.cumsum([0, *(len(batch.starts) for batch in batches)])
+        block_bytes = max(rows_per_block * dtype.itemsize * math.prod(shape), 1)
+        self.num_slots = max(min(pool_bytes // block_bytes, len(self._starts)), 1)
+        self._pool = np.empty((self.num_slots, rows_per_block, *shape), dtype)
+        self._slot_of = np.full(len(self._starts), -1, np.int32)
+        self._block_in = np.full(self.num_slots, -1, np.int64)
+        self._oldest = 0
+        self._lock = threading.Lock()
+        self.num_decoded = 0
 
     def take(self, units: np.ndarray) -> np.ndarray:
         """The items [..., *shape] with these row numbers [...]."""
         rows = units.ravel()
-        found = np.empty((len(rows), *self.shape), self.dtype)
-        if len(self._batches) == 1:
-            found[:] = self._batches[0].take(rows)
-        else:
-            of = self._ends.searchsorted(rows, side="right")
-            for batch in np.unique(of).tolist():
-                own = np.flatnonzero(of == batch)
-                found[own] = self._batches[batch].take(rows[own] - self.bases[batch])
+        blocks = self._starts.searchsorted(rows, side="right") - 1
+        with self._lock:
+            found = self._taken(rows, blocks)
         return found.reshape(*units.shape, *self.shape)
+
+    def _taken(self, rows: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+        distinct = np.unique(blocks)
+        if len(distinct) <= self.num_slots:
+            self._put(distinct)
+            places = self._slot_of[blocks] * np.int64(self.rows_per_block) + rows - self._starts[blocks]
+            return self._pool.reshape(-1, *self.shape)[places]
+        found = np.empty((len(rows), *self.shape), self.dtype)
+        for part in np.split(distinct, range(self.num_slots, len(distinct), self.num_slots)):
+            own = np.flatnonzero((blocks >= part[0]) & (blocks <= part[-1]))
+            found[own] = self._taken(rows[own], blocks[own])
+        return found
+
+    def _put(self, blocks: np.ndarray) -> None:
+        """Let these blocks be in the pool, those that were put there first making room."""
+        slots = self._slot_of[blocks]
+        missing = blocks[slots < 0]
+        if not len(missing):
+            return
+        order = (self._oldest + np.arange(self.num_slots)) % self.num_slots
+        free = order[~np.isin(order, slots[slots >= 0])][: len(missing)]
+        for block, slot in zip(missing.tolist(), free.tolist(), strict=True):
+            if self._block_in[slot] >= 0:
+                self._slot_of[self._block_in[slot]] = -1
+                self._block_in[slot] = -1
+            batch = int(self._first_blocks.searchsorted(block, side="right")) - 1
+            with reading(self._sources[batch]):
+                rows = self._batches[batch].decoded(block - int(self._first_blocks[batch]))
+            self._pool[slot, : len(rows)] = rows
+            self._slot_of[block], self._block_in[slot] = slot, block
+        self._oldest = (int(free[-1]) + 1) % self.num_slots
+        self.num_decoded += len(missing)
 
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
         """The windows [B, W, *shape] whose first columns have the row numbers [B]; zeros where there is no item."""
-        found = np.zeros((*grid.there.shape, *self.shape), self.dtype)
         rows = units[:, None] + np.arange(grid.there.shape[1])
+        if not len(grid.padding):
+            return self.take(rows)
+        found = np.zeros((*grid.there.shape, *self.shape), self.dtype)
         found[grid.there] = self.take(rows[grid.there])
         return found
+
+
+def cached_rows(directory: Path, name: str, rows: BlockRows, like: np.ndarray, source: str) -> np.ndarray:
+    """The rows of a track, decoded in a file that is mapped: made when it is not there, or not as long as it must be.
+
+    The file appears whole or not at all, so a killed process leaves none, and several may make it at a time.
+
+    Args:
+        name: of the file; it names a shard that never changes.
+        like: an array of no rows, of the dtype and the shape of the items.
+        source: the file that they are in.
+    """
+    file = directory / name
+    num = int(rows.stops[-1]) if len(rows.stops) else 0
+    size = num * like.dtype.itemsize * math.prod(like.shape[1:])
+    if not file.exists() or file.stat().st_size != size:
+        directory.mkdir(parents=True, exist_ok=True)
+        draft = directory / f".{name}.{os.getpid()}.{os.urandom(4).hex()}"
+        try:
+            with draft.open("wb") as out:
+                for block in range(len(rows.starts)):
+                    with reading(source):
+                        items = rows.decoded(block)
+                    out.write(np.ascontiguousarray(items).data)
+            os.replace(draft, file)
+        finally:
+            draft.unlink(missing_ok=True)
+    data = contents(file, mapped=True)
+    if len(data) != size:
+        raise UnreadableData(f"{file} has {len(data)} bytes where there should be {size}: remove it")
+    return np.frombuffer(data, like.dtype).reshape(num, *like.shape[1:])

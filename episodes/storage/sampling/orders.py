@@ -12,6 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
+from episodes.tracks.indexing import ranges
+
 SMALL = 1 << 16  # permutations of so few are made at once
 _ROUNDS = 6
 _MIX, _ODD = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x9E3779B97F4A7C15)
@@ -132,3 +134,59 @@ def _hashed(values: np.ndarray, key: np.uint64) -> np.ndarray:
 @lru_cache(maxsize=64)
 def _keys(seed: int, stream: int, num: int) -> np.ndarray:
     return np.random.SeedSequence([seed, stream]).generate_state(num, np.uint64)
+
+
+class Blocks:
+    """All once an epoch: runs of steps in a random order, those of so many runs at a time mixed with each other.
+
+    What lies near each other is read within a short time, so a block of compressed items is decoded once an epoch.
+
+    Args:
+        starts, stops: the numbers of each run [k].
+        at_once: so many runs are mixed.
+    """
+
+    def __init__(self, starts: np.ndarray, stops: np.ndarray, at_once: int, seed: int) -> None:
+        self.num, self.seed = int((stops - starts).sum()), seed
+        self._starts, self._sizes, self._at_once = starts, stops - starts, at_once
+        self._epoch = self._chunk = -1
+        self._mixed = np.zeros(0, np.int64)
+
+    def at(self, start: int, stop: int) -> np.ndarray:
+        epoch, first = divmod(start, self.num)
+        if epoch != self._epoch:
+            self._begin(epoch)
+        last, parts = first + stop - start, []
+        while first < last:
+            chunk = int(self._chunk_ends.searchsorted(first, side="right"))
+            if chunk != self._chunk:
+                self._mix(chunk)
+            begin = int(self._chunk_ends[chunk]) - len(self._mixed)
+            parts.append(self._mixed[first - begin : last - begin])
+            first += len(parts[-1])
+        return np.concatenate(parts)
+
+    def _begin(self, epoch: int) -> None:
+        self._runs = generator(self.seed, epoch).permutation(len(self._starts))
+        ends = np.cumsum(self._sizes[self._runs])
+        self._chunk_ends = np.append(ends[self._at_once - 1 : -1 : self._at_once], ends[-1:])
+        self._epoch, self._chunk = epoch, -1
+
+    def _mix(self, chunk: int) -> None:
+        runs = self._runs[chunk * self._at_once : (chunk + 1) * self._at_once]
+        numbers = ranges(self._starts[runs], self._sizes[runs])
+        self._mixed = numbers[generator(self.seed, self._epoch, 1, chunk).permutation(len(numbers))]
+        self._chunk = chunk
+
+
+def runs_of(starts: np.ndarray, lengths: np.ndarray, lookbacks: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers at which runs of at most `size` steps begin and stop, [k] each.
+
+    A run stays in its episode [n], and its rows in a block of `size` rows, counted from the episode's lookback on.
+    """
+    counts = np.where(lengths > 0, (lookbacks + lengths - 1) // size - lookbacks // size + 1, 0)
+    which = np.repeat(np.arange(len(starts)), counts)
+    blocks = ranges(lookbacks // size, counts)
+    begins = np.maximum(blocks * size - lookbacks[which], 0)
+    stops = np.minimum((blocks + 1) * size - lookbacks[which], lengths[which])
+    return starts[which] + begins, starts[which] + stops

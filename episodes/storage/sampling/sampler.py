@@ -20,16 +20,20 @@ from episodes.storage.layout import StoredBatch
 from episodes.storage.sampling.ahead import Ahead
 from episodes.storage.sampling.batch_columns import INDICES, checked_keys, columns_of, states_before
 from episodes.storage.sampling.dataset_steps import DatasetSteps
+from episodes.storage.sampling.decoded_columns import DecodedColumn
 from episodes.storage.sampling.draws import StepDraw, WindowDraw
 from episodes.storage.sampling.history import BoundViews
 from episodes.storage.sampling.kinds import Episodes, Kind, Steps
 from episodes.storage.sampling.n_step import followed
-from episodes.storage.sampling.orders import Drawn, InOrder, Order, Shuffled, Weighted, uniforms
+from episodes.storage.sampling.orders import Blocks, Drawn, InOrder, Order, Shuffled, Weighted, runs_of, uniforms
 from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.storage.sampling.time_stamps import Moments
 from episodes.storage.sampling.weights import find_episodes, find_steps
 
-ORDERS = ("shuffled", "drawn", "stored")
+ORDERS = ("shuffled", "blocks", "drawn", "stored")
+POOL_BYTES = 1 << 28  # of memory for what is decoded of compressed tracks
+_RUN_BLOCKS = 4  # of compressed items that a run of steps is in: what is observed after its last one is in another
+_PLAIN_RUN, _PLAIN_RUNS = 4096, 64  # steps in a run, and runs that are mixed, where nothing is compressed
 
 
 class Stored(Protocol):
@@ -70,25 +74,31 @@ class Sampler:
         weights: Any = None,
         seed: int | None = None,
         collate: Callable[[Any], Any] | None = None,
+        pool_bytes: int = POOL_BYTES,
+        cache: str | Path | None = None,
     ) -> None:
-        if order is None:
-            order = "shuffled" if weights is None else "drawn"
-        if order not in ORDERS:
+        if order is None and weights is not None:
+            order = "drawn"
+        if order is not None and order not in ORDERS:
             raise InvalidArgument(f"order={order!r}: give one of {', '.join(map(repr, ORDERS))}")
         if weights is not None and order != "drawn":
             raise InvalidArgument(f"order={order!r} has all steps once an epoch, so weights mean nothing: give 'drawn'")
+        check_counts(pool_bytes=pool_bytes)
         self.dataset: Stored = dataset
-        self.what, self.order, self.weights = what, order, weights
-        self.collate = collate
+        self.what, self.weights, self.collate = what, weights, collate
+        self._pool_bytes, self._cache = pool_bytes, None if cache is None else Path(cache)
+        self._given_order = order
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(seed)
         self._open()
 
     def _open(self) -> None:
         self._lock = threading.RLock()
-        self._tracks = StoredTracks(*self.dataset.stored())
+        self._tracks = StoredTracks(*self.dataset.stored(), self._pool_bytes, self._cache)
         self.source = DatasetSteps(self._tracks, str(self.dataset.path))
         table = self._tracks.table
         is_whole = isinstance(self.what, Episodes)
+        decoded = any(isinstance(column, DecodedColumn) for column in self._tracks.columns)
+        self.order = self._given_order or ("blocks" if decoded and not is_whole else "shuffled")
         num = len(table) if is_whole else table.num_steps
         if not num:
             there = "episodes" if is_whole else "steps"
@@ -102,7 +112,20 @@ class Sampler:
             return Weighted(num, self.seed, find)
         if self.order == "stored":
             return InOrder(num)
+        if self.order == "blocks":
+            return self._blocks()
         return Shuffled(num, self.seed) if self.order == "shuffled" else Drawn(num, self.seed)
+
+    def _blocks(self) -> Order:
+        """Runs of steps, as many at a time as decoded fit into the pool."""
+        if isinstance(self.what, Episodes):
+            raise InvalidArgument("order='blocks' is for steps and windows; whole episodes are near each other anyway")
+        decoded = [column for column in self._tracks.columns if isinstance(column, DecodedColumn)]
+        run = _RUN_BLOCKS * max((column.rows_per_block for column in decoded), default=_PLAIN_RUN // _RUN_BLOCKS)
+        fitting = (c.num_slots // (run // c.rows_per_block + 1) for c in decoded)
+        table = self._tracks.table
+        starts, stops = runs_of(table.starts, table.lengths, self._tracks.table.lookbacks, run)
+        return Blocks(starts, stops, max(min(fitting, default=_PLAIN_RUNS), 1), self.seed)
 
     @property
     def num_steps(self) -> int:
@@ -315,7 +338,7 @@ class Sampler:
             return len(self._tracks.table) - before
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("dataset", "what", "order", "weights", "collate", "seed")
+        kept = ("dataset", "what", "weights", "collate", "seed", "_given_order", "_pool_bytes", "_cache")
         return {**{name: getattr(self, name) for name in kept}, "position": self._ahead.position}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -49,6 +49,11 @@ class StepTable:
         return self._lines[:, LENGTH]
 
     @property
+    def lookbacks(self) -> np.ndarray:
+        """The items of each episode before its step 0."""
+        return self._lines[:, LOOKBACK]
+
+    @property
     def starts(self) -> np.ndarray:
         """The number of each episode's first step."""
         return self.ends - self.lengths

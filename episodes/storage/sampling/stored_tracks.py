@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from episodes.storage.compressed_tracks import rows_per_block
 from episodes.storage.header import Header
 from episodes.storage.layout import StoredBatch
 from episodes.storage.sampling.addresses import MappedColumn
-from episodes.storage.sampling.decoded_columns import DecodedColumn, PlainRows, Rows
+from episodes.storage.sampling.decoded_columns import DecodedColumn, PlainRows, cached_rows
 from episodes.storage.sampling.step_table import AFTER, BEFORE, FIRST_BASE, FLAGS, LENGTH, LOOKBACK, StepTable
 from episodes.storage.sampling.window_grid import WindowGrid
 from episodes.storage.track_schema import TrackField, assembled, is_observed
@@ -35,6 +37,8 @@ class StoredTracks:
     Args:
         batches: of the data set.
         numbers: of the episodes, counted over all batches; steps are numbered in this order.
+        pool_bytes: for what is decoded of compressed tracks, all together.
+        cache: a directory where they are decoded for good, or None.
 
     Attributes:
         columns: one for each track.
@@ -44,11 +48,24 @@ class StoredTracks:
         t_started: the time in its episode at which each chunk begins, [n].
     """
 
-    def __init__(self, batches: Sequence[StoredBatch], numbers: np.ndarray, header: Header) -> None:
+    def __init__(
+        self,
+        batches: Sequence[StoredBatch],
+        numbers: np.ndarray,
+        header: Header,
+        pool_bytes: int,
+        cache: Path | None,
+    ) -> None:
         self.batches, self.numbers = batches, numbers
         fields = header.tracks if header.knows_steps else {}
         self.paths = list(fields)
-        self.columns: list[Column] = [_column(batches, path, field) for path, field in fields.items()]
+        compressed = [path for path in fields if any(path in batch.compressed for batch in batches)]
+        self.columns: list[Column] = [
+            _mapped(batches, path, field, cache)
+            if cache is not None or path not in compressed
+            else _decoded(batches, path, field, pool_bytes // len(compressed))
+            for path, field in fields.items()
+        ]
         self.structure: dict[str, Any] = {}
         if header.knows_steps:
             tree = assembled(header.structure, {path: place for place, path in enumerate(self.paths)})
@@ -113,13 +130,19 @@ def _lines(batch: StoredBatch, bases: list[int], columns: Sequence[Column], path
     return lines
 
 
-def _column(batches: Sequence[StoredBatch], path: str, field: TrackField) -> Column:
-    dtype, shape = np.dtype(field.dtype), tuple(field.shape)
-    if any(path in batch.compressed for batch in batches):
-        rows: list[Rows] = [
-            batch.compressed[path] if path in batch.compressed else PlainRows(batch.whole.tracks[path])
-            for batch in batches
-        ]
-        return DecodedColumn(rows, [len(batch.whole.tracks[path]) for batch in batches], dtype, shape)
-    written = (batch.whole.tracks[path] if path in batch.written else None for batch in batches)
-    return MappedColumn(list(written), dtype, shape)
+def _mapped(batches: Sequence[StoredBatch], path: str, field: TrackField, cache: Path | None) -> MappedColumn:
+    arrays = []
+    for batch in batches:
+        if cache is not None and path in batch.compressed:
+            name = f"{batch.place.decode().replace(':', '-')}-{path.replace('/', '.')}.decoded"
+            arrays.append(cached_rows(cache, name, batch.compressed[path], field.empty(), batch.source))
+        else:
+            arrays.append(batch.whole.tracks[path] if path in batch.written else None)
+    return MappedColumn(arrays, np.dtype(field.dtype), tuple(field.shape))
+
+
+def _decoded(batches: Sequence[StoredBatch], path: str, field: TrackField, pool_bytes: int) -> DecodedColumn:
+    size = rows_per_block(field)
+    rows = [batch.compressed.get(path) or PlainRows(batch.whole.tracks[path], size) for batch in batches]
+    sources = [batch.source for batch in batches]
+    return DecodedColumn(rows, sources, np.dtype(field.dtype), tuple(field.shape), size, pool_bytes)

@@ -1,0 +1,181 @@
+"""Draws straight from the files of a data set, beside draws from memory and the ways of others."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most, limit
+from benchmarks.peers import MINARI, TORCHRL
+from benchmarks.peers.datasets import minari_dataset
+from benchmarks.peers.replays import torchrl_entries
+from benchmarks.storage import Prepare, Scratch, cartpoles, our_dataset, our_pack, sprites
+
+EPISODES = 20_000  # of which 1000 are distinct
+FRAME_EPISODES, FRAME_STEPS = 30, 500
+STEPS = 256
+WINDOWS = (64, 32)
+FRAME_SECONDS = 0.010
+
+
+@cache
+def vectors(num: int) -> tuple[Scratch, Any]:
+    """A data set of CartPole's shapes, of 2.2 million steps."""
+    scratch, pack = Scratch(), our_pack(cartpoles(min(num, 1000)))
+    return scratch, our_dataset(scratch.root / "data", pack.select(np.arange(num) % len(pack)))
+
+
+@cache
+def images(num: int, length: int) -> tuple[Scratch, Any]:
+    scratch = Scratch()
+    return scratch, our_dataset(scratch.root / "data", our_pack(sprites(num, length)))
+
+
+def stored(size: Size, *, frames: bool = False) -> tuple[Scratch, Any]:
+    return images(size(FRAME_EPISODES), size(FRAME_STEPS)) if frames else vectors(size(EPISODES))
+
+
+def steps_from_disk(size: Size) -> Timed:
+    _, dataset = stored(size)
+    sampler = dataset.sampler(steps=STEPS, order="drawn", seed=0)
+    return Timed(lambda: sampler.sample(STEPS))
+
+
+def steps_from_memory(size: Size) -> Timed:
+    buffer = in_memory(stored(size)[1])
+    return Timed(lambda: buffer.sample(STEPS))
+
+
+def windows_from_disk(*, frames: bool = False) -> Prepare:
+    def prepare(size: Size) -> Timed:
+        scratch, dataset = stored(size, frames=frames)
+        options = {"cache": scratch.root / "cache"} if frames else {}
+        sampler = dataset.sampler(windows=WINDOWS, order="drawn", seed=0, **options)
+        return Timed(lambda: sampler.sample_sequences(*WINDOWS))
+
+    return prepare
+
+
+def windows_from_memory(*, frames: bool = False) -> Prepare:
+    def prepare(size: Size) -> Timed:
+        buffer = in_memory(stored(size, frames=frames)[1])
+        return Timed(lambda: buffer.sample_sequences(*WINDOWS))
+
+    return prepare
+
+
+def in_memory(dataset: Any) -> Any:
+    from episodes.replay import EpisodeReplayBuffer
+
+    return EpisodeReplayBuffer.from_dataset(dataset, seed=0)
+
+
+def shuffled_frames(size: Size) -> Timed:
+    """Batches of an epoch of compressed frames, on average: one call draws a whole one."""
+    from episodes.storage.sampling import Steps
+
+    _, dataset = stored(size, frames=True)
+    sampler = dataset.sampler(steps=Steps(STEPS, keys=["obs", "actions"]), seed=0)
+
+    def epoch() -> None:
+        for _ in sampler:
+            pass
+
+    return Timed(epoch, len(sampler))
+
+
+def torchrl(*, windows: bool) -> Prepare:
+    """TorchRL's sampler over a memory-mapped storage of the same transitions."""
+
+    def prepare(size: Size) -> Timed:
+        from torchrl.data import LazyMemmapStorage, RandomSampler, ReplayBuffer, SliceSampler
+
+        scratch, dataset = stored(size)
+        batch = dataset.sampler(steps=10**9, order="stored").draw()
+        entries = torchrl_entries(
+            *(batch[name] for name in ("obs", "new_obs", "actions", "rewards")), batch.terminateds, batch.truncateds
+        )
+        sampler: Any = RandomSampler()
+        if windows:
+            options = {"end_key": ("next", "done"), "strict_length": False, "cache_values": True}
+            sampler = SliceSampler(slice_len=WINDOWS[1], **options)
+        num = WINDOWS[0] * WINDOWS[1] if windows else STEPS
+        storage = LazyMemmapStorage(len(batch), scratch_dir=str(scratch.root / f"torchrl-{windows}"))
+        buffer = ReplayBuffer(storage=storage, sampler=sampler, batch_size=num)
+        buffer.extend(entries)
+        return Timed(lambda: (scratch, buffer.sample()))
+
+    return prepare
+
+
+def minari(size: Size) -> Timed:
+    """Minari has no windows: whole episodes are drawn, and windows are cut out of them."""
+    scratch, data = Scratch(), cartpoles(size(1000))
+    dataset, rng = minari_dataset(data, scratch.root), np.random.default_rng(0)
+    num, length = WINDOWS
+
+    def run() -> Any:
+        windows = []
+        for episode in dataset.sample_episodes(min(num, len(data))):
+            t = int(rng.integers(len(episode.rewards)))
+            windows.append(
+                [column[t : t + length] for column in (episode.observations, episode.actions, episode.rewards)]
+            )
+        return scratch, windows
+
+    return Timed(run)
+
+
+FIGURES = (
+    Figure(
+        "disk draws/windows",
+        Side("ours, disk", windows_from_disk()),
+        Side("ours, memory", windows_from_memory()),
+        at_most(2),
+        "us",
+    ),
+    Figure(
+        "disk draws/steps",
+        Side("ours, disk", steps_from_disk),
+        Side("ours, memory", steps_from_memory),
+        at_most(5),
+        "us",
+    ),
+    Figure(
+        "disk draws/windows TorchRL",
+        Side("ours, disk", windows_from_disk()),
+        Side("TorchRL, memory-mapped", torchrl(windows=True), TORCHRL),
+        at_least(5),
+        "us",
+    ),
+    Figure(
+        "disk draws/steps TorchRL",
+        Side("ours, disk", steps_from_disk),
+        Side("TorchRL, memory-mapped", torchrl(windows=False), TORCHRL),
+        at_least(3),
+        "us",
+    ),
+    Figure(
+        "disk draws/windows Minari",
+        Side("ours, disk", windows_from_disk()),
+        Side("Minari", minari, MINARI),
+        at_least(50),
+        "us",
+    ),
+    Figure(
+        "disk draws/shuffled frames",
+        Side("ours, blocks", shuffled_frames),
+        limit("10 ms", FRAME_SECONDS),
+        at_most(1),
+        "ms",
+    ),
+    Figure(
+        "disk draws/windows of frames",
+        Side("ours, decoded cache", windows_from_disk(frames=True)),
+        Side("ours, memory", windows_from_memory(frames=True)),
+        at_most(2),
+        "ms",
+    ),
+)
