@@ -141,6 +141,11 @@ class Sampler:
         """The number of batches in an epoch."""
         return -(-self._ahead.order.num // self.what.size)
 
+    @property
+    def num_left(self) -> int:
+        """How many batches are left of this epoch: all of the next one when it is over."""
+        return -(-self._ahead.left // self.what.size)
+
     def __iter__(self) -> Iterator[Any]:
         """The batches that are left of this epoch; those of the next one when it is over. The last may be smaller."""
         epoch = self._ahead.epoch
@@ -336,6 +341,20 @@ class Sampler:
             self._open()
             self._ahead.position = (epoch + 1) * self._ahead.order.num
             return len(self._tracks.table) - before
+
+    def copy(self) -> Sampler:
+        """A sampler that goes on from here by itself, over the same files."""
+        return type(self)._of(self.__getstate__())
+
+    @classmethod
+    def _of(cls, state: dict[str, Any]) -> Sampler:
+        sampler = cls.__new__(cls)
+        sampler.__setstate__(state)
+        return sampler
+
+    def with_origin(self, batch: Batch) -> Batch:
+        """A batch that another process drew by a copy of this sampler, with an origin that can be asked here."""
+        return batch_of(batch.to_dict(), (self.source, np.asarray(batch[INDICES])))
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("dataset", "what", "weights", "collate", "seed", "_given_order", "_pool_bytes", "_cache")

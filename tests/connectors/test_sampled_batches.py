@@ -1,0 +1,86 @@
+"""A data set's sampler behind torch's loader: the same batches in the same order, however many workers draw them."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from connectors.prefetch import Prefetch
+from connectors.sampled_batches import SampledBatches, sampled_loader
+from episodes import EpisodePack
+from episodes.storage import EpisodeDataset, EpisodeWriter
+
+WHATS: list[dict[str, Any]] = [{"steps": 7}, {"windows": (5, 4)}]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> EpisodeDataset:
+    path, lengths = tmp_path_factory.mktemp("data"), np.arange(1, 9)
+    pack = EpisodePack(
+        observations=np.arange(44.0), actions=np.arange(36), rewards=np.zeros(36, np.float32), lengths=lengths
+    )
+    with EpisodeWriter(path) as writer:
+        writer.add(pack)
+    return EpisodeDataset(path)
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "options"),
+    [(0, {}), (2, {}), pytest.param(1, {"multiprocessing_context": "spawn"}, marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize("what", WHATS, ids=str)
+def test_workers_give_the_batches_of_the_sampler_in_its_order(
+    dataset: EpisodeDataset, what: dict[str, Any], num_workers: int, options: dict[str, Any]
+) -> None:
+    sampler, inline = (dataset.sampler(**what, seed=0) for _ in range(2))
+    inline.draw(), sampler.draw()
+    state = sampler.state_dict()
+    found = list(sampled_loader(sampler, num_workers, **options))
+    wanted = list(inline)
+    assert len(found) == len(wanted)
+    for batch, own in zip(found, wanted, strict=True):
+        assert all(isinstance(column, torch.Tensor) for column in batch.to_dict().values())
+        assert batch.obs.dtype == torch.float32
+        assert {k: v.tolist() for k, v in batch.items()} == {k: v.tolist() for k, v in own.items()}
+        assert batch.origin.ids.tolist() == own.origin.ids.tolist()
+    assert sampler.state_dict() == inline.state_dict() != state
+
+
+def test_what_a_spawned_worker_gets_opens_the_files_itself(dataset: EpisodeDataset) -> None:
+    batches = SampledBatches(dataset.sampler(steps=7, seed=0))
+    sent = pickle.dumps(batches)
+    assert len(sent) < 4000
+    again = [batch.obs.tolist() for batch in pickle.loads(sent)]
+    assert again == [batch.obs.tolist() for batch in dataset.sampler(steps=7, seed=0)]
+
+
+def test_a_loader_that_is_left_has_moved_the_sampler_by_what_was_taken(dataset: EpisodeDataset) -> None:
+    sampler, inline = (dataset.sampler(steps=5, seed=0) for _ in range(2))
+    for number, _ in enumerate(sampled_loader(sampler, 0)):
+        inline.draw()
+        if number == 2:
+            break
+    assert sampler.state_dict() == {**inline.state_dict(), "position": 15}
+    assert [b.indices.tolist() for b in sampled_loader(sampler)] == [b.indices.tolist() for b in inline]
+
+
+def test_draws_are_prefetched_to_a_device(dataset: EpisodeDataset) -> None:
+    inline = dataset.sampler(steps=5, seed=0)
+    with Prefetch(dataset.sampler(steps=5, seed=0).draw, device="cpu") as batches:
+        for _ in range(20):
+            batch, own = next(batches), inline.draw()
+            assert batch.obs.tolist() == own.obs.tolist()
+            assert batch.indices.tolist() == own.indices.tolist()
+
+
+def test_a_collate_runs_where_batches_are_drawn(dataset: EpisodeDataset) -> None:
+    sampler = dataset.sampler(steps=12, order="stored", collate=summed)
+    assert list(sampled_loader(sampler, 1)) == [66.0, 210.0, 354.0]
+
+
+def summed(batch: Any) -> float:
+    return float(batch.actions.sum())
