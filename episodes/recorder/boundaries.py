@@ -63,9 +63,8 @@ class Boundaries:
         self.last_lies_apart = self.mode is AutoresetMode.SAME_STEP
         self.waiting = _NONE
         self.num_rows = self.num_steps = 0
-        self._first_rows = np.zeros(num_envs, np.int64)  # rows so far when the episode began
+        self._first_rows = np.zeros(num_envs, np.int64)  # rows so far when the episode began; replaced, never changed
         self._plain = Row(np.arange(num_envs), _NONE, _NONE, _NONE)  # a step of all, where nothing ends: most rows
-        self._true = np.ones(num_envs, bool)  # scratch of `look`, which leaves it as it was
 
     @property
     def ages(self) -> np.ndarray:
@@ -75,7 +74,7 @@ class Boundaries:
     def copy(self) -> Boundaries:
         """A machine of its own that goes on from here."""
         other = Boundaries.__new__(Boundaries)
-        other.__dict__.update(self.__dict__, _first_rows=self._first_rows.copy(), _true=np.ones(self.num_envs, bool))
+        other.__dict__.update(self.__dict__)
         return other
 
     def go_on(self, ages: np.ndarray, waiting: np.ndarray = _NONE) -> None:
@@ -86,7 +85,13 @@ class Boundaries:
     def reset(self, mask: np.ndarray) -> None:
         """New episodes begin in the environments of the mask, bool [N]."""
         self.waiting = self.waiting[~mask[self.waiting]]
-        self._first_rows[mask] = self.num_rows
+        self._begin(mask, self.num_rows)
+
+    def _begin(self, envs: np.ndarray, rows: Any) -> None:
+        """The next rows [k] of the environments (a mask, or [k]) are the first ones of episodes."""
+        first_rows = self._first_rows.copy()
+        first_rows[envs] = rows
+        self._first_rows = first_rows
 
     def checked_mask(self, mask: Any) -> np.ndarray:
         """The environments of a reset, bool [N]; all of them for None."""
@@ -116,10 +121,9 @@ class Boundaries:
             stepped = self._plain.stepped
         else:
             done[reset] = False
-            is_step = self._true
+            is_step = np.ones(self.num_envs, bool)
             is_step[reset] = False
             stepped = is_step.nonzero()[0]
-            is_step[reset] = True
         ended = done.nonzero()[0]
         return Row(stepped, reset, ended, ended if self.last_lies_apart else reset)
 
@@ -127,7 +131,7 @@ class Boundaries:
         """The row was recorded."""
         num_steps = self.num_steps + len(row.stepped)
         if row is not self._plain:
-            self._first_rows[row.begun] = self.num_rows + 1
+            self._begin(row.begun, self.num_rows + 1)
             self.waiting = _NONE if self.last_lies_apart else row.ended
         self.num_rows += 1  # no call since `waiting`, so that an interrupt leaves all or nothing
         self.num_steps = num_steps
@@ -158,7 +162,7 @@ class Boundaries:
             return
         begins = np.flatnonzero(rows.ended if self.last_lies_apart else ~rows.stepped)
         at, envs = np.divmod(begins, self.num_envs)
-        self._first_rows[envs] = self.num_rows + 1 + at  # of several rows where episodes begin the last one stays
+        self._begin(envs, self.num_rows + 1 + at)  # of several rows where episodes begin the last one stays
         waiting = _NONE if self.last_lies_apart else rows.ended[-1].nonzero()[0]
         num_steps = self.num_steps + int(np.count_nonzero(rows.stepped))
         self.num_rows += num_rows  # no call from here on, so that an interrupt leaves all or nothing

@@ -1,4 +1,8 @@
-"""`LaidRows`: staged rows of N environments as steps of a ring: which of them are steps, and how they are linked."""
+"""Staged rows of N environments as steps of a ring: which of them are steps, and how they are linked.
+
+`LaidRun`: one row, or rows in which nothing ends but with the last one: who draws after every few rows waits for this.
+`LaidRows`: any rows. Both answer the same.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from episodes.recorder.boundaries import Boundaries, Rows
+from episodes.recorder.boundaries import Boundaries, Row, Rows
 from episodes.replay.ring.addition import Room
 from episodes.replay.ring.episode_table import NONE
 from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, PREVIOUS, ROW, T
 from episodes.replay.ring.step_ring import LinkedRing
+from episodes.replay.ring.track_ring import positions
 
 
 class Behind(NamedTuple):
@@ -24,6 +29,70 @@ class Behind(NamedTuple):
     head: int  # of the ring, when they were written: another one now says that somebody else wrote
     rows_head: int
     boundaries: Boundaries
+
+
+class LaidRun:
+    """K staged rows of N environments whose steps are those of the same environments: only with the last one some end.
+
+    Rows that some environments spend on a reset are runs of their own, K = 1. See `LaidRows` for what is said.
+    """
+
+    __slots__ = ("_count", "_last", "first_steps", "num_rows", "num_steps", "step_rows")
+    sources = None
+
+    def __init__(self, count: int, last: Row, behind: Behind) -> None:
+        self._count, self._last = count, last
+        self.num_steps, self.num_rows = count * len(last.stepped), count * len(behind.rows)
+        self.step_rows = last.stepped if self.num_steps < self.num_rows else None
+        previous = behind.previous if self.step_rows is None else behind.previous[self.step_rows]
+        self.first_steps = (previous == NONE).nonzero()[0]
+
+    @property
+    def num_in_first_row(self) -> int:
+        return len(self._last.stepped)
+
+    @property
+    def newest(self) -> slice:
+        """The newest steps of all episodes: those of the last row."""
+        return slice(self.num_steps - len(self._last.stepped), None)
+
+    def env_of(self, step: int) -> int:
+        """The environment of a step of the first row."""
+        return int(self._last.stepped[step])
+
+    def links(
+        self, room: Room, behind: Behind, boundaries: Boundaries, opened: np.ndarray, ring: LinkedRing, into: np.ndarray
+    ) -> tuple[np.ndarray, Behind]:
+        """The links [6, S] of the steps, written `into` [6, at least S], and what is behind those that come after."""
+        count, envs, num_steps, num_rows = self._count, self._last.stepped, self.num_steps, self.num_rows
+        width, num_envs, links = len(envs), len(behind.rows), into[:, :num_steps]
+        rows, steps = positions(room.rows_head, num_rows, ring.num_rows), positions(room.head, num_steps, ring.capacity)
+        seen, previous, entries, ages = behind.rows, behind.previous, behind.entries, behind.boundaries.ages
+        if len(opened):
+            entries = entries.copy()
+            entries[envs[self.first_steps]] = opened
+        own = entries
+        if self.step_rows is not None:
+            rows, seen, previous, own, ages = (one[envs] for one in (rows, seen, previous, entries, ages))
+        links[NEXT_ROW], links[NEXT] = rows, steps
+        links[ROW, :width], links[PREVIOUS, :width] = seen % ring.num_rows, previous % ring.capacity
+        if count == 1:
+            links[ENTRY], links[T] = own, ages
+        else:
+            links[ROW, width:], links[PREVIOUS, width:] = rows[:-width], steps[:-width]
+            links[ENTRY].reshape(count, width)[...] = own
+            np.add(ages, np.arange(count)[:, None], out=links[T].reshape(count, width))
+        if len(opened):
+            links[PREVIOUS, self.first_steps] = steps[self.first_steps]
+        head, rows_head = room.head + num_steps, room.rows_head + num_rows
+        newest = np.arange(head - width, head)
+        if self.step_rows is not None:
+            after = np.full(num_envs, NONE)
+            after[envs] = newest
+            newest = after
+        newest[self._last.ended] = NONE
+        rows = np.arange(rows_head - num_envs, rows_head)
+        return links, Behind(newest, rows, entries, head, rows_head, boundaries)
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +165,11 @@ class LaidRows:
         return len(self.live)
 
     @property
+    def step_rows(self) -> np.ndarray | None:
+        """Which rows and environments are steps; None for all."""
+        return None if self.everyone else self.live
+
+    @property
     def num_rows(self) -> int:
         return len(self.ranks) + len(self.ended)
 
@@ -115,7 +189,7 @@ class LaidRows:
         return int(self.live[step])
 
     def links(
-        self, room: Room, behind: Behind, opened: np.ndarray, ring: LinkedRing, into: np.ndarray
+        self, room: Room, behind: Behind, boundaries: Boundaries, opened: np.ndarray, ring: LinkedRing, into: np.ndarray
     ) -> tuple[np.ndarray, Behind]:
         """The links [6, S] of the steps, written `into` [6, at least S], and what is behind those that come after."""
         count, num_envs = self.begins.shape
@@ -149,7 +223,7 @@ class LaidRows:
         previous = np.where(self.rows.stepped[-1] & ~self.rows.ended[-1], newest, NONE)
         heads = room.head + len(live), room.rows_head + self.num_rows
         rows = room.rows_head + before[-num_envs:]
-        return links, Behind(previous, rows, entries.ravel().take(self.begins[-1]), *heads, behind.boundaries)
+        return links, Behind(previous, rows, entries.ravel().take(self.begins[-1]), *heads, boundaries)
 
 
 class _Grid(NamedTuple):

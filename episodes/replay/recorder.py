@@ -20,11 +20,11 @@ from episodes.recorder import OngoingEpisodes, VectorRecorder
 from episodes.recorder.boundaries import Boundaries, Row, final_observations_of, infos_at_ends
 from episodes.recorder.info_rows import InfoRows
 from episodes.recorder.recent import RecentRows
-from episodes.replay.laid_rows import Behind, LaidRows
+from episodes.replay.laid_rows import Behind, LaidRows, LaidRun
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.ring.addition import Addition, Block
 from episodes.replay.ring.episode_table import NONE, TableChange
-from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
+from episodes.replay.ring.step_links import ENTRY, NEXT, NUM_LINKS
 from episodes.replay.ring.step_ring import (
     ACTIONS,
     REWARDS,
@@ -32,8 +32,7 @@ from episodes.replay.ring.step_ring import (
     TRUNCATEDS,
     LinkedRing,
 )
-from episodes.replay.ring.track_ring import positions
-from episodes.replay.staged_rows import StagedRows, cast, flat
+from episodes.replay.staged_rows import StagedRows, cast
 from episodes.replay.stored_outputs import checked_extra, chosen_outputs
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
@@ -458,89 +457,49 @@ class ReplayRecorder:
 
     def laid_down(self) -> Addition:
         """All staged rows as steps of the ring. Nothing is changed until that is written."""
-        ring, stage, count = self._ring, self._stage, len(self._rows)
+        ring, stage, behind, count = self._ring, self._stage, self._behind, len(self._rows)
         if stage is None or not count:
             room = ring.room(0, 0)
             return Addition(room, ring.table.change(room.closed, 0), then=self._nothing_waits)
-        if self._goes_on_everywhere(stage, count):
-            return self._steps_of_all(stage, count)
-        behind = self._behind
-        rows = behind.boundaries.look_at(stage.dones(0, count))
-        steps = LaidRows.of(rows, behind, behind.boundaries.last_lies_apart)
+        boundaries, last = self._settle(), self._settled[2]
+        if last is not None and self._is_run(stage, count):
+            steps = LaidRun(count, last, behind)
+        else:
+            rows = behind.boundaries.look_at(stage.dones(0, count))
+            steps = LaidRows.of(rows, behind, boundaries.last_lies_apart)
         room = ring.room(steps.num_steps, steps.num_rows)
         episodes = ring.table.change(room.closed, len(steps.first_steps))
-        links, after = steps.links(room, behind, episodes.opened, ring, stage.links)
+        links, after = steps.links(room, behind, boundaries, episodes.opened, ring, stage.links)
         episodes.first = links[NEXT, steps.first_steps]
-        fresh = self._name(episodes, steps)
-        observations = flat(stage.observations, count)
+        fresh = self._name(episodes, steps) if self._fresh else self._fresh
+        observations, tracks = stage.first_rows(count)
         if steps.sources is not None:
             finals = [row.finals for row in self._rows if row.finals is not None]
             observations = nested.concatenate([observations, *finals])
-        infos, step_rows = self._dealt(steps), None if steps.everyone else steps.live
+        infos = self._dealt(steps)
         block = Block(
-            observations, steps.sources, steps.num_rows, stage.steps(count), step_rows, links, infos, self._version
+            observations, steps.sources, steps.num_rows, tracks, steps.step_rows, links, infos, self._version
         )
-        after = after._replace(boundaries=self._settle())
 
         def then() -> None:
-            self._go_on_from(after, self._settled[2], fresh)
+            self._go_on_from(after, last, fresh)
             ring.waiting = None
 
         newest = links[ENTRY, steps.newest], links[NEXT, steps.newest]
         return Addition(room, episodes, block, newest, then)
 
-    def _goes_on_everywhere(self, stage: StagedRows, count: int) -> bool:
-        """Whether all staged rows are steps of all episodes that are in the ring; only with the last one some end."""
-        behind = self._behind
-        if len(behind.boundaries.waiting) or self._rows[-1].finals is not None:
-            return False
-        if np.count_nonzero(behind.previous == NONE):
-            return False
-        return count == 1 or not np.count_nonzero(stage.dones(0, count - 1))
-
-    def _steps_of_all(self, stage: StagedRows, count: int) -> Addition:
-        """Such rows as steps of the ring. Who draws after every vector step or two waits for this."""
-        ring, behind, num_envs = self._ring, self._behind, self.num_envs
-        boundaries, num_steps = self._settle(), count * num_envs
-        room = ring.room(num_steps, num_steps)
-        rows, steps = (
-            positions(room.rows_head, num_steps, ring.num_rows),
-            positions(room.head, num_steps, ring.capacity),
-        )
-        links = np.empty((NUM_LINKS, num_steps), np.int64)
-        links[NEXT_ROW], links[NEXT] = rows, steps
-        np.remainder(behind.rows, ring.num_rows, out=links[ROW, :num_envs])
-        np.remainder(behind.previous, ring.capacity, out=links[PREVIOUS, :num_envs])
-        if count > 1:
-            links[ROW, num_envs:], links[PREVIOUS, num_envs:] = rows[:-num_envs], steps[:-num_envs]
-        links[ENTRY].reshape(count, num_envs)[...] = behind.entries
-        np.add(behind.boundaries.ages, np.arange(count)[:, None], out=links[T].reshape(count, num_envs))
-        head, rows_head, newest = room.head + num_steps, room.rows_head + num_steps, self._settled[2]
-        previous = self._all + (head - num_envs)
-        if newest is not None:
-            previous[newest.ended] = NONE
-        after = Behind(previous, self._all + (rows_head - num_envs), behind.entries, head, rows_head, boundaries)
-
-        def then() -> None:
-            self._go_on_from(after, newest, self._fresh)
-            ring.waiting = None
-
-        infos = EmptyInfos(num_steps)
-        if self._infos.num_slots > 1:
-            slots = np.array([row.info for row in self._rows])
-            infos = self._infos.gather((slots[:, None] * num_envs + self._all).ravel())
-        observations, tracks = stage.first_rows(count)
-        block = Block(observations, None, num_steps, tracks, None, links, infos, self._version)
-        ends = links[ENTRY, -num_envs:], links[NEXT, -num_envs:]
-        return Addition(room, ring.table.change(room.closed, 0), block, ends, then)
+    def _is_run(self, stage: StagedRows, count: int) -> bool:
+        """Whether the staged rows are steps of the same environments, and only with the last one some end."""
+        if count == 1:
+            return self._rows[0].finals is None
+        waiting, finals = self._behind.boundaries.waiting, self._rows[-1].finals
+        return not len(waiting) and finals is None and not np.count_nonzero(stage.dones(0, count - 1))
 
     def _nothing_waits(self) -> None:
         self._ring.waiting = None
 
-    def _name(self, episodes: TableChange, steps: LaidRows) -> dict[int, tuple[str, dict[str, Any]]]:
+    def _name(self, episodes: TableChange, steps: LaidRun | LaidRows) -> dict[int, tuple[str, dict[str, Any]]]:
         """Give the episodes that somebody looked at before their first step their ids; those still without one."""
-        if not self._fresh:
-            return self._fresh
         envs = [steps.env_of(step) if step < steps.num_in_first_row else NONE for step in steps.first_steps.tolist()]
         known = [self._fresh.get(env, (None, None)) for env in envs]
         episodes.ids = [id_ for id_, _ in known]
@@ -548,7 +507,7 @@ class ReplayRecorder:
         episodes.custom_data = {entry: data for entry, (_, data) in opened if data is not None}
         return {env: data for env, data in self._fresh.items() if env not in envs}
 
-    def _dealt(self, steps: LaidRows) -> Infos:
+    def _dealt(self, steps: LaidRun | LaidRows) -> Infos:
         """The infos of the rows that are written."""
         if self._infos.num_slots == 1:
             return EmptyInfos(steps.num_rows)

@@ -43,6 +43,7 @@ class StagedRows:
         plain = [self.observations, *(self.tracks[name] for name in STEP_TRACKS)]
         if self.size > 1 and len(tracks) == len(STEP_TRACKS) and all(type(a) is np.ndarray for a in plain):
             self._views = [tuple(array[k] for array in plain) for k in range(self.size)]
+            self._first = (self._views[0][0], dict(zip(STEP_TRACKS, self._views[0][1:], strict=True)))
             kinds = [observations, *(tracks[name] for name in STEP_TRACKS)]
             self._kinds = tuple(part for array in kinds for part in (array.dtype, array.shape))
 
@@ -98,8 +99,7 @@ class StagedRows:
         """Observations [count * N, ...] and tracks [count * N, ...] of the first rows."""
         if count > 1 or not self._views:
             return flat(self.observations, count), self.steps(count)
-        observations, *tracks = self._views[0]
-        return observations, dict(zip(STEP_TRACKS, tracks, strict=True))
+        return self._first
 
     def dones(self, start: int, stop: int) -> np.ndarray:
         """Where an ending flag is set in the rows, bool [k, N]."""
@@ -112,6 +112,8 @@ class StagedRows:
 
 def flat(items: Any, num_rows: int) -> Any:
     """The first rows of nested arrays [size, N, ...] as [num_rows * N, ...]."""
+    if type(items) is np.ndarray:
+        return items[:num_rows].reshape(-1, *items.shape[2:])
     return nested.map_leaves(lambda leaf: leaf[:num_rows].reshape(-1, *leaf.shape[2:]), items)
 
 

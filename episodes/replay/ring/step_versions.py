@@ -34,9 +34,16 @@ class StepVersions:
             told = self._made()
             told[:] = UNKNOWN
             self.told = told
-        versions = np.broadcast_to(UNKNOWN if versions is None else versions, num_steps)
-        put(self.told, self.capacity, start, versions)
-        self.newest = max(self.newest, int(versions.max(initial=UNKNOWN)))
+        if isinstance(versions, np.ndarray):
+            newest = int(versions.max(initial=UNKNOWN))
+        else:
+            newest = versions = UNKNOWN if versions is None else int(versions)
+        stop = start + num_steps
+        if stop <= self.capacity:
+            self.told[start:stop] = versions
+        else:
+            put(self.told, self.capacity, start, np.broadcast_to(versions, num_steps))
+        self.newest = max(self.newest, newest)
 
     def at(self, slots: Any) -> np.ndarray:
         """Of the steps at the positions, a slice or an array [...] of them: int64 [...]."""
