@@ -237,9 +237,9 @@ class SingleAgentEnvRunner(EnvRunner):
         self._updates = self.update_stats and explore
         goes_on = self._record_into(buffer, extra_model_outputs)
         self._begin(force_reset or not goes_on)
-        before = self._running.num_steps
+        before = self._sink.num_steps
         self._run(num_timesteps, None, explore, random_actions)
-        self._count(self._running.num_steps - before, perf_counter() - began)
+        self._count(self._sink.num_steps - before, perf_counter() - began)
         self._tell_end_of_sample(self.stats)
         return self.stats
 
@@ -360,9 +360,9 @@ class SingleAgentEnvRunner(EnvRunner):
         self._tell_starts(np.arange(self.num_envs))
 
     def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> None:
-        counted = self._sink if self._buffer is None else self._running
-        stop = counted.num_steps + num_timesteps
-        while (missing := stop - counted.num_steps) > 0:
+        sink = self._sink
+        stop = sink.num_steps + num_timesteps
+        while (missing := stop - sink.num_steps) > 0:
             for _ in range(-(-missing // self.num_envs)):
                 self._step(*(self._ignored_actions or act(explore)))
 
@@ -376,14 +376,12 @@ class SingleAgentEnvRunner(EnvRunner):
     def _policy_actions(self, explore: bool) -> Acted:
         policy: Any = self.policy
         episodes, shared_data = self._sink.episodes, self._shared_data
-        batch = self.env_to_module.see(policy, {Columns.OBS: self._observations}, episodes, explore, shared_data)
-        if not self._random_share:
-            outputs = policy(batch, explore=explore)
-        elif self.env.action_space.np_random.random() < self._random_share:
-            outputs = {Columns.ACTIONS: self.module_to_env.from_env(self._random.draw(self._raw_observations))}
-        else:
+        if self._random_share:
+            if self.env.action_space.np_random.random() < self._random_share:
+                return self._random_actions(explore)
             explore = False
-            outputs = policy(batch, explore=explore)
+        batch = self.env_to_module.see(policy, {Columns.OBS: self._observations}, episodes, explore, shared_data)
+        outputs = policy(batch, explore=explore)
         return self.module_to_env.act(policy, outputs, episodes, explore, shared_data)
 
     def _random_actions(self, explore: bool) -> Acted:

@@ -13,6 +13,7 @@ from episodes.recorder.boundaries import Boundaries
 __all__ = ["CollectStats"]
 
 _MOST_WAITING = 256  # rows
+_NO_RETURNS, _NO_LENGTHS = np.zeros(0), np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,8 @@ class CollectStats:
 
     num_steps: int = 0
     seconds: float = 0.0
-    returns: np.ndarray = field(default_factory=lambda: np.zeros(0))  # [k] undiscounted, of whole episodes
-    lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # [k] steps, of whole episodes
+    returns: np.ndarray = field(default_factory=lambda: _NO_RETURNS)  # [k] undiscounted, of whole episodes
+    lengths: np.ndarray = field(default_factory=lambda: _NO_LENGTHS)  # [k] steps, of whole episodes
 
     @property
     def num_episodes(self) -> int:
@@ -73,12 +74,7 @@ class RunningReturns:
         self._ended: list[tuple[np.ndarray, np.ndarray]] = []
         self._boundaries = Boundaries(num_envs, mode)  # of the rows
         self._waiting: list[tuple[np.ndarray, np.ndarray]] = []  # rewards [N] and whether episodes ended, bool [N]
-
-    @property
-    def num_steps(self) -> int:
-        """How many steps of environments the rows were so far."""
-        self._settle()
-        return self._boundaries.num_steps
+        self._has_endings = False  # since the last take there may be some
 
     def reset(self, mask: np.ndarray) -> None:
         """New episodes begin in the environments of the mask, bool [N]."""
@@ -92,25 +88,43 @@ class RunningReturns:
 
     def add_row(self, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray) -> None:
         """Count a vector step's rewards [N], of which nobody else has the array."""
-        self._waiting.append((rewards, np.logical_or(terminateds, truncateds)))
+        done = np.logical_or(terminateds, truncateds)
+        self._waiting.append((rewards, done))
+        if np.count_nonzero(done):
+            self._has_endings = True
         if len(self._waiting) == _MOST_WAITING:
             self._settle()
 
     def _settle(self) -> None:
-        boundaries, rows = self._boundaries, self._waiting
+        rows = self._waiting
         if not rows:
             return
         self._waiting = []
-        for rewards, done in rows:
-            row = boundaries.look(done, done)
-            boundaries.commit(row)
-            self._returns += rewards
-            self._lengths += 1
-            if len(row.reset):
-                self._begin(row.reset)
-            if len(row.ended):
-                self._ended.append((self._returns[row.ended], self._lengths[row.ended]))
-                self._begin(row.ended)
+        boundaries, flagged = self._boundaries, [k for k, (_, done) in enumerate(rows) if np.count_nonzero(done)]
+        start = 0
+        for k in [*flagged, len(rows)]:
+            if len(boundaries.waiting) and start < k:
+                self._count(*rows[start])  # some environments spend it on a reset
+                start += 1
+            if start < k:
+                boundaries.commit_steps(k - start)
+                self._returns += np.add.reduce([rewards for rewards, _ in rows[start:k]])
+                self._lengths += k - start
+            if k < len(rows):
+                self._count(*rows[k])
+            start = k + 1
+
+    def _count(self, rewards: np.ndarray, done: np.ndarray) -> None:
+        """Count a row in which episodes may end, or in which environments are reset."""
+        row = self._boundaries.look(done, done)
+        self._boundaries.commit(row)
+        self._returns += rewards
+        self._lengths += 1
+        if len(row.reset):
+            self._begin(row.reset)
+        if len(row.ended):
+            self._ended.append((self._returns[row.ended], self._lengths[row.ended]))
+            self._begin(row.ended)
 
     def add_pack(self, pack: EpisodePack, envs: np.ndarray) -> None:
         """Count chunks.
@@ -125,13 +139,15 @@ class RunningReturns:
         self._returns[envs] = returns  # of several chunks the last one stays
         if done.any():
             self._ended.append((returns[done], lengths[done]))
+            self._has_endings = True
 
     def take(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns [k] and lengths [k] of the whole episodes that ended since the last take."""
-        self._settle()
-        nothing = (self._returns[:0], self._lengths[:0])
+        if self._has_endings:
+            self._settle()
+            self._has_endings = False
         if not self._ended:
-            return nothing[0].copy(), nothing[1].copy()
-        returns, lengths = (np.concatenate(parts) for parts in zip(nothing, *self._ended, strict=True))
+            return _NO_RETURNS, _NO_LENGTHS
+        returns, lengths = (np.concatenate(parts) for parts in zip(*self._ended, strict=True))
         self._ended = []
         return returns, lengths

@@ -119,8 +119,8 @@ class ReplayRecorder:
 
     @policy_version.setter
     def policy_version(self, version: int | None) -> None:
-        checked_version(version)
         if version != self._version:
+            checked_version(version)
             with self._ring.lock:
                 self._ring.settle()  # the rows that are staged are of the version before
                 self._version = version
@@ -477,9 +477,7 @@ class ReplayRecorder:
             finals = [row.finals for row in self._rows if row.finals is not None]
             observations = nested.concatenate([observations, *finals])
         infos = self._dealt(steps)
-        block = Block(
-            observations, steps.sources, steps.num_rows, tracks, steps.step_rows, links, infos, self._version
-        )
+        block = Block(observations, steps.sources, steps.num_rows, tracks, steps.step_rows, links, infos, self._version)
 
         def then() -> None:
             self._go_on_from(after, last, fresh)
