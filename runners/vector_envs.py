@@ -13,12 +13,13 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from episodes.errors import InvalidArgument, WrongType
 from episodes.recorder.boundaries import checked_mode
+from runners.serial_envs import SerialVectorEnv
 
 __all__ = ["EnvLike", "autoreset_mode_of", "close_vector_env", "env_like", "make_vector_env"]
 
 EnvLike = str | VectorEnv | gym.Env | Callable[[], gym.Env | VectorEnv]
 
-_KINDS = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
+_KINDS = {"sync": SerialVectorEnv, "async": AsyncVectorEnv}
 
 
 def make_vector_env(
@@ -131,7 +132,7 @@ def _vector_of(
         first.close()
         return AsyncVectorEnv([maker] * count, autoreset_mode=mode)
     made = [first]
-    return SyncVectorEnv([lambda: made.pop() if made else maker()] * count, autoreset_mode=mode)
+    return SerialVectorEnv([lambda: made.pop() if made else maker()] * count, autoreset_mode=mode)
 
 
 def _checked_count(env: VectorEnv, num_envs: int | None) -> VectorEnv:

@@ -511,7 +511,7 @@ class ReplayRecorder:
             return EmptyInfos(steps.num_rows)
         slots = np.array([row.info for row in self._rows])
         index = (slots[:, None] * self.num_envs + self._all).ravel()
-        if steps.sources is not None:
+        if isinstance(steps, LaidRows) and steps.sources is not None:
             last = np.array([row.last_info for row in self._rows])
             at, envs = np.divmod(steps.ended, self.num_envs)
             index = np.concatenate([index, last[at] * self.num_envs + envs])[steps.sources]

@@ -43,7 +43,8 @@ class StagedRows:
         plain = [self.observations, *(self.tracks[name] for name in STEP_TRACKS)]
         if self.size > 1 and len(tracks) == len(STEP_TRACKS) and all(type(a) is np.ndarray for a in plain):
             self._views = [tuple(array[k] for array in plain) for k in range(self.size)]
-            self._first = (self._views[0][0], dict(zip(STEP_TRACKS, self._views[0][1:], strict=True)))
+            tracks_of_first: dict[str, Any] = dict(zip(STEP_TRACKS, self._views[0][1:], strict=True))
+            self._first = (self._views[0][0], tracks_of_first)
             kinds = [observations, *(tracks[name] for name in STEP_TRACKS)]
             self._kinds = tuple(part for array in kinds for part in (array.dtype, array.shape))
 

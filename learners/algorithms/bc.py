@@ -108,7 +108,7 @@ class BC(Algorithm):
             yield from shuffled(columns, num_rows, self.config.minibatch_size, self.generator, self.policy.device)
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
-        inputs, actions = self.policy(minibatch)[Columns.ACTION_DIST_INPUTS], minibatch[Columns.ACTIONS]
+        inputs, actions = self.policy(minibatch, explore=False)[Columns.ACTION_DIST_INPUTS], minibatch[Columns.ACTIONS]
         mask = minibatch.get(Columns.LOSS_MASK)
         if mask is not None:
             inputs, actions = inputs[mask], rows_of({"": actions}, mask)[""]

@@ -185,7 +185,7 @@ class AdamOfOne(Adam):
             return
         beta1, beta2 = group["betas"]
         state["step"].add_(1.0)
-        torch._fused_adam_(
+        torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]  # what torch's own Adam ends in
             [vector],
             [vector.grad],
             [state["exp_avg"]],

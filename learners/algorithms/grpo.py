@@ -116,7 +116,7 @@ class GRPO(Algorithm):
             yield from shuffled(columns, num_rows, self.config.minibatch_size, self.generator, device)
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
-        inputs = self.policy(minibatch)[Columns.ACTION_DIST_INPUTS]
+        inputs = self.policy(minibatch, explore=True)[Columns.ACTION_DIST_INPUTS]  # as the actions were drawn
         coefficient = self.config.entropy_coefficient
         return clipped_policy_loss(self.policy.distribution, inputs, minibatch, self.config.clip, coefficient)
 
