@@ -62,7 +62,7 @@ def main() -> None:
         shown = Path(folder) / "episode.html"
         best = max(episodes[:-1], key=lambda episode: len(episode) * episode.is_terminated)
         shown.write_text(f'<meta charset="utf-8"><body style="margin:12px">{best._repr_html_()}')
-        photograph(shown, PICTURES / "episode.png", 1010, 480)
+        photograph(shown, PICTURES / "episode.png", 1010, 412)
         with EpisodeWriter(Path(folder) / "CartPole", env_spec="CartPole-v1") as writer:
             writer.add(episodes)
         page = write_report(EpisodeDataset(Path(folder) / "CartPole"), Path(folder) / "page.html")

@@ -20,7 +20,7 @@ from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.batch import Origin
 from episodes.errors import EpisodeStateError, StepOutOfRange
 from episodes.inspect import explain_batch
-from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from learners.algorithms.minibatches import rows_of, shuffled
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1e6, 1e6, (2,), np.float32), spaces.Discrete(100)
@@ -303,3 +303,87 @@ def test_a_log_forgets_the_names_of_what_it_does_not_reach() -> None:
     buffer.add([chunk(-1, 10)])
     assert list(first.origin.ids) == [f"episode {n}" for n in (1099, 1098, 1097)]
     assert len(pickle.dumps(buffer.ring.log)) < 20_000
+
+
+# --- memories, views and agents in replay -----------------------------------------------------------------------------
+
+
+class Remembering:
+    """A policy with a memory of the observation before."""
+
+    def get_initial_state(self) -> dict[str, np.ndarray]:
+        return {"h": np.zeros(2, np.float32)}
+
+    def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+def remembered(episode: SingleAgentEpisode) -> SingleAgentEpisode:
+    """The steps as an episode of its own, with states: after each step, what was observed at it."""
+    states = {"state_out": {"h": np.asarray(episode.get_observations(slice(0, len(episode)))).reshape(-1, 2)}}
+    return SingleAgentEpisode.from_arrays(
+        episode.get_observations(),
+        episode.get_actions(),
+        episode.get_rewards(),
+        extra_model_outputs=states,
+        id_=episode.id_,
+        terminated=episode.is_terminated,
+        truncated=episode.is_truncated,
+    )
+
+
+def assert_states(batch: Any) -> None:
+    """Check the state that each row begins with: what was observed at the step before its first one."""
+    for row, numbers in enumerate(batch.origin.numbers):
+        (first, *_) = np.flatnonzero(numbers >= 0)
+        step, episode = batch.origin[row, first], batch.origin.episode(row)
+        k = step.t - episode.t_started
+        before = episode.get_observations(k - 1) if k else np.zeros(2)
+        assert np.array_equal(np.asarray(batch["state_in"]["h"])[row], before)
+
+
+@given(chunks, st.integers(1, 4))
+def test_a_recurrent_row_is_found_again_with_the_state_it_begins_with(
+    episodes: list[SingleAgentEpisode], length: int
+) -> None:
+    given_ones = [remembered(episode) for episode in episodes]
+    pipeline = learner_pipeline(OBSERVATIONS, ACTIONS, policy=Remembering(), max_seq_len=length)
+    batch = pipeline(rl_module=Remembering(), episodes=given_ones)
+    assert assert_read_again(batch) == num_steps(episodes)
+    assert_states(batch)
+    buffer = EpisodeReplayBuffer(50, seed=length)
+    buffer.add(given_ones)
+    if len(buffer):
+        drawn = buffer.sample_sequences(5, length)
+        assert assert_read_again(drawn) >= 5
+        assert_states(drawn)
+
+
+@given(chunks, st.integers(2, 4), st.integers(0, 2**32 - 1))
+def test_a_stacked_draw_is_found_again(episodes: list[SingleAgentEpisode], frames: int, seed: int) -> None:
+    buffer = EpisodeReplayBuffer(50, seed=seed)
+    buffer.add(episodes)
+    if not len(buffer):
+        return
+    pipeline = learner_pipeline(OBSERVATIONS, ACTIONS, pieces=[FrameStacking(num_frames=frames)])
+    assert assert_read_again(buffer.sample(6, views=pipeline.draw_views()), frames) == 6
+
+
+@given(shapes, shapes, st.integers(0, 2**32 - 1))
+def test_draws_of_several_modules_are_found_again(low: list[Any], high: list[Any], seed: int) -> None:
+    buffer = MultiAgentEpisodeReplayBuffer(200, seed=seed)
+    for n, (mine, yours) in enumerate(zip(low, high, strict=False)):
+        agents = {"a": max(mine[0], 1), "b": max(yours[0], 1)}
+        episode = MultiAgentEpisode(f"episode {n}", agent_module_ids={"a": "low", "b": "high"})
+        seen = {agent: np.float32([n, 0]) for agent in agents}
+        episode.add_env_reset(observations=seen)
+        for t in range(max(agents.values())):
+            acting = {agent: t for agent, steps in agents.items() if t < steps}
+            seen = {agent: np.float32([n, t + 1]) for agent in acting}
+            ended = {agent: True for agent, steps in agents.items() if t == steps - 1}
+            episode.add_env_step(seen, acting, {agent: float(t) for agent in acting}, terminateds=ended)
+        buffer.add([episode])
+    for module, batch in buffer.sample(8).items():
+        assert assert_read_again(batch) == len(batch)
+        assert set(batch.origin.module_ids) == {module}
+        assert set(batch.origin.agent_ids) == {{"low": "a", "high": "b"}[module]}
