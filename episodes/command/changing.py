@@ -38,11 +38,21 @@ def merge(
 
 
 def copy(
-    source: Annotated[Path, typer.Argument(metavar="SOURCE")],
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Where there is nothing yet.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A directory, or a URL such as s3://bucket/data.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Where there is nothing yet; likewise.")],
     where: Annotated[str | None, typer.Option(help="For example 'return > 100 and not truncated'.")] = None,
 ) -> None:
     """Write the episodes for which a condition holds to a new data set."""
     from episodes import storage
 
     typer.echo(f"{storage.copy(source, target, where)} episodes copied")
+
+
+def upload(
+    source: Directory,
+    target: Annotated[str, typer.Argument(metavar="URL", help="Such as s3://bucket/data.")],
+) -> None:
+    """Send what a data set elsewhere has not; one that was killed is just run again."""
+    from episodes import storage
+
+    typer.echo(f"{storage.upload(source, target)} shards sent")

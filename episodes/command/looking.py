@@ -13,7 +13,7 @@ import typer
 from episodes.command.printing import finite, print_table, text
 from episodes.errors import InvalidArgument, MissingExtra
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The data set.")]
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="The data set; a URL, if it is elsewhere.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 COLUMNS = ("id", "length", "return", "ending", "t_started", "agent_id", "module_id")
 
@@ -151,7 +151,7 @@ def report(
 
 
 def watch(
-    directory: Directory,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data set.")],
     port: Annotated[int, typer.Option(help="0 for one that is free.")] = 0,
 ) -> None:
     """Serve the page of a data set to this machine alone, following its writers, until Ctrl-C."""

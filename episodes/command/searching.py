@@ -11,7 +11,7 @@ import typer
 from episodes.command.printing import finite, print_table, text
 from episodes.errors import InvalidArgument
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The data set.")]
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="The data set; a URL, if it is elsewhere.")]
 
 
 def sql(

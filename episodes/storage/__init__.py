@@ -6,6 +6,7 @@ from episodes.storage.compacting import compact, merge, seal
 from episodes.storage.copying import copy
 from episodes.storage.dataset import EpisodeDataset
 from episodes.storage.record_episodes import RecordEpisodes
+from episodes.storage.remote import upload
 from episodes.storage.writer import EpisodeWriter
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "seal",
     "merge",
     "copy",
+    "upload",
     "add_track",
 ]

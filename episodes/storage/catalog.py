@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,11 @@ class Manifest:
         """Its file."""
         return directory / (self.writer + MANIFEST)
 
+    def of_shards(self, names: Container[str]) -> bytes:
+        """The file's bytes, of these shards alone."""
+        told = [self._head, *(self._entry(shard) for shard in self.shards if shard in names)]
+        return "".join(map(_line, told)).encode()
+
     @property
     def _head(self) -> dict[str, Any]:
         return {"writer": self.writer, "host": self.host, "pid": self.pid, "started": self.started}
@@ -147,9 +153,10 @@ class Catalog:
     leftovers: list[Path] = field(default_factory=list)  # of who was killed, of no use
 
     @staticmethod
-    def of(directory: Path) -> Catalog:
-        """What a directory holds now."""
-        catalog, names = Catalog(directory), sorted(entry.name for entry in os.scandir(directory))
+    def of(directory: Path, names: Iterable[str] | None = None) -> Catalog:
+        """What a directory holds now; or would hold with files of these names, of which the small ones are there."""
+        names = sorted((entry.name for entry in os.scandir(directory)) if names is None else names)
+        catalog = Catalog(directory)
         for name in names:
             if name.startswith(_COMMIT) and name.endswith(".json"):
                 catalog._read(name, catalog._put_commit)

@@ -6,6 +6,7 @@ import ast
 import operator
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
@@ -16,7 +17,9 @@ import numpy as np
 from episodes.errors import InvalidArgument
 from episodes.storage.dataset import EpisodeDataset, Table
 from episodes.storage.files import local_path
-from episodes.storage.header import read_header, settled_header
+from episodes.storage.header import NAME, settled_header
+from episodes.storage.remote.places import Place, is_elsewhere
+from episodes.storage.remote.upload import upload
 from episodes.storage.writer import EpisodeWriter
 
 
@@ -26,9 +29,13 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
     `where` is over the columns of `EpisodeDataset.metadata`: `"return > 100 and not truncated"`. The target appears at
     once, when all is written; a copy that was killed is just run again.
 
+    Either may be elsewhere (`s3://bucket/data`).
+
     Raises:
         InvalidArgument: the target is there, or the condition is none.
     """
+    if is_elsewhere(target):
+        return _sent(source, str(target), where)
     target = local_path(target)
     if target.exists():
         raise InvalidArgument(f"{target} is there already; give a path where there is nothing, or merge into it")
@@ -37,9 +44,7 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
         dataset = dataset.select(condition(where))
     draft = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        header = read_header(dataset.path)
-        if header is not None:
-            settled_header(draft, header)
+        settled_header(draft, dataset.stored_header)
         with EpisodeWriter(draft) as writer:
             for pack in dataset.packs():
                 writer.add(pack)
@@ -47,6 +52,16 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return len(dataset)
+
+
+def _sent(source: str | Path | EpisodeDataset, target: str, where: str | None) -> int:
+    """Copy to a directory of this machine, and send that."""
+    if NAME in Place(target).sizes():
+        raise InvalidArgument(f"{target} is there already; give another path, or upload to it what it has not")
+    with tempfile.TemporaryDirectory() as folder:
+        num = copy(source, Path(folder) / "data", where)
+        upload(Path(folder) / "data", target)
+    return num
 
 
 def condition(text: str) -> Callable[[Table], np.ndarray]:

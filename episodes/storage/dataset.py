@@ -20,11 +20,13 @@ from episodes.pack import EpisodePack
 from episodes.pack.pack import counted
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import pyarrow, reading
-from episodes.storage.catalog import Catalog, ShardFile
+from episodes.storage.catalog import Catalog
+from episodes.storage.directory import Files, LocalFiles
 from episodes.storage.episode_rows import EpisodeRows
-from episodes.storage.files import local_path
 from episodes.storage.header import NAME, Header, read_header
 from episodes.storage.layout import StoredBatch
+from episodes.storage.remote.mirror import CACHE_BYTES, Mirror
+from episodes.storage.remote.places import is_elsewhere
 from episodes.storage.sampling import Episodes, Moments, Sampler, Steps, Windows
 from episodes.storage.sampling.kinds import kind_of
 from episodes.storage.sampling.sampler import POOL_BYTES
@@ -34,7 +36,7 @@ from episodes.storage.search.selection import SavedSelection, Selection
 from episodes.storage.search.splits import belongs, made, put_splits, read_splits
 from episodes.storage.search.statistics import OfTracks, merged, of_batch, put_statistics, read_statistics
 from episodes.storage.search.step_table import StepTable, Stretch
-from episodes.storage.shards import ShardRead, read_shard
+from episodes.storage.shards import ShardRead
 from episodes.tracks.drawn import drawn_by
 
 Table = Mapping[str, np.ndarray]
@@ -62,32 +64,49 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         verify: read all of it now, and raise for whatever is not as it was written.
         mmap: map the files, which reads what is asked for. A file that somebody cuts then ends the process (SIGBUS);
             False reads all of them into memory now.
+        cache, cache_bytes: of a data set elsewhere (`s3://bucket/data`), the directory in which shards that were read
+            are kept, and how many bytes of them.
+        storage_options: of a data set elsewhere, what fsspec is told of its file system.
+
+    Of a data set elsewhere, opening reads the footers and rows of its shards; a shard comes when an episode in it is
+    first read, and all come for a `sampler`.
 
     Raises:
-        MissingExtra: without pyarrow.
+        MissingExtra: without pyarrow; without fsspec, or the package of this scheme.
         UnreadableData: there is no data set, one of a newer version, or with `verify` a damaged one.
     """
 
     _repr_html_ = drawn_by("episodes.inspect.html", "dataset")
 
-    def __init__(self, path: str | Path, *, verify: bool = False, mmap: bool = True) -> None:
-        self._mmap = mmap
-        self._open(local_path(path), None, verify)
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        verify: bool = False,
+        mmap: bool = True,
+        cache: str | Path | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        files: Files = LocalFiles(Path(path), mmap)
+        if is_elsewhere(path):
+            files = Mirror(str(path), dict(storage_options or {}), cache, cache_bytes)
+        self._open(files, None, verify)
 
-    def _open(self, path: Path, known: list[tuple[str, int]] | None, verify: bool) -> None:
+    def _open(self, files: Files, known: list[tuple[str, int]] | None, verify: bool) -> None:
         """Read all shards; or where those are now that are known by name, and so many episodes of each."""
         pyarrow()
-        header = read_header(path)
+        catalog, shards = _read_all(files, known, verify)
+        header = read_header(files.directory)
         if header is None:
-            raise UnreadableData(f"{path} is no data set: there is no {NAME}; EpisodeWriter(path) makes one")
-        self.path = path
+            raise UnreadableData(f"{files.path} is no data set: there is no {NAME}; EpisodeWriter(path) makes one")
+        self._files, self.path = files, files.path
         self._header = header
         self.recovered, self.unread = 0, dict[str, int]()
         self._batches: list[StoredBatch] = []
         self._shards: list[tuple[str, int]] = []
         self._num_batches: list[int] = []  # of each shard
         self._sealed: set[str] = set()  # shards that stay as they are
-        catalog, shards = _read_all(path, known, self._mmap)
         problems = [] if known else list(catalog.problems)
         for shard in shards:
             problems += self._put(shard, verify)
@@ -109,9 +128,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self._num_batches.append(len(shard.batches) if shard.layout is not None else 0)
         if file.sealed and not shard.damage:
             self._sealed.add(file.name)
-        if shard.layout is not None:
-            common = (shard.layout, self._header, source)
-            self._batches += [StoredBatch(found.batch, *common, found.place) for found in shard.batches]
+        self._batches += self._files.stored(shard, self._header)
         if not file.sealed or shard.problem:
             self.recovered += shard.num_episodes
         if shard.unread:
@@ -205,13 +222,13 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         if self._is_part:
             raise InvalidArgument(f"{self!r} is a part of a data set; open {self.path} and select from that")
         other = self.__new__(type(self))
-        other._mmap = self._mmap
-        other._open(self.path, None if snapshot is None else list(snapshot), False)
+        other._open(self._files, None if snapshot is None else list(snapshot), False)
         return other
 
     def stored(self) -> tuple[list[StoredBatch], np.ndarray, Header]:
         """The record batches of the directory, the numbers of these episodes in them, and what they all share."""
-        return self._batches, self._all_numbers(), self._header
+        self._here = [stored.here for stored in self._batches]  # who draws by addresses needs them to stay
+        return self._here, self._all_numbers(), self._header
 
     def sampler(
         self,
@@ -344,7 +361,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             UnreadableData: the file is damaged.
         """
         saved = SavedSelection.read(path)
-        numbers, t, changes = saved.found_in(self, Catalog.of(self.path).place)
+        numbers, t, changes = saved.found_in(self, self._files.refresh().place)
         return Selection(self, saved.query, None, changes, (numbers, t))
 
     def add_splits(self, told: Mapping[str, Any], *, seed: int = 0) -> None:
@@ -356,16 +373,18 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         Raises:
             InvalidArgument: shares whose sum is more than 1.
         """
-        put_splits(self.path, read_splits(self.path) | made(told, seed))
+        if self._files.is_elsewhere:
+            raise InvalidArgument(f"{self.path} is elsewhere: add splits where it was made, and upload it again")
+        put_splits(self._files.directory, read_splits(self._files.directory) | made(told, seed))
 
     @property
     def splits(self) -> list[str]:
         """The names of the splits."""
-        return [*read_splits(self.path)]
+        return [*read_splits(self._files.directory)]
 
     def split(self, name: str) -> Self:
         """The data set of the episodes in a split. `UnknownKey` lists the splits there are."""
-        return self._view(self._all_numbers()[belongs(name, read_splits(self.path), self.metadata)])
+        return self._view(self._all_numbers()[belongs(name, read_splits(self._files.directory), self.metadata)])
 
     def statistics(self) -> OfTracks:
         """By track, the count, mean, standard deviation, lowest, highest and quantiles of its numbers.
@@ -374,14 +393,14 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         """
         if self._numbers is not None:
             return merged([of_batch(one.stored, one.rows) for one in self._stretches()])
-        kept, found, first = read_statistics(self.path), dict[str, OfTracks](), 0
+        kept, found, first = read_statistics(self._files.directory), dict[str, OfTracks](), 0
         for (name, _), num_batches in zip(self._shards, self._num_batches, strict=True):
             batches = self._batches[first : first + num_batches]
             found[name] = kept.get(name) or merged([of_batch(stored) for stored in batches])
             first += num_batches
         keep = {name: own for name, own in found.items() if name in self._sealed}
         if keep.keys() != kept.keys():
-            put_statistics(self.path, keep)
+            put_statistics(self._files.directory, keep)
         return merged([*found.values()])
 
     # --- what is there -----------------------------------------------------------------------------------------
@@ -431,6 +450,11 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             return EpisodeRows.joined([stored.batch for stored in self._batches])
 
     @property
+    def stored_header(self) -> Header:
+        """What all episodes of the directory share."""
+        return self._header
+
+    @property
     def observation_space(self) -> spaces.Space | None:
         """The space of all observations."""
         return self._header.observation_space
@@ -458,15 +482,14 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     @property
     def nbytes(self) -> int:
         """The bytes of all columns of all episodes in the directory, as they lie there."""
-        return sum(stored.batch.nbytes for stored in self._batches)
+        return sum(stored.nbytes for stored in self._batches)
 
     def __getstate__(self) -> dict[str, Any]:
         view = {"numbers": self._numbers, "known": self._known, "is_part": self._is_part}
-        return {"path": self.path, "shards": self._shards, "mmap": self._mmap, **view}
+        return {"files": self._files, "shards": self._shards, **view}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._mmap = state["mmap"]
-        self._open(state["path"], state["shards"], False)
+        self._open(state["files"], state["shards"], False)
         if state["numbers"] is not None:
             self._numbers = self._all_numbers()[state["numbers"]]
         self._known, self._is_part = state["known"], state["is_part"]
@@ -489,28 +512,20 @@ _OF_A_VIEW = ("metadata", "_step_tables", "_numbers")
 _LOOKS = 5  # at a directory in which shards are replaced while it is read
 
 
-def _read_all(path: Path, known: list[tuple[str, int]] | None, mapped: bool) -> tuple[Catalog, list[ShardRead]]:
+def _read_all(home: Files, known: list[tuple[str, int]] | None, verify: bool) -> tuple[Catalog, list[ShardRead]]:
     """All shards that are there; or those that have the rows of the ones known by name now."""
     looks = 0
     while True:
-        catalog, looks = Catalog.of(path), looks + 1
+        catalog, looks = home.refresh(), looks + 1
         files = catalog.shards
         if known is not None:
             wanted = {place and place[0] for place in (catalog.place(name) for name, _ in known)}
             files = [file for file in files if file.name in wanted]
-        read = [_read(file, mapped) for file in files]
+        read = home.read(files, verify)
         if looks == _LOOKS or all(read):
             break
     lost = (found or ShardRead(file, problem="it is not there") for file, found in zip(files, read, strict=True))
     return catalog, list(lost)
-
-
-def _read(file: ShardFile, mapped: bool) -> ShardRead | None:
-    """What a shard has; None for one that was sealed or replaced since the directory was read."""
-    try:
-        return read_shard(file, mapped=mapped)
-    except FileNotFoundError:
-        return None
 
 
 def _numbers_of(known: list[tuple[str, int]], catalog: Catalog, there: list[tuple[str, int]]) -> np.ndarray | None:

@@ -19,7 +19,9 @@ def local_path(path: str | Path) -> Path:
     """The path; `InvalidArgument` names the scheme of one that is not in this file system."""
     scheme, found, _ = str(path).partition("://")
     if found and scheme.isalnum():
-        raise InvalidArgument(f"{path}: data sets are directories here, {scheme}:// is not one; copy it, or mount it")
+        raise InvalidArgument(
+            f"{path}: only directories here are written to, {scheme}:// is not one; write here, and upload it"
+        )
     return Path(path)
 
 

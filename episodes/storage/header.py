@@ -98,16 +98,20 @@ class Header:
 
 def read_header(directory: Path) -> Header | None:
     """The header of a data set; None where there is none. `UnreadableData` for something else or a newer version."""
-    file = directory / NAME
     try:
-        text = file.read_bytes()
+        text = (directory / NAME).read_bytes()
     except FileNotFoundError:
         return None
+    return header_of(text, str(directory / NAME))
+
+
+def header_of(text: bytes, file: str) -> Header:
+    """The header of a file's bytes. `UnreadableData` names the file of something else, or of a newer version."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UnreadableData(f"{file} is not JSON: {error}") from None
-    with reading(str(file)):
+    with reading(file):
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise UnreadableData(f"it is not the header of a data set: it has no 'format': {FORMAT!r}")
         if found["version"] > VERSION:

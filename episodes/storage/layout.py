@@ -112,6 +112,31 @@ class StoredBatch:
         return self.batch.num_rows
 
     @property
+    def here(self) -> StoredBatch:
+        """The batch with its tracks, where they come later."""
+        return self
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its columns."""
+        return self.batch.nbytes
+
+    @property
+    def fields(self) -> Fields:
+        """What the tracks in its shard are, by path."""
+        return self._layout.tracks
+
+    @property
+    def info_paths(self) -> Collection[str]:
+        """The paths of its infos."""
+        return self._layout.infos.keys()
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The steps of each episode [n]."""
+        return self._rows.lengths
+
+    @property
     def written(self) -> Collection[str]:
         """The paths of the tracks that its shard has; others stand in for those that were added later."""
         return self._layout.tracks.keys()

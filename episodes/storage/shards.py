@@ -190,7 +190,7 @@ def _read_stream(data: Any, found: ShardRead, layout_of: Callable[[Any], Any]) -
             reader = pyarrow().ipc.open_stream(source)
             found.schema = reader.schema
             found.layout = layout_of(reader.schema)
-            name = _checked_name(reader.schema)
+            name = checked_name(reader.schema)
             if name != found.file.name:
                 raise UnreadableData(f"it is shard {name} under another name")
             whole = source.tell()
@@ -214,7 +214,7 @@ def _ends_at(data: Any, whole: int) -> bool:
     return whole + _END_OF_STREAM + struct.unpack("<i", tail[:4])[0] + len(tail) == data.size
 
 
-def _checked_name(schema: Any) -> str:
+def checked_name(schema: Any) -> str:
     """The name that the shard was written under; `UnreadableData` where the schema is not as it was written."""
     metadata = schema.metadata or {}
     how, _, told = metadata.get(_SUM, b"").decode(errors="replace").partition(":")

@@ -20,7 +20,7 @@ import pytest
 
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument, UnreadableData
-from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage import EpisodeDataset, EpisodeWriter, check, compact, seal
 
 ROOT = Path(__file__).parents[2]
 
@@ -153,9 +153,9 @@ def test_a_file_that_is_cut_does_no_harm_to_a_reader_without_mappings(tmp_path: 
         pickle.loads(sent)
 
 
-@pytest.mark.parametrize("kind", [EpisodeWriter, EpisodeDataset])
+@pytest.mark.parametrize("kind", [EpisodeWriter, compact, seal, check])
 def test_a_path_of_another_file_system_is_refused_by_its_scheme(kind: Callable[[str], Any]) -> None:
-    with pytest.raises(InvalidArgument, match="s3:// is not one"):
+    with pytest.raises(InvalidArgument, match="s3:// is not one; write here, and upload it"):
         kind("s3://bucket/data")
 
 

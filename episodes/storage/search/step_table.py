@@ -60,7 +60,7 @@ class Stretch:
     @cached_property
     def lengths(self) -> np.ndarray:
         """The steps of each episode, [n]."""
-        whole = self.stored.whole.lengths
+        whole = self.stored.lengths
         return whole if self.rows is None else whole[self.rows]
 
     @cached_property
@@ -92,7 +92,7 @@ class Stretch:
 
     def own(self, name: str) -> np.ndarray:
         """A column of `OWN`."""
-        pack, num = self.stored.whole, self.num_steps
+        num = self.num_steps
         if name == "step":
             return np.arange(self.first_step, self.first_step + num)
         if name == "episode":
@@ -103,6 +103,7 @@ class Stretch:
             t = np.arange(num, dtype=np.int32)
             t -= np.repeat((ends - self.lengths).astype(np.int32), self.lengths)
             return t
+        pack = self.stored.whole
         if name == "policy_version":
             versions = pack.get_policy_versions()
             return versions if self.rows is None else versions[ranges(_ends(pack)[self.rows], self.lengths)]
@@ -136,7 +137,7 @@ class StepTable:
         found = [*OWN]
         for path in self._paths:
             found += (path, NEXT + path) if is_observed(path) else (path,)
-        return [*found, *dict.fromkeys(INFO + path for one in self.stretches for path in _infos(one.stored))]
+        return [*found, *dict.fromkeys(INFO + path for one in self.stretches for path in one.stored.info_paths)]
 
     @property
     def plain(self) -> list[str]:
@@ -185,7 +186,8 @@ class StepTable:
 
     def _is_compressed(self, name: str) -> bool:
         place = self.resolve(name)
-        return place is not None and any(place.path in one.stored.compressed for one in self.stretches)
+        fields = (one.stored.fields.get(place.path) for one in self.stretches) if place is not None else ()
+        return any(field is not None and field.compression == "zstd" for field in fields)
 
     def _place(self, name: str) -> Place:
         place = self.resolve(name)

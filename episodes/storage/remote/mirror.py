@@ -1,0 +1,231 @@
+"""A data set elsewhere, as a directory here: its small files, and of its shards what was asked for last.
+
+The rows of all episodes come when the data set is opened: the footer of each shard says where its record batches are,
+and of these only the columns that are no tracks are read, once. A shard itself comes whole, when an episode in it is
+first read. Those read last are kept, up to a number of bytes; what a program still has of others stays readable to it,
+since a file that is removed while it is mapped is there until nobody looks.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from episodes.errors import UnreadableData
+from episodes.storage.arrow import pyarrow, reading
+from episodes.storage.catalog import MADE, SEALED, Catalog, ShardFile
+from episodes.storage.episode_rows import num_columns
+from episodes.storage.header import Header
+from episodes.storage.layout import Layout, StoredBatch
+from episodes.storage.remote.places import Place
+from episodes.storage.search import statistics
+from episodes.storage.shards import ShardBatch, ShardRead, checked_name, read_shard
+
+CACHE_BYTES = 1 << 33
+_ROWS, _SCHEMA = ".rows", b"rl-episodes.schema"
+_MANY = 16  # requests at a time
+_BLOCK = 1 << 16  # bytes that are read at a time, of footers and rows
+
+
+class Mirror:
+    """What is here of a data set that lies elsewhere.
+
+    Args:
+        cache: a directory for all data sets elsewhere; processes may share it. By default in the user's cache.
+        cache_bytes: how much of a data set's shards is kept.
+    """
+
+    def __init__(self, url: str, options: dict[str, Any], cache: str | Path | None, cache_bytes: int) -> None:
+        self.place = Place(url, options)
+        self._root = cache
+        root = Path(cache) if cache is not None else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+        name = hashlib.blake2b(f"{url}{sorted(options.items())}".encode(), digest_size=12).hexdigest()
+        self.directory = root / "rl-episodes" / name if cache is None else root / name
+        self._bytes = cache_bytes
+        self._sizes: dict[str, int | None] = {}
+        self._open: OrderedDict[str, dict[int, StoredBatch]] = OrderedDict()  # shards, the one used last at the end
+        self._lock = RLock()
+
+    def __reduce__(self) -> Any:
+        return Mirror, (self.place.url, self.place.options, self._root, self._bytes)
+
+    @property
+    def path(self) -> str:
+        """The URL."""
+        return self.place.url
+
+    @property
+    def is_elsewhere(self) -> bool:
+        return True
+
+    def refresh(self) -> Catalog:
+        """The catalog of what is there now; its small files are here then."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._sizes = self.place.sizes()
+        small = [name for name in self._sizes if name.endswith((".json", ".manifest"))]
+        for file in self.directory.iterdir():
+            if file.suffix in (".json", ".manifest") and file.name not in (*small, statistics.NAME):
+                file.unlink(missing_ok=True)
+        with ThreadPoolExecutor(_MANY) as pool:
+            for name, data in zip(small, pool.map(self._read_small, small), strict=True):
+                if data is not None:
+                    self._put(name, data)
+        return Catalog.of(self.directory, [*self._sizes])
+
+    def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
+        """Of each shard the columns of its record batches that are no tracks; with `verify`, all of it."""
+        with ThreadPoolExecutor(_MANY) as pool:
+            return list(pool.map(self.whole if verify else self._rows, files))
+
+    def stored(self, read: ShardRead, header: Header) -> list[StoredBatch]:
+        """The record batches of a shard, whose tracks come when somebody reads them."""
+        if read.layout is None:
+            return []
+        size = self._sizes.get(read.file.path.name) or 0
+        return [
+            RemoteBatch(found.batch, read.layout, header, self, read.file, number, size if not number else 0)
+            for number, found in enumerate(read.batches)
+        ]
+
+    def batch(self, file: ShardFile, number: int, header: Header) -> StoredBatch:
+        """A record batch of a shard, which is here now."""
+        with self._lock:
+            batches = self._open.get(file.name)
+            if batches is None:
+                read = self.whole(file)
+                if read.layout is None:
+                    raise UnreadableData(f"{self.place.url}: shard {file.name} is damaged ({read.damage})")
+                source, layout = f"{self.place.url}/{file.path.name}", read.layout
+                found = (StoredBatch(one.batch, layout, header, source) for one in read.batches)
+                self._open[file.name] = batches = dict(enumerate(found))
+                self._make_room()
+            self._open.move_to_end(file.name)
+            if number not in batches:
+                raise UnreadableData(f"{self.place.url}: shard {file.name} has not the batches that its footer told of")
+            return batches[number]
+
+    def whole(self, file: ShardFile) -> ShardRead:
+        """A shard, brought here unless it is here already."""
+        here, size = self.directory / file.path.name, self._sizes.get(file.path.name)
+        try:
+            if here.stat().st_size != size:
+                raise FileNotFoundError
+            os.utime(here)
+        except FileNotFoundError:
+            draft = here.with_name(f".{here.name}.{os.getpid()}.{os.urandom(4).hex()}")
+            try:
+                self.place.system.get_file(self.place.path(file.path.name), str(draft))
+                os.replace(draft, here)
+            except FileNotFoundError:
+                raise UnreadableData(f"{self.place.url}: shard {file.name} is gone; open the data set again") from None
+            finally:
+                draft.unlink(missing_ok=True)
+        return read_shard(ShardFile(file.name, file.order, here, file.num_episodes))
+
+    def _make_room(self) -> None:
+        """Remove what was used longest ago, here and in memory, until the rest is small enough; never the newest."""
+        files = []
+        for entry in os.scandir(self.directory):
+            with suppress(FileNotFoundError):
+                if entry.name.endswith((SEALED, MADE)) and not entry.name.startswith("."):
+                    files.append((entry.stat().st_mtime_ns, entry.stat().st_size, Path(entry.path)))
+        newest, total = next(reversed(self._open)), sum(size for _, size, _ in files)
+        for _, size, file in sorted(files):
+            name = file.name.partition(".")[0]
+            if total <= self._bytes or name == newest:
+                continue
+            self._open.pop(name, None)
+            file.unlink(missing_ok=True)
+            total -= size
+
+    def _rows(self, file: ShardFile) -> ShardRead:
+        kept = self.directory / f"{file.path.name}.{self._sizes.get(file.path.name)}{_ROWS}"
+        try:
+            with suppress(FileNotFoundError, UnreadableData), reading(kept.name):
+                return _known(file, kept.read_bytes())
+            with self.place.system.open(
+                self.place.path(file.path.name), "rb", block_size=_BLOCK, cache_type="readahead"
+            ) as there:
+                data = _row_columns(pyarrow().PythonFile(there, mode="r"))
+            found = _known(file, data)
+        except (FileNotFoundError, pyarrow().ArrowException, UnreadableData, ValueError, KeyError):
+            return self.whole(file)  # unfinished or damaged: what is wrong is told as of any shard
+        self._put(kept.name, data)
+        return found
+
+    def _read_small(self, name: str) -> bytes | None:
+        with suppress(FileNotFoundError):
+            return self.place.read(name)
+        return None
+
+    def _put(self, name: str, data: bytes) -> None:
+        draft = self.directory / f".{name}.{os.getpid()}.{os.urandom(4).hex()}"
+        try:
+            draft.write_bytes(data)
+            os.replace(draft, self.directory / name)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+class RemoteBatch(StoredBatch):
+    """A record batch whose rows are known, and whose tracks come when somebody reads them."""
+
+    def __init__(
+        self, rows: Any, layout: Layout, header: Header, mirror: Mirror, file: ShardFile, number: int, size: int
+    ) -> None:
+        super().__init__(rows, layout, header, f"{mirror.place.url}/{file.path.name}")
+        self._mirror, self._file, self._number, self._size = mirror, file, number, size
+
+    @property
+    def nbytes(self) -> int:
+        return self._size  # of the shard, told by its first batch
+
+    @property
+    def here(self) -> StoredBatch:
+        """The batch with its tracks."""
+        return self._mirror.batch(self._file, self._number, self._header)
+
+    @property
+    def whole(self) -> Any:  # type: ignore[reportIncompatibleVariableOverride]
+        return self.here.whole
+
+    @property
+    def compressed(self) -> Any:  # type: ignore[reportIncompatibleVariableOverride]
+        return self.here.compressed
+
+
+def _row_columns(source: Any) -> bytes:
+    """The row columns of all record batches of a file, as an Arrow stream that has the file's schema in its own."""
+    ipc = pyarrow().ipc
+    schema = ipc.open_file(source).schema
+    fields = list(range(num_columns(schema.names)))
+    reader = ipc.open_file(source, options=ipc.IpcReadOptions(included_fields=fields))
+    told = {_SCHEMA: base64.b64encode(schema.serialize().to_pybytes())}
+    sink = pyarrow().BufferOutputStream()
+    with ipc.new_stream(sink, pyarrow().schema([schema.field(i) for i in fields], told)) as writer:
+        for number in range(reader.num_record_batches):
+            writer.write_batch(reader.get_batch(number).replace_schema_metadata(told))
+    return sink.getvalue().to_pybytes()
+
+
+def _known(file: ShardFile, data: bytes) -> ShardRead:
+    """What is known of a shard by its row columns."""
+    arrow, found = pyarrow(), ShardRead(file)
+    reader = arrow.ipc.open_stream(data)
+    whole = arrow.BufferReader(base64.b64decode(reader.schema.metadata[_SCHEMA]))
+    found.schema = arrow.ipc.read_schema(whole)
+    found.layout = Layout.from_schema(found.schema)
+    if checked_name(found.schema) != file.name:
+        raise UnreadableData(f"it is not shard {file.name}")
+    found.batches = [ShardBatch(batch, b"", "", b"") for batch in reader]
+    if found.num_episodes < file.num_episodes:
+        raise UnreadableData("it has fewer episodes than its writer wrote")
+    return found

@@ -1,0 +1,104 @@
+"""A data set of this machine, sent elsewhere.
+
+Files go in an order in which what is there is a whole data set at any time: shards, then what says of them that they
+stand for others, then what says that they must be there, and of a new data set the header last. Whoever is killed runs
+it again; what is there already is not sent again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from episodes.errors import InvalidArgument, UnreadableData
+from episodes.storage.catalog import MADE, SEALED, Catalog
+from episodes.storage.compacting import settled
+from episodes.storage.files import local_path
+from episodes.storage.header import NAME, Header, header_of, read_header
+from episodes.storage.remote.places import Place
+from episodes.storage.search import splits, statistics
+from episodes.storage.shards import read_shard
+
+
+def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] | None = None) -> int:
+    """Send the finished shards of a data set to a directory elsewhere (`s3://bucket/data`); how many were sent.
+
+    A data set that is there gets what it has not: so an upload that was killed is just run again, and what was written
+    since the last one is sent by the next one. What was compacted here is compacted there. What writers are at work on
+    stays here until they are done. Readers there see whole shards alone.
+
+    Args:
+        storage_options: of the file system, as fsspec takes them, such as `{"endpoint_url": ...}`.
+
+    Raises:
+        MissingExtra: without fsspec, or the package of this scheme.
+        InvalidArgument, TrackMismatch: another data set is there.
+        UnreadableData: a shard is damaged; `check(path, repair=True)` first.
+    """
+    directory, place = local_path(source), Place(target, storage_options or {})
+    header = read_header(directory)
+    if header is None:
+        raise UnreadableData(f"{directory} is no data set: there is no {NAME}")
+    there = _checked(header, place)
+    catalog, sizes = settled(directory), place.sizes()
+    commits = sorted(directory.glob("commit-*.json"))
+    _check_commits(commits, place, sizes)
+    num_sent = _send_shards(catalog, place, sizes)
+    for file in commits:
+        place.write(file.name, file.read_bytes())
+    for name, data in _manifests(catalog).items():
+        place.write(name, data)
+    for name in (splits.NAME, statistics.NAME):
+        if (directory / name).exists():
+            place.write(name, (directory / name).read_bytes())
+    if there is None or header.known > there.known:
+        place.write(NAME, (directory / NAME).read_bytes())
+    for name in sizes:
+        if name.endswith((SEALED, MADE)) and name.partition(".")[0] in catalog.replaced:
+            place.system.rm_file(place.path(name))
+    return num_sent
+
+
+def _checked(header: Header, place: Place) -> Header | None:
+    """The header that is there, if episodes of this one belong there too."""
+    try:
+        there = header_of(place.read(NAME), place.path(NAME))
+    except FileNotFoundError:
+        return None
+    there.check_given(header)
+    there.check_tracks(header.tracks, header.knows_steps)
+    return there
+
+
+def _check_commits(commits: list[Path], place: Place, sizes: dict[str, int | None]) -> None:
+    for file in commits:
+        if file.name in sizes and place.read(file.name) != file.read_bytes():
+            raise InvalidArgument(f"{place.url} was compacted by somebody else: {file.name} there is not the one here")
+    others = {name for name in sizes if name.startswith("commit-")} - {file.name for file in commits}
+    if others:
+        raise InvalidArgument(f"{place.url} has {', '.join(sorted(others))}, which {commits or 'the source'} has not")
+
+
+def _send_shards(catalog: Catalog, place: Place, sizes: dict[str, int | None]) -> int:
+    """Send what is not there yet; a shard that stands for others under a name that counts from its commit on."""
+    num = 0
+    for file in catalog.shards:
+        name = file.name + (MADE if file.name in catalog.made else SEALED)
+        if not file.sealed or sizes.get(name, -1) in (None, file.path.stat().st_size):
+            continue
+        read = read_shard(file)
+        if read.damage or read.damaged():
+            raise UnreadableData(f"{file.path} is damaged; check(path, repair=True) keeps the rest of it")
+        place.system.put_file(str(file.path), place.path(name))
+        num += 1
+    return num
+
+
+def _manifests(catalog: Catalog) -> dict[str, bytes]:
+    """By name, what the writers say of the shards that were sent."""
+    sealed = {file.name for file in catalog.shards if file.sealed} | catalog.replaced.keys()
+    return {
+        manifest.path(catalog.directory).name: manifest.of_shards(sealed)
+        for manifest in catalog.manifests.values()
+        if sealed & manifest.shards.keys()
+    }

@@ -1,0 +1,294 @@
+"""Data sets elsewhere: uploaded whole or not at all, read through a bounded cache, footers once."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import logging
+import pickle
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from episodes import SingleAgentEpisode
+from episodes.command.app import app
+from episodes.errors import InvalidArgument, MissingExtra, TrackMismatch, UnreadableData
+from episodes.storage import EpisodeDataset, EpisodeWriter, compact, copy, upload
+from episodes.storage.remote.places import Place
+from learners import BC, BCConfig, MLPPolicy
+from learners.trainers import OfflineConfig, OfflineTrainer
+
+
+def episode(i: int, num: int | None = None) -> SingleAgentEpisode:
+    num = i % 5 if num is None else num
+    return SingleAgentEpisode.from_arrays(
+        {"at": np.arange(4.0 * num + 4).reshape(-1, 4) + i, "frame": np.full((num + 1, 40, 40), i % 256, np.uint8)},
+        np.arange(num),
+        np.arange(num) + i / 8,
+        infos=[{"n": t} for t in range(num + 1)],
+        custom_data={"level": i},
+        id_=f"e{i}",
+    )
+
+
+def made(path: Path, numbers: range = range(20), **options: Any) -> Path:
+    """A data set of some shards."""
+    with EpisodeWriter(path, shard_bytes=10_000, **options) as writer:
+        for i in numbers:
+            writer.add([episode(i)])
+            writer.flush()
+    return path
+
+
+def ids(dataset: EpisodeDataset) -> list[str]:
+    return dataset.metadata["id"].tolist()
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """A real S3 server on this machine, and what fsspec has to be told of it."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield {"endpoint_url": f"http://{host}:{port}", "key": "a", "secret": "b"}
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3: dict[str, Any], request: pytest.FixtureRequest) -> str:
+    """The URL of a bucket of its own."""
+    name = f"bucket{zlib.crc32(request.node.name.encode())}"
+    fsspec.filesystem("s3", **s3).mkdir(name)
+    return f"s3://{name}/data"
+
+
+def test_a_data_set_behind_an_s3_server_is_the_one_that_was_uploaded(
+    tmp_path: Path, s3: dict[str, Any], bucket: str
+) -> None:
+    here = EpisodeDataset(made(tmp_path / "data"))
+    num_shards = len(list((tmp_path / "data").glob("*.arrow")))
+    here.add_splits({"train": 0.5})
+    assert num_shards > 3
+    assert upload(tmp_path / "data", bucket, storage_options=s3) == num_shards
+    assert upload(tmp_path / "data", bucket, storage_options=s3) == 0
+    there = EpisodeDataset(bucket, cache=tmp_path / "cache", storage_options=s3)
+    assert ids(there) == ids(here)
+    assert there.num_steps == here.num_steps
+    assert there.split("train").metadata["id"].tolist() == ids(here.split("train"))
+    assert not list((tmp_path / "cache").rglob("*.arrow"))  # so far nothing but footers and rows
+    assert there[7].equals(episode(7).to_numpy())
+    assert len(list((tmp_path / "cache").rglob("*.arrow"))) == 1
+    assert there.pack() == here.pack()
+    assert ids(pickle.loads(pickle.dumps(there[3:6]))) == ["e3", "e4", "e5"]
+    query = 'select step, rewards from steps where "observations/at/1" > 20'
+    assert there.sql(query).table.equals(here.sql(query).table)
+    batch, wanted = (one.sampler(windows=(4, 2), seed=0).draw() for one in (there, here))
+    np.testing.assert_array_equal(batch["rewards"], wanted["rewards"])
+    EpisodeDataset(bucket, cache=tmp_path / "cache", storage_options=s3, verify=True)
+
+
+def test_what_was_written_and_compacted_since_is_sent_and_open_readers_go_on(
+    tmp_path: Path, s3: dict[str, Any], bucket: str
+) -> None:
+    data = made(tmp_path / "data")
+    upload(data, bucket, storage_options=s3)
+    early = EpisodeDataset(bucket, cache=tmp_path / "cache", storage_options=s3)
+    view = early[2:9:3]
+    made(data, range(20, 24))
+    compact(data)
+    assert upload(data, bucket, storage_options=s3) == 1
+    late = EpisodeDataset(bucket, cache=tmp_path / "cache", storage_options=s3)
+    assert ids(late) == [f"e{i}" for i in range(24)]
+    assert all(found.equals(episode(i).to_numpy()) for i, found in enumerate(late))
+    assert [one.id_ for one in pickle.loads(pickle.dumps(view))] == ["e2", "e5", "e8"]
+    with pytest.raises(UnreadableData, match="is gone; open the data set again"):
+        early[0]
+
+
+def test_a_policy_learns_from_a_data_set_behind_an_s3_server(tmp_path: Path, s3: dict[str, Any], bucket: str) -> None:
+    from gymnasium import spaces
+
+    rng, told = (
+        np.random.default_rng(0),
+        {"observation_space": spaces.Box(-1, 1, (2,)), "action_space": spaces.Discrete(2)},
+    )
+    with EpisodeWriter(tmp_path / "data", **told) as writer:
+        for _ in range(20):
+            seen = rng.uniform(-1, 1, (51, 2)).astype(np.float32)
+            acted = (seen[:-1, 0] > 0).astype(np.int64)
+            writer.add([SingleAgentEpisode.from_arrays(seen, acted, np.ones(50), terminated=True, **told)])
+    upload(tmp_path / "data", bucket, storage_options=s3)
+    dataset = EpisodeDataset(bucket, cache=tmp_path / "cache", storage_options=s3)
+    policy = MLPPolicy(*told.values())
+    bc = BC(policy, BCConfig(learning_rate=1e-2))
+    config = OfflineConfig(max_epochs=8, steps_per_epoch=1000, episodes_per_update=5, shows_progress=False)
+    OfflineTrainer(bc, dataset, config).run()
+    seen = rng.uniform(-1, 1, (200, 2)).astype(np.float32)
+    right = [policy.compute_action(one)[0] == (one[0] > 0) for one in seen]
+    assert np.mean(right) > 0.85
+
+
+class Killed(BaseException):
+    """Stands for an end of the process: nothing of the library catches it."""
+
+
+def test_an_upload_that_is_killed_at_any_request_leaves_the_old_data_whole_and_can_be_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, url = made(tmp_path / "data", range(6)), f"memory://{tmp_path.name}"
+    known: list[list[str]] = [[]]
+    system = fsspec.filesystem("memory")
+    rest = 0
+
+    def counted(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            nonlocal rest
+            rest -= 1
+            if rest < 0:
+                raise Killed
+            return function(*args, **options)
+
+        return call
+
+    for name in ("put_file", "pipe_file", "rm_file"):
+        monkeypatch.setattr(system, name, counted(getattr(system, name)))
+    for more in (range(0), range(6, 9), None):
+        if more is None:
+            compact(data)
+        made(data, more or range(0))
+        known.append(ids(EpisodeDataset(data)))
+        for kill in range(100):
+            rest = kill
+            try:
+                upload(data, url)
+                break
+            except Killed:
+                pass
+            if known[-2] or "episodes.json" in Place(url).sizes():
+                seen = EpisodeDataset(url, cache=tmp_path / f"cache{kill}", verify=True)
+                assert set(known[-2]) <= set(ids(seen)) <= set(known[-1])
+                assert len(set(ids(seen))) == len(ids(seen))
+        assert ids(EpisodeDataset(url, cache=tmp_path / "cache")) == known[-1]
+    assert not [name for name in Place(url).sizes() if name.endswith(".arrow")]  # all was compacted
+
+
+def test_the_cache_is_bounded_and_what_was_read_stays_readable(tmp_path: Path) -> None:
+    data, url = made(tmp_path / "data", range(40)), f"memory://{tmp_path.name}"
+    upload(data, url)
+    sizes = [file.stat().st_size for file in data.glob("*.arrow")]
+    dataset = EpisodeDataset(url, cache=tmp_path / "cache", cache_bytes=3 * max(sizes))
+    found = []
+    for one in dataset:
+        found.append(one)
+        kept = [file.stat().st_size for file in (tmp_path / "cache").rglob("*.arrow")]
+        assert sum(kept) <= 3 * max(sizes)
+    assert len(sizes) > 6
+    assert all(one.equals(episode(i).to_numpy()) for i, one in enumerate(found))
+    assert dataset[0].equals(episode(0).to_numpy())
+
+
+def test_footers_are_read_once_and_opening_again_reads_no_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, url = made(tmp_path / "data"), f"memory://{tmp_path.name}"
+    upload(data, url)
+    system, opened = fsspec.filesystem("memory"), list[str]()
+    real = system.open
+    monkeypatch.setattr(
+        system, "open", lambda path, *args, **options: opened.append(path) or real(path, *args, **options)
+    )
+    for _ in range(2):
+        assert len(EpisodeDataset(url, cache=tmp_path / "cache")) == 20
+    shards = [path for path in opened if path.endswith(".arrow")]
+    assert len(shards) == len(set(shards)) == len(list(data.glob("*.arrow")))
+
+
+def test_damage_there_is_told_by_name(tmp_path: Path) -> None:
+    data, url = made(tmp_path / "data"), f"memory://{tmp_path.name}"
+    upload(data, url)
+    name, other, *_ = sorted(name for name in Place(url).sizes() if name.endswith(".arrow"))
+    whole = Place(url).read(name)
+    Place(url).write(name, whole[: len(whole) // 2])
+    Place(url).system.rm_file(Place(url).path(other))
+    with (
+        pytest.warns(UserWarning, match=f"{name.removesuffix('.arrow')} is damaged"),
+        pytest.warns(UserWarning, match="is lost"),
+    ):
+        left = EpisodeDataset(url, cache=tmp_path / "cache")
+    assert all(one.equals(episode(int(str(one.id_)[1:])).to_numpy()) for one in left)
+    assert 10 < len(left) < 20
+    with pytest.raises(UnreadableData, match=name.removesuffix(".arrow")):
+        EpisodeDataset(url, cache=tmp_path / "cache", verify=True)
+
+
+def test_a_data_set_is_read_over_http(tmp_path: Path) -> None:
+    made(tmp_path / "data")
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            pass
+
+    handler = functools.partial(Quiet, directory=str(tmp_path / "data"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        dataset = EpisodeDataset(f"http://127.0.0.1:{server.server_address[1]}/", cache=tmp_path / "cache")
+        assert all(found.equals(episode(i).to_numpy()) for i, found in enumerate(dataset))
+        server.shutdown()
+
+
+def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}"
+    upload(made(tmp_path / "data"), url)
+    with EpisodeWriter(tmp_path / "other") as writer:
+        writer.add([SingleAgentEpisode.from_arrays(np.zeros((2, 3)), [0], [0.0])])
+    with pytest.raises(TrackMismatch):
+        upload(tmp_path / "other", url)
+    made(tmp_path / "second")
+    made(tmp_path / "second")
+    compact(tmp_path / "second")
+    upload(tmp_path / "second", url)
+    with pytest.raises(InvalidArgument, match="commit-000001"):
+        upload(tmp_path / "data", url)
+    with pytest.raises(UnreadableData, match="is no data set"):
+        EpisodeDataset("memory://nothing", cache=tmp_path / "cache")
+    with pytest.raises(InvalidArgument, match="upload it again"):
+        EpisodeDataset(url, cache=tmp_path / "cache").add_splits({"train": 0.5})
+    with pytest.raises(InvalidArgument, match="nonsense"):
+        EpisodeDataset("nonsense://data", cache=tmp_path / "cache")
+
+
+def test_without_fsspec_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(MissingExtra, match=r"rl-episodes\[remote\]"):
+        EpisodeDataset("s3://bucket/data")
+
+
+def test_the_command_copies_there_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data, url = made(tmp_path / "data"), f"memory://{tmp_path.name}"
+
+    def run(*words: object) -> str:
+        result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+        return result.output.strip()
+
+    assert run("copy", data, url, "--where", "length == 3") == "4 episodes copied"
+    assert run("copy", url, tmp_path / "back") == "4 episodes copied"
+    assert [one.id_ for one in EpisodeDataset(tmp_path / "back")] == ["e3", "e8", "e13", "e18"]
+    assert "4 chunks" in repr(EpisodeDataset(url))
+    with pytest.raises(InvalidArgument, match="is there already"):
+        copy(data, url)
+    assert run("upload", data, url + "/second").endswith("shards sent")
+    assert "20" in run("info", url + "/second")
