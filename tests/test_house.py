@@ -41,6 +41,7 @@ NOUNS = {  # files that hold one class which says one thing, whole
 LONELY_BASES = {  # bases with a single subclass that no package exports, and why they are there
     "TrackGetters": "the getters of an episode, documented together, beside a noun that is long without them",
     "MultiAgentGetters": "likewise for multi-agent episodes",
+    "StoredBatch": "a record batch that is here; the other one is elsewhere, and its tracks come when they are read",
 }
 
 

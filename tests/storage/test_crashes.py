@@ -18,7 +18,7 @@ import pytest
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import EpisodeStateError, TrackMismatch, UnreadableData
 from episodes.storage import EpisodeDataset, EpisodeWriter
-from episodes.storage import dataset as dataset_files
+from episodes.storage import directory as directory_files
 from episodes.storage import shards as shard_files
 
 KILLED = """
@@ -250,7 +250,7 @@ def test_a_shard_sealed_between_two_looks_is_found_under_its_final_name(
             file.rename(file.with_suffix(""))
         return shard_files.read_shard(shard, mapped=mapped)
 
-    monkeypatch.setattr(dataset_files, "read_shard", sealed_meanwhile)
+    monkeypatch.setattr(directory_files, "read_shard", sealed_meanwhile)
     with pytest.warns(UserWarning, match="is damaged"):  # it has no footer: it was only renamed
         assert EpisodeDataset(tmp_path).pack() == pack
 

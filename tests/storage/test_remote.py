@@ -228,7 +228,7 @@ def test_damage_there_is_told_by_name(tmp_path: Path) -> None:
         left = EpisodeDataset(url, cache=tmp_path / "cache")
     assert all(one.equals(episode(int(str(one.id_)[1:])).to_numpy()) for one in left)
     assert 10 < len(left) < 20
-    with pytest.raises(UnreadableData, match=name.removesuffix(".arrow")):
+    with pytest.raises(UnreadableData, match=f"{url}: shard {other.removesuffix('.arrow')} is lost"):
         EpisodeDataset(url, cache=tmp_path / "cache", verify=True)
 
 

@@ -78,7 +78,9 @@ class Mirror:
             for name, data in zip(small, pool.map(self._read_small, small), strict=True):
                 if data is not None:
                     self._put(name, data)
-        return Catalog.of(self.directory, [*self._sizes])
+        catalog = Catalog.of(self.directory, [*self._sizes])
+        catalog.problems = [told.replace(str(self.directory), self.place.url) for told in catalog.problems]
+        return catalog
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
         """Of each shard the columns of its record batches that are no tracks; with `verify`, all of it."""
