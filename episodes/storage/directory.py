@@ -74,4 +74,5 @@ class LocalFiles:
     def stored(self, read: ShardRead, header: Header) -> list[StoredBatch]:
         if read.layout is None:
             return []
-        return [StoredBatch(found.batch, read.layout, header, str(read.file.path)) for found in read.batches]
+        common = (read.layout, header, str(read.file.path))
+        return [StoredBatch(found.batch, *common, found.place) for found in read.batches]

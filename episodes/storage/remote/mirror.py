@@ -106,7 +106,7 @@ class Mirror:
                 if read.layout is None:
                     raise UnreadableData(f"{self.place.url}: shard {file.name} is damaged ({read.damage})")
                 source, layout = f"{self.place.url}/{file.path.name}", read.layout
-                found = (StoredBatch(one.batch, layout, header, source) for one in read.batches)
+                found = (StoredBatch(one.batch, layout, header, source, one.place) for one in read.batches)
                 self._open[file.name] = batches = dict(enumerate(found))
                 self._make_room()
             self._open.move_to_end(file.name)
@@ -183,7 +183,7 @@ class RemoteBatch(StoredBatch):
     def __init__(
         self, rows: Any, layout: Layout, header: Header, mirror: Mirror, file: ShardFile, number: int, size: int
     ) -> None:
-        super().__init__(rows, layout, header, f"{mirror.place.url}/{file.path.name}")
+        super().__init__(rows, layout, header, f"{mirror.place.url}/{file.path.name}", b"")
         self._mirror, self._file, self._number, self._size = mirror, file, number, size
 
     @property
