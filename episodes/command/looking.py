@@ -27,8 +27,8 @@ def info(
     from episodes.storage import EpisodeDataset
 
     dataset = EpisodeDataset(directory)
-    returns = [row["return"] for row in _rows(dataset)]
-    endings = [row["ending"] for row in _rows(dataset)]
+    rows = _rows(dataset)
+    returns, endings = [row["return"] for row in rows], [row["ending"] for row in rows]
     spec = dataset.env_spec
     facts = {
         "path": str(directory),
@@ -86,7 +86,7 @@ def show(
     json: Json = False,
 ) -> None:
     """One episode: its tracks with shape, dtype, lowest, mean and highest; or as HTML."""
-    from episodes.inspect.series import of_track
+    from episodes.inspect.series import of_tracks
     from episodes.inspect.words import clipped, number, shape
     from episodes.storage import EpisodeDataset
 
@@ -96,18 +96,18 @@ def show(
         html.write_text(_page(found), encoding="utf-8")
         typer.echo(f"{html}: {found!r}")
         return
+    names = ("track", "shape", "dtype", "lowest", "mean", "highest")
     rows = []
-    for series in (one for track in found.tracks.all() for one in of_track(track)):
+    for series in of_tracks(found.tracks):
         stats = [number(value) for value in series.range] if series.is_numeric else [""] * 3
         rows.append((clipped(series.label), shape(series.shape), series.dtype, *stats))
     if json:
-        names = ("track", "shape", "dtype", "lowest", "mean", "highest")
         tracks = [dict(zip(names, row, strict=True)) for row in rows]
         facts = {"id": str(found.id_), "length": len(found), "return": finite(found.get_return()), "tracks": tracks}
         typer.echo(json_text.dumps(facts))
         return
     typer.echo(repr(found))
-    print_table(("track", "shape", "dtype", "lowest", "mean", "highest"), rows)
+    print_table(names, rows)
 
 
 def record(
@@ -174,11 +174,11 @@ def watch(
 def _rows(dataset: Any) -> list[dict[str, Any]]:
     """A dict for each episode, by `COLUMNS`."""
     from episodes.facts.ending import Ending
-    from episodes.inspect.plots import ending_word
+    from episodes.inspect.words import ended
 
     table = {name: column.tolist() for name, column in dataset.metadata.items()}
     flags = zip(table["terminated"], table["truncated"], strict=True)
-    table["ending"] = [ending_word(Ending.of(*pair)) for pair in flags]
+    table["ending"] = [ended(Ending.of(*pair)) for pair in flags]
     return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*(table[name] for name in COLUMNS), strict=True)]
 
 

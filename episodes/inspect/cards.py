@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from episodes.batch import leaves as batch_leaves
 from episodes.facts.ending import Ending
 from episodes.inspect import charts, sparks, words
 from episodes.inspect.rail import rail
-from episodes.inspect.series import Series, of_track
+from episodes.inspect.series import Series, of_tracks
 from episodes.inspect.sparks import Axis
 from episodes.tracks import nested
 
@@ -145,10 +145,6 @@ def _parts(series: Series) -> Table | None:
     return Table(("", "lowest", "mean", "highest", "first", "last"), rows, note)
 
 
-def _series(tracks: Iterable[Any]) -> list[Series]:
-    return [series for track in tracks for series in of_track(track)]
-
-
 def known(**facts: Any) -> list[tuple[str, str]]:
     """Pairs of name and text of the facts that are known."""
     return [(name.replace("_", " "), words.clipped(value)) for name, value in facts.items() if value is not None]
@@ -157,19 +153,12 @@ def known(**facts: Any) -> list[tuple[str, str]]:
 # --- episodes ---------------------------------------------------------------------------------------------------------
 
 
-def ending_words(ending: Ending, is_cut: bool) -> list[str]:
-    """How a chunk stops, in one word, or two where both are so."""
-    found = ["terminated"] * ending.is_terminated + ["truncated"] * ending.is_truncated
-    return found or ["cut" if is_cut else "ongoing"]
-
-
 def episode_card(episode: Any, share: int = 1, is_open: bool = True, kind: str | None = None) -> Card:
     """The card of a `SingleAgentEpisode`: its rail, its tracks and its facts."""
     tracks, facts = episode.tracks, episode.facts
     lookback = tracks.lookback
     axis = Axis(max(tracks.observations.total - 1, 0), lookback)
-    names = (tracks.observations, tracks.actions, tracks.rewards, *tracks.extra.values(), tracks.infos)
-    rows, notes = rows_of(_series(names), axis, share)
+    rows, notes = rows_of(list(of_tracks(tracks)), axis, share)
     headline = [words.counted(len(episode), "step"), f"return {words.number(episode.get_return())}"]
     if facts.t_started:
         headline.insert(1, f"from t={facts.t_started}")
@@ -179,7 +168,7 @@ def episode_card(episode: Any, share: int = 1, is_open: bool = True, kind: str |
         kind or type(episode).__name__,
         words.clipped(facts.id_),
         headline,
-        ending_words(facts.ending, not facts.ending.is_done and tracks.is_finished),
+        words.endings(facts.ending, not facts.ending.is_done and tracks.is_finished),
         known(
             lookback=lookback or None,
             agent=facts.agent_id,
@@ -207,7 +196,7 @@ def multi_agent_card(episode: Any) -> Card:
     opened = shown[:MOST_AGENT_CARDS]
     parts = [episode_card(line.episode, len(opened), False, words.clipped(agent, 40)) for agent, line in opened]
     waiting = sum(line.phase == "waits" for _, line in lines)
-    ending = ending_words(facts.ending, agents.passed_on is not None)
+    ending = words.endings(facts.ending, agents.passed_on is not None)
     headline = [
         words.counted(len(episode), "env step"),
         words.counted(len(lines), "agent"),
@@ -233,7 +222,7 @@ def multi_agent_card(episode: Any) -> Card:
 
 def pack_card(pack: Any) -> Card:
     """The card of an `EpisodePack`: its episodes in a chart and a table, its columns as rows."""
-    rows, notes = rows_of(_series(pack.columns.all()), Axis(max(int(pack.observation_offsets[-1]), 1)))
+    rows, notes = rows_of(list(of_tracks(pack.columns)), Axis(max(int(pack.observation_offsets[-1]), 1)))
     return Card(
         type(pack).__name__,
         "",
@@ -279,8 +268,7 @@ def episodes_table(ids: Any, lengths: Any, returns: Any, terminated: Any, trunca
     chosen = range(num) if num <= MOST_EPISODES else [*range(half), *range(num - half, num)]
     rows = []
     for i in chosen:
-        ending = Ending.of(terminated[i], truncated[i])
-        stops = " and ".join(ending_words(ending, True))
+        stops = words.ended(Ending.of(terminated[i], truncated[i]))
         rows.append(
             (str(i), words.clipped(ids[i], 32), str(lengths[i]), words.number(returns[i]), stops, str(started[i]))
         )

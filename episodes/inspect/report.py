@@ -11,12 +11,11 @@ import numpy as np
 from markupsafe import Markup
 
 from episodes.facts.ending import Ending
-from episodes.inspect.cards import ending_words
 from episodes.inspect.frames import viewable
 from episodes.inspect.html import templates
 from episodes.inspect.png import data_uri, png
-from episodes.inspect.series import Series, of_track
-from episodes.inspect.words import clipped, counted
+from episodes.inspect.series import Series, of_tracks
+from episodes.inspect.words import clipped, counted, ended
 from episodes.storage import EpisodeDataset
 
 MOST_BYTES = 24_000_000  # of the episodes that a page carries; the others are only listed
@@ -95,7 +94,7 @@ def overview(dataset: EpisodeDataset) -> dict[str, Any]:
             clipped(id_, 40),
             int(length),
             _number(value),
-            " and ".join(ending_words(Ending.of(*flags), True)),
+            ended(Ending.of(*flags)),
             int(t),
             agent,
         ]
@@ -131,17 +130,16 @@ def episode_data(episode: Any) -> dict[str, Any]:
     tracks = episode.tracks
     lanes: list[dict[str, Any]] = []
     frames: dict[str, Any] | None = None
-    for track in (tracks.observations, tracks.actions, tracks.rewards, *tracks.extra.values(), tracks.infos):
-        for series in of_track(track):
-            if series.is_image and frames is None:
-                frames = _frames(series, tracks.lookback)
-            elif series.is_numeric and not series.is_image:
-                lanes += _lanes(series, tracks.lookback, MOST_LANES - len(lanes))
+    for series in of_tracks(tracks):
+        if series.is_image and frames is None:
+            frames = _frames(series, tracks.lookback)
+        elif series.is_numeric and not series.is_image:
+            lanes += _lanes(series, tracks.lookback, MOST_LANES - len(lanes))
     return {
         "lookback": tracks.lookback,
         "started": episode.t_started,
         "length": len(episode),
-        "ending": " and ".join(ending_words(episode.ending, True)),
+        "ending": ended(episode.ending),
         "lanes": lanes,
         "frames": frames,
     }

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import EpisodeError
-from episodes.tracks import InfoTrack, ListTrack, Track
+from episodes.tracks import InfoTrack, ListTrack, Track, Tracks
 from episodes.tracks.field import EXTRA
 from episodes.tracks.infos.columns import ColumnInfos, TypedColumn
 from episodes.tracks.infos.dicts import infos_of
@@ -170,6 +170,12 @@ def of_track(track: Track) -> Iterator[Series]:
         label = path.removeprefix(f"{EXTRA}/")
         nbytes = array.nbytes if places is None else array.nbytes * total // max(len(places), 1)
         yield Series(label, hue_of(field), array, total, places, field.more, nbytes)
+
+
+def of_tracks(tracks: Tracks) -> Iterator[Series]:
+    """The series of all tracks of an episode or a pack, infos last."""
+    for track in (tracks.observations, tracks.actions, tracks.rewards, *tracks.extra.values(), tracks.infos):
+        yield from of_track(track)
 
 
 def hue_of(field: Any) -> str:

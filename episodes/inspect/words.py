@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from episodes.facts.ending import Ending
+
 MOST_CHARACTERS = 80  # of one value that a user gave
 
 
@@ -44,6 +46,21 @@ def clipped(value: Any, most: int = MOST_CHARACTERS) -> str:
         text = f"<{type(value).__name__}: {type(error).__name__} in its str>"
     text = "".join(character if character.isprintable() else " " for character in text[: 2 * most])
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def endings(ending: Ending, is_cut: bool = True) -> list[str]:
+    """How a chunk stops: in one word, or in two where both are so.
+
+    >>> endings(Ending.BOTH), endings(Ending.OPEN), endings(Ending.OPEN, is_cut=False)
+    (['terminated', 'truncated'], ['cut'], ['ongoing'])
+    """
+    found = ["terminated"] * ending.is_terminated + ["truncated"] * ending.is_truncated
+    return found or ["cut" if is_cut else "ongoing"]
+
+
+def ended(ending: Ending) -> str:
+    """The same of a chunk that is finished, as words of a sentence."""
+    return " and ".join(endings(ending))
 
 
 def counted(count: int, noun: str) -> str:
