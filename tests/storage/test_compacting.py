@@ -232,3 +232,45 @@ def test_killed_writers_lose_nothing_that_they_flushed(tmp_path: Path, kills: in
             seal(tmp_path)
             compact(tmp_path)
     assert told <= set(numbers(tmp_path))
+
+
+FLAT = """
+import re, sys
+from pathlib import Path
+import numpy as np
+from episodes import EpisodePack
+from episodes.storage import EpisodeDataset, EpisodeWriter, compact, compacting
+
+compacting.BATCH_BYTES, compacting.SHARD_BYTES = 1 << 22, 1 << 26
+def anonymous():
+    return int(re.search(r"RssAnon:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) >> 10
+
+def write(path, num):
+    for _ in range(num):
+        with EpisodeWriter(path) as writer:
+            for _ in range(4):
+                seen, rewards = np.ones((50_500, 8)), np.ones(50_000)
+                writer.add(EpisodePack(observations=seen, actions=rewards, rewards=rewards, lengths=[100] * 500))
+
+write(sys.argv[1] + "/warm", 2)
+compact(sys.argv[1] + "/warm")
+write(sys.argv[1] + "/data", 10)
+before = most = anonymous()
+real = compacting.ShardWriter.write
+def write_and_look(shard, batch):
+    global most
+    real(shard, batch)
+    most = max(most, anonymous())
+compacting.ShardWriter.write = write_and_look
+print(compact(sys.argv[1] + "/data"), most - before, EpisodeDataset(sys.argv[1] + "/data").nbytes >> 20)
+"""
+
+
+def test_a_compaction_takes_memory_for_a_batch_and_not_for_the_data(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FLAT, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stderr
+    num_shards, megabytes, size = map(int, done.stdout.split())
+    assert (num_shards, size > 140) == (10, True)
+    assert megabytes < 60
