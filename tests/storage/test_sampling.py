@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from reference_replay import chi_square_deviation
 from reference_sampling import ReferenceSteps, same
@@ -82,6 +83,7 @@ datasets = st.fixed_dictionaries(
 orders = st.sampled_from(["shuffled", "drawn", "stored"])
 
 
+@settings(max_examples=40)
 @given(drawn=datasets, n=st.integers(1, 12), seed=st.integers(0, 3), order=orders)
 def test_steps_are_those_of_whole_episodes(drawn: dict[str, Any], n: int, seed: int, order: str) -> None:
     assume(any(map(len, drawn["episodes"])))
@@ -97,6 +99,7 @@ def test_steps_are_those_of_whole_episodes(drawn: dict[str, Any], n: int, seed: 
                 assert same(found, wanted), key
 
 
+@settings(max_examples=40)
 @given(
     drawn=datasets,
     n=st.integers(1, 6),
@@ -460,6 +463,60 @@ def test_batches_know_from_which_steps_they_came() -> None:
         assert (windows.origin.numbers == windows.indices).all()
         with pytest.raises(EpisodeStateError, match="another process"):
             pickle.loads(pickle.dumps(batch)).origin.episode(0)
+
+
+ITEMS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "3 bytes": (np.int8, (3,)),
+    "12 bytes": (np.float32, (3,)),
+    "no bytes": (np.float64, (0,)),
+    "bools": (bool, (2, 3)),
+    "halves": (np.float16, ()),
+    "complex": (complex, (2,)),
+    "another byte order": (">f8", (2,)),
+    "text": ("<U5", ()),
+    "times": ("<M8[s]", ()),
+    "much": (np.int64, (100,)),
+}
+
+
+@pytest.mark.parametrize("kind", ITEMS)
+@pytest.mark.parametrize("mmap", [True, False])
+def test_items_of_every_size_lie_where_they_are_looked_for(kind: str, mmap: bool) -> None:
+    dtype, shape = ITEMS[kind]
+    pack = chunks(9)
+    rows = int(pack.observation_offsets[-1])
+    values = np.arange(rows * int(np.prod(shape))).reshape(rows, *shape)
+    items = values.astype(np.int64).astype(dtype) if np.dtype(dtype).kind == "M" else (values % 100).astype(dtype)
+    pack = pack.replace(observations=items, actions=items[: len(pack.actions)])
+    with stored(pack, range(1, 9), mmap=mmap) as dataset:
+        reference = ReferenceSteps(dataset)
+        for batch in dataset.sampler(steps=Steps(7, keys=["obs", "new_obs", "actions"]), seed=0):
+            steps = [reference.steps[i] for i in batch.indices]
+            for key in ("obs", "new_obs", "actions"):
+                assert batch[key].dtype == items.dtype
+                assert np.array_equal(batch[key], reference.column(key, steps))
+        what = Windows(45, 5, lookback=3, keys=["obs", "new_obs", "actions"])
+        windows = dataset.sampler(windows=what, order="stored").draw()
+        for key in ("obs", "new_obs", "actions"):
+            assert np.array_equal(windows[key], reference.windows(key, reference.steps, 3, 5))
+
+
+def test_threads_that_share_a_sampler_draw_everything_once() -> None:
+    with stored(chunks(30), [4]) as dataset:
+        sampler = dataset.sampler(steps=5, seed=0)
+        batches: list[Any] = []
+
+        def draw() -> None:
+            batches.extend(sampler.draw() for _ in range(31))
+
+        threads = [threading.Thread(target=draw) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(int(i) for batch in batches for i in batch.indices) == list(range(465))
+        for batch in batches:
+            assert sampler.at(batch.indices) == batch
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
