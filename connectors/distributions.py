@@ -94,39 +94,6 @@ class Categorical(ActionDistribution):
         return choices + self.start if self.start else choices
 
 
-class CategoricalRows:
-    """Actions [N] of rows of inputs [N, n] in host memory, one `Categorical` after another: those that it gives itself.
-
-    The clocks of `_gumbel_argmax` are kept from row to row and compared in numpy, which takes half the time of drawing
-    and comparing them in torch: 4 us a vector step.
-    """
-
-    def __init__(self) -> None:
-        clocks = torch.empty(0)
-        self._clocks = clocks, clocks.numpy()  # the same numbers, taken and put together
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return CategoricalRows, ()  # the clocks are no state: each draw sets them anew
-
-    def sample(
-        self, distribution: Categorical, inputs: np.ndarray, generator: torch.Generator | None = None
-    ) -> np.ndarray:
-        """What `distribution.sample` draws with the same generator."""
-        clocks, array = self._clocks
-        if array.shape != inputs.shape:
-            with torch.inference_mode(False):  # to be written to in either mode
-                clocks = torch.empty(inputs.shape)
-            self._clocks = clocks, array = clocks, clocks.numpy()
-        clocks.exponential_(generator=generator).log_()
-        choices = (inputs - array).argmax(-1)
-        return choices + distribution.start if distribution.start else choices
-
-    def mode(self, distribution: Categorical, inputs: np.ndarray) -> np.ndarray:
-        """What `distribution.mode` gives."""
-        choices = inputs.argmax(-1)
-        return choices + distribution.start if distribution.start else choices
-
-
 class MultiCategorical(ActionDistribution):
     """Several independent choices at once, `[..., *shape]`; the inputs are their logits, one choice after another."""
 

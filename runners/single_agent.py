@@ -237,9 +237,8 @@ class SingleAgentEnvRunner(EnvRunner):
         self._updates = self.update_stats and explore
         goes_on = self._record_into(buffer, extra_model_outputs)
         self._begin(force_reset or not goes_on)
-        before = self._sink.num_steps
-        self._run(num_timesteps, None, explore, random_actions)
-        self._count(self._sink.num_steps - before, perf_counter() - began)
+        num_steps = self._run(num_timesteps, None, explore, random_actions)
+        self._count(num_steps, perf_counter() - began)
         self._tell_end_of_sample(self.stats)
         return self.stats
 
@@ -315,7 +314,8 @@ class SingleAgentEnvRunner(EnvRunner):
             name_culprit(error, self.env, self._row, lambda: np.full(self.num_envs, -1), self, self._sink)
             raise
 
-    def _run(self, num_timesteps: int | None, num_episodes: int | None, explore: bool, random_actions: bool) -> None:
+    def _run(self, num_timesteps: int | None, num_episodes: int | None, explore: bool, random_actions: bool) -> int:
+        """Step until there is enough; how many steps that were, where they are asked for."""
         if self.policy is None and not random_actions:
             raise InvalidArgument("this runner has no policy; give it one, or sample with random_actions=True")
         act = self._random_actions if random_actions else self._policy_actions
@@ -330,10 +330,10 @@ class SingleAgentEnvRunner(EnvRunner):
                 if self._ignored_actions:  # of the last call, whose outputs may have had other names
                     self._ignored_actions = act(explore)
                 if num_timesteps is not None:
-                    self._run_steps(num_timesteps, act, explore)
-                else:
-                    self._quotas, self._turn = quotas(num_episodes or 0, self.num_envs, self._turn)
-                    self._run_episodes(self._quotas, act, explore)
+                    return self._run_steps(num_timesteps, act, explore)
+                self._quotas, self._turn = quotas(num_episodes or 0, self.num_envs, self._turn)
+                self._run_episodes(self._quotas, act, explore)
+                return 0
         except BaseException as error:
             self._needs_reset = True  # the environments may be a step ahead of what is recorded
             name_culprit(error, self.env, self._row, lambda: self._sink.ages, self, self._sink)
@@ -359,12 +359,15 @@ class SingleAgentEnvRunner(EnvRunner):
         self._ignored_actions = None
         self._tell_starts(np.arange(self.num_envs))
 
-    def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> None:
+    def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> int:
+        """So many steps at least, in as few vector steps as that takes; how many they were."""
         sink = self._sink
-        stop = sink.num_steps + num_timesteps
-        while (missing := stop - sink.num_steps) > 0:
+        stop, missing = sink.num_steps + num_timesteps, num_timesteps
+        while missing > 0:
             for _ in range(-(-missing // self.num_envs)):
                 self._step(*(self._ignored_actions or act(explore)))
+            missing = stop - sink.num_steps
+        return num_timesteps - missing
 
     def _run_episodes(self, quotas: np.ndarray, act: Callable[..., Any], explore: bool) -> None:
         missing = quotas.copy()
@@ -406,7 +409,8 @@ class SingleAgentEnvRunner(EnvRunner):
         self._observations = observations
         stored = outputs
         if self._buffer is not None:
-            stored, rewards = self._with_log_probs(outputs, actions), self._as_stored(rewards)
+            stored = self._with_log_probs(outputs, actions) if self._stores_log_probs else outputs
+            rewards = np.array(rewards, self._recorder.reward_dtype)  # an array of our own
         self._sink.step(observations, actions, rewards, terminateds, truncateds, infos, stored, final_observations=last)
         if self._buffer is not None:
             self._running.add_row(rewards, terminateds, truncateds)
@@ -443,15 +447,9 @@ class SingleAgentEnvRunner(EnvRunner):
     # --- recording -------------------------------------------------------------------------------------------------
 
     def _with_log_probs(self, outputs: dict[str, Any], actions: Any) -> dict[str, Any]:
-        """The outputs that are stored in a buffer, log-probabilities among them where they are asked for."""
-        if not self._stores_log_probs:
-            return outputs
+        """The outputs that are stored in a buffer, log-probabilities among them."""
         found = self.module_to_env.log_probs(self.policy, outputs, actions)
         return outputs if found is None else {**outputs, Columns.ACTION_LOGP: found}
-
-    def _as_stored(self, rewards: np.ndarray) -> np.ndarray:
-        """The rewards as a buffer gets them, an array of our own."""
-        return np.array(rewards, self._recorder.reward_dtype)
 
     def _last_observations(self, infos: dict[str, Any], done: np.ndarray) -> Any:
         envs = np.flatnonzero(done)

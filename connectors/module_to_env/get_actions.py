@@ -9,8 +9,9 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from connectors.choices import CategoricalRows, chooses_in_host_memory
 from connectors.connector import ColumnDict, Connector
-from connectors.distributions import ActionDistribution, Categorical, CategoricalRows, distribution_for
+from connectors.distributions import ActionDistribution, distribution_for
 from connectors.module_to_env.tensor_to_numpy import TensorToNumpy, check_numbers
 from connectors.policy import distribution_of, module_of
 from connectors.tensors import tensor_of
@@ -53,7 +54,7 @@ class GetActions(Connector):
         self._seed, self.adds_log_probs = seed, log_probs
         self._generator: torch.Generator | None = None
         self._distribution: ActionDistribution | None = None
-        self._rows = CategoricalRows()
+        self._rows = CategoricalRows(seed)
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
@@ -67,7 +68,10 @@ class GetActions(Connector):
         if Columns.ACTIONS in batch:
             return batch
         inputs, distribution = self._described(batch, rl_module)
-        if explore is False:
+        if chooses_in_host_memory(distribution, inputs):
+            choose = self._rows.mode if explore is False else self._rows.sample
+            actions = torch.from_numpy(choose(distribution, inputs.numpy()))
+        elif explore is False:
             actions = distribution.mode(inputs)
         else:
             actions = distribution.sample(inputs, self._generator_for(inputs))
@@ -88,19 +92,13 @@ class GetActions(Connector):
         """The call, and that of `to_numpy` right behind it. A choice among few is made in numpy then."""
         if Columns.ACTIONS not in batch:
             inputs, distribution = self._described(batch, rl_module)
-            is_plain = inputs.is_cpu and inputs.dtype is torch.float32 and not inputs.requires_grad
-            is_plain = is_plain and not self.adds_log_probs
-            if (
-                type(distribution) is not Categorical or len(vars(distribution)) > 2 or not is_plain
-            ):  # methods of its own
+            if self.adds_log_probs or not chooses_in_host_memory(distribution, inputs):
                 self(rl_module=rl_module, batch=batch, explore=explore)
             else:
                 array = batch[Columns.ACTION_DIST_INPUTS] = inputs.numpy()
                 check_numbers(Columns.ACTION_DIST_INPUTS, array, episodes)
-                if explore is False:
-                    batch[Columns.ACTIONS] = self._rows.mode(distribution, array)
-                else:
-                    batch[Columns.ACTIONS] = self._rows.sample(distribution, array, self._generator_for(inputs))
+                choose = self._rows.mode if explore is False else self._rows.sample
+                batch[Columns.ACTIONS] = choose(distribution, array)
                 if len(batch) == 2:
                     return batch
         return to_numpy.on_row(rl_module, batch, episodes)
@@ -113,7 +111,9 @@ class GetActions(Connector):
                 f"{self.name}: the policy gave neither 'actions' nor 'action_dist_inputs', "
                 f"but {', '.join(batch) or 'nothing'}"
             )
-        distribution = self.distribution_of(policy)
+        distribution = distribution_of(policy)
+        if distribution is None:
+            distribution = self._distribution or self.distribution_of(policy)
         if type(inputs) is not torch.Tensor or inputs.dtype is not torch.float32:
             inputs = batch[Columns.ACTION_DIST_INPUTS] = _as_floats(inputs)
         if inputs.shape[-1] != distribution.num_inputs:
@@ -127,18 +127,20 @@ class GetActions(Connector):
         return self._generator
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """The state of its own random generator; nothing without a seed."""
+        """The state of its own random numbers; nothing without a seed."""
         if self._seed is None:
             return {}
         generator = self._generator
         state = None if generator is None else generator.get_state().numpy().copy()
-        return {"generator": state, "device": None if generator is None else str(generator.device)}
+        device = None if generator is None else str(generator.device)
+        return {"generator": state, "device": device, "rows": self._rows.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the random generator."""
+        """Restore the random numbers."""
         if not state:
             return
         self._generator = None
+        self._rows.set_state(state["rows"])
         if state["generator"] is not None:
             self._generator = torch.Generator(state["device"])
             self._generator.set_state(torch.from_numpy(state["generator"].copy()))
@@ -146,6 +148,7 @@ class GetActions(Connector):
     def reset_state(self) -> None:
         """Begin again with the seed."""
         self._generator = None
+        self._rows.begin_again()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
         """Nothing: every copy goes on with its own random numbers."""
@@ -153,12 +156,13 @@ class GetActions(Connector):
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: the generator as its state."""
-        return {**self.__dict__, "_generator": None, "_generator_state": self.get_state()}
+        return {**self.__dict__, "_generator": None, "_rows": None, "_numbers": self.get_state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        generator_state = state.pop("_generator_state")
+        numbers = state.pop("_numbers")
         self.__dict__.update(state)
-        self.set_state(generator_state)
+        self._rows = CategoricalRows(self._seed)
+        self.set_state(numbers)
 
     def with_log_probs(self, pack: EpisodePack, policy: Any = None) -> EpisodePack:
         """The pack with "action_logp" for every recorded step, lookbacks too, from its actions and their distributions.

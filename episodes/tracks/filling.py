@@ -100,12 +100,19 @@ class ItemKinds:
         first = items[0]
         if not 0 < self._num <= len(items):
             self._num, self._dtypes = 0, nested.map_leaves(lambda leaf: set(), first)
-        for item in items[self._num :]:
-            nested.map_leaves(lambda dtypes, leaf: dtypes.add(np.asarray(leaf).dtype), self._dtypes, item)
+        if self._num < len(items):
+            self._look_at(items[self._num :])
         self._num = len(items)
         if nested.is_leaf(fill):
             return nested.map_leaves(lambda leaf, dtypes: _filler_like(leaf, dtypes, fill), first, self._dtypes)
         return nested.map_leaves(_filler_like, first, self._dtypes, fill)
+
+    def _look_at(self, items: Sequence[Any]) -> None:
+        if type(self._dtypes) is set:
+            self._dtypes.update([item.dtype for item in items if type(item) is np.ndarray])
+            items = [item for item in items if type(item) is not np.ndarray]
+        for item in items:
+            nested.map_leaves(lambda dtypes, leaf: dtypes.add(np.asarray(leaf).dtype), self._dtypes, item)
 
 
 def _filler_like(first: Any, dtypes: set[np.dtype], fill: Any) -> Any:

@@ -87,7 +87,7 @@ class QPolicy(Policy):
         return {Columns.ACTION_DIST_INPUTS: self.epsilon_greedy(values) if explore else values}
 
     @property
-    def random_share(self) -> float:
+    def random_share(self) -> float:  # type: ignore[override]
         """See `connectors.Policy`; 0 for classes that explore in a way of their own."""
         own = type(self)
         is_plain = own.forward is QPolicy.forward and own.epsilon_greedy is QPolicy.epsilon_greedy

@@ -34,6 +34,7 @@ class Policy(nn.Module, ABC):
     """
 
     distribution: ActionDistribution
+    random_share: float = 0.0  # see `connectors.Policy`
 
     def __init__(
         self, observation_space: gym.Space, action_space: gym.Space, distribution: ActionDistribution | None = None

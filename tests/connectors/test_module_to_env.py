@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from typing import Any
 
@@ -13,7 +14,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors import module_to_env_pipeline
+from connectors import distribution_for, module_to_env_pipeline
 from connectors.module_to_env import GetActions, ListifyForVectorEnv, NormalizeAndClipActions, TensorToNumpy
 from episodes import EpisodePack
 from episodes.errors import ShapeMismatch, TrackMismatch, UnknownKey
@@ -64,6 +65,33 @@ def test_random_numbers_go_on_after_restoring_and_pickling_and_are_not_merged() 
     assert draw(two) != first  # its own seed is 2
     one.reset_state()
     assert draw(one) == first
+
+
+@pytest.mark.parametrize("seed", [3, 0, -1, 2**63])
+def test_choices_come_from_one_stream_of_clocks_however_many_rows_a_call_has(seed: int) -> None:
+    rng = np.random.default_rng(1)
+    inputs = rng.normal(size=(3000, 3)).astype(np.float32)
+    clocks = np.log(np.random.default_rng(seed % 2**64).standard_exponential(inputs.shape, np.float32))
+    piece, parts = GetActions(None, spaces.Discrete(3), seed=seed), np.sort(rng.integers(0, 3000, 40))
+    drawn = [piece(batch={"action_dist_inputs": torch.tensor(part)})["actions"] for part in np.split(inputs, parts)]
+    assert torch.cat(drawn).tolist() == (inputs - clocks).argmax(-1).tolist()
+
+
+def test_without_a_seed_choices_use_as_many_numbers_of_torch_as_the_distribution_does() -> None:
+    inputs, space = torch.randn(7, 4), spaces.Discrete(4, start=-2)
+    torch.manual_seed(5)
+    expected = [distribution_for(space).sample(inputs).tolist() for _ in range(3)] + [torch.rand(2).tolist()]
+    torch.manual_seed(5)
+    piece = GetActions(None, space)
+    drawn = [piece(batch={"action_dist_inputs": inputs})["actions"].tolist() for _ in range(3)]
+    assert [*drawn, torch.rand(2).tolist()] == expected
+
+
+def test_choices_are_as_frequent_as_their_probabilities_say() -> None:
+    logits = torch.tensor([0.3, -1.2, 1.0, -math.inf, 0.0])
+    piece = GetActions(None, spaces.Discrete(5), seed=0)
+    drawn = piece(batch={"action_dist_inputs": logits.repeat(100_000, 1)})["actions"]
+    np.testing.assert_allclose(drawn.bincount(minlength=5) / 100_000, logits.softmax(0), atol=0.006)  # 4 deviations
 
 
 def test_exploring_samples_and_not_exploring_takes_the_likeliest() -> None:

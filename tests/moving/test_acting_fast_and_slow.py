@@ -140,12 +140,23 @@ class Spoiler:
 class OneByOne(GetActions):
     """What `GetActions` says it does, in the words of its documentation."""
 
+    def __init__(self, *, seed: int, **kwargs: Any) -> None:
+        super().__init__(seed=seed, **kwargs)
+        self.stream = np.random.default_rng(seed)
+
     def __call__(self, *, rl_module: Any = None, batch: Any, explore: bool | None = None, **kwargs: Any) -> Any:
         if "actions" not in batch:
             inputs = batch["action_dist_inputs"]
             distribution = self.distribution_of(rl_module)
             if explore is False:
                 actions = distribution.mode(inputs)
+            elif (
+                type(distribution) is Categorical
+                and "sample" not in vars(distribution)
+                and inputs.dtype == torch.float32
+            ):
+                times = self.stream.standard_exponential(tuple(inputs.shape), np.float32)
+                actions = (inputs - torch.from_numpy(np.log(times))).argmax(-1) + distribution.start
             else:
                 actions = distribution.sample(inputs, self._generator_for(inputs))
             batch["actions"] = actions
