@@ -38,6 +38,11 @@ class SACConfig(ReplayConfig):
     def __post_init__(self) -> None:
         ReplayConfig.__post_init__(self)
         check_numbers(self, positive=("temperature",), fractions=("target_blend",))
+        if None not in (self.temperature, self.target_entropy):
+            raise InvalidArgument(
+                f"{type(self).__name__}: target_entropy is {self.target_entropy}, which a learned temperature has; "
+                f"with temperature={self.temperature} it is not learned: give one of them"
+            )
 
 
 class SAC(ReplayAlgorithm[SACConfig]):

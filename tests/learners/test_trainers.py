@@ -20,6 +20,7 @@ from learners import (
     BC,
     CQL,
     DQN,
+    GRPO,
     PPO,
     SAC,
     BCConfig,
@@ -286,6 +287,10 @@ def test_damaged_and_foreign_checkpoints_are_refused_and_the_last_good_one_is_fo
         assert again.num_epochs == 1
     with pytest.raises(StateMismatch, match=r"trainer 'OnPolicyTrainer'.*'OffPolicyTrainer'"):
         dqn_trainer(folder=tmp_path).load(older)
+    comparing = ppo_trainer(folder=tmp_path)
+    comparing.algorithm = GRPO(comparing.algorithm.policy)
+    with pytest.raises(StateMismatch, match="algorithm 'PPO', this trainer has 'GRPO'"):
+        comparing.load(older)
     other = ppo_trainer(folder=tmp_path)
     other.algorithm.config = PPOConfig(gamma=0.5)
     with pytest.raises(StateMismatch, match="numbers"):
