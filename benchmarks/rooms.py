@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks import (
+    actors,
     batches,
     connectors,
     data_sets,
@@ -44,6 +45,7 @@ FIGURES: tuple[Figure, ...] = (
     *disk_draws.FIGURES,
     *transport.FIGURES,
     *moving.FIGURES,
+    *actors.FIGURES,
     *looking.FIGURES,
 )
 

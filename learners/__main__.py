@@ -45,11 +45,12 @@ def _train(chosen: argparse.Namespace) -> int:
     logger = _logger(folder, chosen)
     logger.describe(describe_run(**asdict(run)))
     trainer = run.make(logger=logger, folder=folder, stop_fn=_enough(run, chosen.stop_at))
-    if chosen.resume is not None and not trainer.resume():
-        raise FileNotFoundError(f"{folder} has no readable checkpoint to go on from")
-    result = trainer.run()
-    if result.num_epochs:
-        trainer.save()
+    with trainer.runner:  # type: ignore[attr-defined]
+        if chosen.resume is not None and not trainer.resume():
+            raise FileNotFoundError(f"{folder} has no readable checkpoint to go on from")
+        result = trainer.run()
+        if result.num_epochs:
+            trainer.save()
     logger.close()
     print(
         f"{run.algo} on {run.env}: {result.num_steps:,} steps, {result.num_epochs} epochs in {result.seconds:.1f} s "
@@ -64,14 +65,14 @@ def _run_of(chosen: argparse.Namespace) -> tuple[Run, Path]:
         folder = Path(chosen.resume)
         if chosen.seed is not None:
             raise InvalidArgument("--seed: a run that is resumed keeps its seed; leave it out")
-        return _lasting(_described(folder), chosen.epochs), folder
+        return _with_runners(_lasting(_described(folder), chosen.epochs), chosen.runners), folder
     run = Run.of_file(chosen.config) if chosen.config else Run.of_preset(chosen.algo, chosen.env)
     if chosen.seed is not None:
         run.seed = chosen.seed
     if chosen.data is not None:
         run.data = str(chosen.data)
     run.ledger = run.ledger or chosen.ledger
-    run = _lasting(run, chosen.epochs)
+    run = _with_runners(_lasting(run, chosen.epochs), chosen.runners)
     run.trainer.setdefault("checkpoint_every", 1)
     run.trainer["shows_progress"] = not chosen.quiet
     name = f"{run.algo}-{re.sub('[/:]', '-', run.env.lower())}-seed{run.seed}"
@@ -85,6 +86,13 @@ def _lasting(run: Run, epochs: int | None) -> Run:
     return run
 
 
+def _with_runners(run: Run, num_runners: int | None) -> Run:
+    """The run with so many runners, if a number is given."""
+    if num_runners is not None:
+        run.num_runners = num_runners
+    return run
+
+
 def _described(folder: Path) -> Run:
     path = folder / RUN
     if not path.exists():
@@ -93,7 +101,9 @@ def _described(folder: Path) -> Run:
 
 
 def _resumed(folder: Path) -> Trainer[Any]:
-    trainer = _described(folder).make(folder=folder)
+    run = _described(folder)
+    run.num_runners = 0  # what tests and plays is here
+    trainer = run.make(folder=folder)
     if not trainer.resume():
         raise FileNotFoundError(f"{folder} has no readable checkpoint")
     return trainer
@@ -145,6 +155,7 @@ def _parser() -> argparse.ArgumentParser:
         "--data", type=Path, metavar="DIR", help="the data set that bc, cql and continuous-cql learn from"
     )
     train.add_argument("--seed", type=int)
+    train.add_argument("--runners", type=int, metavar="N", help="sample with so many processes, by Ray (on-policy)")
     train.add_argument("--epochs", type=int, help="at most so many")
     train.add_argument("--stop-at", type=float, help="the mean test return that is enough")
     train.add_argument("--tensorboard", action="store_true", help="write event files too")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from connectors import Connector, distribution_for, env_to_module_pipeline
+from connectors import Connector, distribution_for, env_to_module_pipeline, module_to_env_pipeline
 from connectors.env_to_module import FlattenObservations
 from connectors.views import TransformerContext, View
 from episodes.errors import InvalidArgument, UnknownKey
@@ -22,7 +22,7 @@ from episodes.storage import EpisodeDataset
 from learners import algorithms, policies, trainers
 from learners.algorithms.replay_algorithm import ReplayAlgorithm
 from learners.networks import Autoregressive
-from runners import SingleAgentEnvRunner, make_vector_env
+from runners import GroupRunner, RayRunnerGroup, SingleAgentEnvRunner, make_vector_env
 
 __all__ = ["ALGORITHMS", "NETWORKS", "Run", "presets"]
 
@@ -79,6 +79,9 @@ class Run:
             of `NETWORKS`, how many steps of `context` a transformer sees, and a `distribution`, squashed or
             autoregressive.
         decay_over: updates in which the learning rate comes down to 0; None: it stays.
+        num_envs: how many environments each runner has.
+        num_runners: how many runners sample, each in a process of Ray (on-policy algorithms; IMPALA learns from each
+            sample as it comes, others from one of each runner); 0: one, in this process.
         data: the directory of a data set, for algorithms that learn offline.
         ledger: note in the run's folder what each update learned from (`episodes.storage.ledger`).
     """
@@ -87,6 +90,7 @@ class Run:
     env: str
     seed: int = 0
     num_envs: int = 8
+    num_runners: int = 0
     device: str = "cpu"
     decay_over: int | None = None
     data: str | None = None
@@ -144,25 +148,53 @@ class Run:
         if isinstance(config, trainers.OfflineConfig) != (self.data is not None):
             wants = "learns from a data set: give its directory as data"
             raise InvalidArgument(f"{self.algo} {wants if self.data is None else 'samples for itself: leave data out'}")
+        if self.num_runners and not isinstance(config, trainers.OnPolicyConfig):
+            raise InvalidArgument(f"{self.algo} does not sample with several runners: leave num_runners out")
+        runner = self.runner()
+        policy, pipeline = runner.policy, runner.env_to_module
+        scheduler = None if self.decay_over is None else algorithms.linear_decay(self.decay_over)
+        numbers, through_views = kind.config(**self.algorithm), {}
+        if isinstance(policy, policies.TransformerPolicy):
+            through_views = {"pipeline": algorithms.ppo_pipeline(policy, numbers, views=pipeline.views)}
+        algorithm = kind.algorithm(policy, numbers, scheduler=scheduler, seed=self.seed, **through_views)
+        if isinstance(config, trainers.OnPolicyConfig):
+            return trainers.OnPolicyTrainer(algorithm, self._together(runner), config, **of_trainer)
+        if isinstance(config, trainers.OffPolicyConfig):
+            return trainers.OffPolicyTrainer(algorithm, runner, self._buffer(), config, **of_trainer)  # type: ignore[arg-type]
+        return trainers.OfflineTrainer(algorithm, self._data(algorithm), config, runner=runner, **of_trainer)
+
+    def runner(
+        self, seed: int | None = None, device: str | None = None, draws_with_torch: bool = False
+    ) -> SingleAgentEnvRunner:
+        """A runner of a policy of these settings; the policies of all of them begin alike.
+
+        Args:
+            seed: of the environments and of drawing actions; the run's own by default.
+            draws_with_torch: draw actions with torch's global generator, not with one of the seed.
+        """
         env = make_vector_env(self.env, self.num_envs)
         spaces = (env.single_observation_space, env.single_action_space)
         pieces = self._pieces(spaces[0])
         seen = env_to_module_pipeline(*spaces, pieces=pieces).observation_space
         generator = torch.Generator().manual_seed(self.seed)
         policy = self._policy_class()(seen, spaces[1], generator=generator, **self._policy_arguments(spaces[1]))
-        policy = policy.to(self.device)
-        pipeline = env_to_module_pipeline(*spaces, pieces=pieces, policy=policy, device=self.device)
-        scheduler = None if self.decay_over is None else algorithms.linear_decay(self.decay_over)
-        numbers, through_views = kind.config(**self.algorithm), {}
-        if isinstance(policy, policies.TransformerPolicy):
-            through_views = {"pipeline": algorithms.ppo_pipeline(policy, numbers, views=pipeline.views)}
-        algorithm = kind.algorithm(policy, numbers, scheduler=scheduler, seed=self.seed, **through_views)
-        runner = SingleAgentEnvRunner(env, policy, env_to_module=pipeline, seed=self.seed)
-        if isinstance(config, trainers.OnPolicyConfig):
-            return trainers.OnPolicyTrainer(algorithm, runner, config, **of_trainer)
-        if isinstance(config, trainers.OffPolicyConfig):
-            return trainers.OffPolicyTrainer(algorithm, runner, self._buffer(), config, **of_trainer)  # type: ignore[arg-type]
-        return trainers.OfflineTrainer(algorithm, self._data(algorithm), config, runner=runner, **of_trainer)
+        policy, device = policy.to(device or self.device), device or self.device
+        pipeline = env_to_module_pipeline(*spaces, pieces=pieces, policy=policy, device=device)
+        drawing = module_to_env_pipeline(*spaces, policy=policy, log_probs=False) if draws_with_torch else None
+        own_seed = self.seed if seed is None else seed
+        return SingleAgentEnvRunner(env, policy, env_to_module=pipeline, module_to_env=drawing, seed=own_seed)
+
+    def _together(self, runner: SingleAgentEnvRunner) -> SingleAgentEnvRunner | GroupRunner:
+        """The runner, or a group of others like it in its place."""
+        if not self.num_runners:
+            return runner
+        try:
+            group = RayRunnerGroup(partial(remote_runner, asdict(self)), self.num_runners, seed=self.seed)
+        except BaseException:
+            runner.close()
+            raise
+        is_asynchronous = ALGORITHMS[self.algo].algorithm is algorithms.IMPALA
+        return GroupRunner(runner, group, is_asynchronous=is_asynchronous)
 
     def _data(self, algorithm: algorithms.Algorithm) -> Any:
         """The data set, or for an algorithm that draws a sampler of it; a buffer where there are numbers of one."""
@@ -210,6 +242,14 @@ class Run:
         numbers = {"capacity": 50_000, **self.buffer}
         kind = PrioritizedEpisodeReplayBuffer if numbers.pop("prioritized", False) else EpisodeReplayBuffer
         return kind(numbers.pop("capacity"), seed=self.seed, **numbers)
+
+
+def remote_runner(table: dict[str, Any], index: int, seed: int) -> SingleAgentEnvRunner:
+    """A runner of a run's table, on the CPU, as `RayRunnerGroup` makes them.
+
+    It draws actions with torch's own generator, which the group seeds anew where episodes begin anew.
+    """
+    return Run.of_table(table).runner(seed, "cpu", draws_with_torch=True)
 
 
 def presets() -> dict[tuple[str, str], Path]:

@@ -8,7 +8,7 @@ from runners.metrics_logger import MetricsLogger
 from runners.multi_agent import MultiAgentEnvRunner
 from runners.multi_agent_stats import MultiAgentCollectStats
 from runners.recording import RecordSamples
-from runners.remote import RayRunnerGroup, Replacement, RunnerSample, start_ray
+from runners.remote import GroupRunner, RayRunnerGroup, Replacement, RunnerSample, start_ray
 from runners.runner import Hook
 from runners.single_agent import SingleAgentEnvRunner
 from runners.stats import CollectStats
@@ -27,6 +27,7 @@ __all__ = [
     "MultiAgentEnvRunner",
     "MultiAgentCollectStats",
     "RayRunnerGroup",
+    "GroupRunner",
     "RunnerSample",
     "Replacement",
     "start_ray",

@@ -13,6 +13,7 @@ import torch
 from connectors.policy import module_of
 from episodes.errors import InvalidArgument
 from runners.multi_agent import MultiAgentEnvRunner
+from runners.remote.as_one import GroupRunner
 from runners.runner import EnvRunner, copied
 from runners.single_agent import SingleAgentEnvRunner
 
@@ -115,7 +116,7 @@ def evaluate(
     >>> result.num_episodes, result.returns.tolist() == result.lengths.tolist()  # one point a step
     (4, True)
     """
-    if isinstance(env, EnvRunner):
+    if isinstance(env, (EnvRunner, GroupRunner)):
         if not all(given is None for given in (policy, env_to_module, module_to_env, agent_to_module_mapping_fn)):
             raise InvalidArgument(
                 "evaluate(runner) takes the runner's policy and pipelines: give an environment with other ones"

@@ -9,7 +9,7 @@ from typing import Any
 from learners.algorithms.algorithm import Algorithm
 from learners.algorithms.numbers import check_numbers
 from learners.trainers.trainer import Trainer, TrainerConfig, check_acts
-from runners import Evaluation, SingleAgentEnvRunner, evaluate
+from runners import Evaluation, GroupRunner, SingleAgentEnvRunner, evaluate
 
 __all__ = ["OnPolicyConfig", "OnPolicyTrainer"]
 
@@ -30,14 +30,14 @@ class OnPolicyTrainer(Trainer[OnPolicyConfig]):
     """Samples, updates, and samples with the better policy.
 
     Args:
-        runner: with the algorithm's policy.
+        runner: with the algorithm's policy; a `GroupRunner` samples with several.
         of_trainer: the other arguments of `Trainer`.
     """
 
     def __init__(
         self,
         algorithm: Algorithm,
-        runner: SingleAgentEnvRunner,
+        runner: SingleAgentEnvRunner | GroupRunner,
         config: OnPolicyConfig | None = None,
         **of_trainer: Any,
     ) -> None:

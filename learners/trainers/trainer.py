@@ -22,7 +22,7 @@ from learners.loggers import Logger
 from learners.policies.policy import Policy
 from learners.trainers.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from learners.trainers.progress import Progress
-from runners import CollectStats, Evaluation, SingleAgentEnvRunner
+from runners import CollectStats, Evaluation, GroupRunner, SingleAgentEnvRunner
 
 __all__ = ["TrainResult", "Trainer", "TrainerConfig"]
 
@@ -286,7 +286,7 @@ class Trainer(ABC, Generic[Config]):
         """Raise StateMismatch where a policy of these pipelines' fingerprint may not act in this trainer's."""
         policy = self.algorithm.policy
         for part in self._parts().values():
-            if isinstance(part, SingleAgentEnvRunner):
+            if isinstance(part, (SingleAgentEnvRunner, GroupRunner)):
                 check_fingerprint(policy, fingerprint_of(part.env_to_module, part.module_to_env), fingerprint)
         stamp(policy, fingerprint)
 
@@ -324,7 +324,7 @@ def bytes_of(values: Any) -> np.ndarray:
     return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
-def check_acts(runner: SingleAgentEnvRunner, algorithm: Algorithm) -> None:
+def check_acts(runner: SingleAgentEnvRunner | GroupRunner, algorithm: Algorithm) -> None:
     """Raise InvalidArgument where what is sampled is not of the policy that learns."""
     acting = runner.policy
     if acting is None or (isinstance(acting, Policy) and acting is not algorithm.policy):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from runners.remote.as_one import GroupRunner
 from runners.remote.group import RayRunnerGroup, Replacement
 from runners.remote.sampling import RunnerSample
 from runners.remote.start import start_ray
 
-__all__ = ["RayRunnerGroup", "Replacement", "RunnerSample", "start_ray"]
+__all__ = ["GroupRunner", "RayRunnerGroup", "Replacement", "RunnerSample", "start_ray"]

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from episodes.errors import EpisodeStateError, InvalidArgument, RunnerLost
-from runners.remote.sampling import Answer, Asked, MakeRunner, RunnerActor, RunnerSample, as_arrays
+from runners.remote.sampling import Answer, Asked, MakeRunner, RunnerActor, RunnerSample, as_arrays, says_something
 from runners.remote.start import loaded_ray, start_ray
 from runners.runner import check_counts
 
@@ -53,6 +53,7 @@ class _Worker:
     is_behind: bool = False  # it is new in its place, or failed: it gets them back with the next request
     num_weights: int = 0  # how many times weights had been set when it was last given some
     num_merges: int = 0  # likewise of merged statistics
+    num_begins: int = 0  # likewise of numbers that new episodes follow from
     num_answers: int = 0  # since its statistics were merged
     num_deaths: int = 0  # in its place, since the last sample
     pending: deque[_Request] = field(default_factory=deque)
@@ -110,6 +111,8 @@ class RayRunnerGroup:
         self._num_weights = 0
         self._merged: Any = None  # a reference to the statistics that everyone merges
         self._num_merges = 0
+        self._anew: int | None = None  # the number that new episodes follow from
+        self._num_begins = 0
         self._left: list[Any] = []  # statistics of runners that are no more
         self._generations: dict[int, int] = {}
         self._temp_dir: str | None = None
@@ -230,7 +233,9 @@ class RayRunnerGroup:
             self.policy_version,
             None if has_merged or restored is not None else self._merged,
             restored,
+            None if worker.num_begins == self._num_begins else self._anew,
         )
+        worker.num_begins = self._num_begins
         worker.num_weights, worker.num_merges, worker.is_behind = self._num_weights, self._num_merges, False
         worker.pending.append(_Request(ref, asked, monotonic()))
 
@@ -262,7 +267,7 @@ class RayRunnerGroup:
             return False
         except errors.RayTaskError as error:
             worker.pending.popleft()
-            worker.is_behind, worker.num_weights, worker.num_merges = True, 0, 0
+            worker.is_behind, worker.num_weights, worker.num_merges, worker.num_begins = True, 0, 0, 0
             cause = getattr(error, "cause", None)
             raise (cause if isinstance(cause, Exception) else error) from error
         worker.pending.popleft()
@@ -302,6 +307,23 @@ class RayRunnerGroup:
             return None
         return self._ray.get(self._workers[0].actor.merged.remote(self._merged))
 
+    def begin_anew(self, number: int, statistics: Any = None) -> None:
+        """Let all runners begin new episodes with their next request, seeded by this number and their own seeds.
+
+        What they were asked for and have not delivered yet is dropped.
+
+        Args:
+            statistics: what all their pipelines know then, as `statistics` gives it; None: what each does.
+        """
+        self._check_open()
+        self._found = []
+        for worker in self._workers:
+            worker.pending.clear()
+        self._anew = number
+        self._num_begins += 1
+        if statistics is not None and says_something(statistics):
+            self._told([statistics])
+
     def _is_merge_due(self, at_least: int) -> bool:
         workers = self._workers
         return any(one.num_answers >= at_least and one.statistics is not None for one in workers)
@@ -313,7 +335,10 @@ class RayRunnerGroup:
         """
         if any(worker.pending for worker in self._workers) or not self._is_merge_due(at_least):
             return
-        known = [*self._left, *(one.statistics for one in self._workers if one.statistics is not None)]
+        self._told([*self._left, *(one.statistics for one in self._workers if one.statistics is not None)])
+
+    def _told(self, known: list[Any]) -> None:
+        """Let all merge these states with their next request."""
         self._merged = self._ray.put(known)
         self._num_merges += 1
         self._left = []
@@ -360,7 +385,7 @@ class RayRunnerGroup:
             ) from error
         new = self._started(worker.index)
         worker.generation, worker.actor = new.generation, new.actor
-        worker.is_behind, worker.num_weights, worker.num_merges = True, 0, 0
+        worker.is_behind, worker.num_weights, worker.num_merges, worker.num_begins = True, 0, 0, 0
         self.replacements.append(Replacement(worker.index, reason))
         _log.warning("runner %d is replaced: %s", worker.index, reason)
 

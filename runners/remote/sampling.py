@@ -58,7 +58,8 @@ class RunnerActor:
 
     def __init__(self, make_runner: MakeRunner, index: int, seed: int) -> None:
         torch.set_num_threads(1)
-        self.index = index
+        torch.manual_seed(seed)
+        self.index, self.seed = index, seed
         self.runner = make_runner(index, seed)
         self.version: int | None = None
         self._has_sampled = False
@@ -70,16 +71,20 @@ class RunnerActor:
         version: int | None,
         merged: list[Any] | None,
         restored: Any,
+        anew: int | None,
     ) -> Answer:
         """Sample with these weights and statistics, where they are given.
 
         Args:
+            anew: begin new episodes first, whose seeds follow from this number and the runner's own.
             merged: statistics of all runners, of which everyone makes the same one.
             restored: of the runner in whose place this one came, as they are.
         """
         force_reset = False
         if (merged is not None or restored is not None) and not self._has_sampled:
             force_reset = self._meet_modules()
+        if anew is not None:
+            self._begin_anew(anew)
         if merged is not None:
             restored = self.runner.env_to_module.merge_states(merged)
         if restored is not None:
@@ -95,6 +100,11 @@ class RunnerActor:
         )
         self._has_sampled = True
         return Answer(RunnerSample(self.index, data, self.runner.stats, self.version), self._statistics())
+
+    def _begin_anew(self, number: int) -> None:
+        torch.manual_seed(int(np.random.SeedSequence((self.seed, number)).generate_state(1)[0]))
+        counts = {"seed": self.seed, self.runner.steps_counted: number}
+        self.runner.set_state(self.runner.get_state() | counts)
 
     def _meet_modules(self) -> bool:
         """Let a multi-agent runner make the pipelines of its modules, which it does at its first step."""
@@ -121,7 +131,7 @@ class RunnerActor:
         if not hasattr(pipeline, "merge_states"):
             return None
         state = pipeline.get_state()
-        return state if _says_something(state) else None
+        return state if says_something(state) else None
 
     def merged(self, states: list[Any]) -> Any:
         """One state of the env-to-module pipeline out of those of several runners."""
@@ -158,6 +168,6 @@ def _load(policy: Any, weights: Any) -> None:
     policy.load_state_dict(_as_tensors(weights))
 
 
-def _says_something(state: Any) -> bool:
+def says_something(state: Any) -> bool:
     """False for dicts of nothing but empty ones."""
-    return any(map(_says_something, state.values())) if isinstance(state, Mapping) else True
+    return any(map(says_something, state.values())) if isinstance(state, Mapping) else True

@@ -1,0 +1,148 @@
+"""Ray: packs through the object store, and runners in actors beside one in this process and beside RLlib's group.
+
+Ray is started once, on 127.0.0.1 alone, and ends with this process. Actors end with the sides that have them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.data import our_episode, rllib_episode, steps
+from benchmarks.figure import Figure, Side, Size, Timed, at_least
+from benchmarks.peers import RLLIB
+from benchmarks.sampling import ENVIRONMENT, environments, new_policy
+
+EPISODES, LENGTH = 100, 200  # in the object store
+NUM_ENVS, EACH, ACTORS = 64, 8192, 2  # environments and steps of each actor, in one call
+NUM_CPUS = 2 * ACTORS + 1  # both sides' actors, and what is asked for between them
+
+
+def started_ray() -> Any:
+    """Ray, running."""
+    import ray
+
+    from runners import start_ray
+
+    if not ray.is_initialized():
+        folder = tempfile.mkdtemp(prefix="ray-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        atexit.register(ray.shutdown)
+        start_ray(NUM_CPUS, temp_dir=folder)
+    return ray
+
+
+# --- the object store ---
+
+
+def stored(make: Callable[[int], Any]) -> Callable[[Size], Timed]:
+    """`ray.put` and `ray.get` of what is made of so many episodes."""
+
+    def prepare(size: Size) -> Timed:
+        ray, episodes = started_ray(), make(size(EPISODES))
+        return Timed(lambda: ray.get(ray.put(episodes)))
+
+    return prepare
+
+
+def our_pack(num: int) -> Any:
+    from episodes import EpisodePack
+
+    return EpisodePack.from_episodes([our_episode(steps(LENGTH, i)) for i in range(num)])
+
+
+def rllib_list(num: int) -> list[Any]:
+    """Finalized, as RLlib's runners send them."""
+    return [rllib_episode(steps(LENGTH, i)) for i in range(num)]
+
+
+# --- sampling ---
+
+
+def cpu_of_all() -> float:
+    """The CPU seconds of this process and of all that it has started, which still run."""
+    import psutil
+
+    found = time.process_time()
+    for process in psutil.Process().children(recursive=True):
+        times = process.cpu_times()
+        found += times.user + times.system
+    return found
+
+
+def make_runner(index: int, seed: int) -> Any:
+    from runners import SingleAgentEnvRunner
+
+    return SingleAgentEnvRunner(environments(NUM_ENVS), new_policy(), seed=seed)
+
+
+def our_group(clock: Callable[[], float]) -> Callable[[Size], Timed]:
+    def prepare(size: Size) -> Timed:
+        from runners import RayRunnerGroup
+
+        started_ray()
+        count, group = size(EACH) * ACTORS, RayRunnerGroup(make_runner, ACTORS)
+        group.sample(num_timesteps=count)
+        return Timed(lambda: group.sample(num_timesteps=count), count, clock=clock)
+
+    return prepare
+
+
+def one_runner(clock: Callable[[], float]) -> Callable[[Size], Timed]:
+    def prepare(size: Size) -> Timed:
+        count, runner = size(EACH), make_runner(0, 0)
+        return Timed(lambda: runner.sample(num_timesteps=count), count, clock=clock)
+
+    return prepare
+
+
+def rllib_group(size: Size) -> Timed:
+    """RLlib's `EnvRunnerGroup`: the same environments and network, as many runners."""
+    started_ray()
+    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+    from ray.rllib.env.env_runner_group import EnvRunnerGroup
+
+    count = size(EACH)
+    config = (
+        PPOConfig()
+        .environment(ENVIRONMENT)
+        .env_runners(num_env_runners=ACTORS, num_envs_per_env_runner=NUM_ENVS, rollout_fragment_length="auto")
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh"))
+    )
+    group = EnvRunnerGroup(config=config, local_env_runner=False)
+
+    def run() -> None:
+        group.foreach_env_runner(lambda runner: runner.sample(num_timesteps=count), local_env_runner=False)
+
+    run()
+    return Timed(run, count * ACTORS)
+
+
+FIGURES = (
+    Figure(
+        "ray/100 episodes through the object store",
+        Side("a pack", stored(our_pack)),
+        Side("RLlib's list", stored(rllib_list), RLLIB),
+        at_least(8),
+        "ms",
+    ),
+    Figure(
+        "ray/steps per CPU second, 2 actors",
+        Side("ours", our_group(cpu_of_all)),
+        Side("one runner", one_runner(time.process_time)),
+        at_least(0.75),
+        "us",
+    ),
+    Figure(
+        "ray/steps per second, 2 actors",
+        Side("ours", our_group(time.perf_counter)),
+        Side("RLlib's group", rllib_group, RLLIB),
+        at_least(4),
+        "us",
+    ),
+)
