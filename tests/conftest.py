@@ -24,7 +24,12 @@ torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests marked gpu on a machine without one, and those marked slow unless `-m` chooses."""
+    """Deselect the tests marked gpu on a machine without one, and those marked slow unless `-m` chooses.
+
+    Those of a group come first: then pytest-xdist, whose workers begin with a piece of the list each and steal from the
+    ends of others, gives them all to one worker, which starts once what they share (Ray).
+    """
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
     left_out = set() if torch.cuda.is_available() else {"gpu"}
     if not config.getoption("markexpr"):
         left_out.add("slow")

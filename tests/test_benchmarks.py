@@ -170,8 +170,9 @@ def test_a_figure_that_fails_is_a_row_and_the_others_go_on(
     assert [(row["name"], row["holds"]) for row in rows] == [("room/bad", None), ("room/good", True)]
 
 
-OURS = {figure.ours.prepare: figure for figure in reversed(rooms.FIGURES)}
-FLOORS = {figure.other.prepare: figure for figure in rooms.FIGURES if not figure.other.needs}
+HERE = [figure for figure in rooms.FIGURES if not figure.name.startswith("ray/")]  # the others: where Ray runs anyway
+OURS = {figure.ours.prepare: figure for figure in reversed(HERE)}
+FLOORS = {figure.other.prepare: figure for figure in HERE if not figure.other.needs}
 
 
 @pytest.mark.parametrize("figure", OURS.values(), ids=lambda figure: figure.name)

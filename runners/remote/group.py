@@ -310,7 +310,8 @@ class RayRunnerGroup:
     def begin_anew(self, number: int, statistics: Any = None) -> None:
         """Let all runners begin new episodes with their next request, seeded by this number and their own seeds.
 
-        What they were asked for and have not delivered yet is dropped.
+        So is torch's generator, with which they draw actions, unless their `module_to_env` has a seed of its own. What
+        they were asked for and have not delivered yet is dropped.
 
         Args:
             statistics: what all their pipelines know then, as `statistics` gives it; None: what each does.

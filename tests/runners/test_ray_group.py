@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,17 @@ import torch
 from gymnasium import spaces
 from mpe2 import simple_spread_v3
 
+from benchmarks import actors
+from benchmarks.figure import Figure, Size
+from benchmarks.measure import try_once
 from connectors import env_to_module_pipeline
 from connectors.env_to_module import MeanStdFilter
 from episodes import EpisodePack
 from episodes.errors import EpisodeStateError, InvalidArgument, RunnerLost
-from learners import MLPPolicy
-from runners import MultiAgentEnvRunner, RayRunnerGroup, SingleAgentEnvRunner, start_ray
+from learners import IMPALA, PPO
+from learners.run import Run, remote_runner
+from learners.trainers import OnPolicyConfig, OnPolicyTrainer
+from runners import GroupRunner, MultiAgentEnvRunner, RayRunnerGroup, SingleAgentEnvRunner, start_ray
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.xdist_group("ray")
@@ -209,11 +215,15 @@ def test_a_killed_runner_is_replaced_by_one_with_its_weights_and_its_statistics(
         assert [one.index for one in group.replacements] == [0]
         assert _count(group.statistics()) == 2 * seen
 
+
+@pytest.mark.slow
+def test_a_runner_that_is_killed_while_none_waits_for_another_is_replaced_too() -> None:
+    with RayRunnerGroup(make_filtered, 2, merge_every=10**6) as group:
         samples = group.sample_async(num_timesteps=20, in_flight=1)  # without a merge
         list(islice(samples, 6))
         told = _count(group._workers[0].statistics)
         os.kill(pid_in(group, 0), signal.SIGKILL)
-        while len(group.replacements) < 2 or group._workers[0].num_deaths:  # until the new one has sampled
+        while not group.replacements or group._workers[0].num_deaths:  # until the new one has sampled
             next(samples)
         assert _count(group._workers[0].statistics) > told
         group.resize(1)
@@ -270,53 +280,124 @@ def test_a_runner_that_cannot_be_made_is_an_error_that_says_why() -> None:
         RayRunnerGroup(make_broken, 1)
 
 
-def test_runners_of_several_agents_sample_too_and_get_weights_by_module() -> None:
+def test_runners_of_several_agents_sample_too_and_nothing_is_left_of_a_group_that_is_closed() -> None:
     policy = Spread()
     policy.number.data.fill_(2.0)
-    with RayRunnerGroup(make_spread, 1) as group:
-        group.set_weights({"default_policy": policy})
-        for sample in group.sample(num_timesteps=8):
-            assert sample.stats.num_env_steps == 8
-            numbers = [own.extra_model_outputs["number"] for e in sample.data for own in e.agent_episodes.values()]
-            assert {float(value) for own in numbers for value in np.asarray(own.data).ravel()} == {2.0}
-
-
-def test_nothing_is_left_of_a_group_that_is_closed() -> None:
-    group = RayRunnerGroup(make_plain, 1)
-    pids = {pid_of(sample.data) for sample in group.sample(num_timesteps=8)}
+    group = RayRunnerGroup(make_spread, 1)
+    group.set_weights({"default_policy": policy})
+    for sample in group.sample(num_timesteps=8):
+        assert sample.stats.num_env_steps == 8
+        numbers = [own.extra_model_outputs["number"] for e in sample.data for own in e.agent_episodes.values()]
+        assert {float(value) for own in numbers for value in np.asarray(own.data).ravel()} == {2.0}
+    pid = pid_in(group, 0)
     group.close()
     group.close()
-    until = time.monotonic() + 60
-    while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < until:
+    until = time.monotonic() + 30
+    while (is_left := Path(f"/proc/{pid}").exists()) and time.monotonic() < until:
         time.sleep(0.05)
-    assert not left
+    assert not is_left
     with pytest.raises(EpisodeStateError, match="closed"):
         group.sample(num_timesteps=8)
 
 
+# --- trainers ---
+
+SETTINGS = {
+    "algo": "ppo",
+    "env": "CartPole-v1",
+    "num_envs": 2,
+    "policy": {"hidden_sizes": [8]},
+    "algorithm": {"num_epochs": 1},
+    "trainer": {
+        "max_epochs": 2,
+        "steps_per_epoch": 64,
+        "steps_per_collect": 32,
+        "num_test_episodes": 2,
+        "checkpoint_every": 1,
+        "shows_progress": False,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def of_settings(started: None) -> Iterator[RayRunnerGroup]:
+    """A runner as the command line makes them, in an actor."""
+    with RayRunnerGroup(partial(remote_runner, SETTINGS), 1) as made:
+        yield made
+
+
+def trainer_of(group: RayRunnerGroup, folder: Path, is_asynchronous: bool) -> OnPolicyTrainer:
+    run = Run.of_table(SETTINGS)
+    local, algorithm = run.runner(), IMPALA if is_asynchronous else PPO
+    runner = GroupRunner(local, group, is_asynchronous=is_asynchronous)
+    return OnPolicyTrainer(algorithm(local.policy, seed=0), runner, OnPolicyConfig(**run.trainer), folder=folder)
+
+
+def test_a_run_with_remote_runners_that_is_resumed_is_the_run_that_was_not_stopped(
+    of_settings: RayRunnerGroup, tmp_path: Path
+) -> None:
+    whole = trainer_of(of_settings, tmp_path / "whole", is_asynchronous=False)
+    whole.runner.set_state(whole.runner.get_state())  # as after a checkpoint: nothing of other tests goes on
+    result = whole.run()
+    assert result.num_epochs == 2
+    assert whole.runner.stats.num_steps >= 32
+    (tmp_path / "half").mkdir()
+    shutil.copy(tmp_path / "whole" / "checkpoint-000001.pt", tmp_path / "half")
+    half = trainer_of(of_settings, tmp_path / "half", is_asynchronous=False)
+    assert half.resume()
+    assert half.runner.num_steps == half.num_steps > 0
+    half.run()
+    for ours, theirs in zip(whole.algorithm.parameters(), half.algorithm.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    whole.runner.local.close()
+    half.runner.local.close()
+
+
+def test_samples_of_remote_runners_are_learned_from_as_they_come(of_settings: RayRunnerGroup, tmp_path: Path) -> None:
+    versions: list[int] = []
+
+    class Look:
+        def on_collect(self, trainer: Any, pack: EpisodePack) -> None:
+            versions.extend(pack.get_policy_versions().tolist())
+
+    trainer = trainer_of(of_settings, tmp_path, is_asynchronous=True)
+    trainer.hooks.append(Look())
+    trainer.runner.set_state(trainer.runner.get_state())
+    assert trainer.run().num_updates >= 4
+    assert versions == sorted(versions)
+    assert 0 == versions[0] < versions[-1] < trainer.num_updates
+    trainer.runner.sample(num_timesteps=32)
+    with pytest.raises(InvalidArgument, match="ask for as much each time"):
+        trainer.runner.sample(num_timesteps=7)
+    trainer.runner.local.close()
+
+
+def test_what_does_not_sample_for_one_update_at_a_time_takes_one_runner() -> None:
+    with pytest.raises(InvalidArgument, match="dqn does not sample with several runners"):
+        Run(algo="dqn", env="CartPole-v1", num_runners=2).make()
+
+
 @pytest.mark.slow
-def test_ppo_learns_cartpole_with_two_runners() -> None:
-    from learners import PPO, PPOConfig
+@pytest.mark.parametrize(("algo", "goal"), [("ppo", 475), ("impala", 450)])
+def test_algorithms_learn_cartpole_with_two_runners_of_which_one_is_killed(algo: str, goal: float) -> None:
+    class Kill:
+        def on_update(self, trainer: Any, metrics: Any) -> None:
+            if trainer.num_updates == 5:
+                os.kill(pid_in(trainer.runner.group, 1), signal.SIGKILL)
 
-    def make(index: int, seed: int) -> SingleAgentEnvRunner:
-        env = gym.make_vec("CartPole-v1", num_envs=8, vectorization_mode="sync")
-        return SingleAgentEnvRunner(env, MLPPolicy(env.single_observation_space, env.single_action_space), seed=seed)
+    run = Run.of_preset(algo, "CartPole-v1")
+    run.num_runners, run.trainer["shows_progress"] = 2, False
+    trainer = run.make(stop_fn=lambda score: score >= goal)
+    trainer.hooks.append(Kill())
+    with trainer.runner:
+        result = trainer.run()
+        assert result.best_score >= goal
+        assert [one.index for one in trainer.runner.group.replacements] == [1]
 
-    torch.manual_seed(0)
-    env = gym.make("CartPole-v1")
-    policy = MLPPolicy(env.observation_space, env.action_space)
-    with RayRunnerGroup(make, 2) as group:
-        algorithm = PPO(policy, PPOConfig())
-        best = 0.0
-        for round_ in range(150):
-            group.set_weights(policy)
-            if round_ == 5:
-                ray.kill(group._workers[1].actor)
-            samples = group.sample(num_timesteps=2048)
-            algorithm.update(EpisodePack.concat([sample.data for sample in samples]))
-            returns = np.concatenate([sample.stats.returns for sample in samples])
-            best = max(best, float(returns.mean()) if len(returns) else 0.0)
-            if best >= 475:
-                break
-    assert best >= 475
-    assert len(group.replacements) == 1
+
+SLOW = [pytest.param(figure, marks=pytest.mark.slow) for figure in actors.FIGURES[1:]]  # they start actors
+
+
+@pytest.mark.parametrize("figure", [actors.FIGURES[0], *SLOW], ids=lambda figure: figure.name)
+def test_our_side_of_each_figure_of_ray_works(figure: Figure) -> None:
+    assert try_once(figure.ours, Size(most=8)) > 0

@@ -1,0 +1,379 @@
+"""What 10, 100 and 1,000 workers would do: a simulation whose parameters are measured on one machine.
+
+    python -m benchmarks.scaling            measures, simulates, and prints both
+    python -m benchmarks.scaling --frames   the same for observations of 84 x 84 bytes
+
+Workers sample and send packs, each waiting where `window` of its packs are on their way. A learner takes packs, updates
+whenever a batch is there, and publishes weights to everybody. All that happens in the learner's process adds up, since
+Python does one thing at a time; bytes go through one link, and through the one thread that ZeroMQ has for them. Relays,
+where there are some, take packs of their workers, join them, and hand weights on: the learner sees relays alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.quiet import hush
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of one core, and what a link carries."""
+
+    step: float  # sampling one step, in a worker
+    take: float  # taking one message, and
+    take_byte: float  # each byte of it, in the process that receives
+    carry_byte: float  # each byte, in ZeroMQ's thread
+    update: float  # learning from one step
+    weights: float  # giving weights to one receiver of them
+    link: float = 10e9 / 8  # bytes a second: ten gigabits
+    delay: float = 1e-3  # seconds on the way
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who is there."""
+
+    workers: int
+    relays: int = 0
+    steps_per_message: int = 1024
+    bytes_per_step: float = 21.0
+    batch: int = 4096  # steps of an update
+    joined: int = 16  # messages that a relay makes one of
+    window: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it."""
+
+    steps_per_second: float  # that were learned from
+    sampling: float  # the share of their time that workers sampled
+    taking: float  # shares of the learner's time
+    updating: float
+    publishing: float
+    link: float  # the busier of the link and of ZeroMQ's thread
+    age: float  # how many versions a step was old, on average
+
+
+class Clock:
+    """What happens when."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+
+    def after(self, seconds: float, happens: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now + seconds, next(self._order), happens))
+
+    def run(self, until: float) -> None:
+        while self._events and self._events[0][0] <= until:
+            self.now, _, happens = heapq.heappop(self._events)
+            happens()
+
+
+@dataclass(slots=True)
+class Server:
+    """Does one thing at a time, in the order in which it is asked; what is urgent goes first."""
+
+    clock: Clock
+    busy: dict[str, float] = field(default_factory=dict)  # seconds by kind of work
+    waiting: deque[tuple[str, float, Callable[[], None]]] = field(default_factory=deque)
+    is_busy: bool = False
+
+    def ask(self, kind: str, seconds: float, then: Callable[[], None], is_urgent: bool = False) -> None:
+        (self.waiting.appendleft if is_urgent else self.waiting.append)((kind, seconds, then))
+        if not self.is_busy:
+            self._begin()
+
+    def _begin(self) -> None:
+        kind, seconds, then = self.waiting.popleft()
+        self.is_busy = True
+        self.clock.after(seconds, lambda: self._end(kind, seconds, then))
+
+    def _end(self, kind: str, seconds: float, then: Callable[[], None]) -> None:
+        self.is_busy = False
+        self.busy[kind] = self.busy.get(kind, 0.0) + seconds
+        then()
+        if self.waiting and not self.is_busy:
+            self._begin()
+
+
+class Simulation:
+    """A plan with its costs, going on."""
+
+    def __init__(self, plan: Plan, costs: Costs, seed: int = 0) -> None:
+        self.plan, self.costs = plan, costs
+        self.clock = Clock()
+        self.learner, self.link, self.thread = (Server(self.clock) for _ in range(3))
+        self.relays = [Server(self.clock) for _ in range(plan.relays)]
+        self.gathered: list[list[tuple[int, int]]] = [[] for _ in self.relays]  # (worker, version) of each message
+        self.rng = np.random.default_rng(seed)
+        self.version = 0
+        self.known = np.zeros(plan.workers, np.int64)  # the version that each worker has
+        self.on_the_way = np.zeros(plan.workers, np.int64)
+        self.waiting: set[int] = set()  # workers whose window is full
+        self.sampled_s = 0.0
+        self.batch: list[int] = []  # versions of the messages that were taken
+        self.learned = self.ages = 0.0
+        for worker in range(plan.workers):
+            self.clock.after(float(self.rng.uniform(0, self._sampling_s())), lambda worker=worker: self._sample(worker))
+
+    def _sampling_s(self) -> float:
+        return self.plan.steps_per_message * self.costs.step * float(self.rng.uniform(0.9, 1.1))
+
+    def _sample(self, worker: int) -> None:
+        if self.on_the_way[worker] >= self.plan.window:
+            self.waiting.add(worker)  # until one is taken
+            return
+        seconds, version = self._sampling_s(), int(self.known[worker])
+        self.sampled_s += seconds
+        self.clock.after(seconds, lambda: self._send(worker, version))
+
+    def _send(self, worker: int, version: int) -> None:
+        self.on_the_way[worker] += 1
+        self._sample(worker)
+        if not self.relays:
+            self._to_learner([(worker, version)])
+            return
+        place = worker % len(self.relays)
+        self.relays[place].ask("taking", self._taking_s(1), lambda: self._gather(place, worker, version))
+
+    def _taking_s(self, num: int) -> float:
+        return self.costs.take + num * self._nbytes() * self.costs.take_byte
+
+    def _nbytes(self) -> float:
+        return self.plan.steps_per_message * self.plan.bytes_per_step
+
+    def _gather(self, place: int, worker: int, version: int) -> None:
+        self.gathered[place].append((worker, version))
+        if len(self.gathered[place]) == self.plan.joined:
+            message, self.gathered[place] = self.gathered[place], []
+            self._to_learner(message)
+
+    def _to_learner(self, message: list[tuple[int, int]]) -> None:
+        nbytes = len(message) * self._nbytes()
+        carry = lambda: self.thread.ask("carrying", nbytes * self.costs.carry_byte, arrive)  # noqa: E731
+        arrive = lambda: self.learner.ask("taking", self._taking_s(len(message)), taken)  # noqa: E731
+        taken = lambda: self._taken(message)  # noqa: E731
+        self.link.ask("carrying", nbytes / self.costs.link, lambda: self.clock.after(self.costs.delay, carry))
+
+    def _taken(self, message: list[tuple[int, int]]) -> None:
+        for worker, version in message:
+            self.on_the_way[worker] -= 1
+            self.batch.append(version)
+            if worker in self.waiting:
+                self.waiting.remove(worker)
+                self._sample(worker)
+        steps = len(self.batch) * self.plan.steps_per_message
+        if steps >= self.plan.batch:
+            versions, self.batch = self.batch, []
+            self.learner.ask("updating", steps * self.costs.update, lambda: self._updated(versions), is_urgent=True)
+
+    def _updated(self, versions: list[int]) -> None:
+        self.learned += len(versions) * self.plan.steps_per_message
+        self.ages += sum(self.version - version for version in versions) * self.plan.steps_per_message
+        self.version += 1
+        version, peers = self.version, len(self.relays) or self.plan.workers
+        self.learner.ask("publishing", peers * self.costs.weights, lambda: self._published(version), is_urgent=True)
+
+    def _published(self, version: int) -> None:
+        if not self.relays:
+            self.clock.after(self.costs.delay, lambda: self._arrived(slice(None), version))
+        for place, relay in enumerate(self.relays):
+            own = slice(place, None, len(self.relays))
+            seconds = len(range(*own.indices(self.plan.workers))) * self.costs.weights
+            arrive = lambda own=own: self.clock.after(2 * self.costs.delay, lambda: self._arrived(own, version))  # noqa: E731
+            relay.ask("publishing", seconds, arrive, is_urgent=True)
+
+    def _arrived(self, workers: slice, version: int) -> None:
+        self.known[workers] = np.maximum(self.known[workers], version)
+
+
+def simulated(plan: Plan, costs: Costs, seconds: float = 20.0) -> Outcome:
+    """What so many seconds of it come to."""
+    simulation = Simulation(plan, costs)
+    simulation.clock.run(seconds)
+    busy = simulation.learner.busy
+    shares = (busy.get(kind, 0.0) / seconds for kind in ("taking", "updating", "publishing"))
+    carried = max(simulation.link.busy.get("carrying", 0.0), simulation.thread.busy.get("carrying", 0.0))
+    return Outcome(
+        simulation.learned / seconds,
+        min(simulation.sampled_s / seconds / plan.workers, 1.0),
+        *shares,
+        carried / seconds,
+        simulation.ages / max(simulation.learned, 1.0),
+    )
+
+
+# --- what it costs here ---
+
+
+def measured(with_frames: bool = False, rounds: int = 7) -> Costs:
+    """The costs on this machine, in seconds of a core: the least of some rounds."""
+    least = lambda work: min(work() for _ in range(rounds))  # noqa: E731
+    step, update = learning_costs()
+    (small, few), (large, many) = (moving_costs(num, with_frames) for num in ((1, 8) if with_frames else (16, 1024)))
+    taking, taking_large = (least(lambda own=own: own()[0]) for own in (small, large))
+    carrying = least(lambda: large()[1])
+    take_byte = max(taking_large - taking, 0.0) / (many - few)
+    return Costs(
+        step=least(step),
+        take=max(taking - few * take_byte, 1e-7),
+        take_byte=take_byte,
+        carry_byte=carrying / many,
+        update=least(update),
+        weights=least(weights_cost()),
+    )
+
+
+def learning_costs() -> tuple[Callable[[], float], Callable[[], float]]:
+    """Seconds that a step takes to sample, and to learn from: PPO's eight epochs on CartPole."""
+    from benchmarks.sampling import new_policy, our_runner
+    from learners import PPO
+
+    policy = new_policy()
+    runner, algorithm = our_runner(8, policy), PPO(policy)
+    pack = runner.sample(num_timesteps=2048)
+
+    def update() -> float:
+        start = time.process_time()
+        algorithm.update(pack)
+        return (time.process_time() - start) / pack.num_steps
+
+    def step() -> float:
+        start = time.process_time()
+        return runner.sample(num_timesteps=2048).num_steps and (time.process_time() - start) / 2048
+
+    return step, update
+
+
+def moving_costs(num: int, with_frames: bool) -> tuple[Callable[[], tuple[float, float]], int]:
+    """Seconds that a message of so many episodes takes `recv`, and ZeroMQ's threads; and its bytes."""
+    from benchmarks.moving import pack
+    from episodes.transport import EpisodeReceiver, EpisodeSender
+
+    own = pack(num, with_frames)
+    receiver = EpisodeReceiver()
+    sender = EpisodeSender(receiver.address)
+
+    def move(messages: int = 32) -> tuple[float, float]:
+        taken, start, own_start = 0.0, time.process_time(), time.thread_time()
+        for _ in range(messages):
+            sender.send(own, 60)
+            before = time.thread_time()
+            receiver.recv(60)
+            taken += time.thread_time() - before
+        everything, here = time.process_time() - start, time.thread_time() - own_start
+        return taken / messages, (everything - here) / 2 / messages  # one thread sends, the other receives
+
+    move()
+    return move, own.nbytes
+
+
+def weights_cost() -> Callable[[], float]:
+    """Seconds that giving the weights of a network of 64-64 to one sender takes."""
+    from benchmarks.moving import pack
+    from benchmarks.sampling import new_policy
+    from episodes.transport import EpisodeReceiver, EpisodeSender
+
+    weights = {name: value.numpy() for name, value in new_policy().state_dict().items()}
+    receiver = EpisodeReceiver()
+    senders = [EpisodeSender(receiver.address) for _ in range(8)]
+    for sender in senders:
+        sender.send(pack(1, False), 60)
+    for _ in senders:
+        receiver.recv(60)
+    version = itertools.count()
+
+    def publish() -> float:
+        start = time.thread_time()
+        receiver.publish(weights, next(version))
+        spent = time.thread_time() - start
+        for sender in senders:
+            sender.latest_weights(60)
+            sender.send(pack(1, False), 60)
+        for _ in senders:
+            receiver.recv(60)
+        return spent / len(senders)
+
+    return publish
+
+
+# --- what is printed ---
+
+
+PLANS = {  # by workers: without and with relays
+    10: (Plan(10),),
+    100: (Plan(100), Plan(100, relays=2)),
+    1000: (Plan(1000), Plan(1000, relays=20), Plan(1000, relays=20, batch=65_536)),
+}
+
+
+def rows(costs: Costs, bytes_per_step: float, seconds: float = 20.0) -> list[list[str]]:
+    """The table: two rows a plan, with the learner that was measured and with a faster one."""
+    found = []
+    for plan in (own for plans in PLANS.values() for own in plans):
+        own = Plan(plan.workers, plan.relays, plan.steps_per_message, bytes_per_step, plan.batch)
+        for name, used, lasting in (
+            ("measured", costs, seconds),
+            ("100 times as fast", faster(costs, 100), seconds / 10),
+        ):
+            out = simulated(own, used, lasting)
+            shares = (out.sampling, out.taking, out.updating, out.publishing, out.link)
+            found.append(
+                [f"{own.workers}", f"{own.relays}", f"{own.batch:,}", name, f"{out.steps_per_second:,.0f}"]
+                + [f"{share:.0%}" for share in shares]
+                + [f"{out.age:.1f}"]
+            )
+    return found
+
+
+def faster(costs: Costs, times: float) -> Costs:
+    """The same with a learner so many times as fast, as on an accelerator."""
+    own: dict[str, Any] = {name: getattr(costs, name) for name in Costs.__dataclass_fields__}
+    return Costs(**own | {"update": costs.update / times})
+
+
+HEADER = [
+    "workers",
+    "relays",
+    "batch",
+    "learner",
+    "steps/s",
+    "sampling",
+    "taking",
+    "updating",
+    "publishing",
+    "link",
+    "age",
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
+    parser.add_argument("--frames", action="store_true", help="observations of 84 x 84 bytes")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    hush()
+    costs = measured(chosen.frames)
+    for name in Costs.__dataclass_fields__:
+        print(f"{name:12} {getattr(costs, name):.3g}")
+    print(" | ".join(HEADER))
+    for row in rows(costs, 7085.0 if chosen.frames else 30.0):
+        print(" | ".join(row))
+
+
+if __name__ == "__main__":
+    main()
