@@ -192,7 +192,11 @@ def with_infos(num: int) -> EpisodePack:
     return pack.replace(infos=infos, extra_model_outputs={"logp": np.arange(float(steps))})
 
 
-@pytest.mark.parametrize("options", [{"views": Seen()}, {"include_infos": True}, {"include_infos": "columns"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"views": Seen()}, {"include_infos": True}, {"include_infos": "columns"}],
+    ids=["views", "infos", "columns of infos"],
+)
 def test_views_and_infos_are_those_that_a_replay_buffer_gives(options: dict[str, Any]) -> None:
     with stored(with_infos(12), [3, 7]) as dataset:
         buffer = EpisodeReplayBuffer.from_dataset(dataset, seed=0)
