@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from episodes.command import changing, checking, examining, keys, ledgers, looking, searching
+from episodes.command import changing, checking, converting, examining, keys, ledgers, looking, searching
 
 app = typer.Typer(name="episodes", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 

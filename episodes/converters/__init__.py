@@ -1,18 +1,41 @@
 """Episodes to and from what other libraries hold. Each converter also tells what could not be kept, and where."""
 
-from episodes.converters.buffers import from_d4rl, from_sb3, from_tianshou
+from episodes.converters.d4rl import from_d4rl
+from episodes.converters.formats import FORMATS, read, write
+from episodes.converters.lerobot import to_lerobot
+from episodes.converters.lerobot_reading import from_lerobot
 from episodes.converters.losses import Loss, LossReport
 from episodes.converters.minari import from_minari, to_minari
+from episodes.converters.parquet import from_parquet, to_huggingface, to_pandas, to_parquet
+from episodes.converters.rllib import from_rllib, to_rllib
+from episodes.converters.rllib_files import from_rllib_parquet, to_rllib_parquet
+from episodes.converters.sb3 import from_sb3, to_sb3
 from episodes.converters.tensordicts import from_tensordict, to_tensordict
+from episodes.converters.tianshou import from_tianshou, to_tianshou
 
 __all__ = [
+    "FORMATS",
     "Loss",
     "LossReport",
     "from_d4rl",
+    "from_lerobot",
     "from_minari",
+    "from_parquet",
+    "from_rllib",
+    "from_rllib_parquet",
     "from_sb3",
     "from_tensordict",
     "from_tianshou",
+    "to_huggingface",
+    "to_lerobot",
     "to_minari",
+    "to_pandas",
+    "to_parquet",
+    "to_rllib",
+    "to_rllib_parquet",
+    "to_sb3",
     "to_tensordict",
+    "to_tianshou",
+    "read",
+    "write",
 ]

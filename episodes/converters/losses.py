@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ class Loss:
 
 @dataclass(slots=True)
 class LossReport:
-    """What was lost, one `Loss` for each kind of thing; false when nothing was.
+    """What was lost, one `Loss` for each kind of thing; false when nothing was. Small, however many episodes there are.
 
     >>> report = LossReport()
     >>> report.add("rewards", "the other side has none", "a")
@@ -37,14 +37,21 @@ class LossReport:
     _where: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
 
     def add(self, what: str, why: str, where: Any) -> None:
-        """Note that an episode lost something."""
-        count = self._where.setdefault((what, why), [0, where])
-        count[0] += 1
+        """Note that an episode lost something; again for the same one, it counts once."""
+        count = self._where.setdefault((what, why), [0, where, None])
+        count[0] += count[0] == 0 or count[2] != where
+        count[2] = where
+
+    def join(self, other: LossReport) -> None:
+        """Take the losses of another report too."""
+        for what, (num, first, last) in other._where.items():
+            known = self._where.setdefault(what, [0, first, None])
+            known[0], known[2] = known[0] + num, last
 
     @property
     def losses(self) -> list[Loss]:
         """One of a kind, in the order in which they were met."""
-        return [Loss(what, why, *count) for (what, why), count in self._where.items()]
+        return [Loss(what, why, num, first) for (what, why), (num, first, _) in self._where.items()]
 
     def check(self, strict: bool) -> LossReport:
         """Itself; with `strict`, `LostInConversion` with the list unless nothing was lost."""
@@ -62,13 +69,33 @@ class LossReport:
         return "\n".join(map(str, self.losses)) or "nothing was lost"
 
 
+def kept(value: Any, lost: Callable[[str], None], holds: Callable[[Any], bool], path: str = "") -> Any:
+    """What a format holds of nested dicts; `lost` is told the path of each value that it does not.
+
+    >>> kept({"a": 1, "b": {"c": set(), "d": 2}}, print, lambda value: "set" not in str(value))
+    ['b']['c']
+    {'a': 1, 'b': {'d': 2}}
+    """
+    if holds(value):
+        return value
+    found = {}
+    for key, part in value.items():
+        where = f"{path}[{key!r}]"
+        if not holds({key: None}) or not (holds(part) or isinstance(part, dict)):
+            lost(where)
+        else:
+            found[key] = kept(part, lost, holds, where)
+    return found
+
+
 FACTS = ("t_started", "agent_id", "module_id", "multi_agent_episode_id", "policy_versions")
 
 
 def tell_left_out(report: LossReport, episode: SingleAgentEpisode, name: str, keeps: Collection[str] = ()) -> None:
     """Note what the format of this name has no place for, unless it is one of `keeps`.
 
-    Names: those of `FACTS`, "id_", "lookback", "custom_data", "extra_model_outputs", "infos" and "both_endings".
+    Names: those of `FACTS`, "id_", "lookback", "custom_data", "extra_model_outputs", "infos", "both_endings",
+    "observation_space" and "action_space".
     """
     why = f"{name} has no place for it"
     there = [fact for fact in FACTS[1:] if getattr(episode, fact) is not None]
@@ -76,6 +103,7 @@ def tell_left_out(report: LossReport, episode: SingleAgentEpisode, name: str, ke
     there += ["id_"] + ["lookback"] * bool(episode.lookback) + ["custom_data"] * bool(episode.custom_data)
     there += ["infos"] * any(map(bool, episode.get_infos())) if "infos" not in keeps else []
     there += ["both_endings"] * (episode.is_terminated and episode.is_truncated)
+    there += [name for name in ("observation_space", "action_space") if getattr(episode, name) is not None]
     for what in there:
         if what not in keeps:
             report.add(what, why, episode.id_)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,16 +16,18 @@ from gymnasium import spaces
 
 from episodes.converters.info_arrays import info_arrays, infos_from
 from episodes.converters.losses import FACTS, LossReport, tell_left_out
+from episodes.converters.many import Given, some_of
 from episodes.errors import InvalidArgument, MissingExtra
+from episodes.facts import VersionRuns
 from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.files import draft_beside
 from episodes.tracks import nested
 from episodes.tracks.infos.kinds import same_info
 
 _IDS = ("id_", *FACTS)
 _OURS = "episodes"  # the attribute of a Minari episode that holds these, as JSON
 _MOST_BYTES = 60_000  # that an HDF5 attribute holds, with some room
-_KEPT = (*_IDS, "infos", "custom_data", "both_endings")
-_AT_ONCE = 1000  # episodes written together
+_KEPT = (*_IDS, "infos", "custom_data", "both_endings", "observation_space", "action_space")
 
 
 def _minari() -> Any:
@@ -41,7 +46,7 @@ def from_minari(dataset: Any, *, strict: bool = False) -> tuple[list[SingleAgent
     an episode are in its `custom_data`.
 
     Args:
-        dataset: a `MinariDataset`, or the id of one that is on this machine.
+        dataset: a `MinariDataset`, the id of one that is on this machine, or the path of its directory.
 
     Raises:
         MissingExtra: without minari.
@@ -54,16 +59,18 @@ def from_minari(dataset: Any, *, strict: bool = False) -> tuple[list[SingleAgent
 def minari_episodes(dataset: Any, report: LossReport) -> Iterator[SingleAgentEpisode]:
     """The episodes of a Minari data set one after another; `report` is told what is lost."""
     minari = _minari()
-    dataset = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
-    numbers = [int(number) for number in dataset.episode_indices]
-    for data, about in zip(dataset.iterate_episodes(), dataset.storage.get_episode_metadata(numbers), strict=True):
+    if isinstance(dataset, (str, Path)):
+        place = Path(dataset) / "data"
+        dataset = minari.MinariDataset(place) if place.is_dir() else minari.load_dataset(str(dataset))
+    for number, data in zip(dataset.episode_indices, dataset.iterate_episodes(), strict=True):
+        (about,) = dataset.storage.get_episode_metadata([int(number)])
         yield _episode_of(data, about, dataset, report)
 
 
 def _episode_of(data: Any, about: dict[str, Any], dataset: Any, report: LossReport) -> SingleAgentEpisode:
     facts: dict[str, Any] = json.loads(about[_OURS]) if _OURS in about else {"id_": f"{dataset.id}/{data.id}"}
     if facts.get("policy_versions"):
-        facts["policy_versions"] = tuple(facts["policy_versions"])
+        facts["policy_versions"] = VersionRuns(*map(tuple, facts["policy_versions"]))
     facts.setdefault("custom_data", {k: _plain(v) for k, v in about.items() if k not in ("id", "total_steps", _OURS)})
     ends = np.logical_or(data.terminations, data.truncations)
     if ends[:-1].any():
@@ -96,7 +103,7 @@ def _as_arrays(data: Any) -> Any:
 
 
 def to_minari(
-    episodes: Iterable[SingleAgentEpisode],
+    episodes: Given,
     dataset_id: str,
     *,
     strict: bool = False,
@@ -118,39 +125,78 @@ def to_minari(
 
     Raises:
         MissingExtra: without minari.
-        InvalidArgument: no episodes, or no spaces.
+        InvalidArgument: no episodes, no spaces, or there is a data set of this id.
         LostInConversion: with `strict`, when something would be lost; nothing is left behind.
     """
-    minari, report, made = _minari(), LossReport(), None
-    waiting = iter(episodes)
-    try:
-        while some := list(islice(waiting, _AT_ONCE)):
-            observation_space = observation_space or some[0].observation_space
-            action_space = action_space or some[0].action_space
-            _check_spaces(observation_space, action_space, dataset_id)
-            some = [episode for episode in some if len(episode) or _no_step(episode, report)]
-            buffers = [_buffer_of(minari, episode, report) for episode in some]
-            report.check(strict)
-            if not some:
-                continue
-            if made is None:
-                known = {"observation_space": observation_space, "action_space": action_space, "jpeg_encoding": False}
-                with warnings.catch_warnings(action="ignore", category=UserWarning):  # that no author is named, ...
-                    made = minari.create_dataset_from_buffers(dataset_id, buffers, **(known | dict(about or {})))
+    minari, report = _minari(), LossReport()
+    target = minari.storage.get_dataset_path(dataset_id)
+    if target.exists():
+        raise InvalidArgument(f"to_minari({dataset_id!r}): there is one at {target}; give another id, or delete it")
+    root = minari.storage.get_dataset_path("")
+    with draft_beside(root.with_name(f"{root.name}-{dataset_id.replace('/', '-')}")) as draft, _root(draft):
+        _write(minari, episodes, dataset_id, report, strict, (observation_space, action_space), about or {})
+        made = minari.storage.get_dataset_path(dataset_id)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for file in made.parent.iterdir():  # what Minari knows of the namespace
+            if file.is_file() and made.parent != draft and not (target.parent / file.name).exists():
+                os.replace(file, target.parent / file.name)
+        os.rename(made, target)
+    return minari.load_dataset(dataset_id), report
+
+
+_root_lock = threading.Lock()
+
+
+@contextmanager
+def _root(path: Path) -> Iterator[None]:
+    """Let Minari's data sets of this process be there."""
+    name = "MINARI_DATASETS_PATH"
+    with _root_lock:
+        before = os.environ.get(name)
+        os.environ[name] = str(path)
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[name]
             else:
-                made.update_dataset_from_buffer(buffers)
-            numbers = [int(number) for number in made.episode_indices[-len(some) :]]
-            made.storage.update_episode_metadata([{_OURS: _ids_of(e, report)} for e in some], numbers)
-            report.check(strict)
-    except BaseException:
-        if made is not None:
-            minari.delete_dataset(dataset_id)
-        raise
+                os.environ[name] = before
+
+
+def _write(
+    minari: Any,
+    episodes: Given,
+    dataset_id: str,
+    report: LossReport,
+    strict: bool,
+    known: tuple[Any, ...],
+    about: Mapping[str, Any],
+) -> None:
+    """Write the episodes to a new data set, so many at a time; `known` are spaces, or None."""
+    made, num = None, 0
+    for some in some_of(episodes, alike=False):
+        own = some[0].observation_space, some[0].action_space  # a space may be false: it has a length
+        known = tuple(mine if given is None else given for mine, given in zip(own, known, strict=True))
+        observation_space, action_space = known
+        _check_spaces(observation_space, action_space, dataset_id)
+        some = [episode for episode in some if len(episode) or _no_step(episode, report)]
+        buffers = [_buffer_of(minari, episode, report) for episode in some]
+        report.check(strict)
+        if not some:
+            continue
+        if made is None:
+            told = {"observation_space": observation_space, "action_space": action_space, "jpeg_encoding": False}
+            with warnings.catch_warnings(action="ignore", category=UserWarning):  # that no author is named, ...
+                made = minari.create_dataset_from_buffers(dataset_id, buffers, **(told | dict(about)))
+        else:
+            made.update_dataset_from_buffer(buffers)
+        made.storage.update_episode_metadata([{_OURS: _ids_of(e, report)} for e in some], range(num, num + len(some)))
+        report.check(strict)
+        num += len(some)
     if made is None:
         raise InvalidArgument(
             f"to_minari({dataset_id!r}): no episodes with a step were given, and Minari holds at least one"
         )
-    return made, report
 
 
 def _no_step(episode: SingleAgentEpisode, report: LossReport) -> None:
@@ -204,7 +250,7 @@ def _as_minari(data: Any) -> Any:
 
 def _ids_of(episode: SingleAgentEpisode, report: LossReport) -> str:
     """What says whose the episode is, as JSON; an id that is neither a number nor a str is lost."""
-    facts = {name: getattr(episode, name) for name in _IDS}
+    facts = {name: getattr(episode, name) for name in _IDS} | {"policy_versions": episode.facts.policy_versions}
     odd = [n for n in _IDS if n != "policy_versions" and not isinstance(facts[n], (str, int, type(None)))]
     for name in odd:
         report.add(name, "Minari keeps ids that are numbers or text", episode.id_)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import glob
 import mmap
 import os
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from episodes.errors import InvalidArgument, UnreadableData
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
@@ -89,6 +98,64 @@ def _link(draft: Path, final: Path) -> None:
     except OSError:  # a file system without links: whole in the end, but not at once
         with final.open("x") as file:
             file.write(draft.read_text())
+
+
+@contextmanager
+def whole_directory(target: Path) -> Iterator[Path]:
+    """A directory to write into, which becomes the target when all went well and is gone when not.
+
+    Raises:
+        InvalidArgument: the target is there.
+    """
+    if target.exists():
+        raise InvalidArgument(f"{target} is there already; give a path where there is nothing")
+    with draft_beside(target) as draft:
+        yield draft
+        if target.exists():
+            raise InvalidArgument(f"{target} was made by somebody else meanwhile; give a path where there is nothing")
+        os.rename(draft, target)
+
+
+@contextmanager
+def draft_beside(target: Path) -> Iterator[Path]:
+    """A directory on the disk of the target, gone in the end. What a killed process left of one, the next removes."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for left in target.parent.glob(f".{glob.escape(target.name)}.draft-*"):
+        if _is_left(left):
+            shutil.rmtree(left, ignore_errors=True)
+    name = f"{os.getpid()}-{os.urandom(4).hex()}"
+    new, draft = (target.with_name(f".{target.name}.{word}-{name}") for word in ("new", "draft"))
+    new.mkdir()
+    try:
+        with _locked(new):  # before it has a name by which another process would take it for left behind
+            os.rename(new, draft)
+            yield draft
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold a lock on the directory, which ends with this process, however that ends; `OSError` where another has it."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_left(draft: Path) -> bool:
+    """Whether who made the draft is gone: nobody holds a lock on it."""
+    if fcntl is None:
+        return False
+    try:
+        with _locked(draft):
+            return True
+    except OSError:
+        return False
 
 
 def sync(file: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+import law
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -84,6 +85,20 @@ def test_what_minari_can_hold_comes_back_equal(data: st.DataObject) -> None:
     assert not lost
     for one, other in zip(given_, back, strict=True):
         assert one.equals(other), (one, other)
+
+
+@settings(max_examples=6, phases=[Phase.generate])
+@given(data=st.data())
+def test_whatever_comes_back_from_minari_is_equal_or_its_loss_was_named(data: st.DataObject) -> None:
+    without_slashes = drawn_spaces(text=True).filter(lambda space: "a/b" not in str(space))
+    observed, acted = data.draw(without_slashes), data.draw(without_slashes)
+    given_ = data.draw(law.lists(observed, acted).filter(lambda found: any(map(len, found))))
+    known = {"observation_space": observed, "action_space": acted}
+    dataset, lost = to_minari(given_, name(), **known)
+    back, more = from_minari(dataset)
+    lost.join(more)
+    for one, other in zip(law.kept(given_, lost), back, strict=True):
+        assert law.unnamed(one, other, lost) - known.keys() == set(), (one, other, str(lost))
 
 
 def test_images_are_kept_as_they_are() -> None:
@@ -167,7 +182,7 @@ def test_an_episode_that_ends_twice_is_told() -> None:
 
 
 def test_more_than_are_written_at_once_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("episodes.converters.minari._AT_ONCE", 2)
+    monkeypatch.setattr("episodes.converters.many.MOST_EPISODES", 2)
     given_ = [some(1, id_=f"e{i}") for i in range(5)]
     dataset, _ = to_minari(iter(given_), name())
     assert [e.id_ for e in from_minari(dataset)[0]] == [e.id_ for e in given_]

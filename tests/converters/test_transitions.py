@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import law
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -51,6 +52,17 @@ def test_what_a_tensordict_can_hold_comes_back_equal(data: st.DataObject) -> Non
     assert not lost
     for one, other in zip(given_, back, strict=True):
         same(one, other)
+
+
+@settings(max_examples=15, phases=[Phase.generate])
+@given(data=st.data())
+def test_whatever_comes_back_from_a_tensordict_is_equal_or_its_loss_was_named(data: st.DataObject) -> None:
+    observed, acted = data.draw(drawn_spaces().filter(of_numbers)), data.draw(drawn_spaces().filter(of_numbers))
+    given_ = data.draw(law.lists(observed, acted).filter(lambda found: any(map(len, found))))
+    rows, lost = to_tensordict(given_)
+    back, _ = from_tensordict(rows, strict=True)
+    for one, other in zip(law.kept(given_, lost), back, strict=True):
+        assert law.unnamed(one, other, lost) == set(), (one, other, str(lost))
 
 
 def some(steps: int = 3, **more: Any) -> SingleAgentEpisode:

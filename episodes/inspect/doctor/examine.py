@@ -29,8 +29,9 @@ def examine(subject: Any, *, num_steps: int = 4000, seconds: float = 20.0, seed:
     Args:
         subject: an environment (Gymnasium, its vector environments, PettingZoo of both kinds) or its name (a
             Gymnasium id, or `module:function` that makes one); the path of a data set or the data set; a pack, or
-            episodes, single-agent, multi-agent, or mappings of columns (`observations` [T + 1, ...], `actions`,
-            `rewards`, `terminations`, `truncations` [T], `infos`).
+            episodes (which `episodes.converters.read` makes of other libraries' data), single-agent, multi-agent, or
+            mappings of columns (`observations` [T + 1, ...], `actions`, `rewards`, `terminations`, `truncations` [T],
+            `infos`).
         num_steps: how many are played or read, at most.
         seconds: how long it is played, at most; a second play takes less.
 

@@ -1,0 +1,89 @@
+"""`episodes convert`: data sets of other libraries' formats, from one to another."""
+
+from __future__ import annotations
+
+import json as json_text
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from episodes.errors import InvalidArgument
+
+_OPTIONS = {"lerobot": ("fps", "task", "videos", "lossless")}  # what only some formats take
+
+
+def convert(
+    source: Annotated[str, typer.Argument(metavar="IN", help="A path; with --from minari, also an id.")],
+    target: Annotated[str, typer.Argument(metavar="OUT", help="Where there is nothing yet; with --to minari, an id.")],
+    to: Annotated[str, typer.Option("--to", help="episodes, lerobot, minari, parquet or rllib.")] = "episodes",
+    from_: Annotated[str, typer.Option("--from", help="What IN looks like when left out; d4rl too.")] = "",
+    strict: Annotated[bool, typer.Option("--strict", help="Write nothing where something would be lost.")] = False,
+    fps: Annotated[int | None, typer.Option(help="lerobot: steps a second; 30 when left out.")] = None,
+    task: Annotated[str | None, typer.Option(help="lerobot: what is done, in words.")] = None,
+    videos: Annotated[bool | None, typer.Option("--videos/--no-videos", help="lerobot: images as videos.")] = None,
+    lossless: Annotated[bool | None, typer.Option("--lossless", help="lerobot: videos keep every number.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Write the episodes of a data set to a new one of another format, and say what was lost.
+
+    IN stays as it is, and OUT appears when all is written: a conversion that was killed is just run again.
+    """
+    from episodes import converters
+
+    given = {"fps": fps, "task": task, "videos": videos, "lossless": lossless}
+    options = {name: value for name, value in given.items() if value is not None}
+    for name in options.keys() - set(_OPTIONS.get(to, ())):
+        raise InvalidArgument(f"--{name}: --to {to} does not know it")
+    episodes, lost = converters.read(source, from_ or None)
+    with _shown(source) as show:
+        counted = _Counted(episodes, show)
+        report = converters.write(counted, target, to, strict=strict, **options)
+    report.join(lost)
+    if json:
+        losses = [asdict(loss) for loss in report]
+        typer.echo(json_text.dumps({"episodes": counted.num, "steps": counted.steps, "losses": losses}, default=str))
+        return
+    typer.echo(f"{target}: {counted.num} episodes, {counted.steps} steps")
+    typer.echo(report)
+
+
+class _Counted:
+    """The episodes, counted, and each time the numbers of them and of their steps are shown."""
+
+    def __init__(self, episodes: Iterator[Any], show: Callable[[int, int], None]) -> None:
+        self._episodes, self._show = episodes, show
+        self.num = self.steps = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for episode in self._episodes:
+            yield episode
+            self.num += 1
+            self.steps += len(episode)
+            self._show(self.num, self.steps)
+
+
+@contextmanager
+def _shown(source: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows numbers of episodes and steps on stderr, where somebody sees it."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda num, steps: None
+        return
+    words = TextColumn("converting"), MofNCompleteColumn(), TextColumn("episodes, {task.fields[steps]} steps")
+    with Progress(SpinnerColumn(), *words, TimeElapsedColumn(), console=console, transient=True) as progress:
+        bar = progress.add_task("", total=_number_of(source), steps=0)
+        yield lambda num, steps: progress.update(bar, completed=num, steps=steps)
+
+
+def _number_of(source: str) -> int | None:
+    """How many episodes there are, where that is known before they are read."""
+    from episodes.converters.formats import format_of
+    from episodes.storage import EpisodeDataset
+
+    return len(EpisodeDataset(source)) if format_of(source) == "episodes" else None

@@ -1,0 +1,105 @@
+"""Arrays as columns of Arrow tables that everybody reads, and back: numbers, text, lists of a fixed size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import UnreadableData
+from episodes.storage.arrow import pyarrow
+
+NUMBERS = "biufMm"  # kinds of arrays that are columns of numbers
+
+
+def has_column(array: np.ndarray) -> bool:
+    """Whether the items of an array are such as columns hold: numbers to 64 bits, times or text."""
+    return array.dtype.kind in "UT" or (array.dtype.kind in NUMBERS and array.dtype.itemsize <= 8)
+
+
+def column_of(array: np.ndarray, present: np.ndarray | None = None) -> Any:
+    """The column of an array [n, ...], null where nothing is present: lists of a fixed size for items with a shape."""
+    pa, size = pyarrow(), int(np.prod(array.shape[1:], dtype=np.int64))
+    if not size:
+        return pa.nulls(len(array), pa.int8())
+    mask = None if present is None or present.all() else ~present
+    native = array.astype(array.dtype.newbyteorder("="), copy=False) if array.dtype.kind != "T" else array
+    flat = np.ascontiguousarray(native).reshape(-1)
+    own = flat.astype(object) if array.dtype.kind in "UT" else flat
+    kind = pa.string() if array.dtype.kind in "UT" else None
+    if array.ndim == 1:
+        return pa.array(own, kind, mask=mask)
+    values = pa.array(own, kind)
+    return pa.FixedSizeListArray.from_arrays(values, size, mask=None if mask is None else pa.array(mask))
+
+
+def nested_column(array: np.ndarray) -> Any:
+    """The column of an array [n, ...]: numbers, lists of a fixed size for vectors, else lists of lists."""
+    pa = pyarrow()
+    if array.ndim < 3:
+        return column_of(array.reshape(-1) if array.shape[1:] == (1,) else array)
+    values = column_of(array.reshape(-1))
+    for size in array.shape[:0:-1]:
+        values = pa.ListArray.from_arrays(pa.array(np.arange(0, len(values) + 1, size, dtype=np.int32)), values)
+    return values
+
+
+def rare_column(array: np.ndarray, rows: np.ndarray, num_rows: int) -> Any:
+    """A column of so many rows that holds the items of the array [k, ...] at `rows`, and null elsewhere, as lists."""
+    pa, size = pyarrow(), int(np.prod(array.shape[1:], dtype=np.int64))
+    if not size:
+        return pa.nulls(num_rows, pa.int8())
+    values = column_of(array.reshape(-1))
+    present = np.zeros(num_rows, bool)
+    present[rows] = True
+    if array.ndim == 1:
+        at = np.full(num_rows, -1)
+        at[rows] = np.arange(len(rows))
+        return values.take(pa.array(at, mask=~present))
+    offsets = np.concatenate([[0], np.cumsum(present) * size])
+    return pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=pa.array(~present))
+
+
+def array_of(column: Any, dtype: np.dtype | None = None, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """The array of a column, without its nulls: lists give more axes, and must be of one length.
+
+    Args:
+        dtype, shape: of the items; as the column has them when None.
+
+    Raises:
+        UnreadableData: lists of several lengths, or a column of something else.
+    """
+    pa = pyarrow()
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    column = column.storage if isinstance(column, pa.ExtensionArray) else column
+    if shape is not None and 0 in shape:
+        return np.zeros((len(column), *shape), dtype)
+    column = column.drop_null() if column.null_count else column
+    axes = [len(column)]
+    while pa.types.is_nested(column.type):
+        if not hasattr(column, "flatten") or pa.types.is_struct(column.type):
+            raise UnreadableData(f"a column of {column.type}: columns are numbers, text and lists of them here")
+        values = column.flatten()
+        size, rest = divmod(len(values), max(len(column), 1))
+        if rest or _is_ragged(column):
+            raise UnreadableData(
+                f"a column of {column.type} has lists of several lengths; items of one shape are needed"
+            )
+        axes.append(size)
+        column = values
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        flat = np.array(column.to_pylist(), np.str_) if len(column) else np.zeros(0, np.str_)
+    else:
+        flat = column.to_numpy(zero_copy_only=False)
+    if flat.dtype == object:
+        raise UnreadableData(f"a column of {column.type}: columns are numbers, text and lists of them here")
+    found = flat.reshape(axes if shape is None else (axes[0], *shape))
+    return found if dtype is None or dtype.kind == "U" else found.astype(dtype, copy=False)
+
+
+def _is_ragged(column: Any) -> bool:
+    types = pyarrow().types
+    if not (types.is_list(column.type) or types.is_large_list(column.type)):
+        return False
+    lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+    return len(lengths) > 0 and bool((lengths != lengths[0]).any())

@@ -1,0 +1,90 @@
+"""Episodes from HDF5 files of D4RL's layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from episodes.converters.losses import LossReport
+from episodes.converters.transitions import Transitions, without_next
+from episodes.errors import MissingExtra, UnreadableData
+from episodes.single_agent import SingleAgentEpisode
+
+_READ = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
+_ROWS = 8192  # that are read together, and those to the end of the episode they are in
+
+
+def from_d4rl(path: str | Path, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
+    """The episodes "FILE/0", ... in an HDF5 file of D4RL's layout, and what was lost.
+
+    Where the file has no "next_observations", the observation after an episode's last step is not known: a terminated
+    episode ends with the one before it once more, and any other loses its last step.
+
+    Raises:
+        MissingExtra: without h5py.
+        UnreadableData: the file is no HDF5 file, or has not the arrays of D4RL.
+        LostInConversion: with `strict`, when something would be lost.
+    """
+    report = LossReport()
+    return list(d4rl_episodes(path, report)), report.check(strict)
+
+
+def d4rl_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
+    """The episodes of a file one after another; `report` is told what is lost."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise MissingExtra("D4RL's files need h5py; install the extra: pip install 'rl-episodes[minari]'") from error
+    try:
+        with h5py.File(path, "r") as file:
+            yield from _episodes(file, Path(path).stem, report)
+    except FileNotFoundError:
+        raise
+    except (OSError, KeyError, AttributeError) as error:
+        raise UnreadableData(f"{path}: not a file of D4RL's layout: {error}") from error
+
+
+def _episodes(file: Any, name: str, report: LossReport) -> Iterator[SingleAgentEpisode]:
+    terminated = file["terminals"][()].reshape(-1).astype(bool)
+    truncated = file["timeouts"][()].reshape(-1).astype(bool) if "timeouts" in file else np.zeros_like(terminated)
+    for key in sorted(file.keys() - set(_READ)):
+        report.add(repr(key), "an episode has no place for it", name)
+    if not len(terminated):
+        return
+    ends = terminated | truncated
+    ends[-1] = True
+    stops = np.flatnonzero(ends) + 1
+    number = start = 0
+    while start < len(ends):
+        stop = int(stops[min(np.searchsorted(stops, start + _ROWS), len(stops) - 1)])
+        rows = slice(start, stop)
+        flags = terminated[rows], truncated[rows]
+        for episode in _of_rows(file, rows, *flags, f"{name}", number, report):
+            yield episode
+            number += 1
+        start = stop
+
+
+def _of_rows(
+    file: Any, rows: slice, terminated: np.ndarray, truncated: np.ndarray, name: str, number: int, report: LossReport
+) -> Iterator[SingleAgentEpisode]:
+    """The episodes, whole ones, of some rows."""
+    seen, acted, paid = file["observations"][rows], file["actions"][rows], file["rewards"][rows].reshape(-1)
+    if "next_observations" in file:
+        steps = Transitions(
+            seen, file["next_observations"][rows], acted, paid, terminated, truncated, first_row=rows.start
+        )
+        yield from steps.episodes(name, report, number)
+        return
+    ends = terminated | truncated
+    ends[-1] = True
+    stops = np.flatnonzero(ends) + 1
+    for a, b in zip([0, *stops[:-1].tolist()], stops.tolist(), strict=True):
+        flags = bool(terminated[b - 1]), bool(truncated[b - 1])
+        made = without_next(seen[a:b], acted[a:b], paid[a:b], *flags, {}, report, f"row {rows.start + b - 1}")
+        if made is not None:
+            yield SingleAgentEpisode.from_arrays(**made, id_=f"{name}/{number}")
+            number += 1

@@ -1,0 +1,57 @@
+"""Statistics of features, of an episode and of all: what LeRobot keeps beside its data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
+_MOST_FRAMES = 100  # of an episode that its statistics are of
+
+Stats = dict[str, np.ndarray]
+
+
+def stats_of(items: np.ndarray) -> Stats:
+    """Lowest, highest, mean, standard deviation and quantiles [...] of items [n, ...], and their count [1]."""
+    wide = items.reshape(len(items), -1).astype(np.float64)
+    found = {"min": wide.min(0), "max": wide.max(0), "mean": wide.mean(0), "std": wide.std(0)}
+    found |= dict(zip(map(_name, QUANTILES), np.quantile(wide, QUANTILES, axis=0), strict=True))
+    shape = items.shape[1:] or (1,)
+    return {name: value.reshape(shape) for name, value in found.items()} | {"count": np.array([len(items)])}
+
+
+def frame_stats_of(frames: np.ndarray) -> Stats:
+    """Likewise of frames [n, H, W, C] as numbers from 0 to 1, [C, 1, 1] each; of some of them where there are many."""
+    some = frames[:: max(1, len(frames) // _MOST_FRAMES)]
+    found = stats_of(some.reshape(-1, some.shape[-1]) / 255.0)
+    return {name: value.reshape(-1, 1, 1) for name, value in found.items()} | {"count": np.array([len(some)])}
+
+
+def _name(quantile: float) -> str:
+    return f"q{round(quantile * 100):02d}"
+
+
+class RunningStats:
+    """Statistics of many parts: exact but for quantiles, which are means of the parts', weighted by their counts."""
+
+    def __init__(self) -> None:
+        self._known: Stats | None = None
+
+    def add(self, part: Stats) -> None:
+        """Take another part."""
+        known = self._known
+        if known is None:
+            self._known = {name: np.array(value) for name, value in part.items()}
+            return
+        a, b = float(known["count"][0]), float(part["count"][0])
+        weight = b / (a + b)
+        away = part["mean"] - known["mean"]
+        variance = (1 - weight) * known["std"] ** 2 + weight * part["std"] ** 2 + weight * (1 - weight) * away**2
+        mixed = {name: known[name] + weight * (part[name] - known[name]) for name in ("mean", *map(_name, QUANTILES))}
+        ends = {"min": np.minimum(known["min"], part["min"]), "max": np.maximum(known["max"], part["max"])}
+        self._known = mixed | ends | {"std": np.sqrt(variance), "count": known["count"] + part["count"]}
+
+    def to_json(self) -> dict[str, Any]:
+        """Lists by name."""
+        return {name: value.tolist() for name, value in (self._known or {}).items()}

@@ -1,0 +1,186 @@
+"""The formats that files have, by name: `read` and `write` one of them, episode by episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from episodes.converters.d4rl import d4rl_episodes
+from episodes.converters.lerobot import to_lerobot
+from episodes.converters.lerobot_reading import lerobot_episodes
+from episodes.converters.losses import LossReport
+from episodes.converters.many import Given, some_of
+from episodes.converters.minari import minari_episodes, to_minari
+from episodes.converters.parquet import parquet_episodes, to_parquet
+from episodes.converters.parquet_files import files_of, schema_of
+from episodes.converters.rllib import rllib_episodes
+from episodes.converters.rllib_files import is_rllib, rllib_file_episodes, to_rllib_parquet
+from episodes.converters.sb3 import from_sb3
+from episodes.converters.step_tables import KEY
+from episodes.converters.tensordicts import from_tensordict
+from episodes.converters.tianshou import from_tianshou
+from episodes.errors import InvalidArgument, UnreadableData
+from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage.files import whole_directory
+
+
+def to_dataset(episodes: Given, path: str | Path, *, strict: bool = False) -> LossReport:
+    """Write a new data set; nothing is lost. An iterator of episodes is never held whole.
+
+    Raises:
+        InvalidArgument: there is something at the path.
+        TrackMismatch: episodes of several kinds, which a data set has not.
+        WrongType: infos or custom data that a file cannot hold.
+    """
+    with whole_directory(Path(path)) as draft, EpisodeWriter(draft) as writer:
+        for some in some_of(episodes):
+            writer.add(some)
+    return LossReport()
+
+
+def dataset_episodes(path: str | Path, report: LossReport) -> Iterator[Any]:
+    """The episodes of a data set; nothing is lost."""
+    yield from EpisodeDataset(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a format is read and written, and its sign in a directory."""
+
+    read: Callable[[Any, LossReport], Iterator[Any]]
+    write: Callable[..., Any] | None = None  # (episodes, target, strict=, ...): a report, or something and a report
+    has: str | None = None  # a file that a directory of this format has
+
+
+FORMATS = {
+    "episodes": Format(dataset_episodes, to_dataset, "episodes.json"),
+    "lerobot": Format(lerobot_episodes, to_lerobot, "meta/info.json"),
+    "minari": Format(minari_episodes, to_minari, "data/main_data.hdf5"),
+    "parquet": Format(parquet_episodes, to_parquet),
+    "rllib": Format(rllib_file_episodes, to_rllib_parquet),
+    "d4rl": Format(d4rl_episodes),
+}
+"""What `read` and `write` know by name. The target of "minari" is an id, as "cartpole/mine-v0"."""
+
+
+def read(source: Any, format: str | None = None) -> tuple[Iterator[Any], LossReport]:
+    """The episodes of a source one after another, and a report that grows while they are read.
+
+    Args:
+        source: a path (of one of `FORMATS`), the id of a Minari data set (with `format="minari"`), or what another
+            library has in memory: a Minari data set, a buffer of Stable-Baselines3 or Tianshou, RLlib's episodes, a
+            TensorDict.
+        format: one of `FORMATS`; what the source looks like when None.
+
+    Raises:
+        InvalidArgument: an unknown format, or a source that looks like none.
+
+    >>> import tempfile, numpy as np
+    >>> from episodes import SingleAgentEpisode
+    >>> path = tempfile.mkdtemp() + "/steps"
+    >>> episode = SingleAgentEpisode.from_arrays(np.zeros(3), [0, 1], [1.0, 1.0], id_="a", truncated=True)
+    >>> print(write([episode], path, "parquet"))
+    nothing was lost
+    >>> episodes, report = read(path)
+    >>> next(episodes), len(report)
+    (SingleAgentEpisode(a: 2 steps, return 2, truncated), 0)
+    """
+    report = LossReport()
+    if format is None and not isinstance(source, (str, Path)):
+        return _held(source, report), report
+    name = format or format_of(source)
+    if name is None:
+        raise InvalidArgument(f"{source} looks like none of {', '.join(FORMATS)}; say which it is (format=, --from)")
+    return _known(name).read(source, report), report
+
+
+def write(episodes: Given, target: str | Path, format: str, **options: Any) -> LossReport:
+    """Write episodes to a new data set of a format, whole or not at all; gives what was lost.
+
+    Args:
+        format: one of `FORMATS` that can be written.
+        options: those of its own function, such as `to_lerobot`'s `fps`; `strict=True` loses nothing or raises.
+
+    Raises:
+        InvalidArgument: an unknown format, or there is something at the target.
+        LostInConversion: with `strict`, when something would be lost.
+    """
+    known = _known(format)
+    if known.write is None:
+        raise InvalidArgument(f"{format!r} can be read, not written; these can: {', '.join(writable())}")
+    made = known.write(episodes, target, **options)
+    return made[1] if isinstance(made, tuple) else made
+
+
+def writable() -> list[str]:
+    """The names of the formats that can be written."""
+    return [name for name, known in FORMATS.items() if known.write is not None]
+
+
+def format_of(path: str | Path) -> str | None:
+    """The name of the format that files look like; None for none.
+
+    Raises:
+        UnreadableData: Parquet that cannot be read.
+    """
+    place = Path(path)
+    if place.is_dir():
+        for name, known in FORMATS.items():
+            if known.has is not None and (place / known.has).exists():
+                return name
+    if place.suffix in (".hdf5", ".h5") and place.is_file():
+        return "d4rl"
+    if place.exists() and (place.suffix == ".parquet" or place.is_dir()):
+        try:
+            schema = schema_of(files_of(place)[0])
+        except UnreadableData:
+            return None
+        return "parquet" if KEY in (schema.metadata or {}) else "rllib" if is_rllib(place) else None
+    return None
+
+
+def _known(name: str) -> Format:
+    if name not in FORMATS:
+        raise InvalidArgument(f"format {name!r}: there is none of this name; there are {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def _held(source: Any, report: LossReport) -> Iterator[Any]:
+    reader = _reader_of(source)
+    if reader is None:
+        raise InvalidArgument(f"a {type(source).__name__} is nothing that is read here; give a path, or see read()")
+    return reader(source, report)
+
+
+def _reader_of(source: Any) -> Callable[[Any, LossReport], Iterator[Any]] | None:
+    """How to read what another library has in memory; None for what is unknown. Nothing is imported for it."""
+    if hasattr(source, "optimize_memory_usage") and hasattr(source, "next_observations"):
+        return _listed(from_sb3)
+    if hasattr(source, "sample_indices") and hasattr(source, "maxsize"):
+        return _listed(from_tianshou)
+    if hasattr(source, "iterate_episodes") and hasattr(source, "storage"):
+        return minari_episodes
+    if hasattr(source, "batch_size") and hasattr(source, "reshape") and hasattr(source, "keys"):
+        return _listed(from_tensordict)
+    if _is_rllibs(source):
+        return lambda one, report: rllib_episodes([one], report)
+    if isinstance(source, (list, tuple)) and source and _is_rllibs(source[0]):
+        return rllib_episodes
+    return None
+
+
+def _is_rllibs(value: Any) -> bool:
+    return type(value).__module__.startswith("ray.rllib.")
+
+
+def _listed(convert: Callable[[Any], tuple[list[Any], LossReport]]) -> Callable[[Any, LossReport], Iterator[Any]]:
+    """A reader of a converter of what is in memory anyway."""
+
+    def episodes(source: Any, report: LossReport) -> Iterator[Any]:
+        found, told = convert(source)
+        report.join(told)
+        yield from found
+
+    return episodes

@@ -1,0 +1,287 @@
+"""Episodes as a data set of LeRobot's layout, version 3: Parquet and mp4, without the package."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from episodes.converters import lerobot_features as features
+from episodes.converters.columns import nested_column
+from episodes.converters.feature_stats import RunningStats, Stats, frame_stats_of, stats_of
+from episodes.converters.lerobot_features import BASE, FLAGS, OURS, Feature
+from episodes.converters.losses import LossReport, kept
+from episodes.converters.many import Given, each_of
+from episodes.converters.parquet_files import Parts, parquet
+from episodes.converters.step_tables import is_document
+from episodes.converters.videos import VideoWriter, pyav
+from episodes.errors import InvalidArgument, WrongType
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage import space_json
+from episodes.storage.arrow import pyarrow
+from episodes.storage.files import local_path, whole_directory
+from episodes.tracks.infos import documents
+
+_FOLDER = 1000  # files in a folder
+_DATA_MB, _VIDEO_MB = 100, 200  # a new file is begun when one has so many
+_FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
+
+
+def to_lerobot(
+    episodes: Given,
+    path: str | Path,
+    *,
+    fps: int = 30,
+    task: str = "act",
+    videos: bool = True,
+    lossless: bool = False,
+    strict: bool = False,
+) -> LossReport:
+    """Write a new directory of LeRobot's layout v3; gives what was lost.
+
+    Observations are "observation.state", or "observation.KEY"; images uint8 [H, W, C] or [C, H, W] of one or three
+    channels and at least 16 pixels a side are videos, "observation.image" or "observation.images.KEY". Actions are
+    "action", rewards "next.reward", endings "next.done", "next.terminated" and "next.truncated". What LeRobot has no
+    place for (last observations, ids, infos, custom data, spaces) stands beside its own data, where
+    `from_lerobot` finds it. An iterator of episodes is never held whole. Several agents' episodes go as the agents'
+    own, with their clocks.
+
+    Args:
+        fps: steps a second, which episodes do not know.
+        task: what is done, in words; of an episode with `custom_data["task"]`, that.
+        videos: False writes images as numbers.
+        lossless: videos give back every number, at some ten times the size; else H.264 of crf 23, and the errors of
+            some of the frames are reported.
+
+    Raises:
+        MissingExtra: without pyarrow, or PyAV for videos.
+        InvalidArgument: there is something at the path, or no episode with a step.
+        TrackMismatch: episodes of several kinds.
+        WrongType: a track of complex numbers, times or the like.
+        LostInConversion: with `strict`, when something would be lost; nothing is left behind.
+    """
+    if fps < 1:
+        raise InvalidArgument(f"fps={fps}: give the steps a second, at least 1")
+    report = LossReport()
+    with whole_directory(local_path(path)) as draft, ExitStack() as stack:
+        writer = _Writer(draft, fps, videos, lossless, report)
+        stack.callback(writer.abandon)
+        for episode in each_of(episodes):
+            writer.write(episode, task)
+            report.check(strict)
+        writer.close()
+        report.check(strict)
+    return report
+
+
+class _Writer:
+    """Writes episode after episode to a directory."""
+
+    def __init__(self, root: Path, fps: int, videos: bool, lossless: bool, report: LossReport) -> None:
+        self._root, self._fps, self._are_videos, self._lossless = root, fps, videos, lossless
+        self._report = report
+        self._data = Parts(lambda n: root / f"data/{_file(n)}.parquet", _DATA_MB << 20)
+        self._metas = Parts(lambda n: root / f"meta/episodes/{_file(n)}.parquet", _DATA_MB << 20)
+        self._features: dict[str, Feature] | None = None
+        self._videos: dict[str, VideoWriter] = {}
+        self._num_videos: dict[str, int] = {}
+        self._tasks: dict[str, int] = {}
+        self._stats: dict[str, RunningStats] = {}
+        self._num_episodes = self._num_frames = 0
+        self._about: dict[str, Any] = {}
+        self._described: dict[str, Any] = {}
+
+    def write(self, episode: SingleAgentEpisode, task: str) -> None:
+        """Add an episode."""
+        if not len(episode):
+            self._report.add("the episode", "LeRobot has no episodes without a step", episode.id_)
+            return
+        if episode.lookback:
+            self._report.add("lookback", "LeRobot has no place for it", episode.id_)
+            episode = episode.slice(slice(None), len_lookback_buffer=0)
+        tracks = episode.finalized_tracks()
+        known = features.features_of(tracks, self._are_videos)
+        if self._features is None:
+            self._begin(episode, known)
+        features.check_alike(self._features or {}, known, episode.id_)
+        arrays, num = tracks.arrays(), len(episode)
+        said = episode.custom_data.get("task")
+        index = self._tasks.setdefault(said if isinstance(said, str) else task, len(self._tasks))
+        columns = {feature.name: arrays[path][:num] for path, feature in known.items() if feature.order is None}
+        columns |= _flags(episode) | self._base(num, index)
+        stats = {name: stats_of(array) for name, array in columns.items() if array.dtype.kind != "U"}
+        files = {}
+        for feature in (feature for feature in known.values() if feature.order is not None):
+            frames = feature.frames(arrays[feature.path])
+            stats[feature.name] = frame_stats_of(frames[:num])
+            files |= self._film(feature, frames)
+        number = self._data.write(pyarrow().table({name: nested_column(array) for name, array in columns.items()}))
+        for name, part in stats.items():
+            self._stats.setdefault(name, RunningStats()).add(part)
+        self._note(episode, list(self._tasks)[index], num, number, files, stats)
+
+    def _begin(self, episode: SingleAgentEpisode, known: dict[str, Feature]) -> None:
+        self._features = known
+        spaces = {name: getattr(episode, name) for name in ("observation_space", "action_space")}
+        for name, space in spaces.items():
+            try:
+                space_json.to_json(space, name)
+            except WrongType as error:
+                self._report.add(name, str(error), episode.id_)
+                spaces[name] = None
+        self._about = features.about_of(episode.finalized_tracks(), known, spaces)
+        self._described = {feature.name: feature.described(self._fps, self._lossless) for feature in known.values()}
+        self._described |= {name: features.described(np.dtype(bool), ()) for name in FLAGS}
+        self._described |= {name: features.described(np.dtype(dtype), ()) for name, dtype in BASE.items()}
+        if any(feature.order for feature in known.values()):
+            pyav()
+
+    def _base(self, num: int, task: int) -> dict[str, np.ndarray]:
+        """The columns that each data set of LeRobot's has."""
+        frame = np.arange(num)
+        return {
+            "timestamp": (frame / self._fps).astype(np.float32),
+            "frame_index": frame,
+            "episode_index": np.full(num, self._num_episodes),
+            "index": frame + self._num_frames,
+            "task_index": np.full(num, task),
+        }
+
+    def _film(self, feature: Feature, frames: np.ndarray) -> dict[str, Any]:
+        """Write frames [T + 1, H, W, 3]; where the first T are. The last one comes after what LeRobot knows of."""
+        key = feature.name
+        writer = self._videos.get(key)
+        if writer is not None and writer.nbytes >= _VIDEO_MB << 20:
+            self._finish(key)
+            writer = None
+        if writer is None:
+            number = self._num_videos[key] = self._num_videos.get(key, -1) + 1
+            path = self._root / f"videos/{key}/{_file(number)}.mp4"
+            writer = self._videos[key] = VideoWriter(path, self._fps, feature.frame_shape, lossless=self._lossless)
+        begin, number = writer.num_frames, self._num_videos[key]
+        writer.write(frames)
+        where = {"chunk_index": number // _FOLDER, "file_index": number % _FOLDER}
+        where |= {"from_timestamp": begin / self._fps, "to_timestamp": (begin + len(frames) - 1) / self._fps}
+        return {f"videos/{key}/{name}": value for name, value in where.items()}
+
+    def _finish(self, key: str) -> None:
+        most, mean = self._videos[key].close()
+        del self._videos[key]
+        if not self._lossless:
+            why = f"H.264 of crf 23 keeps it roughly: errors of some frames to {most} of 255, {mean:.1f} in the mean"
+            self._report.add(key, f"{why}; lossless=True keeps it", f"file {self._num_videos[key]}")
+
+    def _note(
+        self,
+        episode: SingleAgentEpisode,
+        task: str,
+        num: int,
+        number: int,
+        files: dict[str, Any],
+        stats: dict[str, Stats],
+    ) -> None:
+        """Add the episode's row of meta/episodes."""
+        row = {"episode_index": self._num_episodes, "tasks": [task], "length": num}
+        row |= {"data/chunk_index": number // _FOLDER, "data/file_index": number % _FOLDER}
+        row |= {"dataset_from_index": self._num_frames, "dataset_to_index": self._num_frames + num} | files
+        row |= {f"stats/{key}/{name}": value.tolist() for key, part in stats.items() for name, value in part.items()}
+        meta = max(self._metas.number, 0)
+        row |= {"meta/episodes/chunk_index": meta // _FOLDER, "meta/episodes/file_index": meta % _FOLDER}
+        self._metas.write(pyarrow().Table.from_pylist([row | {OURS: self._rest(episode)}]))
+        self._num_episodes += 1
+        self._num_frames += num
+
+    def _rest(self, episode: SingleAgentEpisode) -> bytes:
+        """What LeRobot has no place for, as msgpack."""
+        names = ("id_", "agent_id", "module_id", "multi_agent_episode_id")
+        ids = {name: getattr(episode, name) for name in names}
+        arrays, known = episode.finalized_tracks().observations.arrays(), self._features or {}
+        told = {
+            "ids": ids,
+            "t_started": episode.t_started,
+            "custom_data": episode.custom_data,
+            "policy_versions": episode.get_policy_versions() if episode.policy_versions is not None else None,
+            "infos": {str(t): info for t, info in enumerate(episode.get_infos()) if info},
+            "last": {path: array[-1] for path, array in arrays.items() if known[path].order is None},
+        }
+
+        def lost(path: str) -> None:
+            kind, _, rest = path[2:].partition("']")
+            name = (
+                rest[2:-2]
+                if kind == "ids"
+                else f"infos{rest[rest.index(']') + 1 :]}"
+                if kind == "infos"
+                else kind + rest
+            )
+            self._report.add(name, "msgpack cannot hold it", episode.id_)
+
+        return documents.encode(kept(told, lost, is_document), OURS)
+
+    def close(self) -> None:
+        """Finish all files, and say what there is."""
+        if not self._num_episodes:
+            raise InvalidArgument("to_lerobot: no episodes with a step were given")
+        for key in list(self._videos):
+            self._finish(key)
+        self._data.close()
+        self._metas.close()
+        meta = self._root / "meta"
+        parquet().write_table(_tasks_table(self._tasks), meta / "tasks.parquet")
+        (meta / "stats.json").write_text(
+            json.dumps({key: part.to_json() for key, part in self._stats.items()}, indent=4)
+        )
+        (meta / "info.json").write_text(json.dumps(self._info(), indent=4))
+
+    def _info(self) -> dict[str, Any]:
+        has_videos = bool(self._num_videos)
+        return {
+            "codebase_version": features.VERSION,
+            "robot_type": None,
+            "total_episodes": self._num_episodes,
+            "total_frames": self._num_frames,
+            "total_tasks": len(self._tasks),
+            "chunks_size": _FOLDER,
+            "data_files_size_in_mb": _DATA_MB,
+            "video_files_size_in_mb": _VIDEO_MB,
+            "fps": self._fps,
+            "splits": {"train": f"0:{self._num_episodes}"},
+            "data_path": f"data/{_FILE}.parquet",
+            "video_path": f"videos/{{video_key}}/{_FILE}.mp4" if has_videos else None,
+            "features": self._described,
+            OURS: self._about,
+        }
+
+    def abandon(self) -> None:
+        """Close what is open."""
+        for writer in self._videos.values():
+            writer.abandon()
+
+
+def _file(number: int) -> str:
+    return _FILE.format(chunk_index=number // _FOLDER, file_index=number % _FOLDER)
+
+
+def _flags(episode: SingleAgentEpisode) -> dict[str, np.ndarray]:
+    flags = np.zeros((3, len(episode)), bool)
+    flags[:, -1] = episode.is_done, episode.is_terminated, episode.is_truncated
+    return dict(zip(FLAGS, flags, strict=True))
+
+
+def _tasks_table(tasks: dict[str, int]) -> Any:
+    """A table that pandas reads as a frame with the tasks as its index, which LeRobot wants."""
+    pa, index = pyarrow(), "__index_level_0__"
+    column = {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"}
+    label = {"name": None, "field_name": index, "pandas_type": "unicode", "numpy_type": "object"}
+    told = {
+        "index_columns": [index],
+        "column_indexes": [],
+        "columns": [column | {"metadata": None}, label | {"metadata": None}],
+        "creator": {"library": "pyarrow", "version": pa.__version__},
+        "pandas_version": "2.0.0",
+    }
+    table = pa.table({"task_index": pa.array(list(tasks.values())), index: pa.array(list(tasks), pa.string())})
+    return table.replace_schema_metadata({b"pandas": json.dumps(told)})

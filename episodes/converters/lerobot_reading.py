@@ -1,0 +1,212 @@
+"""Episodes from a data set of LeRobot's layout, version 3."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from episodes.converters import lerobot_features as features
+from episodes.converters.columns import array_of
+from episodes.converters.lerobot_features import BASE, FLAGS, OURS, Feature
+from episodes.converters.losses import LossReport
+from episodes.converters.parquet_files import files_of, groups_of, schema_of
+from episodes.converters.transitions import without_next
+from episodes.converters.videos import FrameReader, frame_number
+from episodes.errors import UnreadableData
+from episodes.facts import VersionRuns
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage import space_json
+from episodes.storage.arrow import pyarrow, reading
+from episodes.storage.files import local_path
+from episodes.tracks.infos import documents
+
+_NO_PLACE = "it is not known what it is"
+
+
+def from_lerobot(path: str | Path, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
+    """The episodes in a directory of LeRobot's layout v3, and what was lost.
+
+    Those that `to_lerobot` wrote come back as they were. In others "observation.state" (or all that begins so, as a
+    dict) are the observations, "action" the actions, "next.reward" the rewards (zero without), and what has no name of
+    LeRobot's an extra model output; there the observation after an episode's last step is not known, so that step is
+    lost, unless it terminates. `custom_data["task"]` is what was done.
+
+    Raises:
+        MissingExtra: without pyarrow, or PyAV for videos.
+        UnreadableData: there is no such data set, another version of it, or it is damaged.
+        LostInConversion: with `strict`, when something would be lost.
+    """
+    report = LossReport()
+    return list(lerobot_episodes(path, report)), report.check(strict)
+
+
+def lerobot_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
+    """The episodes one after another; `report` is told what is lost."""
+    root = local_path(path)
+    info = _info_of(root)
+    tasks = _tasks_of(root)
+    source = _Source(root, info)
+    about = info.get(OURS)
+    known = {p: Feature.from_json(p, told) for p, told in about["tracks"].items()} if about else None
+    for meta in _metas_of(root, info):
+        with reading(str(root)):
+            if known is not None and about is not None and meta.get(OURS) is not None:
+                episode = _own_episode(source, meta, about, known)
+            else:
+                episode = _others_episode(source, meta, info, tasks, report)
+        if episode is not None:
+            yield episode
+
+
+def _info_of(root: Path) -> dict[str, Any]:
+    file = root / "meta/info.json"
+    try:
+        info = json.loads(file.read_text())
+        version = info["codebase_version"]
+    except FileNotFoundError:
+        raise UnreadableData(f"{root} is no data set of LeRobot's: there is no meta/info.json") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableData(f"{file}: {error!r}") from None
+    if not str(version).startswith("v3."):
+        raise UnreadableData(
+            f"{root} has version {version} of LeRobot's layout; v3 is read: convert it by LeRobot's script"
+        )
+    return info
+
+
+def _tasks_of(root: Path) -> dict[int, str]:
+    file = root / "meta/tasks.parquet"
+    if not file.exists():
+        return {}
+    table = next(groups_of(file), None)
+    names = [] if table is None else [name for name in table.column_names if name != "task_index"]
+    if table is None or not names:
+        return {}
+    return dict(zip(table["task_index"].to_pylist(), table[names[0]].to_pylist(), strict=True))
+
+
+def _metas_of(root: Path, info: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The row of each episode, without its statistics."""
+    for file in files_of(root / "meta/episodes"):
+        wanted = [name for name in schema_of(file).names if not name.startswith("stats/")]
+        for table in groups_of(file, wanted):
+            yield from table.to_pylist()
+
+
+class _Source:
+    """The data and videos, read in the order of the episodes."""
+
+    def __init__(self, root: Path, info: dict[str, Any]) -> None:
+        self._root, self._info = root, info
+        self._file: Path | None = None
+        self._groups: Iterator[Any] = iter(())
+        self._rows: Any = None
+        self._videos: dict[str, FrameReader] = {}
+
+    def rows(self, meta: dict[str, Any]) -> Any:
+        """The table of an episode's rows. `UnreadableData` where they are not there."""
+        where = {name: meta[f"data/{name}"] for name in ("chunk_index", "file_index")}
+        file = self._root / self._info["data_path"].format(**where)
+        number, length = meta["episode_index"], meta["length"]
+        if file != self._file:
+            self._file, self._groups, self._rows = file, groups_of(file), None
+        pa, found = pyarrow(), []
+        while length:
+            if self._rows is None or not len(self._rows):
+                self._rows = next(self._groups, None)
+                if self._rows is None:
+                    raise UnreadableData(f"{file}: the rows of episode {number} are not there")
+            part = self._rows.slice(0, length)
+            found.append(part)
+            self._rows, length = self._rows.slice(len(part)), length - len(part)
+        table = pa.concat_tables(found)
+        if set(table["episode_index"].unique().to_pylist()) != {number}:
+            raise UnreadableData(f"{file}: rows of other episodes where those of episode {number} should be")
+        return table
+
+    def frames(self, key: str, meta: dict[str, Any], count: int) -> np.ndarray:
+        """Frames [count, H, W, 3] of an episode."""
+        where = {name: meta[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
+        file = self._root / self._info["video_path"].format(video_key=key, **where)
+        start = frame_number(meta[f"videos/{key}/from_timestamp"], self._info["fps"])
+        return self._videos.setdefault(key, FrameReader()).read(file, start, count)
+
+
+def _own_episode(
+    source: _Source, meta: dict[str, Any], about: dict[str, Any], known: dict[str, Feature]
+) -> SingleAgentEpisode:
+    table, rest = source.rows(meta), documents.decode(meta[OURS])
+    num, leaves = len(table), {}
+    for path, feature in known.items():
+        if feature.order is not None:
+            leaves[path] = feature.items(source.frames(feature.name, meta, num + 1))
+            continue
+        array = array_of(table[feature.name], np.dtype(feature.dtype), feature.shape)
+        if path in rest["last"]:
+            array = np.concatenate([array, np.asarray(rest["last"][path])[None]])
+        leaves[path] = array
+    tracks = features.assembled_tracks(about, leaves)
+    infos = [rest["infos"].get(str(t), {}) for t in range(num + 1)] if rest.get("infos") else None
+    flags = {name: bool(table[f"next.{name}"][-1].as_py()) for name in ("terminated", "truncated")}
+    spaces = {name: space_json.from_json(about[name]) for name in ("observation_space", "action_space")}
+    versions = VersionRuns.of(rest["policy_versions"], num)
+    facts = {"t_started": rest["t_started"], "policy_versions": versions, "custom_data": rest.get("custom_data")}
+    return SingleAgentEpisode.from_arrays(**tracks, **rest["ids"], **flags, **spaces, **facts, infos=infos)
+
+
+def _others_episode(
+    source: _Source, meta: dict[str, Any], info: dict[str, Any], tasks: dict[int, str], report: LossReport
+) -> SingleAgentEpisode | None:
+    table, number = source.rows(meta), meta["episode_index"]
+    seen, acted, extra = {}, {}, {}
+    for name, told in info["features"].items():
+        if name in BASE or name in (*FLAGS, "next.reward"):
+            continue
+        if told["dtype"] in ("video", "image") and name in table.column_names:
+            report.add(name, "images that are not in videos are not read", number)
+            continue
+        shape = None if told["shape"] == [1] else tuple(told["shape"])
+        is_video = told["dtype"] == "video"
+        array = source.frames(name, meta, len(table)) if is_video else array_of(table[name], None, shape)
+        if name.startswith("observation."):
+            seen[name.removeprefix("observation.")] = array
+        elif name == "action" or name.startswith("action."):
+            acted[name.removeprefix("action").removeprefix(".")] = array
+        elif name.startswith("next."):
+            report.add(name, _NO_PLACE, number)
+        else:
+            extra[name] = array
+    if not seen or not acted:
+        raise UnreadableData(f"episode {number}: there are no features 'observation...' and 'action'")
+    paid = _flag(table, "next.reward", np.zeros(len(table)))
+    if "next.reward" not in table.column_names:
+        report.add("rewards", "the data have none; zeros stand there", number)
+    steps = _ended(table, number, report)
+    custom = {"task": tasks[task]} if (task := table["task_index"][0].as_py()) in tasks else {}
+    made = without_next(_alone(seen), _alone(acted), paid, *steps, extra, report, number)
+    if made is None:
+        return None
+    return SingleAgentEpisode.from_arrays(**made, id_=str(number), custom_data=custom)
+
+
+def _alone(parts: dict[str, np.ndarray]) -> Any:
+    """The only part, or all of them by name."""
+    return next(iter(parts.values())) if len(parts) == 1 else parts
+
+
+def _flag(table: Any, name: str, default: np.ndarray) -> np.ndarray:
+    return array_of(table[name]).reshape(len(table)) if name in table.column_names else default
+
+
+def _ended(table: Any, number: int, report: LossReport) -> tuple[bool, bool]:
+    """Whether the last step terminates, and whether it is truncated."""
+    none = np.zeros(len(table), bool)
+    done, terminated, truncated = (bool(_flag(table, name, none)[-1]) for name in FLAGS)
+    if "next.terminated" not in table.column_names and "next.truncated" not in table.column_names and done:
+        report.add("whether it terminated", "the data have 'next.done' alone; taken as truncated", number)
+        truncated = True
+    return terminated, truncated

@@ -1,0 +1,67 @@
+"""Many episodes in packs of a size that is bounded: what is written goes through these, never a list of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import WrongType
+from episodes.multi_agent import MultiAgentEpisode, pack_agents
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage import EpisodeDataset
+from episodes.storage.track_schema import structure_of
+
+MOST_EPISODES, MOST_BYTES = 1000, 1 << 22  # of a pack; a single episode may be larger
+
+Given = Iterable[SingleAgentEpisode] | Iterable[MultiAgentEpisode] | EpisodePack | EpisodeDataset
+
+
+def each_of(episodes: Given) -> Iterator[SingleAgentEpisode]:
+    """The episodes one by one, those of several agents as `pack_agents` has them, with their clocks."""
+    for episode in episodes:
+        if isinstance(episode, MultiAgentEpisode):
+            for pack in pack_agents([episode]):
+                yield from pack
+        elif isinstance(episode, SingleAgentEpisode):
+            yield episode
+        else:
+            raise WrongType(f"episodes are converted, not a {type(episode).__name__}")
+
+
+def packs_of(episodes: Given) -> Iterator[EpisodePack]:
+    """The episodes in order, in packs of like ones."""
+    for some in some_of(episodes):
+        yield EpisodePack.from_episodes(some)
+
+
+def some_of(episodes: Given, *, alike: bool = True) -> Iterator[list[SingleAgentEpisode]]:
+    """The episodes in order, in lists of a size that is bounded; with `alike`, of like ones that go into one pack."""
+    waiting: list[SingleAgentEpisode] = []
+    kind, nbytes = None, 0
+    for episode in each_of(episodes):
+        own, size = _kind_of(episode)
+        is_other = alike and own != kind
+        if waiting and (is_other or len(waiting) == MOST_EPISODES or nbytes + size > MOST_BYTES):
+            yield waiting
+            waiting, nbytes = [], 0
+        waiting.append(episode)
+        kind, nbytes = own, nbytes + size
+    if waiting:
+        yield waiting
+
+
+def _kind_of(episode: SingleAgentEpisode) -> tuple[Any, int]:
+    """What episodes of one pack share, and the bytes of this one."""
+    tracks = episode.finalized_tracks()
+    arrays = tracks.arrays()
+    kinds = tuple((path, _kind(array.dtype), array.shape[1:]) for path, array in arrays.items())
+    nesting = structure_of((tracks.observations.whole(), tracks.actions.whole()))
+    kind = (kinds, nesting, episode.observation_space, episode.action_space)
+    return kind, sum(array.nbytes for array in arrays.values())
+
+
+def _kind(dtype: np.dtype) -> str:
+    return "U" if dtype.kind == "U" else dtype.str  # text has as many dtypes as lengths

@@ -1,0 +1,108 @@
+"""Directories of Parquet files, written a part at a time and there as a whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from episodes.errors import UnreadableData
+from episodes.storage.arrow import pyarrow, reading
+from episodes.storage.files import local_path, whole_directory
+
+GROUP_BYTES = 1 << 22  # as soon as so many bytes wait, they are written as one row group
+PART_BYTES = 1 << 28  # a new file is begun when one has so many, before they are compressed
+
+
+def parquet() -> Any:
+    """The module `pyarrow.parquet`; `MissingExtra` without pyarrow."""
+    pyarrow()
+    from pyarrow import parquet as found
+
+    return found
+
+
+class Parts:
+    """Writes tables to numbered Parquet files, of which a new one is begun when one is large, or for another schema.
+
+    A table is one row group, or a part of one with those before it: none is ever torn.
+
+    Args:
+        name: the path of the file of a number.
+    """
+
+    def __init__(self, name: Callable[[int], Path], part_bytes: int = PART_BYTES) -> None:
+        self._name, self._most = name, part_bytes
+        self._waiting: list[Any] = []
+        self._waiting_bytes = self._part_bytes = 0
+        self._schema: Any = None
+        self._file: Any = None
+        self.number = -1  # of the file that the newest table went to
+
+    def write(self, table: Any) -> int:
+        """Add a table; the number of the file that it goes to."""
+        if self._schema is None or self._part_bytes >= self._most or not table.schema.equals(self._schema, True):
+            self.close()
+            self._schema, self.number = table.schema, self.number + 1
+        self._waiting.append(table)
+        self._waiting_bytes += table.nbytes
+        self._part_bytes += table.nbytes
+        if self._waiting_bytes >= GROUP_BYTES:
+            self._flush()
+        return self.number
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        if self._file is None:
+            path = self._name(self.number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = parquet().ParquetWriter(path, self._schema, compression="zstd")
+        whole = pyarrow().concat_tables(self._waiting)
+        self._file.write_table(whole, row_group_size=max(len(whole), 1))
+        self._waiting, self._waiting_bytes = [], 0
+
+    def close(self) -> None:
+        """Write what waits, and finish the file."""
+        self._flush()
+        if self._file is not None:
+            self._file.close()
+        self._file, self._schema, self._part_bytes = None, None, 0
+
+
+@contextmanager
+def new_parts(path: str | Path) -> Iterator[Parts]:
+    """The files part-00000.parquet, ... of a new directory, which appears when all are written.
+
+    Raises:
+        InvalidArgument: there is something at the path.
+    """
+    with whole_directory(local_path(path)) as draft:
+        parts = Parts(lambda number: draft / f"part-{number:05d}.parquet")
+        yield parts
+        parts.close()
+
+
+def files_of(path: str | Path) -> list[Path]:
+    """The Parquet files of a directory, and of those in it, in order; or the one file. `UnreadableData` for none."""
+    place = local_path(path)
+    found = sorted(place.rglob("*.parquet")) if place.is_dir() else [place]
+    if not found or not found[0].exists():
+        raise UnreadableData(f"{place}: there is no Parquet file")
+    return found
+
+
+def schema_of(file: Path) -> Any:
+    """The Arrow schema of a Parquet file. `UnreadableData` for what is none."""
+    with reading(str(file)):
+        return parquet().read_schema(file)
+
+
+def groups_of(file: Path, columns: list[str] | None = None) -> Iterator[Any]:
+    """The tables of a file, one for each row group; never more in memory than one."""
+    with parquet().ParquetFile(file) as opened:
+        for number in range(opened.num_row_groups):
+            with reading(str(file)):
+                table = opened.read_row_group(number, columns=columns, use_threads=False)
+            yield table

@@ -1,0 +1,77 @@
+"""Episodes to and from RLlib's `SingleAgentEpisode` and `MultiAgentEpisode`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from episodes.converters import rllib_multi_agent as several
+from episodes.converters import rllib_states
+from episodes.converters.losses import LossReport
+from episodes.errors import MissingExtra, WrongType
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.single_agent import SingleAgentEpisode
+
+
+def to_rllib(
+    episodes: Iterable[SingleAgentEpisode] | Iterable[MultiAgentEpisode], *, strict: bool = False
+) -> tuple[list[Any], LossReport]:
+    """RLlib's episodes with copies of the data of ours, and what was lost.
+
+    Finalized ones are finalized, others grow on. Of several agents RLlib cannot say when one acted, if that was later
+    than it saw; nor keep infos that came without an observation, rewards before an agent's first observation or after
+    its end, and agents that left no data.
+
+    Raises:
+        MissingExtra: without RLlib.
+        LostInConversion: with `strict`, when something would be lost.
+    """
+    report = LossReport()
+    return list(rllib_objects(episodes, report)), report.check(strict)
+
+
+def rllib_objects(episodes: Iterable[Any], report: LossReport) -> Iterator[Any]:
+    """RLlib's episodes one after another; `report` is told what is lost."""
+    try:
+        from ray.rllib.env import multi_agent_episode, single_agent_episode
+    except ImportError as error:
+        raise MissingExtra(
+            "RLlib's episodes need RLlib; install the extra: pip install 'rl-episodes[rllib]'"
+        ) from error
+    for episode in episodes:
+        if isinstance(episode, MultiAgentEpisode):
+            yield several.object_of(multi_agent_episode.MultiAgentEpisode, episode, report)
+        else:
+            yield _with_spaces(
+                single_agent_episode.SingleAgentEpisode.from_state(rllib_states.state_of(episode, report)), episode
+            )
+
+
+def _with_spaces(made: Any, episode: SingleAgentEpisode) -> Any:
+    """RLlib's episode with the very spaces, also those that its states have no form for."""
+    made.observation_space, made.action_space = episode.observation_space, episode.action_space
+    return made
+
+
+def from_rllib(episodes: Iterable[Any], *, strict: bool = False) -> tuple[list[Any], LossReport]:
+    """Our episodes with copies of the data of RLlib's, of one agent or of several, and what was lost.
+
+    Raises:
+        WrongType: something else than episodes of RLlib's.
+        LostInConversion: with `strict`, when something would be lost.
+    """
+    report = LossReport()
+    return list(rllib_episodes(episodes, report)), report.check(strict)
+
+
+def rllib_episodes(episodes: Iterable[Any], report: LossReport) -> Iterator[Any]:
+    """Our episodes one after another; `report` is told what is lost."""
+    for number, given in enumerate(episodes):
+        if hasattr(given, "env_t_to_agent_t"):
+            yield several.episode_of(given, report)
+        elif hasattr(given, "get_state") and hasattr(given, "extra_model_outputs"):
+            found = rllib_states.episode_of(rllib_states.asked(given))
+            found.observation_space, found.action_space = given.observation_space, given.action_space
+            yield found
+        else:
+            raise WrongType(f"from_rllib: item {number} is a {type(given).__name__}, no episode of RLlib's")

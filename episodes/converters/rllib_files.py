@@ -1,0 +1,147 @@
+"""RLlib's offline data, Parquet files: an episode a row, as msgpack of its state, or a step a row, in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from episodes.converters import packed_numpy, rllib_states
+from episodes.converters.columns import array_of
+from episodes.converters.losses import LossReport, kept
+from episodes.converters.many import Given, each_of
+from episodes.converters.parquet_files import files_of, groups_of, new_parts, schema_of
+from episodes.converters.transitions import Transitions
+from episodes.errors import UnreadableData
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.arrow import pyarrow, reading
+
+_ITEM = "item"  # the column of episodes
+_STEPS = ("obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "eps_id")
+_WHY = "RLlib's files hold text, numbers, and what msgpack can, by keys that are text"
+_WAIT_BYTES = 1 << 22
+
+
+def to_rllib_parquet(episodes: Given, path: str | Path, *, strict: bool = False) -> LossReport:
+    """Write a new directory of Parquet files, which RLlib reads with `input_read_episodes=True`; gives what was lost.
+
+    The episodes are finalized there. An iterator of episodes is never held whole. Several agents' episodes go as the
+    agents' own, with their clocks.
+
+    Raises:
+        MissingExtra: without pyarrow.
+        InvalidArgument: there is something at the path.
+        LostInConversion: with `strict`, when something would be lost; nothing is left behind.
+    """
+    report, pa = LossReport(), pyarrow()
+    waiting: list[bytes] = []
+    nbytes = 0
+    with new_parts(path) as parts:
+        for episode in each_of(episodes):
+            waiting.append(packed_numpy.encode(_packable(episode, report)))
+            report.check(strict)
+            nbytes += len(waiting[-1])
+            if nbytes >= _WAIT_BYTES:
+                parts.write(pa.table({_ITEM: pa.array(waiting, pa.binary())}))
+                waiting, nbytes = [], 0
+        if waiting:
+            parts.write(pa.table({_ITEM: pa.array(waiting, pa.binary())}))
+    return report
+
+
+def _packable(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
+    """The state of an episode, with nothing that cannot be packed."""
+    finished = SingleAgentEpisode.of(episode.facts, episode.finalized_tracks(), episode.custom_data)
+    state = rllib_states.state_of(finished, report)
+
+    def lost(what: str, why: str = _WHY) -> None:
+        report.add(what, why, episode.id_)
+
+    for name in ("observation_space", "action_space"):
+        if getattr(episode, name) is not None and state[f"_{name}"] is None:
+            lost(name, "RLlib has no form for it")
+    for name in ("id_", "agent_id", "module_id", "multi_agent_episode_id"):
+        if not isinstance(state[name], (str, int, type(None))):
+            lost(name)
+            state[name] = str(state[name])
+    holds = packed_numpy.holds
+    infos = [kept(info, lambda path: lost(f"infos{path}"), holds) for info in state["infos"]["data"]]
+    custom = kept(state["custom_data"], lambda path: lost(f"custom_data{path}"), holds)
+    return state | {"infos": state["infos"] | {"data": infos}, "custom_data": custom}
+
+
+def from_rllib_parquet(path: str | Path, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
+    """The episodes in Parquet files of RLlib, and what was lost.
+
+    Both kinds are read: episodes (`output_write_episodes=True`), and steps in the columns obs, new_obs, actions,
+    rewards, terminateds, truncateds, eps_id. Arrays of Python objects, which would be pickles, are refused.
+
+    Raises:
+        MissingExtra: without pyarrow.
+        UnreadableData: no Parquet of RLlib's.
+        LostInConversion: with `strict`, when something would be lost.
+    """
+    report = LossReport()
+    return list(rllib_file_episodes(path, report)), report.check(strict)
+
+
+def rllib_file_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
+    """The episodes of Parquet files one after another; `report` is told what is lost."""
+    for file in files_of(path):
+        names = schema_of(file).names
+        if _ITEM in names:
+            yield from _of_items(file)
+        elif set(_STEPS) <= set(names):
+            for key in sorted(set(names) - set(_STEPS) - {"t"}):
+                report.add(repr(key), "of RLlib's columns of steps, it is not read", file.name)
+            yield from _of_steps(file, report)
+        else:
+            raise UnreadableData(f"{file}: no Parquet of RLlib's: there is no column 'item', nor all of {_STEPS}")
+
+
+def is_rllib(path: str | Path) -> bool:
+    """Whether the Parquet files there are RLlib's."""
+    names = set(schema_of(files_of(path)[0]).names)
+    return _ITEM in names or set(_STEPS) <= names
+
+
+def _of_items(file: Path) -> Iterator[SingleAgentEpisode]:
+    for table in groups_of(file, [_ITEM]):
+        for item in table[_ITEM]:
+            with reading(str(file)):
+                episode = rllib_states.episode_of(packed_numpy.decode(item.as_py()))
+            yield episode
+
+
+def _of_steps(file: Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
+    """The episodes of rows of steps; what the last of a row group begins, the next one goes on with."""
+    pa, rest = pyarrow(), None
+    first = 0
+    for group in chain(groups_of(file, list(_STEPS)), [None]):
+        table = group if rest is None else rest if group is None else pa.concat_tables([rest, group])
+        if table is None or not len(table):
+            continue
+        same = _numbers_of(table) == _numbers_of(table)[-1]
+        begins = 0 if same.all() else int(np.flatnonzero(~same)[-1]) + 1
+        stop = len(table) if group is None else begins
+        rest = table.slice(stop)
+        if stop:
+            with reading(str(file)):
+                steps = _transitions(table.slice(0, stop))
+            found = steps.episodes(file.stem, report, first)
+            yield from found
+            first += len(found)
+
+
+def _transitions(table: Any) -> Transitions:
+    seen, after, acted, paid = (array_of(table[name]) for name in _STEPS[:4])
+    flags = [array_of(table[name]).astype(bool) for name in ("terminateds", "truncateds")]
+    return Transitions(seen, after, acted, paid, *flags, groups=_numbers_of(table))
+
+
+def _numbers_of(table: Any) -> np.ndarray:
+    """A number for each row, the same for those of one episode."""
+    return table["eps_id"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)

@@ -1,0 +1,154 @@
+"""A `MultiAgentEpisode` as RLlib's, and back: clocks of env steps, agents that wait, and what waits with them.
+
+RLlib has one clock an agent, a buffer with an entry for each env step: the agent's own step at which it saw something,
+or a sign that it did not. It acts where it sees. So our clock of actions is lost where it says something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+
+from episodes.converters import rllib_spaces, rllib_states
+from episodes.converters.losses import LossReport
+from episodes.facts import Ending, EpisodeFacts
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.multi_agent.agents import Agents
+from episodes.multi_agent.timeline import ENDED, RESTS, WAITS, Timeline
+
+_SKIPPED = "S"  # stands for an env step at which an agent saw nothing
+
+
+def object_of(cls: Any, episode: MultiAgentEpisode, report: LossReport) -> Any:
+    """RLlib's episode, of its class for several agents; `report` is told what is lost."""
+    from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
+
+    _tell_lost(episode, report)
+    lines = episode.agents.timelines
+    clocks = {a: InfiniteLookbackBuffer(_clock(line, episode), lookback=episode.lookback) for a, line in lines.items()}
+    states = [(agent_id, rllib_states.state_of(line.episode, report)) for agent_id, line in lines.items()]
+    waits = {agent_id: line for agent_id, line in lines.items() if line.phase == WAITS}
+    pending = {agent_id: line.reward for agent_id, line in lines.items() if line.reward is not None}
+    made = cls.from_state(
+        {
+            "id_": episode.id_,
+            "agent_to_module_mapping_fn": episode.agent_to_module_mapping_fn,
+            "_agent_to_module_mapping": dict(episode.agents.modules),
+            "observation_space": _spaces(episode.observation_space),
+            "action_space": _spaces(episode.action_space),
+            "env_t_started": episode.env_t_started,
+            "env_t": episode.env_t,
+            "agent_t_started": {agent_id: line.episode.t_started for agent_id, line in lines.items()},
+            "env_t_to_agent_t": clocks,
+            "_hanging_actions_end": {agent_id: deepcopy(line.action) for agent_id, line in waits.items()},
+            "_hanging_extra_model_outputs_end": {a: deepcopy(dict(line.extra or {})) for a, line in waits.items()},
+            "_hanging_rewards_end": dict.fromkeys(waits, 0.0) | pending,
+            "_hanging_rewards_begin": {},
+            "is_terminated": episode.is_terminated,
+            "is_truncated": episode.is_truncated,
+            "agent_episodes": states,
+            "_start_time": None,
+            "_last_step_time": None,
+            "custom_data": deepcopy(episode.custom_data),
+        }
+    )
+    made.observation_space, made.action_space = dict(episode.observation_space or {}), dict(episode.action_space or {})
+    for agent_id, line in lines.items():
+        own = made.agent_episodes[agent_id]
+        own.observation_space, own.action_space = line.episode.observation_space, line.episode.action_space
+    return made
+
+
+def _clock(line: Timeline, episode: MultiAgentEpisode) -> list[Any]:
+    """For each env step of the chunk and its lookback, the agent's own step at which it saw something, or a sign."""
+    own, begin = line.episode, episode.env_t_started - episode.lookback
+    clock: list[Any] = [_SKIPPED] * (episode.env_t - begin + 1)
+    for own_t, env_t in enumerate(np.asarray(line.seen).tolist(), own.t_started - own.lookback):
+        if env_t >= begin:
+            clock[env_t - begin] = own_t
+    return clock
+
+
+def _spaces(by_agent: Mapping[Any, Any] | None) -> dict[Any, Any]:
+    return {agent_id: rllib_spaces.to_dict(space) for agent_id, space in (by_agent or {}).items()}
+
+
+def _tell_lost(episode: MultiAgentEpisode, report: LossReport) -> None:
+    agents, why = episode.agents, rllib_states.WHY
+    begin = episode.env_t_started - episode.lookback
+    for line in agents.timelines.values():
+        seen, acted = line.clocks()
+        lost = {
+            "when an agent acted": (acted != seen[: len(acted)]).any(),
+            "when an agent ended": line.ended_at is not None and line.ended_at != seen[-1],
+            "when an agent saw": (seen < begin).any(),
+            "that no reward came yet": line.phase == WAITS and line.reward is None,
+            "the type of a pending reward": line.reward is not None and type(line.reward) is not float,
+        }
+        for what in (name for name, is_lost in lost.items() if is_lost):
+            report.add(what, why, episode.id_)
+    lost = {
+        "infos without an observation": agents.loose_infos,
+        "rewards before an agent's first observation or after its end": agents.rewards_apart,
+        "agents that left no data": agents.departed,
+        "what was passed on by cut()": agents.passed_on is not None,
+        "missing_final_observation": episode.missing_final_observation != "raise",
+    }
+    for what in (name for name, is_lost in lost.items() if is_lost):
+        report.add(what, why, episode.id_)
+
+
+def episode_of(given: Any, report: LossReport) -> MultiAgentEpisode:
+    """The episode of RLlib's for several agents; `report` is told what is lost."""
+    state = rllib_states.asked(given)
+    begin = int(state["env_t_started"])
+    actions, outputs = state["_hanging_actions_end"], state["_hanging_extra_model_outputs_end"]
+    rewards = state["_hanging_rewards_end"]
+    lines = {}
+    for agent_id, own_state in state["agent_episodes"]:
+        own, rllibs = rllib_states.episode_of(own_state), given.agent_episodes[agent_id]
+        own.observation_space, own.action_space = rllibs.observation_space, rllibs.action_space
+        clock = given.env_t_to_agent_t[agent_id].get_state()
+        first = begin - int(clock["lookback"])
+        seen = [first + i for i, own_t in enumerate(clock["data"]) if not isinstance(own_t, str)]
+        seen = _as_many(seen, own.observations.total, first, given.id_, report)
+        waits, paid = agent_id in actions and not own.is_done, rewards.get(agent_id)
+        record = {
+            "seen": seen,
+            "acted": seen[: own.actions.total + waits],
+            "phase": ENDED if own.is_done else WAITS if waits else RESTS,
+            "ended_at": seen[-1] if own.is_done else None,
+            "action": deepcopy(actions[agent_id]) if waits else None,
+            "extra": (deepcopy(dict(outputs.get(agent_id) or {})) or None) if waits else None,
+            "reward": paid if not own.is_done and paid is not None and (waits or paid) else None,
+        }
+        lines[agent_id] = Timeline.of(own, record)
+    if any(reward for agent_id, reward in rewards.items() if agent_id not in lines):
+        report.add("rewards of agents that were not observed", "they are of no agent's step", given.id_)
+    ending = Ending.of(bool(state["is_terminated"]), bool(state["is_truncated"]))
+    spaces = {name: dict(getattr(given, name) or {}) or None for name in ("observation_space", "action_space")}
+    facts = EpisodeFacts(state["id_"], begin, ending, **spaces)  # type: ignore[arg-type]
+    clocks = [given.env_t_to_agent_t[agent_id] for agent_id in lines]
+    mapping = state["agent_to_module_mapping_fn"]
+    return MultiAgentEpisode.of(
+        facts,
+        Agents(facts.id_, lines, modules=state["_agent_to_module_mapping"]),
+        env_t=int(state["env_t"]),
+        lookback=max((int(clock.lookback) for clock in clocks), default=0),
+        **({"agent_to_module_mapping_fn": mapping} if mapping is not None else {}),
+        is_reset=bool(lines),
+        is_numpy=bool(lines) and all(line.episode.is_numpy for line in lines.values()),
+        custom_data=deepcopy(dict(state.get("custom_data") or {})),
+    )
+
+
+def _as_many(seen: list[int], wanted: int, first: int, id_: Any, report: LossReport) -> list[int]:
+    """So many env steps: where an agent's data reaches back further than its clock, those before it."""
+    if len(seen) < wanted:
+        report.add("when an agent saw", "its data reaches back further than its clock; counted back one by one", id_)
+        lacking = wanted - len(seen)
+        seen = [*range(first - lacking, first), *seen]
+    return seen[len(seen) - wanted :]

@@ -1,0 +1,213 @@
+"""Packs as tables with a row for each step, and back: what `to_parquet` writes and `to_pandas` gives.
+
+    episode_id  t  is_last  terminated  truncated  observations  actions  rewards  last_observations
+    a           0  False    False       False      o_0           a_0      r_0      null
+    a           1  True     True        False      o_1           a_1      r_1      o_2
+    b           0  False    ...
+
+The observation after the last step of a chunk stands on the row of that step. Infos are of the observation on their
+row: `infos/KEY` and `last_infos/KEY`. How to read it all is JSON in the schema's metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from episodes.converters.columns import array_of, column_of, has_column, rare_column
+from episodes.converters.info_columns import InfoColumns
+from episodes.converters.losses import LossReport, kept
+from episodes.errors import UnreadableData, WrongType
+from episodes.facts.facts import FACTS, Kind
+from episodes.facts.policy_versions import UNKNOWN, VersionColumn
+from episodes.pack import EpisodePack
+from episodes.storage import space_json
+from episodes.storage.arrow import pyarrow
+from episodes.storage.track_schema import assembled, columns_of, is_observed, structure_of
+from episodes.tracks.indexing import ranges
+from episodes.tracks.infos import documents
+
+KEY = b"rl-episodes-steps"  # of the schema's metadata
+OTHER = "other"  # msgpack, on the first row of a chunk: ids that are no text, and custom data
+_IDS = {
+    fact: "episode_id" if fact == "id_" else fact for fact, kind in FACTS.items() if kind in (Kind.ID, Kind.OPTIONAL_ID)
+}
+
+
+def table_of(pack: EpisodePack, report: LossReport) -> Any | None:
+    """The table of the pack's steps; None where there is none. `report` is told what is lost, and where.
+
+    Raises:
+        WrongType: a track of complex numbers, objects or the like.
+    """
+    pack = _with_steps(pack, report)
+    if not len(pack):
+        return None
+    for i in np.flatnonzero(pack.lookbacks).tolist():
+        report.add("lookback", "a table has a row for each step of a chunk alone", pack.facts.at(i).id_)
+    starts = pack.offsets[:-1] + pack.lookbacks
+    steps, seen = ranges(starts, pack.lengths), ranges(starts + np.arange(len(pack)), pack.lengths)
+    last, ends = pack.observation_offsets[1:] - 1, np.cumsum(pack.lengths) - 1
+    columns = _facts(pack, report)
+    told = {}
+    for path, array in pack.tracks.items():
+        if not has_column(array):
+            raise WrongType(f"track {path!r} has dtype {array.dtype}: tables hold numbers, bools, times and text")
+        told[path] = [array.dtype.str, list(array.shape[1:])]
+        columns[path] = column_of(array[seen if is_observed(path) else steps])
+        if is_observed(path):
+            columns[f"last_{path}"] = rare_column(array[last], ends, len(steps))
+    infos = InfoColumns.of(pack.infos, [pack.facts.at(i).id_ for i in _owners(pack)], report)
+    columns |= infos.columns("infos/", seen, None) | infos.columns("last_infos/", last, (ends, len(steps)))
+    about = {"structure": structure_of(columns_of(pack)), "tracks": told, "infos": infos.to_json()}
+    about |= _spaces(pack, report)
+    table = pyarrow().table(columns)
+    return table.replace_schema_metadata({KEY: json.dumps(about)})
+
+
+def _with_steps(pack: EpisodePack, report: LossReport) -> EpisodePack:
+    for i in np.flatnonzero(pack.lengths == 0).tolist():
+        report.add("the episode", "a table has no rows of an episode without a step", pack.facts.at(i).id_)
+    return pack if pack.lengths.all() else pack.select(pack.lengths > 0)
+
+
+def _owners(pack: EpisodePack) -> np.ndarray:
+    """The number of the episode of each observation's row."""
+    return np.arange(len(pack)).repeat(np.diff(pack.observation_offsets))
+
+
+def _spaces(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
+    found = {}
+    for name in ("observation_space", "action_space"):
+        try:
+            found[name] = space_json.to_json(getattr(pack, name), name)
+        except WrongType as error:
+            report.add(name, str(error), pack.facts.at(0).id_)
+    return found
+
+
+def _facts(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
+    """The columns of facts, each repeated for the steps of its chunk."""
+    pa, lengths = pyarrow(), pack.lengths
+    each = np.arange(len(pack)).repeat(lengths)
+    within = np.arange(len(each)) - (np.cumsum(lengths) - lengths).repeat(lengths)
+    ends = np.zeros(len(each), bool)
+    ends[np.cumsum(lengths) - 1] = True
+    columns, other = {}, [dict[str, Any]() for _ in range(len(pack))]
+    for fact, name in _IDS.items():
+        values = [getattr(pack.facts.at(i), fact) for i in range(len(pack))]
+        for i, value in enumerate(values):
+            if value is not None and type(value) is not str:
+                other[i].setdefault("ids", {})[fact] = value
+                values[i] = str(value)
+        if fact == "id_" or any(value is not None for value in values):
+            columns[name] = pa.array(values, pa.string()).take(pa.array(each))
+    columns["t"] = pa.array(pack.t_started.repeat(lengths) + within)
+    columns["is_last"] = pa.array(ends)
+    columns["terminated"] = pa.array(pack.terminated.repeat(lengths) & ends)
+    columns["truncated"] = pa.array(pack.truncated.repeat(lengths) & ends)
+    if pack.facts.policy_versions is not None:
+        versions = pack.get_policy_versions()
+        columns["policy_version"] = pa.array(versions, mask=versions == UNKNOWN)
+    for i, custom in enumerate(pack.facts.custom_data or ()):
+        if custom:
+            other[i]["custom_data"] = custom
+    if any(other):
+        told = [_document(value, pack.facts.at(i).id_, report) for i, value in enumerate(other)]
+        at = np.where(within == 0, each, -1)
+        columns[OTHER] = pa.array(told, pa.binary()).take(pa.array(at, mask=at < 0))
+    return columns
+
+
+def _document(value: dict[str, Any], id_: Any, report: LossReport) -> bytes | None:
+    """What msgpack can hold of ids and custom data; None where there is nothing."""
+
+    def lost(path: str) -> None:
+        what = (
+            path.removeprefix("['ids']['").removesuffix("']")
+            if path.startswith("['ids']")
+            else f"custom_data{path[15:]}"
+        )
+        report.add(what, "msgpack cannot hold it", id_)
+
+    return documents.encode(kept(value, lost, is_document), "") if value else None
+
+
+def is_document(value: Any) -> bool:
+    """Whether msgpack can hold a value."""
+    try:
+        documents.encode(value, "")
+        return True
+    except WrongType:
+        return False
+
+
+# --- back -------------------------------------------------------------------------------------------------------------
+
+
+def pack_of(table: Any, where: str) -> EpisodePack:
+    """The episodes of a `table_of`, whole chunks one after another; those of a joined table too.
+
+    Raises:
+        UnreadableData: a table of something else, or one that begins or stops in the midst of a chunk.
+    """
+    about = told_of(table.schema, where)
+    is_last = table["is_last"].to_numpy()
+    if not len(is_last) or not is_last[-1]:
+        raise UnreadableData(f"{where}: its rows stop in the midst of an episode; row groups are to be left as written")
+    ends = np.flatnonzero(is_last)
+    lengths = np.diff(np.concatenate([[-1], ends]))
+    firsts = ends - lengths + 1
+    rows = np.arange(len(is_last)) + np.arange(len(ends)).repeat(lengths)  # of the steps among observations
+    leaves = {}
+    for path, (dtype, shape) in about["tracks"].items():
+        own = np.dtype(dtype), tuple(shape)
+        array = array_of(table[path], *own)
+        if is_observed(path):
+            last = array_of(table[f"last_{path}"], *own)
+            last = np.zeros((len(ends), *shape), own[0]) if 0 in shape else last
+            array = _interleaved(array, last, rows, ends + np.arange(len(ends)) + 1)
+        leaves[path] = array
+    infos = InfoColumns.read(about["infos"], table, rows, ends + np.arange(len(ends)) + 1)
+    tracks = assembled(about["structure"], leaves)
+    spaces = {name: space_json.from_json(about.get(name)) for name in ("observation_space", "action_space")}
+    return EpisodePack(**tracks, lengths=lengths, infos=infos, **spaces, **_read_facts(table, firsts, ends))
+
+
+def told_of(schema: Any, where: str) -> dict[str, Any]:
+    """How the table is to be read. `UnreadableData` for one that was not written here."""
+    told = (schema.metadata or {}).get(KEY)
+    if told is None:
+        raise UnreadableData(f"{where}: Parquet of something else; only what to_parquet wrote can be read back")
+    return json.loads(told)
+
+
+def _interleaved(array: np.ndarray, last: np.ndarray, rows: np.ndarray, last_rows: np.ndarray) -> np.ndarray:
+    whole = np.empty((len(rows) + len(last_rows), *array.shape[1:]), np.promote_types(array.dtype, last.dtype))
+    whole[rows], whole[last_rows] = array, last
+    return whole
+
+
+def _read_facts(table: Any, firsts: np.ndarray, ends: np.ndarray) -> dict[str, Any]:
+    pa = pyarrow()
+
+    def at(name: str, rows: np.ndarray) -> list[Any]:
+        there = name in table.column_names
+        return table[name].take(pa.array(rows)).to_pylist() if there else [None] * len(rows)
+
+    ids = {fact: at(name, firsts) for fact, name in _IDS.items()}
+    custom: list[Any] = [None] * len(firsts)
+    for i, document in enumerate(at(OTHER, firsts)):
+        told = {} if document is None else documents.decode(document)
+        custom[i] = told.get("custom_data")
+        for fact, value in told.get("ids", {}).items():
+            ids[fact][i] = value
+    versions = None
+    if "policy_version" in table.column_names:
+        each = table["policy_version"].fill_null(UNKNOWN).to_numpy(zero_copy_only=False)
+        versions = VersionColumn.of_steps(each, ends - firsts + 1)
+    named = {f"{fact.rstrip('_')}s": values for fact, values in ids.items()}
+    flags = {name: np.array(at(name, ends), bool) for name in ("terminated", "truncated")}
+    return {**named, **flags, "t_started": at("t", firsts), "custom_data": custom, "policy_versions": versions}

@@ -1,0 +1,79 @@
+"""Episodes to and from the replay buffers of Tianshou."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from episodes.converters.losses import LossReport
+from episodes.converters.transitions import Transitions, transitions_of
+from episodes.errors import InvalidArgument, MissingExtra
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
+
+
+def to_tianshou(episodes: Iterable[SingleAgentEpisode], *, strict: bool = False) -> tuple[Any, LossReport]:
+    """A `ReplayBuffer` of Tianshou with the steps, full, and what was lost.
+
+    The step at which a chunk was cut is truncated there, so that nothing leads from one episode to the next.
+
+    Raises:
+        MissingExtra: without tianshou.
+        InvalidArgument: no episodes with a step, or items that are no numbers, or tuples.
+        LostInConversion: with `strict`, when something would be lost.
+    """
+    try:
+        from tianshou.data import Batch, ReplayBuffer  # type: ignore[import-not-found]
+    except ImportError as error:
+        raise MissingExtra("a buffer of Tianshou needs it: pip install tianshou") from error
+    report = LossReport()
+    steps = transitions_of(episodes, "a buffer of Tianshou", report)
+
+    def held(data: Any) -> Any:
+        if isinstance(data, tuple):
+            raise InvalidArgument("a buffer of Tianshou holds dicts, no tuples; make the Tuple space a Dict first")
+        return Batch({key: held(part) for key, part in data.items()}) if isinstance(data, dict) else data
+
+    done = steps.terminated | steps.truncated
+    arrays = held(steps.observations), held(steps.actions), steps.rewards, steps.terminated, steps.truncated, done
+    return ReplayBuffer.from_data(*arrays, held(steps.next_observations)), report.check(strict)
+
+
+def from_tianshou(buffer: Any, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
+    """The episodes "tianshou/0", ... in a `ReplayBuffer` or `VectorReplayBuffer` of Tianshou, and what was lost.
+
+    Raises:
+        InvalidArgument: a buffer with `ignore_obs_next`, which has no next observations.
+        LostInConversion: with `strict`, when something would be lost.
+    """
+    report, rows = LossReport(), np.asarray(buffer.sample_indices(0))
+    data = _dicts(buffer)
+    if "obs_next" not in data:
+        raise InvalidArgument("from_tianshou: with ignore_obs_next=True there are no next observations to read")
+    taken = nested.map_leaves(lambda leaf: leaf[rows], data)
+    known = {"obs", "obs_next", "act", "rew", "terminated", "truncated", "done", "info"}
+    edges = getattr(buffer, "subbuffer_edges", None)
+    steps = Transitions(
+        taken["obs"],
+        taken["obs_next"],
+        taken["act"],
+        taken["rew"],
+        taken["terminated"],
+        taken["truncated"],
+        None if edges is None else np.searchsorted(edges, rows, side="right"),
+        taken.get("info", {}),
+    )
+    for key in taken.keys() - known:
+        report.add(repr(key), "it is not known what it is", "row 0")
+    return steps.episodes("tianshou", report), report.check(strict)
+
+
+def _dicts(data: Any) -> dict[str, Any]:
+    """Nested arrays of Tianshou's batches; empty ones left out."""
+    names = ("obs", "obs_next", "act", "rew", "terminated", "truncated", "info", "policy")
+    items = data.items() if isinstance(data, Mapping) or hasattr(data, "items") else ()
+    pairs = list(items) or [(name, getattr(data, name)) for name in names if hasattr(data, name)]
+    nest = {key: value if isinstance(value, np.ndarray) else _dicts(value) for key, value in pairs}
+    return {key: value for key, value in nest.items() if isinstance(value, np.ndarray) or value}

@@ -1,0 +1,320 @@
+"""Every format of files: what comes back is equal, or named; written whole or not at all, episode by episode."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import law
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from gymnasium import spaces
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from episodes import MultiAgentEpisode, SingleAgentEpisode, unpack_agents
+from episodes.converters import (
+    from_lerobot,
+    from_parquet,
+    from_rllib_parquet,
+    read,
+    to_huggingface,
+    to_lerobot,
+    to_pandas,
+    to_parquet,
+    to_rllib_parquet,
+    write,
+)
+from episodes.errors import InvalidArgument, LostInConversion, TrackMismatch, UnreadableData, WrongType
+from episodes.testing.strategies import spaces as drawn_spaces
+
+
+def some(steps: int = 3, id_: str = "a", **more: Any) -> SingleAgentEpisode:
+    seen = np.arange(2.0 * steps + 2, dtype=np.float32).reshape(-1, 2)
+    given_ = {"observation_space": spaces.Box(-9, 9, (2,)), "action_space": spaces.Discrete(99, start=2)}
+    arrays = seen, np.arange(steps) + 2, np.arange(steps) / 4
+    return SingleAgentEpisode.from_arrays(*arrays, **{"id_": id_, "terminated": True, **given_, **more})
+
+
+@pytest.mark.parametrize("name", ["parquet", "rllib", "lerobot"])
+@settings(max_examples=10, phases=[Phase.generate])
+@given(data=st.data())
+def test_what_comes_back_from_files_is_equal_or_its_loss_was_named(name: str, data: st.DataObject) -> None:
+    text = name != "rllib" and data.draw(st.booleans())
+    observed, acted = data.draw(drawn_spaces(text=text)), data.draw(drawn_spaces())
+    given_ = data.draw(law.lists(observed, acted))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x"
+        if name == "lerobot" and not any(map(len, given_)):
+            with pytest.raises(InvalidArgument, match="no episodes with a step"):
+                write(given_, path, name)
+            return
+        lost = write(iter(given_), path, name)
+        if not any(path.rglob("*.parquet")):
+            assert not law.kept(given_, lost)
+            return
+        found, more = read(path)
+        back = list(found)
+        lost.join(more)
+    for one, other in zip(law.kept(given_, lost), back, strict=True):
+        assert law.unnamed(one, other, lost) == set(), (one, other, str(lost))
+
+
+def images(shape: tuple[int, ...], steps: int = 4) -> SingleAgentEpisode:
+    rng = np.random.default_rng(0)
+    seen = {"camera": rng.integers(0, 256, (steps + 1, *shape), np.uint8), "joints": rng.random((steps + 1, 3))}
+    told = [{"t": t, "when": "late"} if t % 2 else {} for t in range(steps + 1)]
+    return SingleAgentEpisode.from_arrays(seen, rng.random((steps, 2)), np.ones(steps), infos=told, truncated=True)
+
+
+@pytest.mark.parametrize("shape", [(16, 24, 3), (3, 24, 16), (17, 19, 1)])
+def test_lossless_videos_give_back_every_number_and_others_say_how_far_they_are_off(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    given_ = [images(shape, 4), images(shape, 6), images(shape, 1)]
+    assert not to_lerobot(given_, tmp_path / "exact", lossless=True, strict=True)
+    back, _ = from_lerobot(tmp_path / "exact", strict=True)
+    assert [one.equals(other) for one, other in zip(given_, back, strict=True)] == [True] * 3
+    lost = to_lerobot(given_, tmp_path / "rough")
+    assert [loss.what for loss in lost] == ["observation.images.camera"]
+    assert "of 255" in str(lost)
+    rough, _ = from_lerobot(tmp_path / "rough")
+    for one, other in zip(given_, rough, strict=True):
+        assert np.array_equal(one.get_observations()["joints"], other.get_observations()["joints"])
+        assert one.get_observations()["camera"].shape == other.get_observations()["camera"].shape
+    with pytest.raises(LostInConversion, match="crf 23"):
+        to_lerobot(given_, tmp_path / "none", strict=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["exact", "rough"]
+
+
+def test_lerobots_layout_has_what_its_readers_ask_for(tmp_path: Path) -> None:
+    given_ = [some(5, "a", custom_data={"task": "push"}), some(3, "b")]
+    to_lerobot(given_, tmp_path / "x", fps=10, task="pull")
+    info = json.loads((tmp_path / "x/meta/info.json").read_text())
+    assert (info["codebase_version"], info["total_episodes"], info["total_frames"], info["fps"]) == ("v3.0", 2, 8, 10)
+    data = pq.read_table(tmp_path / "x" / info["data_path"].format(chunk_index=0, file_index=0))
+    assert set(data.column_names) == set(info["features"])
+    assert data["index"].to_pylist() == list(range(8))
+    assert data["frame_index"].to_pylist() == [0, 1, 2, 3, 4, 0, 1, 2]
+    assert data["next.done"].to_pylist() == [False] * 4 + [True] + [False] * 2 + [True]
+    assert data["timestamp"].to_pylist()[:3] == pytest.approx([0, 0.1, 0.2])
+    metas = pq.read_table(tmp_path / "x/meta/episodes").to_pylist()
+    assert [(m["dataset_from_index"], m["dataset_to_index"], m["tasks"]) for m in metas] == [
+        (0, 5, ["push"]), (5, 8, ["pull"])
+    ]  # fmt: skip
+    tasks = pq.read_table(tmp_path / "x/meta/tasks.parquet").to_pandas()
+    assert tasks.index.tolist() == ["push", "pull"]
+    stats = json.loads((tmp_path / "x/meta/stats.json").read_text())["observation.state"]
+    whole = np.concatenate([episode.get_observations(slice(0, len(episode))) for episode in given_])
+    assert stats["count"] == [8]
+    for name, wanted in {"mean": whole.mean(0), "std": whole.std(0), "min": whole.min(0), "max": whole.max(0)}.items():
+        np.testing.assert_allclose(stats[name], wanted)
+
+
+def test_data_of_lerobots_others_lose_the_step_after_which_nothing_is_known(tmp_path: Path) -> None:
+    to_lerobot([some(4), some(2, "b", terminated=False, truncated=True)], tmp_path / "x", task="push")
+    info = json.loads((tmp_path / "x/meta/info.json").read_text())
+    del info["rl_episodes"]
+    (tmp_path / "x/meta/info.json").write_text(json.dumps(info))
+    back, report = from_lerobot(tmp_path / "x")
+    assert [(e.id_, len(e), e.is_terminated, e.is_truncated) for e in back] == [
+        ("0", 4, True, False), ("1", 1, False, True)
+    ]  # fmt: skip
+    assert {loss.what for loss in report} == {"the last observation", "the last step"}
+    assert back[0].custom_data == {"task": "push"}
+
+
+def test_a_table_of_steps_is_one_row_a_step_for_pandas_and_hugging_face(tmp_path: Path) -> None:
+    told = [{"speed": 0.5, "word": "x"}, {}, {"speed": 1.5}, {"speed": 2.5}]
+    given_ = [some(3, infos=told), some(2, "b", terminated=False, policy_versions=7)]
+    frame, lost = to_pandas(given_)
+    assert not lost
+    assert len(frame) == 5
+    assert frame.groupby("episode_id").rewards.sum().to_dict() == {"a": 0.75, "b": 0.25}
+    assert frame["infos/speed"].tolist()[0] == 0.5
+    assert frame["infos/word"].tolist()[0] == "x"
+    assert frame["last_infos/speed"].dropna().tolist() == [2.5]
+    assert frame["policy_version"].dropna().tolist() == [7, 7]
+    rows, _ = to_huggingface(given_)
+    assert rows[0]["observations"] == [0.0, 1.0]
+    assert rows.num_rows == 5
+    with pytest.raises(InvalidArgument, match="no episodes with a step"):
+        to_pandas([some(0)])
+
+
+def test_infos_of_another_kind_begin_another_file(tmp_path: Path) -> None:
+    given_ = [some(3, "a"), some(3, "b", infos=[{"n": i} for i in range(4)]), some(3, "c", infos=[{"n": "x"}] * 4)]
+    to_parquet(given_, tmp_path / "x", strict=True)
+    back, _ = from_parquet(tmp_path / "x")
+    assert all(one.equals(other) for one, other in zip(given_, back, strict=True))
+
+
+def test_several_agents_go_as_their_own_episodes_and_become_whole_again(tmp_path: Path) -> None:
+    game = MultiAgentEpisode(id_="game")
+    game.add_env_reset(observations={"w": np.zeros(2)})
+    game.add_env_step({"b": np.ones(2)}, {"w": 1}, {})
+    game.add_env_step({"w": np.ones(2)}, {"b": 0}, {"w": 0.5})
+    game.to_numpy()
+    for name in ("parquet", "rllib", "lerobot", "episodes"):
+        lost = write([game], tmp_path / name, name)
+        found, _ = read(tmp_path / name)
+        own = list(found)
+        if name == "parquet":
+            assert {loss.what for loss in lost} == {"the episode"}  # of the one that waits for its first step
+        elif name in ("rllib", "episodes"):
+            from episodes import EpisodePack
+
+            assert unpack_agents([EpisodePack.from_episodes([one]) for one in own])[0].equals(game)
+
+
+def test_rows_of_steps_as_rllib_writes_them_become_episodes(tmp_path: Path) -> None:
+    seen = np.arange(14, dtype=np.float32).reshape(7, 2)
+    ids = ["a"] * 3 + ["b"] * 4
+    table = pa.table(
+        {
+            "obs": list(seen), "new_obs": list(seen + 2), "actions": np.arange(7), "rewards": np.ones(7),
+            "terminateds": [False, False, True] + [False] * 4, "truncateds": [False] * 7, "eps_id": ids,
+            "t": range(7), "vf_preds": np.ones(7),
+        }
+    )  # fmt: skip
+    pq.write_table(table, tmp_path / "steps.parquet", row_group_size=2)
+    back, report = from_rllib_parquet(tmp_path)
+    assert [(e.id_, len(e), e.is_terminated) for e in back] == [("steps/0", 3, True), ("steps/1", 4, False)]
+    assert back[1].get_observations(-1).tolist() == [14, 15]
+    assert [loss.what for loss in report] == ["'vf_preds'"]
+
+
+def test_a_pickle_in_a_file_of_rllib_is_refused(tmp_path: Path) -> None:
+    import msgpack
+
+    evil = {b"nd": True, b"type": [["", "|O"]], b"kind": b"O", b"shape": [1], b"data": b"\x80\x02."}
+    pq.write_table(pa.table({"item": [msgpack.packb({"observations": evil})]}), tmp_path / "x.parquet")
+    with pytest.raises(UnreadableData, match="pickle"):
+        from_rllib_parquet(tmp_path)
+
+
+def test_what_does_not_fit_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
+    odd = some(custom_data={"set": {1}})
+    with pytest.raises(LostInConversion, match=r"custom_data\['set'\]"):
+        to_parquet([odd], tmp_path / "x", strict=True)
+    with pytest.raises(LostInConversion, match=r"custom_data\['set'\]"):
+        to_rllib_parquet([odd], tmp_path / "x", strict=True)
+    with pytest.raises(TrackMismatch, match="write a data set for each kind"):
+        to_lerobot([some(), images((16, 16, 3))], tmp_path / "x")
+    with pytest.raises(WrongType, match="complex"):
+        to_parquet([SingleAgentEpisode.from_arrays(np.zeros(3, complex), [1, 2], [0.0, 0.0])], tmp_path / "x")
+    (tmp_path / "there").mkdir()
+    for name in ("parquet", "rllib", "lerobot", "episodes"):
+        with pytest.raises(InvalidArgument, match="there already"):
+            write([some()], tmp_path / "there", name)
+    with pytest.raises(InvalidArgument, match="there are episodes, lerobot"):
+        write([some()], tmp_path / "x", "csv")
+    with pytest.raises(InvalidArgument, match="can be read, not written"):
+        write([some()], tmp_path / "x", "d4rl")
+    with pytest.raises(InvalidArgument, match="looks like none"):
+        read(tmp_path)
+    with pytest.raises(InvalidArgument, match="nothing that is read here"):
+        read(3)
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "foreign.parquet")
+    with pytest.raises(UnreadableData, match="only what to_parquet wrote"):
+        from_parquet(tmp_path / "foreign.parquet")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign.parquet", "there"]
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from episodes import SingleAgentEpisode
+from episodes.converters import write
+root, names = sys.argv[1], sys.argv[2:]
+
+def episodes(last):
+    for i in range(40):
+        if i == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield SingleAgentEpisode.from_arrays(np.zeros((5, 2000)), np.zeros(4, int), np.ones(4), id_=str(i))
+
+for name in names:
+    child = os.fork()
+    if not child:
+        write(episodes(35), f"{root}/{name}", name)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL, status
+    assert not os.path.exists(f"{root}/{name}"), name
+    assert [left for left in os.listdir(root) if "draft" in left], name
+    write(episodes(-1), f"{root}/{name}", name)
+    assert not [left for left in os.listdir(root) if "draft" in left], os.listdir(root)
+"""
+
+
+def test_a_conversion_that_was_killed_leaves_nothing_that_counts_and_is_just_run_again(tmp_path: Path) -> None:
+    names = ["parquet", "rllib", "lerobot", "episodes"]
+    _run(KILLED, tmp_path, *names)
+    for name in names:
+        found, _ = read(tmp_path / name)
+        assert [episode.id_ for episode in found] == [str(i) for i in range(40)]
+
+
+FLAT = """
+import re, sys
+from pathlib import Path
+import numpy as np
+from gymnasium import spaces
+from episodes import SingleAgentEpisode
+from episodes.converters import read, write
+BOX = spaces.Box(0, 2000, (1000,))
+
+def anonymous():
+    return int(re.search(r"Anonymous: +(\\d+)", Path("/proc/self/smaps_rollup").read_text())[1]) / 1024
+
+def made(num):
+    for i in range(num):
+        seen = np.full((101, 1000), i, np.float32)
+        known = {"observation_space": BOX, "action_space": spaces.Discrete(2), "terminated": True}
+        yield SingleAgentEpisode.from_arrays(seen, np.zeros(100, int), np.ones(100), id_=str(i), **known)
+
+def watched(episodes, peaks):
+    for i, episode in enumerate(episodes):
+        if i % 20 == 0:
+            peaks.append(anonymous())
+        yield episode
+
+root, num, names = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+write(made(40), f"{root}/warm", names[0])  # what is imported, and what allocators keep
+list(read(f"{root}/warm", names[0])[0])
+source, form = f"{root}/first", "episodes"
+write(made(num), source, form)
+for name in names:
+    before, peaks = anonymous(), []
+    target = f"some/flat-v{names.index(name)}" if name == "minari" else f"{root}/{name}"
+    write(watched(read(source, form)[0], peaks), target, name)
+    source, form = target, name
+    print(name, round(max(peaks) - before), "MB")
+    assert max(peaks) - before < 64, (name, peaks, before)
+assert sum(1 for _ in read(source, form)[0]) == num
+"""
+
+
+@pytest.mark.slow
+def test_data_larger_than_the_memory_allowed_are_converted(tmp_path: Path) -> None:
+    _run(FLAT, tmp_path, "1200", "parquet", "rllib", "lerobot", "minari", "episodes")  # 480 MB each
+
+
+def test_data_are_converted_in_less_memory_than_they_have(tmp_path: Path) -> None:
+    _run(FLAT, tmp_path, "200", "parquet", "episodes")  # 80 MB each
+
+
+def _run(program: str, *arguments: Any) -> None:
+    root = Path(__file__).parents[2]
+    env = {**os.environ, "PYTHONPATH": str(root), "MINARI_DATASETS_PATH": f"{arguments[0]}/minari"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
