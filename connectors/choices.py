@@ -11,6 +11,7 @@ import torch
 from connectors.distributions import ActionDistribution, Categorical
 
 _AHEAD = 4096  # clocks
+_SOONEST = np.finfo(np.float32).tiny
 
 
 class CategoricalRows:
@@ -60,6 +61,7 @@ class CategoricalRows:
         if self._stream is None:
             self._stream = np.random.default_rng(self._seed % 2**64)
         times = self._stream.standard_exponential(max(num - len(self._ahead), _AHEAD), np.float32)
+        np.maximum(times, _SOONEST, out=times)  # a time of zero, one in some millions, would choose what is masked
         self._ahead = np.concatenate([self._ahead, np.log(times, out=times)])
 
     def mode(self, distribution: Categorical, inputs: np.ndarray) -> np.ndarray:
