@@ -155,7 +155,9 @@ class Catalog:
     @staticmethod
     def of(directory: Path, names: Iterable[str] | None = None) -> Catalog:
         """What a directory holds now; or would hold with files of these names, of which the small ones are there."""
-        names = sorted((entry.name for entry in os.scandir(directory)) if names is None else names)
+        if names is None:
+            names = [entry.name for entry in os.scandir(directory)] if directory.is_dir() else []
+        names = sorted(names)
         catalog = Catalog(directory)
         for name in names:
             if name.startswith(_COMMIT) and name.endswith(".json"):

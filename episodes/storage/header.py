@@ -100,7 +100,7 @@ def read_header(directory: Path) -> Header | None:
     """The header of a data set; None where there is none. `UnreadableData` for something else or a newer version."""
     try:
         text = (directory / NAME).read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return header_of(text, str(directory / NAME))
 

@@ -75,6 +75,7 @@ def test_losses_are_said_and_with_strict_nothing_is_written(source: Path, tmp_pa
         (("{ours}", "{new}", "--to", "csv"), "there is none of this name"),
         (("{ours}", "{new}", "--to", "d4rl"), "can be read, not written"),
         (("{new}", "{new}"), "looks like none of"),
+        (("{new}", "{new}", "--from", "episodes"), "is no data set"),
         (("{ours}", "{new}", "--fps", "3"), "--to episodes does not know it"),
         (("{ours}", "{new}", "--to", "lerobot", "--fps", "0"), "give the steps a second"),
     ],
