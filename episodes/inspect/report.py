@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,7 @@ def page(dataset: EpisodeDataset, carried: list[str] | None) -> str:
         templates()
         .get_template("page.html")
         .render(
-            title=f"Episodes of {clipped(dataset.path.name or dataset.path, 60)}",
+            title=f"Episodes of {clipped(PurePath(dataset.path).name or dataset.path, 60)}",
             is_live=carried is None,
             note=note,
             data=Markup(data),

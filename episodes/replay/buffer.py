@@ -589,9 +589,9 @@ class EpisodeReplayBuffer(SampleCounts):
         self.set_state(own)
 
 
-def _place(folder: Path) -> str:
-    """What tells a directory from others."""
-    return str(folder.absolute())
+def _place(path: Path | str) -> str:
+    """What tells a directory, or the URL of one, from others."""
+    return str(path.absolute() if isinstance(path, Path) else path)
 
 
 @lru_cache(maxsize=16)

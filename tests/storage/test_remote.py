@@ -20,6 +20,8 @@ from typer.testing import CliRunner
 from episodes import SingleAgentEpisode
 from episodes.command.app import app
 from episodes.errors import InvalidArgument, MissingExtra, TrackMismatch, UnreadableData
+from episodes.inspect.report import write_report
+from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, compact, copy, upload
 from episodes.storage.remote.places import Place
 from learners import BC, BCConfig, MLPPolicy
@@ -292,3 +294,12 @@ def test_the_command_copies_there_and_back(tmp_path: Path, monkeypatch: pytest.M
         copy(data, url)
     assert run("upload", data, url + "/second").endswith("shards sent")
     assert "20" in run("info", url + "/second")
+
+
+def test_a_data_set_elsewhere_fills_a_buffer_and_a_page(tmp_path: Path) -> None:
+    data, url = made(tmp_path / "data"), f"memory://{tmp_path.name}/of_poles"
+    upload(data, url)
+    dataset = EpisodeDataset(url, cache=tmp_path / "cache")
+    assert len(EpisodeReplayBuffer.from_dataset(dataset, seed=0)) == dataset.num_steps
+    html = write_report(dataset, tmp_path / "page.html").read_text()
+    assert "Episodes of of_poles" in html
