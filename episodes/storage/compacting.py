@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,13 @@ def compact(path: str | Path) -> int:
         UnreadableData: a shard is damaged; `check(path, repair=True)` first.
     """
     directory = _known(path)
-    while True:
-        catalog, commit = settled(directory), Commit()
+
+    def join(catalog: Catalog, commit: Commit) -> None:
         for group in _groups([file for file in catalog.shards if file.sealed]):
             if len(group) > 1 or len(list(_joined(group))) < len(group[0].batches):
                 replace_shards(directory, commit, group, _joined(group))
-        if not commit.made:
-            return 0
-        if _committed(catalog, commit):
-            return len(commit.replaces)
+
+    return len(_committed(directory, join).replaces)
 
 
 def seal(path: str | Path, *, force: bool = False) -> int:
@@ -52,16 +51,14 @@ def seal(path: str | Path, *, force: bool = False) -> int:
     at work, since what it writes afterwards is lost.
     """
     directory = _known(path)
-    while True:
-        catalog, commit = settled(directory), Commit()
+
+    def finish(catalog: Catalog, commit: Commit) -> None:
         for file in catalog.shards:
             if not file.sealed and (force or _is_left(catalog, file)):
                 read = read_shard(file)
                 replace_shards(directory, commit, [read], sound(read))
-        if not commit.replaces:
-            return 0
-        if _committed(catalog, commit):
-            return len(commit.replaces)
+
+    return len(_committed(directory, finish).replaces)
 
 
 def merge(target: str | Path, *sources: str | Path) -> int:
@@ -79,17 +76,14 @@ def merge(target: str | Path, *sources: str | Path) -> int:
         if header is None or source.resolve() == directory.resolve():
             raise InvalidArgument(f"{source} cannot be merged into {directory}; give another data set")
         settled_header(directory, header)
-        while True:
-            catalog, commit = settled(directory), Commit()
+
+        def bring(catalog: Catalog, commit: Commit, source: Path = source) -> None:
             known = {file.name for file in catalog.shards} | set(catalog.replaced)
             for file in Catalog.of(source).shards:
                 if file.name not in known:
                     _bring(directory, commit, file)
-            if not commit.made:
-                break
-            if _committed(catalog, commit):
-                number += len(commit.made)
-                break
+
+        number += len(_committed(directory, bring).made)
     return number
 
 
@@ -99,13 +93,15 @@ def settled(directory: Path) -> Catalog:
     for name in catalog.made:
         waiting = directory / (name + MADE)
         if name not in catalog.replaced and waiting.exists():
-            os.rename(waiting, directory / (name + SEALED))
+            with suppress(FileNotFoundError):  # somebody else did it
+                os.rename(waiting, directory / (name + SEALED))
             changed = True
     for file in catalog.leftovers:
         name = file.name.partition(".")[0]
         if name in catalog.replaced:
             if name in catalog.aside:
-                os.replace(file, file.with_name(file.name + DAMAGED))
+                with suppress(FileNotFoundError):
+                    os.replace(file, file.with_name(file.name + DAMAGED))
             else:
                 file.unlink(missing_ok=True)
             changed = True
@@ -122,16 +118,31 @@ def write_commit(catalog: Catalog, commit: Commit) -> bool:
         commit.put(catalog.directory, catalog.num_commits + 1)
         return True
     except FileExistsError:
-        for name in commit.made:
-            (catalog.directory / (name + MADE)).unlink(missing_ok=True)
+        _discard(catalog, commit)
         return False
 
 
-def _committed(catalog: Catalog, commit: Commit) -> bool:
-    if not write_commit(catalog, commit):
-        return False
-    settled(catalog.directory)
-    return True
+def _discard(catalog: Catalog, commit: Commit) -> None:
+    for name in commit.made:
+        (catalog.directory / (name + MADE)).unlink(missing_ok=True)
+
+
+def _committed(directory: Path, propose: Callable[[Catalog, Commit], None]) -> Commit:
+    """The commit of what is to be done with the shards that are there; proposed anew where another one was quicker."""
+    while True:
+        catalog, commit = settled(directory), Commit()
+        try:
+            propose(catalog, commit)
+        except FileNotFoundError:
+            _discard(catalog, commit)
+            if Catalog.of(directory).shards == catalog.shards:
+                raise
+            continue  # another one has removed a shard, or given it its name
+        if not commit.replaces and not commit.made:
+            return commit
+        if write_commit(catalog, commit):
+            settled(directory)
+            return commit
 
 
 def _known(path: str | Path) -> Path:
