@@ -10,7 +10,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from importlinter.cli import lint_imports
 
 from tests import house
 from tests.house import PACKAGES, ROOT
@@ -45,10 +44,11 @@ LONELY_BASES = {  # bases with a single subclass that no package exports, and wh
 }
 
 
-def test_imports_point_down_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(ROOT)
-    broken = lint_imports(config_filename="pyproject.toml", no_cache=True, no_logo=True)
-    assert not broken, capsys.readouterr().out
+def test_imports_point_down_only() -> None:
+    # in a process of its own: import-linter configures logging, which closes the handlers of everybody else
+    code = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True, no_logo=True))"
+    linted = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert linted.returncode == 0, linted.stdout + linted.stderr
 
 
 @pytest.mark.parametrize(
