@@ -6,6 +6,7 @@ from typing import Any
 
 from episodes.batch.origin import Came, Origin, resolved
 from episodes.errors import EpisodeStateError
+from episodes.tracks.drawn import drawn_by
 
 __all__ = ["TrainBatch"]
 
@@ -17,6 +18,7 @@ class TrainBatch(dict[str, Any]):
     """
 
     __slots__ = ("came",)
+    _repr_html_ = drawn_by("episodes.inspect.html", "batch")
 
     def __init__(self, columns: Any = (), came: Came | None = None) -> None:
         super().__init__(columns)

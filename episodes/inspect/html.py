@@ -63,8 +63,8 @@ def dataset(episodes: Any) -> str:
 
 
 def batch(columns: Any) -> str:
-    """A batch: its columns."""
-    return rendered(cards.batch_card(columns))
+    """A batch, or a train batch of a learner pipeline: its columns."""
+    return rendered(cards.batch_card(columns, type(columns).__name__))
 
 
 def replay(buffer: Any) -> str:

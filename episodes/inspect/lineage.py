@@ -11,7 +11,7 @@ import numpy as np
 from episodes.batch import Origin, StepOrigin
 from episodes.batch import leaves as batch_leaves
 from episodes.columns import Columns
-from episodes.errors import EpisodeStateError, StepOutOfRange
+from episodes.errors import EpisodeStateError, StepOutOfRange, WrongType
 from episodes.inspect import words
 
 __all__ = ["Explanation", "explain_batch"]
@@ -48,8 +48,11 @@ def explain_batch(batch: Any, row: int) -> Explanation:
     Raises:
         EpisodeStateError: it is not known where the batch came from.
         StepOutOfRange: there is no such row.
+        WrongType: a row that is no number.
     """
     origin: Origin = batch.origin
+    if not isinstance(row, (int, np.integer)):
+        raise WrongType(f"row {row!r}: give the number of a row")
     if not -len(origin) <= row < len(origin):
         raise StepOutOfRange(f"row {row}: this batch has {len(origin)} rows")
     row %= len(origin)

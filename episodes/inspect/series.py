@@ -109,10 +109,10 @@ class Series:
         """The lowest, the mean and the highest finite number of each of the d numbers of an item, [3, d]."""
         numbers = np.ascontiguousarray(self.finite.T)
         if not any(self.oddities):
-            return np.stack([numbers.min(1), numbers.mean(1, dtype=np.float64), numbers.max(1)])
+            return np.stack([numbers.min(1), _mean(numbers, 1), numbers.max(1)])
         there = ~np.isnan(numbers)
         count = there.sum(1)
-        mean = np.where(there, numbers, 0).sum(1, dtype=np.float64) / np.maximum(count, 1)
+        mean = np.where(there, numbers / np.maximum(count, 1)[:, None], 0).sum(1, dtype=np.float64)
         low, high = np.fmin.reduce(numbers, 1), np.fmax.reduce(numbers, 1)
         return np.stack([low, np.where(count, mean, np.nan), high])
 
@@ -122,7 +122,7 @@ class Series:
         if self.is_image:  # not pixel by pixel
             numbers = self.finite[~np.isnan(self.finite)] if any(self.oddities) else self.finite
             return (
-                (float(numbers.min()), float(numbers.mean()), float(numbers.max())) if numbers.size else (nan, nan, nan)
+                (float(numbers.min()), float(_mean(numbers)), float(numbers.max())) if numbers.size else (nan, nan, nan)
             )
         low, mean, high = self.ranges
         if any(self.oddities):
@@ -130,7 +130,7 @@ class Series:
             low, mean, high = low[there], mean[there], high[there]
         if not len(mean):
             return nan, nan, nan
-        return float(low.min()), float(mean.mean()), float(high.max())
+        return float(low.min()), float(_mean(mean)), float(high.max())
 
     @cached_property
     def is_band(self) -> bool:
@@ -145,6 +145,15 @@ class Series:
         if self.places is None:
             return self.array[places]
         return self.array[np.searchsorted(self.places, places).clip(0, len(self.places) - 1)]
+
+
+def _mean(numbers: np.ndarray, axis: int | None = None) -> Any:
+    """The mean, also of numbers whose sum is beyond float64."""
+    with np.errstate(over="ignore"):
+        mean = numbers.mean(axis, dtype=np.float64)
+    if np.isfinite(mean).all():
+        return mean
+    return (numbers / (numbers.size if axis is None else numbers.shape[axis])).sum(axis, dtype=np.float64)
 
 
 def of_array(label: str, hue: str, array: np.ndarray, more: int = 0) -> Series:

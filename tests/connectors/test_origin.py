@@ -18,7 +18,7 @@ from connectors.learner import FrameStacking
 from connectors.prefetch import Prefetch
 from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.batch import Origin
-from episodes.errors import EpisodeStateError, StepOutOfRange
+from episodes.errors import EpisodeStateError, StepOutOfRange, WrongType
 from episodes.inspect import explain_batch
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from learners.algorithms.minibatches import rows_of, shuffled
@@ -240,6 +240,8 @@ def test_a_row_is_explained_in_words_and_as_html() -> None:
     assert "episode 7" in middle._repr_html_()
     with pytest.raises(StepOutOfRange, match="row 3"):
         explain_batch(buffer.sample(3), 3)
+    with pytest.raises(WrongType, match="number of a row"):
+        explain_batch(buffer.sample(3), "0")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

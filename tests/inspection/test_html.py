@@ -159,6 +159,10 @@ def test_numbers_that_are_not_finite_are_counted_and_marked() -> None:
     assert "ep-odd" in episode._repr_html_()
     huge = np.array([[1.7e308], [-1.7e308], [1.7e308]])
     shown(SingleAgentEpisode.from_arrays(huge, np.zeros(2), np.zeros(2)))
+    alike = np.full((3, 1), 1.7e308)
+    assert "1.7e+308" in shown(SingleAgentEpisode.from_arrays(alike, np.zeros(2), np.zeros(2))).words
+    alike[0] = np.nan
+    assert "1.7e+308" in shown(SingleAgentEpisode.from_arrays(alike, np.zeros(2), np.zeros(2))).words
 
 
 def test_text_of_users_stays_text() -> None:
@@ -217,6 +221,9 @@ def test_packs_batches_buffers_and_data_sets_are_shown(tmp_path: Any) -> None:
     shown(Batch())
     uneven = Batch(a=np.zeros((3, 2)), b=np.zeros(4), c={"d": np.array(["x"] * 5)}, e=np.float32(3))
     assert "no common length" in shown(uneven).words
+    train_batch = learner_pipeline()(episodes=pack)
+    assert "TrainBatch" in shown(train_batch).words
+    assert "780 rows" in shown(train_batch).words
 
 
 def test_tensors_are_shown_with_their_numbers() -> None:
