@@ -294,6 +294,14 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             TrackMismatch: an extra model output that starts late or stops early.
             InvalidArgument: a policy version that is no number, 0 or more.
         """
+        if terminated or truncated:
+            ending = Ending.of(terminated, truncated)  # an error here comes before anything is added
+            given, version = extra_model_outputs, policy_version
+            SingleAgentEpisode.add_env_step(
+                self, observation, action, reward, infos, extra_model_outputs=given, policy_version=version
+            )
+            self.end(ending)
+            return
         observed, acted, paid, told, extra = self.growth or self.growing("add_env_step")
         try:
             if observation.shape != self._shape:
@@ -305,7 +313,6 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         if type(reward) is not float:
             check_reward(reward, self._newest)
         facts = None if policy_version is None else self._facts.with_version(policy_version, len(self))
-        ending = Ending.of(terminated, truncated) if terminated or truncated else None
         if extra_model_outputs:
             if len(extra_model_outputs) != len(extra):
                 extra = self.start_extra(extra_model_outputs)
@@ -322,8 +329,6 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         acted.append(action)
         paid.append(reward)
         told.append({} if infos is None else infos)
-        if ending is not None:
-            self.end(ending)
 
     def end(self, ending: Ending) -> None:
         """End the episode at its newest step; it grows no more."""
