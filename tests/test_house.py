@@ -52,7 +52,8 @@ def test_imports_point_down_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "heavy", ["torch", "ray", "pyarrow", "zmq", "matplotlib", "pettingzoo", "typer", "jinja2", "duckdb", "fsspec"]
+    "heavy",
+    ["torch", "pandas", "ray", "pyarrow", "zmq", "matplotlib", "pettingzoo", "typer", "jinja2", "duckdb", "fsspec"],
 )
 def test_importing_episodes_loads_nothing_heavy(heavy: str, episodes_imports: frozenset[str]) -> None:
     assert heavy not in episodes_imports
