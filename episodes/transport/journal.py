@@ -56,6 +56,9 @@ class Journal:
         self._free = [i for i, (_, taken, _, _) in reversed(list(enumerate(slots))) if not taken]
         self.num_in_hand = sum(taken - done for _, taken, done, _ in slots)
         """Packs that were given to a user who did not come back: lost, if the user did nothing with them."""
+        for i, (sender, taken, done, when) in enumerate(slots):
+            if done != taken:  # counted now, and by nobody again
+                _SLOT.pack_into(self._map, self._at(i), sender, taken, taken, when)
 
     def place(self, sender: bytes) -> Place | None:
         """How far a sender has come; None where it is not known."""

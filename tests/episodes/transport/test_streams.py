@@ -30,6 +30,7 @@ from episodes.errors import (
 )
 from episodes.facts import VersionRuns
 from episodes.transport import EpisodeReceiver, EpisodeSender, make_keys
+from episodes.transport.journal import Journal, Place
 from episodes.transport.messages import Head, Kind
 from episodes.transport.wire import Schemas, encoded
 
@@ -450,3 +451,18 @@ def test_a_receiver_listens_at_this_machine_alone(receiver: EpisodeReceiver) -> 
     port = int(receiver.address.rsplit(":", 1)[1])
     listening = [c.laddr for c in psutil.Process().net_connections() if c.status == "LISTEN" and c.laddr.port == port]
     assert {place.ip for place in listening} == {"127.0.0.1"}
+
+
+def test_what_was_in_hand_is_counted_as_lost_once_however_often_a_receiver_dies(tmp_path: Path) -> None:
+    def lost() -> int:
+        journal = Journal(tmp_path / "journal")
+        try:
+            assert journal.place(b"a sender") == Place(5, 5)
+            return journal.num_in_hand
+        finally:
+            journal.close()
+
+    journal = Journal(tmp_path / "journal")
+    journal.note(b"a sender", 5, 4)
+    journal.close()
+    assert [lost(), lost(), lost()] == [1, 0, 0]
