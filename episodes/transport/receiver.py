@@ -36,6 +36,7 @@ _MOST_SENDERS = 4096
 _MOST_SCHEMAS = 1024
 _MOST_SCHEMA_BYTES = 1 << 20
 _ACKNOWLEDGE = 16  # messages at once, or whatever there is when nothing else comes
+_MOST_AHEAD = 256
 _BIND_S = 5.0  # the port of a receiver that was killed is free again soon
 
 
@@ -63,7 +64,7 @@ class _Peer:
     next: int  # the number of the message that is to come
     owed: int = 0  # messages that were taken, and not acknowledged
     in_hand: int = 0  # messages whose users did not come back yet
-    num_waiting: int = 0  # messages that came, and are left for a later sample
+    num_waiting: int = 0  # messages that came, and are left for a later call
     floor: int = UNKNOWN  # the lowest policy version that what it will send can have
     was_asked: bool = False  # to say hello
     weights: int = -1  # the number of the weights that were sent to it last
@@ -81,11 +82,11 @@ class _Arrived(NamedTuple):
 class EpisodeReceiver(Endpoint):
     """Receives what `EpisodeSender`s send: whole, in order for each sender.
 
-    A message is *taken* when `recv` returns it. Acknowledgements follow in batches, and a sender sends again what was
-    not acknowledged when its connection breaks. So when the receiver's process is killed, nothing is lost but what its
-    user had in hand, and up to 16 messages of each sender come twice. With `journal=`, a file on the same machine that
-    the next receiver is given too, none comes twice, and `stats.lost` counts what was in hand. No journal makes
-    anything of what the user's code did with it: that is killed too.
+    A message is *taken* when `recv` returns it. It is acknowledged at once, or with others while more of them wait
+    here, and a sender sends again what was not acknowledged when its connection breaks. So when the receiver's process
+    is killed, nothing is lost but what its user had in hand, and up to 16 messages of each sender come twice. With
+    `journal=`, a file on the same machine that the next receiver is given too, none comes twice, and `stats.lost`
+    counts what was in hand. No journal makes anything of what the user's code did with it: that is killed too.
 
     There is no thread: messages wait in the socket, and at the senders, until `recv` is called. Any number of threads
     may call it. Nothing is ever unpickled. Who sends what is not a pack, or anything without a key where there are
@@ -125,9 +126,9 @@ class EpisodeReceiver(Endpoint):
         self._counts = Counter[str]()
         self._last: Head | None = None  # of the newest message
         self._lag: float | None = None
-        self._has_more = False  # whether a message was seen waiting
         self._in_hand: dict[int, list[bytes]] = {}  # whose messages a thread has
-        self._waiting: deque[_Arrived] = deque()  # for a later sample
+        self._waiting: deque[_Arrived] = deque()  # seen, and for a later call
+        self._owing: dict[bytes, _Peer] = {}  # senders of what was taken, and not acknowledged
         self._batch: list[Received] = []  # of a sample that is not complete
         self._num_steps = 0  # in it
         self._published: tuple[int, int, list[Buffer]] | None = None  # number, version, parts
@@ -216,6 +217,7 @@ class EpisodeReceiver(Endpoint):
                 newest = self._published[1]
                 behind = self._gather(num_steps, newest - max_age, deadline)
                 if behind is None:
+                    self._acknowledge_all()  # the caller learns from them now, and comes back late
                     found, self._batch, self._num_steps = self._batch, [], 0
                     return found
             if time.monotonic() >= deadline:
@@ -261,7 +263,7 @@ class EpisodeReceiver(Endpoint):
                     self._num_steps += _steps_of(found)
 
     def _leave(self, arrived: _Arrived) -> None:
-        """Leave a message for a later sample."""
+        """Leave a message for a later call."""
         arrived.peer.num_waiting += 1
         self._waiting.append(arrived)
 
@@ -281,19 +283,27 @@ class EpisodeReceiver(Endpoint):
 
     def _next(self, deadline: float) -> _Arrived | None:
         """What comes next; None where nothing does for a moment, so that other threads may have the lock."""
-        if not self._has_more and not self.has_message():
+        if not self.has_message():
             self._acknowledge_all()
             self.wait(deadline - time.monotonic())
             self._watch_handshakes()
-            self._has_more = self.has_message()
-            if not self._has_more:
-                return None
-        while True:
-            self._has_more = False
+        while self.has_message():
             address, *parts = self.got()
             arrived = self._accept(bytes(address), parts)
-            if arrived is not None or time.monotonic() >= deadline or not (self._has_more or self.has_message()):
+            if arrived is not None or time.monotonic() >= deadline:
                 return arrived
+        return None
+
+    def _look_ahead(self) -> None:
+        """See the next message of packs, if one waits; what else waits is heeded, but no flood of it."""
+        for _ in range(_MOST_AHEAD):
+            if not self.has_message():
+                return
+            address, *parts = self.got()
+            arrived = self._accept(bytes(address), parts)
+            if arrived is not None:
+                self._leave(arrived)
+                return
 
     def _accept(self, address: bytes, parts: list[Any]) -> _Arrived | None:
         head = read_head(parts[0]) if parts else "no header"
@@ -367,6 +377,7 @@ class EpisodeReceiver(Endpoint):
         if number < peer.next:
             self._counts["duplicates"] += 1
             peer.owed += 1
+            self._owing[head.sender] = peer
             return None
         self._peers.move_to_end(head.sender)
         peer.floor = max(peer.floor, head.highest)
@@ -390,8 +401,8 @@ class EpisodeReceiver(Endpoint):
             return None
         self._in_hand.setdefault(threading.get_ident(), []).append(head.sender)
         peer.in_hand += 1
-        self._owe(head.sender, peer)
         self._count(head, packs, sum(map(len, parts)) - SIZE)
+        self._owe(head.sender, peer)
         return found
 
     def _count(self, head: Head, packs: list[EpisodePack], nbytes: int) -> None:
@@ -410,8 +421,12 @@ class EpisodeReceiver(Endpoint):
         if self._journal is not None:
             self._journal.note(sender, peer.next, peer.next - peer.in_hand)
         peer.owed += 1
-        self._has_more = self._has_more or self.has_message()
-        if peer.owed >= _ACKNOWLEDGE or not self._has_more:
+        self._owing[sender] = peer
+        if not self._waiting:
+            self._look_ahead()
+        if not self._waiting:
+            self._acknowledge_all()
+        elif peer.owed >= _ACKNOWLEDGE:
             self._acknowledge(peer)
 
     def _come_back(self) -> None:
@@ -429,9 +444,10 @@ class EpisodeReceiver(Endpoint):
             self._reply(peer, Head(Kind.TAKEN, 1, number=peer.next - 1).packed())
 
     def _acknowledge_all(self) -> None:
-        for peer in self._peers.values():
+        for peer in self._owing.values():
             if peer.owed:
                 self._acknowledge(peer)
+        self._owing.clear()
 
     def _ask(self, address: bytes, peer: _Peer | None) -> None:
         """Ask, once, who somebody is, and for what did not come."""

@@ -168,6 +168,30 @@ def test_newer_steps_wait_while_a_slow_sender_may_still_send_older_ones(
     assert receiver.stats.refused == {}
 
 
+def test_whoever_was_sampled_from_may_close_before_the_receiver_is_called_again(
+    receiver: EpisodeReceiver, senders: list[EpisodeSender]
+) -> None:
+    for _ in range(10):
+        for sender in senders:
+            sender.send(pack_of(0))
+    assert len(receiver.sample(200, max_age=2, timeout=PATIENCE_S)) == 20
+    for sender in senders:
+        sender.close(PATIENCE_S)
+        assert sender.stats.taken == 11
+
+
+def test_what_is_no_pack_keeps_nobody_waiting_for_an_acknowledgement(receiver: EpisodeReceiver) -> None:
+    with EpisodeSender(receiver.address) as sender:
+        sender.send(pack_of(0))
+        receiver.recv(PATIENCE_S)
+        for version in range(1, 10):
+            sender.send(pack_of(0))
+            receiver.publish(np.zeros(2), version)
+            sender.latest_weights(PATIENCE_S)  # which it tells the receiver, after the pack
+            receiver.recv(PATIENCE_S)
+            sender.flush(PATIENCE_S)
+
+
 def test_a_sender_that_is_gone_is_not_waited_for(receiver: EpisodeReceiver, senders: list[EpisodeSender]) -> None:
     fast, slow = senders
     slow.close()
