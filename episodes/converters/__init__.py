@@ -7,6 +7,7 @@ from episodes.converters.lerobot_reading import from_lerobot
 from episodes.converters.losses import Loss, LossReport
 from episodes.converters.minari import from_minari, to_minari
 from episodes.converters.parquet import from_parquet, to_huggingface, to_pandas, to_parquet
+from episodes.converters.ray_data import to_ray_data
 from episodes.converters.rllib import from_rllib, to_rllib
 from episodes.converters.rllib_files import from_rllib_parquet, to_rllib_parquet
 from episodes.converters.sb3 import from_sb3, to_sb3
@@ -31,6 +32,7 @@ __all__ = [
     "to_minari",
     "to_pandas",
     "to_parquet",
+    "to_ray_data",
     "to_rllib",
     "to_rllib_parquet",
     "to_sb3",

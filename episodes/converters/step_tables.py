@@ -12,6 +12,7 @@ row: `infos/KEY` and `last_infos/KEY`. How to read it all is JSON in the schema'
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,24 +43,21 @@ def table_of(pack: EpisodePack, report: LossReport) -> Any | None:
     Raises:
         WrongType: a track of complex numbers, objects or the like.
     """
-    pack = _with_steps(pack, report)
+    tell_of_chunks(pack.lengths, pack.lookbacks, [pack.facts.at(i).id_ for i in range(len(pack))], report)
+    pack = pack if pack.lengths.all() else pack.select(pack.lengths > 0)
     if not len(pack):
         return None
-    for i in np.flatnonzero(pack.lookbacks).tolist():
-        report.add("lookback", "a table has a row for each step of a chunk alone", pack.facts.at(i).id_)
     starts = pack.offsets[:-1] + pack.lookbacks
     steps, seen = ranges(starts, pack.lengths), ranges(starts + np.arange(len(pack)), pack.lengths)
     last, ends = pack.observation_offsets[1:] - 1, np.cumsum(pack.lengths) - 1
-    columns = _facts(pack, report)
+    columns = fact_columns(pack, report)
     told = {}
-    for path, array in pack.tracks.items():
-        if not has_column(array):
-            raise WrongType(f"track {path!r} has dtype {array.dtype}: tables hold numbers, bools, times and text")
+    for path, array in checked_columns(pack):
         told[path] = [array.dtype.str, list(array.shape[1:])]
         columns[path] = column_of(array[seen if is_observed(path) else steps])
         if is_observed(path):
             columns[f"last_{path}"] = rare_column(array[last], ends, len(steps))
-    infos = InfoColumns.of(pack.infos, [pack.facts.at(i).id_ for i in _owners(pack)], report)
+    infos = InfoColumns.of(pack.infos, [pack.facts.at(i).id_ for i in owners(pack)], report)
     columns |= infos.columns("infos/", seen, None) | infos.columns("last_infos/", last, (ends, len(steps)))
     about = {"structure": structure_of(columns_of(pack)), "tracks": told, "infos": infos.to_json()}
     about |= _spaces(pack, report)
@@ -67,13 +65,25 @@ def table_of(pack: EpisodePack, report: LossReport) -> Any | None:
     return table.replace_schema_metadata({KEY: json.dumps(about)})
 
 
-def _with_steps(pack: EpisodePack, report: LossReport) -> EpisodePack:
-    for i in np.flatnonzero(pack.lengths == 0).tolist():
-        report.add("the episode", "a table has no rows of an episode without a step", pack.facts.at(i).id_)
-    return pack if pack.lengths.all() else pack.select(pack.lengths > 0)
+def tell_of_chunks(
+    lengths: np.ndarray, lookbacks: np.ndarray, ids: Sequence[Any] | np.ndarray, report: LossReport
+) -> None:
+    """Note what a table of steps lacks of chunks [n]: those without a step, and the lookbacks of the others."""
+    for i in np.flatnonzero(lengths == 0).tolist():
+        report.add("the episode", "a table has no rows of an episode without a step", ids[i])
+    for i in np.flatnonzero((lookbacks > 0) & (lengths > 0)).tolist():
+        report.add("lookback", "a table has a row for each step of a chunk alone", ids[i])
 
 
-def _owners(pack: EpisodePack) -> np.ndarray:
+def checked_columns(pack: EpisodePack) -> Iterator[tuple[str, np.ndarray]]:
+    """The tracks by path. `WrongType` names one of complex numbers, objects or the like."""
+    for path, array in pack.tracks.items():
+        if not has_column(array):
+            raise WrongType(f"track {path!r} has dtype {array.dtype}: tables hold numbers, bools, times and text")
+        yield path, array
+
+
+def owners(pack: EpisodePack) -> np.ndarray:
     """The number of the episode of each observation's row."""
     return np.arange(len(pack)).repeat(np.diff(pack.observation_offsets))
 
@@ -88,7 +98,7 @@ def _spaces(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
     return found
 
 
-def _facts(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
+def fact_columns(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
     """The columns of facts, each repeated for the steps of its chunk."""
     pa, lengths = pyarrow(), pack.lengths
     each = np.arange(len(pack)).repeat(lengths)

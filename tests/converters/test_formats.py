@@ -19,8 +19,9 @@ from gymnasium import spaces
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from episodes import MultiAgentEpisode, SingleAgentEpisode, unpack_agents
+from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, unpack_agents
 from episodes.converters import (
+    LossReport,
     from_lerobot,
     from_parquet,
     from_rllib_parquet,
@@ -32,7 +33,9 @@ from episodes.converters import (
     to_rllib_parquet,
     write,
 )
+from episodes.converters.ray_data import complete_table, parts_of
 from episodes.errors import InvalidArgument, LostInConversion, TrackMismatch, UnreadableData, WrongType
+from episodes.storage import EpisodeDataset
 from episodes.testing.strategies import spaces as drawn_spaces
 
 
@@ -149,6 +152,30 @@ def test_a_table_of_steps_is_one_row_a_step_for_pandas_and_hugging_face(tmp_path
         to_pandas([some(0)])
 
 
+def test_ray_data_reads_parts_of_about_so_many_bytes_whose_rows_are_whole_steps(tmp_path: Path) -> None:
+    lengths = [3, 1, 4, 40, 2, 2, 9]
+    given_ = [images((2, 3), steps) for steps in lengths]
+    write(given_, tmp_path / "x", "episodes")
+    dataset = EpisodeDataset(tmp_path / "x")
+    assert parts_of(dataset, 1) == [(i, i + 1) for i in range(7)]
+    assert parts_of(dataset, 1 << 30) == [(0, 7)]
+    step = 6 + 3 * 8 + 2 * 8 + 8
+    assert parts_of(dataset, 10 * step) == [(0, 4), (4, 5), (5, 7)]  # which begin at steps 0, 48 and 50
+    assert parts_of(dataset[:0], 1) == []
+    for episode in given_:
+        report = LossReport()
+        rows = complete_table(EpisodePack.from_episodes([episode]), report)
+        assert not report
+        seen = episode.get_observations()
+        for name, part in (("observations", slice(None, -1)), ("next_observations", slice(1, None))):
+            frames = rows[f"{name}/camera"].combine_chunks().to_numpy_ndarray()
+            assert np.array_equal(frames, seen["camera"][part])
+            assert np.array_equal(rows[f"{name}/joints"].combine_chunks().to_numpy_ndarray(), seen["joints"][part])
+        told = episode.get_infos()
+        assert rows["infos/t"].to_pylist() == [info.get("t") for info in told[:-1]]
+        assert rows["next_infos/when"].to_pylist() == [info.get("when") for info in told[1:]]
+
+
 def test_infos_of_another_kind_begin_another_file(tmp_path: Path) -> None:
     given_ = [some(3, "a"), some(3, "b", infos=[{"n": i} for i in range(4)]), some(3, "c", infos=[{"n": "x"}] * 4)]
     to_parquet(given_, tmp_path / "x", strict=True)
@@ -169,8 +196,6 @@ def test_several_agents_go_as_their_own_episodes_and_become_whole_again(tmp_path
         if name == "parquet":
             assert {loss.what for loss in lost} == {"the episode"}  # of the one that waits for its first step
         elif name in ("rllib", "episodes"):
-            from episodes import EpisodePack
-
             assert unpack_agents([EpisodePack.from_episodes([one]) for one in own])[0].equals(game)
 
 

@@ -26,8 +26,10 @@ from benchmarks.figure import Figure, Size
 from benchmarks.measure import try_once
 from connectors import env_to_module_pipeline
 from connectors.env_to_module import MeanStdFilter
-from episodes import EpisodePack
-from episodes.errors import EpisodeStateError, InvalidArgument, RunnerLost
+from episodes import EpisodePack, SingleAgentEpisode
+from episodes.converters import to_ray_data
+from episodes.errors import EpisodeStateError, InvalidArgument, LostInConversion, RunnerLost
+from episodes.storage import EpisodeDataset, EpisodeWriter
 from learners import IMPALA, PPO
 from learners.run import Run, remote_runner
 from learners.trainers import OnPolicyConfig, OnPolicyTrainer
@@ -393,6 +395,47 @@ def test_algorithms_learn_cartpole_with_two_runners_of_which_one_is_killed(algo:
         result = trainer.run()
         assert result.best_score >= goal
         assert [one.index for one in trainer.runner.group.replacements] == [1]
+
+
+# --- Ray Data ---
+
+
+def walk(id_: str, steps: int, **more: Any) -> SingleAgentEpisode:
+    seen = np.arange(2.0 * steps + 2, dtype=np.float32).reshape(-1, 2)
+    return SingleAgentEpisode.from_arrays(seen, np.arange(steps), np.arange(steps) / 4, id_=id_, **more)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")  # Ray's, of its own settings
+def test_a_data_set_is_read_by_tasks_of_ray_and_each_row_is_a_whole_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray.data import DataContext
+
+    monkeypatch.setattr(DataContext.get_current(), "enable_progress_bars", False)
+    made = [walk("a", 3, infos=[{"n": n} for n in range(4)]), walk("b", 0), walk("c", 5, truncated=True)]
+    with EpisodeWriter(tmp_path / "x") as writer:
+        for episode in made:
+            writer.add(episode)
+    dataset = EpisodeDataset(tmp_path / "x")
+    with pytest.raises(LostInConversion, match="no rows of an episode without a step"):
+        to_ray_data(dataset, strict=True)
+    rows, lost = to_ray_data(dataset)
+    assert [(loss.what, loss.num_episodes, loss.first) for loss in lost] == [("the episode", 1, "b")]
+    (batch,) = rows.iter_batches(batch_size=8, batch_format="numpy")
+    order = np.lexsort([batch["t"], batch["episode_id"].astype("U")])
+    found = {name: column[order] for name, column in batch.items()}
+    assert found["episode_id"].tolist() == ["a"] * 3 + ["c"] * 5
+    assert found["t"].tolist() == [0, 1, 2, 0, 1, 2, 3, 4]
+    for name, part in (("observations", slice(None, -1)), ("next_observations", slice(1, None))):
+        wanted = np.concatenate([episode.get_observations()[part] for episode in made])
+        assert found[name].dtype == np.float32
+        assert np.array_equal(found[name], wanted)
+    assert found["rewards"].tolist() == [0, 0.25, 0.5, 0, 0.25, 0.5, 0.75, 1]
+    assert found["truncated"].tolist() == [False] * 7 + [True]
+    assert found["next_infos/n"][:3].tolist() == [1, 2, 3]
+    assert to_ray_data(made)[0].count() == 8
+    with pytest.raises(InvalidArgument, match="no episodes with a step"):
+        to_ray_data(dataset[1:2])
 
 
 SLOW = [pytest.param(figure, marks=pytest.mark.slow) for figure in actors.FIGURES[1:]]  # they start actors
