@@ -511,7 +511,7 @@ class EpisodeReceiver(Endpoint):
     def stats(self) -> ReceiverStats:
         """What came so far."""
         if not self.is_closed:
-            with self.held(deadline_of(1.0)):
+            with self.held(deadline_of(10.0)):
                 self._watch_handshakes()
         last, age = self._last, None
         if last is not None and last.lowest != UNKNOWN and self._published is not None:
@@ -524,7 +524,7 @@ class EpisodeReceiver(Endpoint):
         """Acknowledge what was taken, and close everything. Twice is once; `for` loops over this receiver end."""
         if self.is_closed:
             return
-        with self.held(deadline_of(1.0)):
+        with self.held(deadline_of(10.0)):
             self._come_back()
             self._acknowledge_all()
             self.socket.linger = 200  # ms, for the acknowledgements

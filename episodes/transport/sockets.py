@@ -38,6 +38,7 @@ class Endpoint:
         self._monitor: Any = None
         self._poller: Any = None
         self._lock = threading.Lock()
+        self._turn = threading.Lock()  # held by whoever waits for the lock, and gets it next
         self._releasing = _Releasing(self._lock)
 
     def open(self, kind: int, max_message_bytes: int) -> Any:
@@ -98,14 +99,23 @@ class Endpoint:
 
     def held(self, deadline: float) -> _Releasing:
         """The lock, which nobody holds for long; a context that gives it back."""
-        if not self._lock.acquire(blocking=False):
-            left = deadline - time.monotonic()
-            if not self._lock.acquire(timeout=min(max(left, 0.0) + 2 * _SLICE_S, threading.TIMEOUT_MAX)):
-                raise TransportTimeout(f"other threads use this {type(self).__name__} all the time")
+        if self._turn.locked() or not self._lock.acquire(blocking=False):
+            self._queue(deadline)
         if self.is_closed:
             self._lock.release()
             raise EpisodeStateError(f"this {type(self).__name__} is closed; make another one")
         return self._releasing
+
+    def _queue(self, deadline: float) -> None:
+        """Wait for the lock. Who has just given it back, as a loop does all the time, does not get it before us."""
+        until = max(deadline, time.monotonic()) + 2 * _SLICE_S
+        if self._turn.acquire(timeout=_left(until)):
+            try:
+                if self._lock.acquire(timeout=_left(until)):
+                    return
+            finally:
+                self._turn.release()
+        raise TransportTimeout(f"other threads use this {type(self).__name__} all the time")
 
     def close_socket(self) -> None:
         """The socket and its monitor, not the context."""
@@ -136,6 +146,11 @@ class _Releasing:
 
     def __exit__(self, *exception: object) -> None:
         self._lock.release()
+
+
+def _left(deadline: float) -> float:
+    """Seconds until then, as a lock takes them."""
+    return min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
 
 
 def deadline_of(timeout: float | None) -> float:

@@ -32,6 +32,7 @@ from episodes.facts import VersionRuns
 from episodes.transport import EpisodeReceiver, EpisodeSender, make_keys
 from episodes.transport.journal import Journal, Place
 from episodes.transport.messages import Head, Kind
+from episodes.transport.sockets import Endpoint, deadline_of
 from episodes.transport.wire import Schemas, encoded
 
 SECONDS = 60.0  # the longest that anything may take on a slow machine
@@ -182,6 +183,40 @@ def test_multi_agent_episodes_arrive_whole(receiver: EpisodeReceiver, sender: Ep
         assert found.agent_ids == given.agent_ids
         for agent_id, own in given.agent_episodes.items():
             assert found.agent_episodes[agent_id].equals(own.to_numpy())
+
+
+def test_who_waits_for_the_lock_gets_it_before_a_loop_that_gives_it_back_all_the_time() -> None:
+    endpoint, turns = Endpoint(), []
+
+    def loop() -> None:
+        while len(turns) < 20:
+            with endpoint.held(deadline_of(SECONDS)):
+                time.sleep(0.001)
+
+    with ThreadPoolExecutor(2) as pool:
+        looping = [pool.submit(loop) for _ in range(2)]
+        for _ in range(20):
+            with endpoint.held(deadline_of(SECONDS)):
+                turns.append(1)
+        for one in looping:
+            one.result(SECONDS)
+    with (
+        endpoint.held(deadline_of(0.0)),
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(TransportTimeout, match="other threads"),
+    ):
+        pool.submit(endpoint.held, deadline_of(0.0)).result(SECONDS)
+    endpoint.release()
+
+
+def test_receivers_are_closed_while_other_threads_wait_in_them() -> None:
+    for _ in range(8):
+        waiting = EpisodeReceiver()
+        with ThreadPoolExecutor(1) as pool:
+            looping = pool.submit(list, waiting)
+            time.sleep(0.05)  # it is most likely waiting then, and right in both cases
+            waiting.close()
+            assert looping.result(SECONDS) == []
 
 
 def test_a_loop_over_a_receiver_ends_when_it_is_closed(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
