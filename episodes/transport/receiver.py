@@ -236,25 +236,24 @@ class EpisodeReceiver(Endpoint):
         while True:
             behind = [peer for peer in self._peers.values() if UNKNOWN < peer.floor <= oldest]
             lacks_steps = self._num_steps < num_steps
-            grow_old = any(arrived.head.lowest <= oldest for arrived in self._waiting)
-            if not (behind or lacks_steps or grow_old):
+            aging = next((left.peer for left in self._waiting if left.head.lowest <= oldest), None)
+            if not (behind or lacks_steps or aging):
                 return None
-            arrived = self._waiting_one() if lacks_steps or grow_old else None
-            if arrived is None:
-                arrived = self._next(deadline)
+            was_left = self._waiting_one(aging) if lacks_steps or aging else None
+            arrived = was_left or self._next(deadline)
             if arrived is None:
                 self._forget_gone(behind)
                 versions = [peer.floor for peer in behind]
                 return f"{self._num_steps} of {num_steps} steps came; senders that are behind sent version {versions}"
             if arrived.head.lowest == UNKNOWN:
-                self._leave(arrived)
+                self._leave(arrived, first=was_left is not None)
                 raise EpisodeStateError(
                     "steps of no policy version came, so that their age is not known; runner.policy_version = version"
                 )
             if arrived.head.lowest < oldest:
                 self._refuse("too old")  # of a sender that acted before it had weights from here
                 self._owe(arrived.head.sender, arrived.peer)
-            elif not lacks_steps and arrived.head.lowest > oldest:
+            elif was_left is None and not lacks_steps and arrived.head.lowest > oldest:
                 self._leave(arrived)
             else:
                 found = self._opened(arrived)
@@ -262,18 +261,22 @@ class EpisodeReceiver(Endpoint):
                     self._batch.append(found)
                     self._num_steps += _steps_of(found)
 
-    def _leave(self, arrived: _Arrived) -> None:
-        """Leave a message for a later call."""
+    def _leave(self, arrived: _Arrived, *, first: bool = False) -> None:
+        """Leave a message for a later call, after those that were left before, or before them."""
         arrived.peer.num_waiting += 1
-        self._waiting.append(arrived)
+        if first:
+            self._waiting.appendleft(arrived)
+        else:
+            self._waiting.append(arrived)
 
-    def _waiting_one(self) -> _Arrived | None:
-        """The first message that was left."""
-        if not self._waiting:
-            return None
-        arrived = self._waiting.popleft()
-        arrived.peer.num_waiting -= 1
-        return arrived
+    def _waiting_one(self, peer: _Peer | None = None) -> _Arrived | None:
+        """The first message that was left; the first of one sender, where one is given."""
+        for place, arrived in enumerate(self._waiting):
+            if peer is None or arrived.peer is peer:
+                del self._waiting[place]
+                arrived.peer.num_waiting -= 1
+                return arrived
+        return None
 
     def _forget_gone(self, peers: list[_Peer]) -> None:
         """Wait no longer for senders that are not there any more."""
@@ -490,6 +493,8 @@ class EpisodeReceiver(Endpoint):
         """
         parts = encoded_weights(weights)
         with self.held(deadline_of(10.0)):
+            if not self._waiting:
+                self._look_ahead()  # at who has read the last ones
             number = self._published[0] + 1 if self._published else 0
             self._published = number, int(version), parts
             for peer in list(self._peers.values()):

@@ -26,7 +26,7 @@ Sendable = (
     EpisodePack | SingleAgentEpisode | MultiAgentEpisode | Sequence[SingleAgentEpisode] | Sequence[MultiAgentEpisode]
 )
 
-_CONNECT_S = 1.0  # that the first message waits for a connection
+_CONNECT_S = 5.0  # that the first message waits for a connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class EpisodeSender(Endpoint):
         self.address = address
         self._window, self._keys, self._most = window, keys, max_message_bytes
         self._id = os.urandom(8)
-        self._next = 0
+        self._next = self._never_put = 0  # numbers of messages: of the next one, of the first that no socket had yet
         self._unacked: OrderedDict[int, _Sent] = OrderedDict()
         self._told: set[int] = set()  # schemas that this connection knows
         self._schemas = Schemas()
@@ -129,7 +129,7 @@ class EpisodeSender(Endpoint):
         """
         deadline = deadline_of(timeout)
         with self.held(deadline):
-            if self.has_message():
+            if not self._is_connected or self.has_message():
                 self._look()
             if self._refusals:
                 self._raise_refusals()
@@ -214,9 +214,10 @@ class EpisodeSender(Endpoint):
         sent = _Sent(message.schema, message.schema_id, message.parts(head.packed()))
         number, self._next = self._next, self._next + 1
         self._unacked[number] = sent
-        if sent.schema_id not in self._told:
+        if self._is_connected:  # else it goes after the greeting, as all that was not taken
             self._tell(sent)
-        self._put(sent.frames)
+            if self._put(sent.frames):
+                self._never_put = self._next
         return sent
 
     def _tell(self, sent: _Sent) -> None:
@@ -329,10 +330,11 @@ class EpisodeSender(Endpoint):
         self._told.clear()
         first = next(iter(self._unacked), self._next)
         self._put([Head(Kind.HELLO, 1, self._id, first).packed()])
-        for sent in list(self._unacked.values()):
+        for number, sent in list(self._unacked.items()):
             self._tell(sent)
             if self._put(sent.frames):
-                self._counts["resent"] += 1
+                self._counts["resent"] += number < self._never_put
+                self._never_put = max(self._never_put, number + 1)
 
     def _raise_refusals(self) -> None:
         if self._refusals:

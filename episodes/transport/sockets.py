@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ _SLICE_S = 0.1  # a lock is held so long while nothing comes
 _COPIED = 1 << 14  # bytes of a part that are copied on arrival: dearer are a view and the buffer that it would keep
 _NOBLOCK, _MORE, _POLLIN, _EVENTS = 1, 2, 1, 15
 """ZeroMQ's numbers of flags: pyzmq has them as enums, of which two joined take longer than a message of a socket."""
+_numbers = itertools.count()  # of monitors
 
 
 def zeromq() -> Any:
@@ -54,7 +56,7 @@ class Endpoint:
 
     def watch(self) -> None:
         """Begin to see handshakes. The monitor takes any number of events: one that is full stops its socket."""
-        zmq, address = self.zmq, f"inproc://monitor-{id(self.socket)}"
+        zmq, address = self.zmq, f"inproc://monitor-{next(_numbers)}"
         failed = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
         failed |= zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
         self.socket.monitor(address, failed | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
