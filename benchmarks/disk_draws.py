@@ -157,7 +157,7 @@ FIGURES = (
         "data sets/drawn steps TorchRL",
         Side("ours, disk", steps_from_disk),
         Side("TorchRL, memory-mapped", torchrl(windows=False), TORCHRL),
-        at_least(3),
+        at_least(5),
         "us",
     ),
     Figure(

@@ -11,11 +11,10 @@ from episodes.errors import InvalidArgument
 
 def check_counts(least: int = 1, **counts: Any) -> None:
     """Raise `InvalidArgument` unless these are ints, and large enough."""
-    given = ", ".join(f"{name}={count!r}" for name, count in counts.items())
-    if not all(map(is_int, counts.values())):
-        raise InvalidArgument(f"{given}: give an int for each")
-    if min(counts.values()) < least:
-        raise InvalidArgument(f"{given}: give at least {least}")
+    are_ints = all(map(is_int, counts.values()))
+    if not are_ints or min(counts.values()) < least:
+        given = ", ".join(f"{name}={count!r}" for name, count in counts.items())
+        raise InvalidArgument(f"{given}: give " + (f"at least {least}" if are_ints else "an int for each"))
 
 
 def check_n_step(n_step: Any) -> None:

@@ -60,10 +60,10 @@ class MappedColumn:
 
     def take(self, units: np.ndarray) -> np.ndarray:
         """The items [..., *shape] that begin at the units [...]."""
-        if not self._bytes_of_item or not units.size:
-            return np.zeros((*units.shape, *self.shape), self.dtype)
+        if not self._bytes_of_item:
+            return np.zeros(units.shape + self.shape, self.dtype)
         items = self._items(1)[units]
-        return items.view(self.dtype).reshape(*units.shape, *self.shape)
+        return items if items.dtype == self.dtype else items.view(self.dtype).reshape(units.shape + self.shape)
 
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
         """The windows [B, W, *shape] whose first columns are at the units [B]; zeros where there is no item."""
@@ -89,6 +89,8 @@ class MappedColumn:
         if found is None:
             size = self._bytes_of_item * count
             moved: Any = _MOVED_AS.get(size, f"V{size}") if self._unit % min(size, 8) == 0 else f"V{size}"
+            if count == 1 and not self.shape and np.dtype(moved).kind == "u":
+                moved = self.dtype
             num = max((self._size - size) // self._unit + 1, 0)
             found = np.ndarray((num,), moved, self._memory.data, 0, (self._unit,))
             self._views[count] = found

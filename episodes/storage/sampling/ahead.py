@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -12,18 +13,22 @@ CHUNK = 1 << 13  # positions: small enough for the processor's caches, and many 
 
 
 class Ahead:
-    """The numbers that an order gives, one after another, and the episodes that they are of.
+    """The numbers that an order gives, one after another, and what is found of them.
+
+    Args:
+        find: what is known of numbers [n]; a slice of it is what is known of some of them.
 
     Attributes:
         position: of the next one; all that there is to save.
     """
 
-    def __init__(self, order: Order, episodes_of: Callable[[np.ndarray], np.ndarray]) -> None:
+    def __init__(self, order: Order, find: Callable[[np.ndarray], Any]) -> None:
         self.order = order
         self.position = 0
-        self._episodes_of = episodes_of
+        self._find = find
         self._start = self._stop = 0  # positions that are worked out
-        self._numbers = self._episodes = np.zeros(0, np.int64)
+        self._numbers = np.zeros(0, np.int64)
+        self._found: Any = None
 
     @property
     def epoch(self) -> int:
@@ -35,27 +40,24 @@ class Ahead:
         """How many there are up to the end of the epoch."""
         return self.order.num - self.position % self.order.num
 
-    def take(self, num: int) -> tuple[np.ndarray, np.ndarray]:
-        """The next numbers and their episodes [num]; views, to be read only."""
+    def take(self, num: int) -> Any:
+        """What is found of the next `num`; views, to be read only."""
         start, stop = self.position, self.position + num
         if not self._start <= start < stop <= self._stop:
             return self._taken_in_parts(num)
         self.position = stop
-        own = slice(start - self._start, stop - self._start)
-        return self._numbers[own], self._episodes[own]
+        return self._found[start - self._start : stop - self._start]
 
-    def _taken_in_parts(self, num: int) -> tuple[np.ndarray, np.ndarray]:
-        parts, stop = [], self.position + num
+    def _taken_in_parts(self, num: int) -> Any:
+        parts, numbers, stop = list[slice](), list[np.ndarray](), self.position + num
         while self.position < stop:
             if not self._start <= self.position < self._stop:
                 self._work_out()
             own = slice(self.position - self._start, min(stop, self._stop) - self._start)
-            parts.append((self._numbers[own], self._episodes[own]))
+            parts.append(own)
+            numbers.append(self._numbers[own])
             self.position = min(stop, self._stop)
-        if len(parts) == 1:
-            return parts[0]
-        numbers, episodes = zip(*parts, strict=True)
-        return np.concatenate(numbers), np.concatenate(episodes)
+        return self._found[parts[0]] if len(parts) == 1 else self._find(np.concatenate(numbers))
 
     def _work_out(self) -> None:
         """The chunk that the position is in, up to its epoch's end."""
@@ -63,5 +65,5 @@ class Ahead:
         place = start % num
         stop = start - place + min(place - place % CHUNK + CHUNK, num)
         self._numbers = self.order.at(start, stop)
-        self._episodes = self._episodes_of(self._numbers)
+        self._found = self._find(self._numbers)
         self._start, self._stop = start, stop

@@ -15,6 +15,7 @@ from episodes.storage.sampling.draws import Draw, StepDraw, WindowDraw
 from episodes.storage.sampling.history import BoundViews, StoredHistory
 from episodes.storage.sampling.infos import StoredInfos
 from episodes.storage.sampling.n_step import as_sums
+from episodes.storage.sampling.step_table import Located
 from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.tracks import nested
 from episodes.tracks.infos.dicts import objects
@@ -136,7 +137,7 @@ def states_before(draw: WindowDraw, burn_in: int) -> Any:
     Zeros where there is none: the chunk begins there, or later.
     """
     there = draw.before > burn_in
-    steps = StepDraw(draw.tracks, draw.numbers[there], draw.episodes[there])
+    steps = StepDraw(draw.tracks, Located(draw.tracks.table, draw.numbers[there], draw.episodes[there]))
 
     def states(place: int) -> np.ndarray:
         column = draw.tracks.columns[place]

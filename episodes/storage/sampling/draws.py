@@ -6,7 +6,16 @@ from functools import cached_property
 
 import numpy as np
 
-from episodes.storage.sampling.step_table import AFTER, BEFORE, END, FIRST_BASE, FLAGS, LENGTH, LOOKBACK
+from episodes.storage.sampling.step_table import (
+    AFTER,
+    BEFORE,
+    END,
+    FIRST_BASE,
+    FLAGS,
+    LENGTH,
+    LOOKBACK,
+    Located,
+)
 from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.storage.sampling.window_grid import WindowGrid
 
@@ -14,28 +23,24 @@ from episodes.storage.sampling.window_grid import WindowGrid
 class _Draw:
     """What the steps of a draw are of."""
 
-    def __init__(self, tracks: StoredTracks, numbers: np.ndarray, episodes: np.ndarray) -> None:
-        self.tracks, self.numbers, self.episodes = tracks, numbers, episodes  # [n] each
-        self.lines = tracks.table.lines(episodes)  # [n, ...]
+    def __init__(self, tracks: StoredTracks, steps: Located) -> None:
+        self.tracks, self.steps = tracks, steps
+        self.numbers, self.episodes = steps.numbers, steps.episodes  # [n] each
 
     @property
     def ends(self) -> np.ndarray:
         """The number after the last step of each episode [n]."""
-        return self.lines[:, END]
+        return self.steps.known(END)
 
     @cached_property
     def before(self) -> np.ndarray:
         """How many steps of its chunk, its lookback among them, lie before each one [n]."""
-        return self.numbers - self.ends + self.lines[:, LENGTH] + self.lines[:, LOOKBACK]
+        return self.numbers - self.ends + self.steps.known(LENGTH) + self.steps.known(LOOKBACK)
 
     @cached_property
     def t(self) -> np.ndarray:
         """The time of each step in its episode [n]."""
-        return self.numbers - self.ends + self.lines[:, LENGTH] + self.tracks.t_started[self.episodes]
-
-    def units(self, place: int) -> np.ndarray:
-        """The unit [n] of the item with number 0, were it in the same row, of the track at a place."""
-        return self.lines[:, FIRST_BASE + place]
+        return self.numbers - self.ends + self.steps.known(LENGTH) + self.tracks.t_started[self.episodes]
 
 
 class StepDraw(_Draw):
@@ -44,15 +49,9 @@ class StepDraw(_Draw):
     With `numbers` [n, k], as many steps of each row's episode.
     """
 
-    def __init__(
-        self,
-        tracks: StoredTracks,
-        numbers: np.ndarray,
-        episodes: np.ndarray,
-        last: np.ndarray | None = None,
-    ) -> None:
-        super().__init__(tracks, numbers, episodes)
-        self.last = numbers if last is None else last
+    def __init__(self, tracks: StoredTracks, steps: Located, last: np.ndarray | None = None) -> None:
+        super().__init__(tracks, steps)
+        self.last = self.numbers if last is None else last
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -60,20 +59,27 @@ class StepDraw(_Draw):
 
     def items(self, place: int, *, after: bool = False) -> np.ndarray:
         """The items [n, ...] of a track at the steps, or what was observed after the last ones."""
-        return self.at(place, self.last + 1 if after else self.numbers)
+        if after and self.last is not self.numbers:
+            return self.at(place, self.last + 1)
+        units = self.steps.units(place)
+        return self._items(place, units + self.tracks.columns[place].step if after else units)
 
     def at(self, place: int, numbers: np.ndarray) -> np.ndarray:
         """The items [n, ...] or [n, k, ...] of a track with these numbers, of the rows' episodes."""
-        column, base = self.tracks.columns[place], self.units(place)
-        units = (base if numbers.ndim == 1 else base[:, None]) + numbers * column.step
-        unwritten = self.tracks.unwritten[place]
-        return column.take(units) if unwritten is None else _filled(column.take, units, *unwritten, self.episodes)
+        base = self.steps.known(FIRST_BASE + place)
+        units = (base if numbers.ndim == 1 else base[:, None]) + numbers * self.tracks.columns[place].step
+        return self._items(place, units)
+
+    def _items(self, place: int, units: np.ndarray) -> np.ndarray:
+        take, unwritten = self.tracks.columns[place].take, self.tracks.unwritten[place]
+        return take(units) if unwritten is None else _filled(take, units, *unwritten, self.episodes)
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
         """Whether the episodes terminated and were truncated with the last steps [n]."""
-        ended = self.ends == self.last + 1
-        flags = self.lines[:, FLAGS]
-        return ended & (flags & 1 != 0), ended & (flags > 1)
+        if self.last is not self.numbers:
+            return self.steps.endings_at(self.last)
+        terminated, truncated = self.steps.endings()
+        return terminated.copy(), truncated.copy()
 
     def is_first(self) -> np.ndarray:
         """Whether there is no step before [n]."""
@@ -98,11 +104,11 @@ class StepDraw(_Draw):
 class WindowDraw(_Draw):
     """Windows of steps, the drawn ones [B] after `left` columns."""
 
-    def __init__(self, tracks: StoredTracks, numbers: np.ndarray, episodes: np.ndarray, left: int, length: int) -> None:
-        super().__init__(tracks, numbers, episodes)
+    def __init__(self, tracks: StoredTracks, steps: Located, left: int, length: int) -> None:
+        super().__init__(tracks, steps)
         self.left = left
-        around = self.lines[:, BEFORE : AFTER + 1]
-        self.grid = WindowGrid.of(self.before, self.ends - numbers, left, length, around)
+        around = steps.known(BEFORE), steps.known(AFTER)
+        self.grid = WindowGrid.of(self.before, self.ends - self.numbers, left, length, around)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -111,7 +117,7 @@ class WindowDraw(_Draw):
     def items(self, place: int, *, after: bool = False) -> np.ndarray:
         """The items [B, W, ...] of a track at the steps, or what was observed after them; zeros on padding."""
         column = self.tracks.columns[place]
-        units = self.units(place) + (self.numbers - self.left + after) * column.step
+        units = self.steps.units(place) + (after - self.left) * column.step
         unwritten = self.tracks.unwritten[place]
         if unwritten is None:
             return column.windows(units, self.grid)
@@ -128,7 +134,7 @@ class WindowDraw(_Draw):
         grid, (num, width) = self.grid, self.shape
         last = np.arange(0, num * width, width) + grid.stops - 1
         ended = self.ends == self.numbers - self.left + grid.stops
-        flags = self.lines[:, FLAGS]
+        flags = self.steps.known(FLAGS)
         found = np.zeros((2, num * width), bool)
         found[0, last] = ended & (flags & 1 != 0)
         found[1, last] = ended & (flags > 1)
@@ -147,7 +153,7 @@ class WindowDraw(_Draw):
         numbers = (self.numbers - self.left)[:, None] + np.arange(self.shape[1])
         own = self.grid.there
         if self.left:
-            own = own & (numbers >= (self.ends - self.lines[:, LENGTH])[:, None])
+            own = own & (numbers >= (self.ends - self.steps.known(LENGTH))[:, None])
         return np.where(own, numbers, -1)
 
     def of_episodes(self, values: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from episodes.history import History, HistorySpaces, back, zeroed
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.sampling.draws import StepDraw
 from episodes.storage.sampling.infos import StoredInfos
+from episodes.storage.sampling.step_table import Located
 from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.tracks import nested
 
@@ -40,7 +41,7 @@ class StoredHistory(History):
     ) -> None:
         super().__init__(spaces, lookback)
         self._tracks = tracks
-        self._draw = StepDraw(tracks, numbers, episodes)
+        self._draw = StepDraw(tracks, Located(tracks.table, numbers, episodes))
 
     @cached_property
     def depth(self) -> np.ndarray:

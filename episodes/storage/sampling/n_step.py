@@ -7,6 +7,7 @@ import numpy as np
 from episodes.storage.sampling.draws import StepDraw, WindowDraw
 
 REWARDS = "rewards"
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def followed(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tuple[StepDraw, np.ndarray, np.ndarray]:
@@ -18,18 +19,18 @@ def followed(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tuple[St
     onward = draw.ends - draw.numbers
     counts = np.minimum(onward, n_step)
     place = draw.tracks.structure[REWARDS]
-    ahead = WindowDraw(draw.tracks, draw.numbers, draw.episodes, 0, int(counts.max()))
+    ahead = WindowDraw(draw.tracks, draw.steps, 0, int(counts.max()))
     rewards = as_sums(ahead.items(place))
     total = rewards[:, 0].copy()
     with np.errstate(invalid="ignore"):  # inf - inf
         for k in range(1, rewards.shape[1]):
             total += np.where(counts > k, rewards[:, k], 0) * total.dtype.type(gamma**k)
-    last = StepDraw(draw.tracks, draw.numbers, draw.episodes, draw.numbers + counts - 1)
+    last = StepDraw(draw.tracks, draw.steps, draw.numbers + counts - 1)
     return last, total, counts.astype(np.int32)
 
 
 def as_sums(rewards: np.ndarray) -> np.ndarray:
     """Rewards of a dtype that sums of them fit into, as replay buffers store them."""
-    if rewards.dtype in (np.float32, np.float64):
+    if rewards.dtype in _FLOATS:
         return rewards
     return rewards.astype(np.float32 if rewards.dtype == np.float16 else np.float64)

@@ -26,6 +26,7 @@ from episodes.storage.sampling.history import BoundViews
 from episodes.storage.sampling.kinds import Episodes, Kind, Steps
 from episodes.storage.sampling.n_step import followed
 from episodes.storage.sampling.orders import Blocks, Drawn, InOrder, Order, Shuffled, Weighted, runs_of, uniforms
+from episodes.storage.sampling.step_table import Located
 from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.storage.sampling.time_stamps import Moments
 from episodes.storage.sampling.weights import find_episodes, find_steps
@@ -103,7 +104,7 @@ class Sampler:
         if not num:
             there = "episodes" if is_whole else "steps"
             raise EpisodeStateError(f"{self.dataset.path}: {len(table)} episodes without {there} to draw; record some")
-        self._ahead = Ahead(self._made_order(num), np.asarray if is_whole else table.episodes_of)
+        self._ahead = Ahead(self._made_order(num), np.asarray if is_whole else table.located)
 
     def _made_order(self, num: int) -> Order:
         if self.weights is not None:
@@ -157,7 +158,7 @@ class Sampler:
         with self._lock:
             num = min(self.what.size, self._ahead.left)
             if isinstance(self.what, Episodes):
-                batch: Any = self.dataset.pack(self._ahead.take(num)[0])
+                batch: Any = self.dataset.pack(self._ahead.take(num))
             elif isinstance(self.what, Moments):
                 batch = self._moments(self.what, num)
             elif isinstance(self.what, Steps):
@@ -168,9 +169,9 @@ class Sampler:
         return batch if self.collate is None else self.collate(batch)
 
     def _moments(self, what: Moments, num: int) -> Batch:
-        numbers, episodes = self._ahead.take(num)
-        columns = what.columns(StepDraw(self._tracks, numbers, episodes))
-        columns[INDICES] = numbers = numbers.copy()
+        steps = self._ahead.take(num)
+        columns = what.columns(StepDraw(self._tracks, steps))
+        columns[INDICES] = numbers = steps.numbers.copy()
         return batch_of(columns, (self.source, numbers))
 
     def skip(self, num_batches: int = 1) -> None:
@@ -198,9 +199,9 @@ class Sampler:
         names = checked_keys(self._tracks, keys, include_infos)
         with self._lock:
             start = self._ahead.position
-            numbers, episodes = self._ahead.take(n)
+            steps = self._ahead.take(n)
         most = n_step if isinstance(n_step, int) else self._random_steps(n_step, start, n)
-        return self._transitions(numbers, episodes, most, gamma, views, names)
+        return self._transitions(steps, most, gamma, views, names)
 
     def _random_steps(self, bounds: tuple[int, int], start: int, n: int) -> np.ndarray:
         low, high = bounds
@@ -208,23 +209,22 @@ class Sampler:
 
     def _transitions(
         self,
-        numbers: np.ndarray,
-        episodes: np.ndarray,
+        steps: Located,
         n_step: int | np.ndarray,
         gamma: float,
         views: BoundViews | None,
         keys: Sequence[str],
     ) -> Batch:
-        draw, known = StepDraw(self._tracks, numbers, episodes), {}
+        draw, known = StepDraw(self._tracks, steps), {}
         if isinstance(n_step, int) and n_step == 1:
-            counts = np.ones(len(numbers), np.int32)
+            counts = np.ones(len(steps.numbers), np.int32)
         else:
             draw, sums, counts = followed(draw, n_step, gamma)
             known = {Columns.REWARDS: sums}
         columns = columns_of(draw, keys, known, views)
         columns[Columns.N_STEP] = counts
-        columns[Columns.WEIGHTS] = np.ones(len(numbers), np.float32)
-        columns[INDICES] = numbers = numbers.copy()
+        columns[Columns.WEIGHTS] = np.ones(len(steps.numbers), np.float32)
+        columns[INDICES] = numbers = steps.numbers.copy()
         return batch_of(columns, (self.source, numbers))
 
     def at(
@@ -250,9 +250,8 @@ class Sampler:
             there = self._tracks.table.num_steps - 1
             raise StepOutOfRange(f"step {int(numbers[gone][0])}: the steps that are there have numbers 0..{there}")
         most = n_step if isinstance(n_step, int) else self._random_steps(n_step, 0, len(numbers))
-        episodes = self._tracks.table.episodes_of(numbers)
         names = checked_keys(self._tracks, keys, include_infos)
-        return self._transitions(numbers, episodes, most, gamma, views, names)
+        return self._transitions(self._tracks.table.located(numbers), most, gamma, views, names)
 
     def sample_sequences(
         self,
@@ -270,8 +269,8 @@ class Sampler:
         check_counts(0, burn_in=burn_in, lookback=lookback)
         names = checked_keys(self._tracks, keys, include_infos)
         with self._lock:
-            numbers, episodes = self._ahead.take(batch_size)
-        draw = WindowDraw(self._tracks, numbers, episodes, lookback + burn_in, length)
+            steps = self._ahead.take(batch_size)
+        draw = WindowDraw(self._tracks, steps, lookback + burn_in, length)
         columns = columns_of(draw, names, views=views)
         grid = draw.grid
         learned = grid.there

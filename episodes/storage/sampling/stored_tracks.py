@@ -72,18 +72,17 @@ class StoredTracks:
             extra = tree.pop("extra_model_outputs", {})
             self.structure = {**extra, **tree}
             self.extra = tuple(extra)
-        steps = np.array([column.step for column in self.columns], np.int64)
-        self.table = StepTable(self._lines()[numbers], steps)
+        self.table = StepTable(self._known()[:, numbers], [column.step for column in self.columns])
         self.infos: Any = None  # see `StoredInfos.of`
         self.unwritten = [self._unwritten(path, field) for path, field in fields.items()]
 
-    def _lines(self) -> np.ndarray:
-        """The lines of all episodes of all batches, see `step_table`."""
+    def _known(self) -> np.ndarray:
+        """What is known of all episodes of all batches, see `step_table`."""
         parts = [
-            _lines(batch, [int(column.bases[at]) for column in self.columns], self.columns, self.paths)
+            _known(batch, [int(column.bases[at]) for column in self.columns], self.columns, self.paths)
             for at, batch in enumerate(self.batches)
         ]
-        return np.concatenate([np.zeros((0, FIRST_BASE + len(self.columns)), np.int64), *parts])
+        return np.concatenate([np.zeros((FIRST_BASE + len(self.columns), 0), np.int64), *parts], axis=1)
 
     def _unwritten(self, path: str, field: TrackField) -> tuple[np.ndarray, np.ndarray] | None:
         """Of which episodes [n] bool a track was not written, and the item that stands in; None: of none."""
@@ -117,17 +116,17 @@ def _fact(batch: StoredBatch, name: str) -> np.ndarray:
     return np.full(len(batch), None, object) if values is None else values
 
 
-def _lines(batch: StoredBatch, bases: list[int], columns: Sequence[Column], paths: Sequence[str]) -> np.ndarray:
-    """The lines of the episodes of a batch, whose first rows are at the bases."""
+def _known(batch: StoredBatch, bases: list[int], columns: Sequence[Column], paths: Sequence[str]) -> np.ndarray:
+    """What is known of the episodes of a batch, whose first rows are at the bases."""
     pack, num_rows = batch.whole, int(batch.whole.offsets[-1])
-    lines = np.zeros((len(batch), FIRST_BASE + len(columns)), np.int64)
-    lines[:, LENGTH], lines[:, LOOKBACK] = pack.lengths, pack.lookbacks
-    lines[:, FLAGS] = pack.terminated + 2 * pack.truncated
-    lines[:, BEFORE], lines[:, AFTER] = pack.offsets[:-1], num_rows - pack.offsets[1:]
+    known = np.zeros((FIRST_BASE + len(columns), len(batch)), np.int64)
+    known[LENGTH], known[LOOKBACK] = pack.lengths, pack.lookbacks
+    known[FLAGS] = pack.terminated + 2 * pack.truncated
+    known[BEFORE], known[AFTER] = pack.offsets[:-1], num_rows - pack.offsets[1:]
     for place, (path, base, column) in enumerate(zip(paths, bases, columns, strict=True), FIRST_BASE):
         first = (pack.observation_offsets if is_observed(path) else pack.offsets)[:-1] + pack.lookbacks
-        lines[:, place] = base + first * column.step
-    return lines
+        known[place] = base + first * column.step
+    return known
 
 
 def _mapped(batches: Sequence[StoredBatch], path: str, field: TrackField, cache: Path | None) -> MappedColumn:

@@ -114,7 +114,7 @@ def _of_track(name: str, tracks: StoredTracks) -> Callable[[np.ndarray], np.ndar
     place = tracks.structure[name]
 
     def read(numbers: np.ndarray) -> np.ndarray:
-        return StepDraw(tracks, numbers, tracks.table.episodes_of(numbers)).items(place)
+        return StepDraw(tracks, tracks.table.located(numbers)).items(place)
 
     return read
 

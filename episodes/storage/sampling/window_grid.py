@@ -28,12 +28,14 @@ class WindowGrid:
     apart: np.ndarray | None
 
     @staticmethod
-    def of(before: np.ndarray, onward: np.ndarray, left: int, length: int, around: np.ndarray) -> WindowGrid:
+    def of(
+        before: np.ndarray, onward: np.ndarray, left: int, length: int, around: tuple[np.ndarray, np.ndarray]
+    ) -> WindowGrid:
         """The grid of windows with `left` columns before the drawn steps, and `length` from them on.
 
         Args:
             before, onward: steps [B] that there are before the drawn ones, and from them on.
-            around: how many rows [B, 2] of the record batch lie before and after those of the chunk.
+            around: how many rows [B] of the record batch lie before those of the chunk, and [B] after them.
         """
         columns = np.arange(left + length)
         stops = left + np.minimum(onward, length)
@@ -42,7 +44,7 @@ class WindowGrid:
         if left:
             there &= columns >= begins[:, None]
         padding = (~there).ravel().nonzero()[0]
-        apart = (begins > around[:, 0]) | (left + length - stops > around[:, 1]) if len(padding) else None
+        apart = (begins > around[0]) | (left + length - stops > around[1]) if len(padding) else None
         return WindowGrid(begins, stops, there, padding, apart if apart is not None and apart.any() else None)
 
     def nearest(self) -> np.ndarray:
