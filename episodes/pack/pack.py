@@ -28,6 +28,7 @@ from episodes.facts.facts import (
     random_ids,
 )
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn
+from episodes.pack import pickling
 from episodes.pack.from_episodes import parts_of
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ArrayTrack, InfoTrack, Tracks
@@ -384,7 +385,10 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """One buffer per track, out of band with protocol 5; what is per episode goes in band."""
-        return _unpickled, (self.columns, self.facts, in_band(self.lengths), in_band(self.lookbacks))
+        own = self.columns, self.facts, in_band(self.lengths), in_band(self.lookbacks)
+        if protocol >= 5 and pickling.is_plain(self.columns, self.facts):
+            return _unpickled_within, pickling.within(*own)
+        return _unpickled, own
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EpisodePack):
@@ -439,3 +443,7 @@ def _frozen(array: np.ndarray) -> np.ndarray:
 
 def _unpickled(columns: Tracks, facts: PackFacts, lengths: Any, lookbacks: Any) -> EpisodePack:
     return EpisodePack.of(columns, facts, from_band(lengths), from_band(lookbacks))
+
+
+def _unpickled_within(*within: Any) -> EpisodePack:
+    return _unpickled(*pickling.from_within(*within))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import tracemalloc
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -98,6 +100,52 @@ def test_a_thousand_episodes_pickle_with_one_buffer_per_track() -> None:
     twin = pickle.loads(data, buffers=buffers)
     assert np.shares_memory(twin.observations, pack.observations)
     assert twin == pack
+
+
+class Looking(pickle.Pickler):
+    """A pickler that looks at objects in Python, as those do that take along classes."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        self.seen = [*getattr(self, "seen", []), obj]
+        return NotImplemented
+
+
+def looked_at(pack: EpisodePack) -> tuple[list[Any], EpisodePack]:
+    """What such a pickler looks at, and what comes out of the pickle."""
+    file = io.BytesIO()
+    looking = Looking(file, 5)
+    looking.dump(pack)
+    return looking.seen, pickle.loads(file.getvalue())
+
+
+class OwnBox(spaces.Box):
+    """A class that may not be there where the pickle is read."""
+
+
+def test_picklers_that_look_at_each_object_look_at_two_of_a_pack_but_at_all_that_is_its_users() -> None:
+    own = {"observation_space": spaces.Dict({"a": spaces.Box(-1, 1, (2,))}), "action_space": spaces.Discrete(2)}
+    arrays: dict[str, Any] = {"actions": np.zeros(5), "rewards": np.zeros(5), "lengths": [2, 3]}
+    pack = EpisodePack(observations={"a": np.zeros((7, 2))}, agent_ids=["a", None], **arrays, **own)
+    seen, twin = looked_at(pack)
+    assert len(seen) == 2
+    assert seen[0] is pack
+    assert twin == pack
+    assert twin.observation_space == pack.observation_space
+    assert twin.action_space == pack.action_space
+    assert twin.agent_ids.tolist() == ["a", None]
+    assert not any(array.flags.writeable for array in twin.tracks.values())
+    box, word = OwnBox(-1, 1, (2,)), Fraction(1, 2)
+    for theirs, more in (
+        (box, {"observation_space": box}),
+        (box, {"observation_space": spaces.Tuple([spaces.Dict({"a": box})])}),
+        (word, {"custom_data": [{"x": word}, None]}),
+        (word, {"agent_ids": [word, None]}),
+    ):
+        pack = EpisodePack(observations=np.zeros((7, 2)), **arrays, **more)
+        seen, twin = looked_at(pack)
+        assert any(one is theirs for one in seen)
+        assert twin == pack
+        assert twin.observation_space == pack.observation_space
 
 
 def test_the_episodes_of_a_pack_are_views_that_take_no_memory_but_small_objects() -> None:
