@@ -119,7 +119,11 @@ class RayRunnerGroup:
         self._ray = loaded_ray()
         if not self._ray.is_initialized():
             self._temp_dir = tempfile.mkdtemp(prefix="runners-")
-            start_ray(math.ceil(num_runners * num_cpus_each) + 1, address=address, temp_dir=self._temp_dir)
+            try:
+                start_ray(math.ceil(num_runners * num_cpus_each) + 1, address=address, temp_dir=self._temp_dir)
+            except BaseException:
+                shutil.rmtree(self._temp_dir, ignore_errors=True)
+                raise
         self._actor_class = self._ray.remote(num_cpus=num_cpus_each, max_restarts=0, max_task_retries=0)(RunnerActor)
         self._closed = False
         try:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic, sleep
 from typing import Any
 
 from episodes.errors import EpisodeStateError, MissingExtra
 
 __all__ = ["start_ray"]
+
+_PATIENCE_S = 300  # that Ray waits for processes which it has started; by itself it gives up after 30 s
+_PATIENT = {
+    "RAY_gcs_server_port_wait_time_s": f"{_PATIENCE_S}",
+    "RAY_agent_register_timeout_ms": f"{_PATIENCE_S}000",
+    "RAY_worker_register_timeout_seconds": f"{_PATIENCE_S}",
+}
 
 
 def start_ray(
@@ -45,14 +55,42 @@ def start_ray(
     from ray._private import ray_constants
 
     ray_constants.ENABLE_RAY_CLUSTER = False  # it was read when Ray was imported
-    ray.init(
-        num_cpus=num_cpus,
-        include_dashboard=False,
-        _node_ip_address="127.0.0.1",
-        object_store_memory=object_store_memory,
-        _temp_dir=temp_dir,
-        **quiet,
-    )
+    for name, value in _PATIENT.items():
+        os.environ.setdefault(name, value)
+    with _patience():
+        ray.init(
+            num_cpus=num_cpus,
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            object_store_memory=object_store_memory,
+            _temp_dir=temp_dir,
+            **quiet,
+        )
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Let Ray wait for its node, whose processes are long in starting on a busy machine."""
+    from ray._private import services
+
+    get_node: Callable[..., Any] = services.get_node
+    services.get_node = lambda *arguments: patient(get_node, *arguments)
+    try:
+        yield
+    finally:
+        services.get_node = get_node
+
+
+def patient(get_node: Callable[..., Any], *arguments: Any, interval_s: float = 0.1) -> Any:
+    """The node, once it is there: until then there is a RuntimeError."""
+    until = monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return get_node(*arguments)
+        except RuntimeError:
+            if monotonic() > until:
+                raise
+        sleep(interval_s)
 
 
 def loaded_ray() -> Any:

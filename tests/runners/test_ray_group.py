@@ -34,6 +34,7 @@ from learners import IMPALA, PPO
 from learners.run import Run, remote_runner
 from learners.trainers import OnPolicyConfig, OnPolicyTrainer
 from runners import GroupRunner, MultiAgentEnvRunner, RayRunnerGroup, SingleAgentEnvRunner, start_ray
+from runners.remote.start import patient
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.xdist_group("ray")
@@ -114,12 +115,14 @@ def make_stuck(index: int, seed: int) -> SingleAgentEnvRunner:
 @pytest.fixture(scope="module", autouse=True)
 def started() -> Iterator[None]:
     folder = tempfile.mkdtemp(prefix="ray")
-    with pytest.MonkeyPatch.context() as patch:  # actors import this file
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        start_ray(6, object_store_memory=100 * 2**20, temp_dir=folder)
-    yield
-    ray.shutdown()
-    shutil.rmtree(folder)
+    try:
+        with pytest.MonkeyPatch.context() as patch:  # actors import this file
+            patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+            start_ray(6, object_store_memory=100 * 2**20, temp_dir=folder)
+        yield
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +130,18 @@ def group(started: None) -> Iterator[RayRunnerGroup]:
     """Two plain runners, which all tests have that only sample; starting them takes seconds."""
     with RayRunnerGroup(make_plain, 2, seed=3) as made:
         yield made
+
+
+def test_ray_is_waited_for_while_its_node_is_not_there() -> None:
+    answers: list[Any] = [RuntimeError("no node"), RuntimeError("no node"), {"node": 1}]
+
+    def get_node(*arguments: str) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, arguments
+
+    assert patient(get_node, "address", "id", interval_s=0.0) == ({"node": 1}, ("address", "id"))
 
 
 def pid_of(pack: EpisodePack) -> int:
