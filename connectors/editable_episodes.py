@@ -61,10 +61,11 @@ class EditableEpisodes(Sequence[SingleAgentEpisode]):
 
 
 def _tracks(episode: SingleAgentEpisode) -> list[Any]:
-    """What setters replace: the tracks themselves, the flags, the names of the extra outputs."""
+    """What setters replace: the tracks, the flags, the names of the extra outputs, the id, the dict of custom data."""
     extra = episode.extra_model_outputs
     tracks = [episode.observations, episode.actions, episode.rewards, *extra.values()]
-    return [*tracks, tuple(extra), episode.is_terminated, episode.is_truncated]
+    own = (episode.id_, episode.custom_data)
+    return [*tracks, tuple(extra), episode.is_terminated, episode.is_truncated, *own]
 
 
 def _same(a: list[Any], b: list[Any]) -> bool:

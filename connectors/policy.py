@@ -150,9 +150,13 @@ def check_asked(policy: Any, asked_by: str, names: Sequence[str] = ()) -> None:
     """Raise unless the policy can be called and has these attributes and methods.
 
     Raises:
-        WrongType: it cannot be called.
+        WrongType: it cannot be called, or is a class.
         InvalidArgument: something is missing; the error names all of it.
     """
+    if isinstance(policy, type):
+        raise WrongType(
+            f"{asked_by}: {policy.__name__} is a class, and a policy is an object: give {policy.__name__}(...)"
+        )
     if not callable(policy):
         raise WrongType(
             f"{asked_by}: a policy is called as policy(batch, explore=...) and answers with a dict of columns; "

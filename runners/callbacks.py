@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from episodes.errors import WrongType
 from episodes.multi_agent import MultiAgentEpisode
 
 __all__ = ["RLlibCallback", "as_hook"]
@@ -97,7 +98,9 @@ def _of_runner(runner: Any) -> dict[str, Any]:
 
 
 def as_hook(hook: Any) -> Any:
-    """The hook; a callback, or a class of them, as the hook that calls it."""
+    """The hook; a callback, or a class of them, as the hook that calls it. `WrongType` for another class."""
     if isinstance(hook, type) and issubclass(hook, RLlibCallback):
         hook = hook()
+    if isinstance(hook, type):
+        raise WrongType(f"hooks are objects, and {hook.__name__} is a class: give {hook.__name__}()")
     return CallbackHook(hook) if isinstance(hook, RLlibCallback) else hook

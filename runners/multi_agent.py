@@ -74,8 +74,9 @@ class MultiAgentEnvRunner(EnvRunner):
         missing_final_observation: str = "raise",
     ) -> None:
         super().__init__(hooks, seed, update_stats)
+        seed = self.seed
         num_envs = 1 if num_envs is None else num_envs
-        if num_envs < 1 or (num_envs > 1 and not makes_envs(env)):
+        if not isinstance(num_envs, (int, np.integer)) or num_envs < 1 or (num_envs > 1 and not makes_envs(env)):
             raise InvalidArgument(f"num_envs={num_envs}: give a callable that makes an environment for several copies")
         self.policies = policies if isinstance(policies, Mapping) or policies is None else {DEFAULT_MODULE_ID: policies}
         for policy in (self.policies or {}).values():
@@ -126,40 +127,44 @@ class MultiAgentEnvRunner(EnvRunner):
 
         Raises:
             InvalidArgument: neither count, both, or one below 1.
-            EpisodeStateError: the runner is closed.
+            EpisodeStateError: the runner is closed, or samples already (a hook called this).
         """
         check_counts(num_timesteps, num_episodes)
-        self._check_open()
-        if self.policies is None and not random_actions:
-            raise InvalidArgument("this runner has no policies; give them, or sample with random_actions=True")
-        began = perf_counter()
-        self._updates = self.update_stats and explore
-        self._put_interrupted_aside()
-        if self._needs_reset or force_reset or num_episodes is not None:
-            self._reset_all()
-        act = self._random_actions if random_actions else self._policy_actions
-        if self._updates and not random_actions:
-            self._pipelines.stamp()
-        self._resuming = {
-            (i, agent_id)
-            for i, episode in enumerate(self.episodes)
-            for agent_id, line in episode.agents.timelines.items()
-            if not len(line.episode)
-        }
+        self._check_may_sample()
         try:
-            with torch.inference_mode():
-                self._run(num_timesteps, num_episodes, act, explore)
-            left = self._interrupted if self.returns_interrupted and num_timesteps is not None else []
-            chunks = [*left, *map(self._finished, self._taken)]
-            self.stats = stats_of(chunks, self._tallies, perf_counter() - began)
-            self._num_steps += self.stats.num_env_steps
-            self.num_episodes += self.stats.num_episodes
-            self._tell_end_of_sample(chunks)
-        except BaseException:
-            self._needs_reset = self._failed = True
-            raise
-        self._taken, self._interrupted = [], self._interrupted[len(left) :]
-        return chunks
+            self._is_sampling = True
+            if self.policies is None and not random_actions:
+                raise InvalidArgument("this runner has no policies; give them, or sample with random_actions=True")
+            began = perf_counter()
+            self._updates = self.update_stats and explore
+            self._put_interrupted_aside()
+            if self._needs_reset or force_reset or num_episodes is not None:
+                self._reset_all()
+            act = self._random_actions if random_actions else self._policy_actions
+            if self._updates and not random_actions:
+                self._pipelines.stamp()
+            self._resuming = {
+                (i, agent_id)
+                for i, episode in enumerate(self.episodes)
+                for agent_id, line in episode.agents.timelines.items()
+                if not len(line.episode)
+            }
+            try:
+                with torch.inference_mode():
+                    self._run(num_timesteps, num_episodes, act, explore)
+                left = self._interrupted if self.returns_interrupted and num_timesteps is not None else []
+                chunks = [*left, *map(self._finished, self._taken)]
+                self.stats = stats_of(chunks, self._tallies, perf_counter() - began)
+                self._num_steps += self.stats.num_env_steps
+                self.num_episodes += self.stats.num_episodes
+                self._tell_end_of_sample(chunks)
+            except BaseException:
+                self._needs_reset = self._failed = True
+                raise
+            self._taken, self._interrupted = [], self._interrupted[len(left) :]
+            return chunks
+        finally:
+            self._is_sampling = False
 
     def _run(
         self, num_timesteps: int | None, num_episodes: int | None, act: Callable[[bool], Answers], explore: bool
@@ -201,7 +206,11 @@ class MultiAgentEnvRunner(EnvRunner):
 
         It can also be taken of a runner that is closed or whose environments died. A step in the middle of which it
         failed is left out. A chunk whose items do not fit together, which may be why the call failed, comes as it grew.
+
+        Raises:
+            EpisodeStateError: the runner samples (a hook called this).
         """
+        self._check_not_sampling("take")
         self._put_interrupted_aside()
         taken = self._interrupted
         self._interrupted = []
@@ -294,7 +303,7 @@ class MultiAgentEnvRunner(EnvRunner):
         """One env step of each copy that goes on, recorded."""
         if self._resuming:
             self._fit_outputs(actions, outputs)
-        steps = [(i, self.envs[i].step(for_env[i])) for i in going]
+        steps = [(i, self._stepped(i, for_env[i])) for i in going]
         rows = [(i, self.episodes[i], step.observations) for i, step in steps]
         self._pipelines.welcome(rows)
         self._in_step = [(i, episode.env_t) for i, episode, _ in rows]
@@ -312,6 +321,14 @@ class MultiAgentEnvRunner(EnvRunner):
                 if missing is None or missing[i] > 0:
                     self.episodes[i] = self._fresh(i)
                     self._tell_start(i)
+
+    def _stepped(self, i: int, actions: ByAgent) -> EnvStep:
+        """One env step of copy i; its errors tell where they came from."""
+        try:
+            return self.envs[i].step(actions)
+        except Exception as error:
+            error.add_note(f"environment {i}, env step {self.episodes[i].env_t + 1} of its episode")
+            raise
 
     def _fit_outputs(self, actions: list[ByAgent], outputs: list[ByAgent]) -> None:
         """Give the lookback of each agent that acts for the first time in this chunk, and its step that waited, the

@@ -78,11 +78,12 @@ class DictEnv:
         self.env = env
 
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        observations, infos = self.env.reset(seed=seed)
+        observations, infos = checked_parts(self.env, "reset", self.env.reset(seed=seed), ("observations", "infos"))
         return _copied(observations), infos
 
     def step(self, actions: Mapping[Any, Any]) -> EnvStep:
-        observations, rewards, terminateds, truncateds, infos = self.env.step(dict(actions))
+        given = self.env.step(dict(actions))
+        observations, rewards, terminateds, truncateds, infos = checked_parts(self.env, "step", given, _OF_A_STEP)
         agents = getattr(self.env, "agents", None)  # PettingZoo's: those that are left
         said = "__all__" in terminateds or "__all__" in truncateds
         is_over = agents is not None and not agents and not said
@@ -145,6 +146,24 @@ class TurnBasedEnv:
 
     def close(self) -> None:
         self.env.close()
+
+
+_OF_A_STEP = ("observations", "rewards", "terminateds", "truncateds", "infos")
+
+
+def checked_parts(env: Any, call: str, given: Any, names: tuple[str, ...]) -> Any:
+    """What a call of the environment gave, if that is a dict by agent for each of the names; None for no infos.
+
+    Raises:
+        WrongType: says which part is something else.
+    """
+    if not isinstance(given, (tuple, list)) or len(given) != len(names):
+        gave = f"{len(given)} items" if isinstance(given, (tuple, list)) else f"a {type(given).__name__}"
+        raise WrongType(f"{env}.{call} gave {gave}; give ({', '.join(names)}), each a dict by agent")
+    for name, part in zip(names, given, strict=True):
+        if not (type(part) is dict or isinstance(part, Mapping) or (part is None and name == "infos")):
+            raise WrongType(f"{env}.{call}: {name} are a {type(part).__name__}; give a dict by agent")
+    return given
 
 
 def space_of(env: Any, kind: str, agent_id: Any) -> gym.Space:

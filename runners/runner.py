@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
@@ -24,6 +25,7 @@ class Hook:
 
     What a hook writes to an episode's `custom_data` stays with the episode and arrives in what is sampled. Other writes
     have nowhere to go, and raise: an `ObservationPreprocessor` changes what is recorded, learner pieces shape rewards.
+    A hook does not sample with its own runner: `evaluate(runner)` has environments of its own.
     """
 
     def on_episode_start(self, runner: Any, env: int, episode: Any) -> None:
@@ -117,7 +119,7 @@ class EnvRunner:
     stats: Any
 
     def __init__(self, hooks: Sequence[Any], seed: int | None, update_stats: bool) -> None:
-        self.seed = seed
+        self.seed = checked_seed(seed)
         self.update_stats = update_stats
         self._policy_version: Any = None
         self._updates = update_stats  # in this call of sample
@@ -133,6 +135,7 @@ class EnvRunner:
         self._shown: ShownEpisodes | None = None  # while hooks look
         self._needs_reset = True
         self._closed = False
+        self._is_sampling = False
 
     def _show(self, shown: ShownEpisodes) -> None:
         """Let hooks see the step of these episodes."""
@@ -161,9 +164,17 @@ class EnvRunner:
     def policy_version(self, version: Any) -> None:
         raise NotImplementedError
 
-    def _check_open(self) -> None:
+    def _check_may_sample(self) -> None:
         if self._closed:
             raise EpisodeStateError("sample after close(); make a new runner")
+        self._check_not_sampling("sample")
+
+    def _check_not_sampling(self, call: str) -> None:
+        if self._is_sampling:
+            raise EpisodeStateError(
+                f"{call} while this runner samples: a hook, a policy or an environment called it; call it when sample "
+                "has returned, or evaluate(runner), which has environments of its own"
+            )
 
     def metrics(self) -> dict[str, Any]:
         """The numbers of the last call of `sample`, the steps and episodes of all calls, and what hooks have logged."""
@@ -243,8 +254,9 @@ def check_unwritten(episodes: EditableEpisodes) -> None:
     """Raise `InvalidArgument` where somebody wrote to the episodes what does not arrive anywhere."""
     if episodes.changed:
         raise InvalidArgument(
-            "a hook wrote to an episode that is being recorded, where it would be lost: only custom_data arrives; to "
-            "change what is stored, use an ObservationPreprocessor; to shape rewards, a piece of the learner pipeline"
+            "a hook wrote to an episode that is being recorded, where it would be lost: only custom_data arrives "
+            "(write into it: another dict does not); to change what is stored, use an ObservationPreprocessor; to "
+            "shape rewards, a piece of the learner pipeline"
         )
 
 
@@ -269,6 +281,17 @@ def quotas(num_episodes: int, num_envs: int, turn: int) -> tuple[np.ndarray, int
     return found, (turn + more) % num_envs
 
 
+def checked_seed(seed: Any) -> int | None:
+    """The seed as a Python int, which Gymnasium asks for; `InvalidArgument` unless it is one of 0 or more, or None."""
+    try:
+        found = None if seed is None else operator.index(seed)
+    except TypeError:
+        found = -1
+    if found is not None and found < 0:
+        raise InvalidArgument(f"seed={seed!r}: give an int of at least 0, or None for random ones")
+    return found
+
+
 def check_counts(num_timesteps: int | None, num_episodes: int | None) -> None:
     """Raise `InvalidArgument` unless exactly one of the two is given, and is an int of at least 1."""
     if (num_timesteps is None) == (num_episodes is None):
@@ -276,5 +299,5 @@ def check_counts(num_timesteps: int | None, num_episodes: int | None) -> None:
             f"sample(num_timesteps={num_timesteps}, num_episodes={num_episodes}): give exactly one of the two"
         )
     count = num_episodes if num_timesteps is None else num_timesteps
-    if not isinstance(count, (int, np.integer)) or count < 1:
+    if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or count < 1:
         raise InvalidArgument(f"sample: {count!r} is no count; give an int of at least 1")

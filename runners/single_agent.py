@@ -83,6 +83,7 @@ class SingleAgentEnvRunner(EnvRunner):
         env_kwargs: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(hooks, seed, update_stats)
+        seed = self.seed
         self._make_envs(env, num_envs, autoreset_mode, {"vectorization": vectorization, "env_kwargs": env_kwargs})
         self.policy = policy
         self.returns_interrupted = returns_interrupted
@@ -190,21 +191,25 @@ class SingleAgentEnvRunner(EnvRunner):
 
         Raises:
             InvalidArgument: neither count, both, or one below 1.
-            EpisodeStateError: the runner is closed.
+            EpisodeStateError: the runner is closed, or samples already (a hook called this).
         """
         check_counts(num_timesteps, num_episodes)
-        self._check_open()
-        began = perf_counter()
-        if num_episodes is not None or not self.returns_interrupted:
-            self._put_interrupted_aside()
-        self._updates = self.update_stats and explore
-        self._record_into_packs()
-        self._recorder.stand_ins[Columns.STATE_OUT] = module_of(self.policy).initial_state() or None
-        self._begin(force_reset or num_episodes is not None)
-        if num_episodes is not None:
-            self._recorder.take()  # nothing from before the reset counts
-        self._run(num_timesteps, num_episodes, explore, random_actions)
-        return self._take(num_episodes, began)
+        self._check_may_sample()
+        try:
+            self._is_sampling = True
+            began = perf_counter()
+            if num_episodes is not None or not self.returns_interrupted:
+                self._put_interrupted_aside()
+            self._updates = self.update_stats and explore
+            self._record_into_packs()
+            self._recorder.stand_ins[Columns.STATE_OUT] = module_of(self.policy).initial_state() or None
+            self._begin(force_reset or num_episodes is not None)
+            if num_episodes is not None:
+                self._recorder.take()  # nothing from before the reset counts
+            self._run(num_timesteps, num_episodes, explore, random_actions)
+            return self._take(num_episodes, began)
+        finally:
+            self._is_sampling = False
 
     def sample_into(
         self,
@@ -228,19 +233,23 @@ class SingleAgentEnvRunner(EnvRunner):
         Raises:
             InvalidArgument: a count below 1, or a buffer too small for the runner's environments.
             UnknownKey: an extra model output that there is not.
-            EpisodeStateError: the runner is closed.
+            EpisodeStateError: the runner is closed, or samples already (a hook called this).
         """
         check_counts(num_timesteps, None)
-        self._check_open()
-        began = perf_counter()
-        self._put_interrupted_aside()
-        self._updates = self.update_stats and explore
-        goes_on = self._record_into(buffer, extra_model_outputs)
-        self._begin(force_reset or not goes_on)
-        num_steps = self._run(num_timesteps, None, explore, random_actions)
-        self._count(num_steps, perf_counter() - began)
-        self._tell_end_of_sample(self.stats)
-        return self.stats
+        self._check_may_sample()
+        try:
+            self._is_sampling = True
+            began = perf_counter()
+            self._put_interrupted_aside()
+            self._updates = self.update_stats and explore
+            goes_on = self._record_into(buffer, extra_model_outputs)
+            self._begin(force_reset or not goes_on)
+            num_steps = self._run(num_timesteps, None, explore, random_actions)
+            self._count(num_steps, perf_counter() - began)
+            self._tell_end_of_sample(self.stats)
+            return self.stats
+        finally:
+            self._is_sampling = False
 
     @property
     def policy_version(self) -> int | None:
@@ -258,8 +267,9 @@ class SingleAgentEnvRunner(EnvRunner):
         It can also be taken of a runner that is closed or whose environments died.
 
         Raises:
-            EpisodeStateError: nothing was recorded, not even a reset.
+            EpisodeStateError: nothing was recorded, not even a reset; or the runner samples (a hook called this).
         """
+        self._check_not_sampling("take")
         self._put_interrupted_aside()
         if not self._interrupted:
             self._interrupted = [self._recorder.take()]
@@ -395,7 +405,7 @@ class SingleAgentEnvRunner(EnvRunner):
         """One vector step, recorded."""
         self._row = self.env.step(actions_for_env)
         observations, rewards, terminateds, truncateds, infos = self._row
-        last = self._last_observations(infos, terminateds | truncateds) if self._is_same_step else None
+        last = self._last_observations(infos, np.logical_or(terminateds, truncateds)) if self._is_same_step else None
         if type(observations) is not np.ndarray:
             observations = self._rows(observations)
         self._raw_observations = observations
@@ -420,7 +430,7 @@ class SingleAgentEnvRunner(EnvRunner):
         if self._has_hooks:
             self._tell_step()
         if self._resets_itself:
-            self._reset_where(terminateds | truncateds)
+            self._reset_where(np.logical_or(terminateds, truncateds))
 
     # --- hooks -----------------------------------------------------------------------------------------------------
 

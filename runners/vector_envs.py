@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from episodes.errors import InvalidArgument, WrongType
@@ -120,8 +121,8 @@ def _vector_of(
         known = "'sync', 'async', and for ids 'vector_entry_point'"
         raise InvalidArgument(f"vectorization={vectorization!r}; there are {known}")
     count = 1 if num_envs is None else num_envs
-    if count < 1:
-        raise InvalidArgument(f"num_envs={num_envs}; give at least 1")
+    if not isinstance(count, (int, np.integer)) or count < 1:
+        raise InvalidArgument(f"num_envs={num_envs}; give an int of at least 1")
     mode = checked_mode(mode)
     first = maker()
     if isinstance(first, VectorEnv):

@@ -21,6 +21,7 @@ from gymnasium.vector import AutoresetMode
 
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
 from episodes.tracks import nested
+from episodes.tracks.infos.dicts import objects
 from episodes.tracks.spaces import as_rows, stacked
 
 _NONE = np.zeros(0, np.intp)
@@ -196,10 +197,10 @@ def infos_at_ends(infos: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     """The infos of the last observations of ended episodes, and those of the row: a vector info of same-step autoreset.
 
     The statistics that Gymnasium's vector `RecordEpisodeStatistics` writes are those of the episodes that ended, though
-    they stand beside the infos of the next ones.
+    they stand beside the infos of the next ones. Environments that give an "episode" themselves have it in both.
     """
     last, told = dict(infos.get("final_info") or {}), infos.get("episode")
-    if "_episode" not in infos or not isinstance(told, Mapping) or not told.keys() >= {"r", "l"}:
+    if "episode" in last or "_episode" not in infos or not isinstance(told, Mapping) or not told.keys() >= {"r", "l"}:
         return last, dict(infos)
     statistics = {"episode": told, "_episode": infos["_episode"]}
     return last | statistics, {key: value for key, value in infos.items() if key not in statistics}
@@ -219,10 +220,23 @@ def final_observations_of(infos: Mapping[str, Any], envs: np.ndarray, space: Any
             f"environments {envs.tolist()} ended with same-step autoreset, and infos has no 'final_obs' (it has "
             f"{list(infos)}): their last observations are lost; pass final_observations, or another autoreset_mode"
         )
+    if isinstance(given, list) and any(item is None for item in given):
+        given = objects(given)
     if not isinstance(given, np.ndarray) or given.dtype != object:
-        return nested.take(nested.map_leaves(np.asarray, as_rows(given, space)), envs)
+        rows = nested.map_leaves(np.asarray, as_rows(given, space))
+        _check_rows(nested.first_leaf(rows), envs)
+        return nested.take(rows, envs)
+    _check_rows(given, envs)
     items = [given[env] for env in envs.tolist()]
     missing = [env for env, item in zip(envs.tolist(), items, strict=True) if item is None]
     if missing:
         raise TrackMismatch(f"environments {missing} ended, and infos['final_obs'] has None for them")
     return stacked(items, space)
+
+
+def _check_rows(given: np.ndarray, envs: np.ndarray) -> None:
+    if len(given) <= envs[-1]:
+        raise TrackMismatch(
+            f"environments {envs.tolist()} ended, and infos['final_obs'] has {len(given)} rows; give one for each "
+            "environment"
+        )

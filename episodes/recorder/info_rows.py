@@ -45,7 +45,7 @@ class InfoRows:
         """Copy a vector info; its slot.
 
         Raises:
-            WrongType: the info is no dict.
+            WrongType: the info is no dict, or a key is no string; names it.
             TrackMismatch: an array that is not [N, ...]; names its key.
         """
         if not info:
@@ -185,6 +185,11 @@ class _InfoBlock:
 def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterator[tuple[str, Any, Any]]:
     """(path, value, mask [N] or None for all) of each key of a vector info."""
     for key, value in info.items():
+        if not isinstance(key, str):
+            where = f"infos[{prefix[:-1]!r}]" if prefix else "infos"
+            raise WrongType(
+                f"{where} has the key {key!r}, a {type(key).__name__}; keys of infos are strings: give {str(key)!r}"
+            )
         if (key in _FINAL and not prefix) or (key[:1] == "_" and key[1:] in info):
             continue
         mask = info.get("_" + key)

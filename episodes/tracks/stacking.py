@@ -65,13 +65,18 @@ def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: Any 
         dtypes: a dtype, a nested value of dtypes of the items' structure, or None for numpy's promotion.
 
     Raises:
-        ShapeMismatch: names the first item of another shape, or the space's dtype that loses something.
+        ShapeMismatch: names the first item of another shape or without an array, or the space's dtype that loses
+            something.
     """
     if not items:
         return nested.map_leaves(lambda dtype: np.zeros(0, dtype), dtypes)
     if nested.is_leaf(items[0]):
         return _stack(items, name, lookback, dtypes)
     columns = nested.transpose(items)
+    if not nested.leaves(columns):
+        raise ShapeMismatch(
+            f"{name}: item {-lookback} is {items[0]!r}, which holds no array; give items with at least one"
+        )
     if dtypes is None or not nested.same_structure(columns, dtypes):
         return nested.map_leaves(lambda column: _stack(column, name, lookback, None), columns)
     return nested.map_leaves(lambda column, dtype: _stack(column, name, lookback, dtype), columns, dtypes)
@@ -87,11 +92,29 @@ def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
         array = np.array(column)
     except ValueError:
         raise _first_misfit(column, name, lookback, np.shape) from None
+    except (TypeError, RuntimeError):  # torch's: of a gradient, of bfloat16, on a device
+        if not any(hasattr(item, "detach") for item in column):
+            raise
+        return _stacked([_plain(item, i, name) for i, item in enumerate(column, -lookback)], name, lookback)
     if array.dtype.kind == "O":
         raise _first_misfit(column, name, lookback, lambda item: np.asarray(item).dtype.kind != "O")
     if array.dtype.kind in "US":
         check_strings(column, name, -lookback)
     return array
+
+
+def _plain(item: Any, i: int, name: str) -> Any:
+    """A tensor of any kind as an array, without its gradient; anything else as it is."""
+    if not hasattr(item, "detach"):
+        return item
+    try:
+        item = item.detach().cpu()
+        return (item.float() if str(item.dtype) in _UNKNOWN_TO_NUMPY else item).numpy()
+    except (TypeError, RuntimeError) as error:
+        raise ShapeMismatch(f"{name}: item {i} cannot be an array: {error}; give dense tensors of numbers") from error
+
+
+_UNKNOWN_TO_NUMPY = frozenset(("torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2"))
 
 
 def check_strings(items: Sequence[Any], name: str, first: int = 0) -> None:

@@ -51,6 +51,19 @@ def test_a_last_observation_of_same_step_autoreset_may_be_dense_or_full_of_holes
         assert pack[0].get_observations().tolist() == [[0, 0], [1, 0]]
 
 
+def test_last_observations_in_a_list_with_holes_are_taken():
+    recorder = recorder_of(mode=SAME)
+    step(recorder, 1, done=(1,), infos={"final_obs": [None, np.array([77, 1])]})
+    assert recorder.take()[1].get_observations().tolist() == [[0, 1], [77, 1]]
+
+
+@pytest.mark.parametrize("final", [row_of(77, 1), np.array([None], object), [np.zeros(2)]])
+def test_too_few_last_observations_are_an_error_that_counts_them(final):
+    recorder = recorder_of(mode=SAME)
+    with pytest.raises(TrackMismatch, match=r"environments \[1\] ended, and infos\['final_obs'\] has 1 rows"):
+        step(recorder, 1, done=(1,), infos={"final_obs": final})
+
+
 def test_a_rewritten_last_observation_is_taken_instead_of_the_one_in_infos():
     recorder = recorder_of(mode=SAME)
     done = np.array([True, False])
@@ -253,6 +266,21 @@ def test_infos_are_nothing_where_all_are_empty_and_else_columns():
     infos = recorder.take().infos
     assert isinstance(infos, ColumnInfos)
     assert list(infos) == [{}, {"x": 5}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    ("infos", "told"),
+    [
+        ({1: np.ones(2)}, "infos has the key 1, a int; keys of infos are strings: give '1'"),
+        ({"a": {"b": {(1, 2): np.ones(2)}}}, r"infos\['a/b'\] has the key \(1, 2\), a tuple"),
+    ],
+)
+def test_a_key_of_infos_that_is_no_string_is_named_and_the_step_is_not_recorded(infos, told):
+    recorder = recorder_of()
+    with pytest.raises(WrongType, match=told):
+        step(recorder, 1, infos={"fine": np.ones(2), **infos})
+    step(recorder, 2)
+    assert [list(episode.get_infos()) for episode in recorder.take()] == [[{}, {}]] * 2
 
 
 def test_an_array_of_infos_that_the_environment_uses_again_is_read_as_it_was():

@@ -330,3 +330,41 @@ def test_an_integer_that_is_too_long_for_any_dtype_is_named() -> None:
     episode.add_env_reset(2**70)
     with pytest.raises(ShapeMismatch, match="item 0 is an integer of more than 64 bits"):
         episode.to_numpy()
+
+
+TENSORS = {
+    "with a gradient": torch.ones(2, requires_grad=True) * 3,
+    "of bfloat16": torch.full((2,), 3.0, dtype=torch.bfloat16),
+    "that is a view": torch.full((2, 2), 3.0).T[1],
+}
+
+
+@pytest.mark.parametrize("tensor", TENSORS.values(), ids=TENSORS)
+def test_a_tensor_of_any_kind_becomes_an_array_without_its_gradient(tensor: Any) -> None:
+    episode = SingleAgentEpisode("abc")
+    episode.add_env_reset({"x": tensor})
+    episode.add_env_step({"x": tensor}, tensor, 1.0, extra_model_outputs={"y": tensor})
+    pack = EpisodePack.from_episodes([episode])
+    for found in (pack.observations["x"][0], pack.actions[0], pack.extra_model_outputs["y"][0]):
+        assert type(found) is np.ndarray
+        assert found.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("tensor", [torch.ones(2, device="meta"), torch.eye(2).to_sparse()])
+def test_a_tensor_that_cannot_be_an_array_is_named(tensor: Any) -> None:
+    episode = SingleAgentEpisode("abc")
+    episode.add_env_reset(0)
+    episode.add_env_step(1, tensor, 1.0)
+    with pytest.raises(ShapeMismatch, match=r"actions: item 0 cannot be an array: .*; give dense tensors"):
+        episode.to_numpy()
+    assert len(episode) == 1
+
+
+@pytest.mark.parametrize("nothing", [{}, (), {"a": ()}])
+def test_an_observation_that_holds_no_array_is_named_where_it_would_be_one(nothing: Any) -> None:
+    episode = SingleAgentEpisode("abc")
+    episode.add_env_reset(nothing)
+    episode.add_env_step(nothing, 0, 1.0)
+    for finish in (episode.to_numpy, lambda: EpisodePack.from_episodes([episode])):
+        with pytest.raises(ShapeMismatch, match=r"observations: item 0 is .*, which holds no array"):
+            finish()

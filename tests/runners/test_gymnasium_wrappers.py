@@ -74,3 +74,26 @@ def test_the_last_infos_of_an_episode_have_its_statistics(mode: AutoresetMode) -
         assert infos[-1]["episode"]["r"] == episode.get_return() - missed
         seen += 1
     assert seen == 6  # two of each environment
+
+
+class TellsOfItself(gym.Wrapper):
+    """An environment whose own infos have an "episode" at each step and each reset: its sum so far."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.told = {"episode": {"r": 0.0, "l": 0}}
+        return self.env.reset(**kwargs)[0], self.told
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, _ = self.env.step(action)
+        before = self.told["episode"]
+        self.told = {"episode": {"r": before["r"] + float(reward), "l": before["l"] + 1}}
+        return observation, reward, terminated, truncated, self.told
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_episode_in_the_environments_own_infos_stays_at_its_step(mode: AutoresetMode) -> None:
+    pack = sampled(make_vector_env(lambda: TellsOfItself(gym.make("CartPole-v1")), 3, autoreset_mode=mode))
+    for episode in pack:
+        told = [info["episode"]["l"] for info in episode.get_infos()]
+        assert told == list(range(episode.t_started, episode.t + 1))
+    assert pack.terminated.any()

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from connectors import multi_agent_env_to_module, multi_agent_learner
 from connectors.env_to_module import MeanStdFilter, MultiAgentObservationPreprocessor, ObservationPreprocessor
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, WrongType
 from episodes.multi_agent import MultiAgentEpisode
 from runners import Hook, MultiAgentEnvRunner, evaluate
 
@@ -399,3 +399,37 @@ def test_what_a_policy_put_out_with_an_action_that_waits_is_kept_where_it_goes_o
     chunk = runner.sample(num_timesteps=3, explore=False)[0].agent_episodes["p1"]
     assert chunk.get_extra_model_outputs("state_out")["count"].ravel().tolist() == [8, 9]
     assert set(chunk.extra_model_outputs) == {"seen", "state_out"}
+
+
+GOOD = ({"p0": np.zeros(1, np.float32)}, {"p0": 1.0}, {"__all__": False}, {"__all__": False}, {})
+ODD_STEPS = {
+    "four": (GOOD[:4], "gave 4 items; give .observations, rewards, terminateds, truncateds, infos."),
+    "nothing": (None, "gave a NoneType"),
+    "a reward for all": ((GOOD[0], 1.0, *GOOD[2:]), "rewards are a float; give a dict by agent"),
+    "a flag for all": ((*GOOD[:2], False, *GOOD[3:]), "terminateds are a bool"),
+    "no flags": ((*GOOD[:3], None, GOOD[4]), "truncateds are a NoneType"),
+}
+
+
+@pytest.mark.parametrize(("given", "told"), ODD_STEPS.values(), ids=ODD_STEPS)
+def test_a_step_of_several_agents_of_another_form_is_named_by_environment_and_step(given: Any, told: str) -> None:
+    class Odd(Meeting):
+        def step(self, actions: Any) -> Any:
+            step = super().step(actions)
+            return given if self.t == 3 else step
+
+    runner = MultiAgentEnvRunner(Odd, num_envs=2, seed=0)
+    with pytest.raises(WrongType, match=rf"\.step:? {told}") as caught:
+        runner.sample(num_timesteps=30, random_actions=True)
+    assert caught.value.__notes__ == ["environment 0, env step 3 of its episode"]
+    assert [len(chunk) for chunk in runner.take()] == [2, 2]
+
+
+@pytest.mark.parametrize("given", [{"p0": 0}, None, ([0], {})])
+def test_a_reset_of_several_agents_of_another_form_is_named(given: Any) -> None:
+    class Odd(Meeting):
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            return given
+
+    with pytest.raises(WrongType, match=r"\.reset.* give"):
+        MultiAgentEnvRunner(Odd, seed=0).sample(num_timesteps=30, random_actions=True)

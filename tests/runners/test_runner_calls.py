@@ -1,0 +1,145 @@
+"""What a runner is asked that cannot be is told at once, and what it has recorded stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+from mpe2 import simple_spread_v3
+
+from episodes.errors import EpisodeStateError, InvalidArgument, WrongType
+from episodes.replay import EpisodeReplayBuffer
+from runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
+
+HOOKS = ("on_episode_start", "on_step", "on_episode_end", "on_sample_end")
+
+
+class Calling(Hook):
+    """Calls the runner in one of its methods, once."""
+
+    def __init__(self, name: str, call: Any) -> None:
+        self.call = call
+        setattr(self, name, self.told)
+
+    def told(self, runner: Any, *arguments: Any) -> None:
+        call, self.call = self.call, lambda runner: None
+        call(runner)
+
+
+def cartpoles(**arguments: Any) -> SingleAgentEnvRunner:
+    return SingleAgentEnvRunner("CartPole-v1", num_envs=2, seed=0, **arguments)
+
+
+CALLS = {
+    "sample": lambda runner: runner.sample(num_timesteps=4, random_actions=True),
+    "sample_into": lambda runner: runner.sample_into(EpisodeReplayBuffer(9), num_timesteps=4, random_actions=True),
+    "take": lambda runner: runner.take(),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_hook_that_samples_with_its_own_runner_is_told_so_and_loses_nothing(name: str, call: str) -> None:
+    runner = cartpoles(hooks=[Calling(name, CALLS[call])])
+    with pytest.raises(EpisodeStateError, match=r"while this runner samples: a hook.*evaluate\(runner\)"):
+        runner.sample(num_timesteps=60, random_actions=True)
+    if name != "on_episode_start":  # then there was no step yet
+        assert runner.take().num_steps > 0
+    assert runner.sample(num_timesteps=10, random_actions=True).num_steps >= 10
+
+
+@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.parametrize("call", ["sample", "take"])
+def test_a_hook_of_several_agents_that_samples_is_told_so(name: str, call: str) -> None:
+    runner = MultiAgentEnvRunner(simple_spread_v3.parallel_env, hooks=[Calling(name, CALLS[call])], seed=0)
+    with pytest.raises(EpisodeStateError, match="while this runner samples"):
+        runner.sample(num_timesteps=30, random_actions=True)
+    assert sum(map(len, runner.sample(num_timesteps=5, random_actions=True))) == 5
+
+
+def test_a_hook_may_evaluate() -> None:
+    found: list[Any] = []
+    hook = Calling("on_step", lambda runner: found.append(evaluate(runner, num_episodes=2, seed=0)))
+    policy = Still()
+    assert cartpoles(policy=policy, hooks=[hook]).sample(num_timesteps=8) == cartpoles(policy=policy).sample(
+        num_timesteps=8
+    )
+    assert found[0].num_episodes == 2
+
+
+class Still:
+    """A policy that pushes to the left."""
+
+    def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        return {"actions": torch.zeros(len(batch["obs"])).long()}
+
+
+def replace_custom_data(runner: Any) -> None:
+    runner.episodes[0].custom_data = {"a": 1}
+
+
+def rename(runner: Any) -> None:
+    runner.episodes[0].id_ = "mine"
+
+
+@pytest.mark.parametrize("into_replay", [False, True])
+@pytest.mark.parametrize("write", [replace_custom_data, rename])
+def test_what_a_hook_puts_in_place_of_custom_data_or_an_id_is_refused(write: Any, into_replay: bool) -> None:
+    runner = cartpoles(hooks=[Calling("on_step", write)])
+    run = (lambda **k: runner.sample_into(EpisodeReplayBuffer(99), **k)) if into_replay else runner.sample
+    with pytest.raises(InvalidArgument, match="another dict does not"):
+        run(num_timesteps=10, random_actions=True)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "a", [3]])
+@pytest.mark.parametrize("kind", [SingleAgentEnvRunner, MultiAgentEnvRunner])
+def test_a_seed_that_is_none_is_refused_when_the_runner_is_made(kind: Any, seed: Any) -> None:
+    env = "CartPole-v1" if kind is SingleAgentEnvRunner else simple_spread_v3.parallel_env
+    with pytest.raises(InvalidArgument, match=r"seed=.*: give an int of at least 0"):
+        kind(env, seed=seed)
+
+
+@pytest.mark.parametrize("seed", [np.int64(3), np.uint8(3)])
+def test_a_seed_of_numpy_is_the_number_that_it_is(seed: Any) -> None:
+    packs = [
+        SingleAgentEnvRunner("CartPole-v1", seed=s).sample(num_timesteps=9, random_actions=True) for s in (3, seed)
+    ]
+    assert packs[0] == packs[1]
+    runners = [MultiAgentEnvRunner(simple_spread_v3.parallel_env, seed=s) for s in (3, seed)]
+    first, other = (runner.sample(num_timesteps=3, random_actions=True)[0] for runner in runners)
+    assert first.equals(other)
+
+
+def test_what_is_no_count_of_steps_episodes_or_environments_is_refused() -> None:
+    for wrong in (True, 0, 2.0, "3"):
+        with pytest.raises(InvalidArgument, match="is no count"):
+            cartpoles().sample(num_timesteps=wrong, random_actions=True)  # type: ignore[arg-type]
+    for num_envs in (1.5, 0):
+        with pytest.raises(InvalidArgument, match="num_envs"):
+            SingleAgentEnvRunner("CartPole-v1", num_envs=num_envs)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match="num_envs"):
+            MultiAgentEnvRunner(simple_spread_v3.parallel_env, num_envs=num_envs)  # type: ignore[arg-type]
+
+
+def test_a_class_in_place_of_a_policy_or_a_hook_is_named() -> None:
+    with pytest.raises(WrongType, match=r"Still is a class, and a policy is an object: give Still\(...\)"):
+        cartpoles(policy=Still)
+    with pytest.raises(WrongType, match=r"Calling is a class: give Calling\(\)"):
+        cartpoles(hooks=[Calling])
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_flags_in_lists_end_episodes_in_every_mode(mode: AutoresetMode) -> None:
+    runner = cartpoles(autoreset_mode=mode)
+    expected = cartpoles(autoreset_mode=mode).sample(num_timesteps=80, random_actions=True)
+    step = runner.env.step
+
+    def with_lists(actions: Any) -> Any:
+        observations, rewards, terminateds, truncateds, infos = step(actions)
+        return observations, rewards.tolist(), terminateds.tolist(), truncateds.tolist(), infos
+
+    runner.env.step = with_lists  # type: ignore[method-assign]
+    assert runner.sample(num_timesteps=80, random_actions=True) == expected
