@@ -205,7 +205,7 @@ def test_whoever_is_killed_at_any_line_has_lost_nothing(tmp_path: Path, name: st
     assert killed > kills / 4
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.slow)])
 def test_killed_writers_lose_nothing_that_they_flushed(tmp_path: Path, kills: int) -> None:
     script = (
         "import sys; from tests.storage import test_compacting as t; from episodes.storage import EpisodeWriter\n"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import http.server
+import json
 import logging
 import pickle
+import subprocess
+import sys
 import threading
 import zlib
 from collections.abc import Iterator
@@ -15,6 +18,8 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+import torch
+from gymnasium import spaces
 from typer.testing import CliRunner
 
 from episodes import SingleAgentEpisode
@@ -24,7 +29,7 @@ from episodes.inspect.report import write_report
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, compact, copy, upload
 from episodes.storage.remote.places import Place
-from learners import BC, BCConfig, MLPPolicy
+from learners import BC, CQL, BCConfig, CQLConfig, MLPPolicy, QPolicy
 from learners.trainers import OfflineConfig, OfflineTrainer
 
 
@@ -117,27 +122,89 @@ def test_what_was_written_and_compacted_since_is_sent_and_open_readers_go_on(
         early[0]
 
 
-def test_a_policy_learns_from_a_data_set_behind_an_s3_server(tmp_path: Path, s3: dict[str, Any], bucket: str) -> None:
-    from gymnasium import spaces
+BOX, TWO = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
 
-    rng, told = (
-        np.random.default_rng(0),
-        {"observation_space": spaces.Box(-1, 1, (2,)), "action_space": spaces.Discrete(2)},
-    )
-    with EpisodeWriter(tmp_path / "data", **told) as writer:
+
+def behind_s3(folder: Path, s3: dict[str, Any], bucket: str, *, good: bool) -> EpisodeDataset:
+    """Episodes whose observations' first number says which action is right; one that is pays 1."""
+    rng, known = np.random.default_rng(0), {"observation_space": BOX, "action_space": TWO}
+    with EpisodeWriter(folder / "data", **known) as writer:
         for _ in range(20):
             seen = rng.uniform(-1, 1, (51, 2)).astype(np.float32)
-            acted = (seen[:-1, 0] > 0).astype(np.int64)
-            writer.add([SingleAgentEpisode.from_arrays(seen, acted, np.ones(50), terminated=True, **told)])
-    upload(tmp_path / "data", bucket, storage_options=s3)
-    dataset = EpisodeDataset(bucket, cache=tmp_path / "cache", storage_options=s3)
-    policy = MLPPolicy(*told.values())
-    bc = BC(policy, BCConfig(learning_rate=1e-2))
+            right = (seen[:-1, 0] > 0).astype(np.int64)
+            acted = right if good else rng.integers(0, 2, 50)
+            paid = (acted == right).astype(np.float32)
+            writer.add(SingleAgentEpisode.from_arrays(seen, acted, paid, terminated=True, **known))
+    upload(folder / "data", bucket, storage_options=s3)
+    return EpisodeDataset(bucket, cache=folder / "cache", storage_options=s3)
+
+
+def share_right(policy: MLPPolicy | QPolicy) -> float:
+    seen = np.random.default_rng(1).uniform(-1, 1, (200, 2)).astype(np.float32)
+    return float(np.mean([policy.compute_action(one, explore=False)[0] == (one[0] > 0) for one in seen]))
+
+
+def test_cloning_learns_from_a_data_set_behind_an_s3_server(tmp_path: Path, s3: dict[str, Any], bucket: str) -> None:
+    dataset = behind_s3(tmp_path, s3, bucket, good=True)
+    policy = MLPPolicy(BOX, TWO, generator=torch.Generator().manual_seed(0))
     config = OfflineConfig(max_epochs=8, steps_per_epoch=1000, episodes_per_update=5, shows_progress=False)
-    OfflineTrainer(bc, dataset, config).run()
-    seen = rng.uniform(-1, 1, (200, 2)).astype(np.float32)
-    right = [policy.compute_action(one)[0] == (one[0] > 0) for one in seen]
-    assert np.mean(right) > 0.85
+    OfflineTrainer(BC(policy, BCConfig(learning_rate=1e-2), seed=0), dataset, config).run()
+    assert share_right(policy) > 0.85
+
+
+def test_conservative_q_learning_learns_from_draws_of_a_data_set_behind_an_s3_server(
+    tmp_path: Path, s3: dict[str, Any], bucket: str
+) -> None:
+    dataset = behind_s3(tmp_path, s3, bucket, good=False)
+    policy = QPolicy(BOX, TWO, hidden_sizes=(16,), generator=torch.Generator().manual_seed(0))
+    learner = CQL(policy, CQLConfig(conservatism=0.5, gamma=0.0, batch_size=64, learning_rate=1e-2), seed=0)
+    config = OfflineConfig(max_epochs=1, steps_per_epoch=200, gradient_steps_per_update=200, shows_progress=False)
+    OfflineTrainer(learner, dataset.sampler(steps=64, order="drawn", seed=0), config).run()
+    assert share_right(policy) > 0.85
+
+
+FLAT = """
+import json, re, sys
+from pathlib import Path
+import fsspec
+import numpy as np
+from episodes import EpisodePack
+from episodes.storage import EpisodeWriter, upload
+
+def anonymous():
+    return int(re.search(r"RssAnon:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) >> 10
+
+def sent(name, num):
+    with EpisodeWriter(f"{root}/{name}", shard_bytes=1 << 22) as writer:
+        for i in range(num):
+            seen, steps = np.full((50_500, 8), i, float), np.arange(50_000.0)
+            writer.add(EpisodePack(observations=seen, actions=steps, rewards=steps, lengths=np.full(500, 100)))
+    return upload(f"{root}/{name}", f"{url}/{name}", storage_options=options)
+
+root, url, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+sent("warm", 2)
+before, most = anonymous(), 0
+system = fsspec.filesystem("s3", **options)
+put = type(system).put_file
+def put_and_look(*args, **more):
+    global most
+    put(*args, **more)
+    most = max(most, anonymous())
+type(system).put_file = put_and_look
+print(sent("data", int(sys.argv[4])), most - before)
+"""
+
+
+@pytest.mark.parametrize("num", [12, pytest.param(60, marks=pytest.mark.slow)])
+def test_data_larger_than_the_memory_allowed_are_uploaded(
+    tmp_path: Path, s3: dict[str, Any], bucket: str, num: int
+) -> None:
+    command = [sys.executable, "-c", FLAT, str(tmp_path), bucket, json.dumps(s3), str(num)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=True)
+    num_sent, megabytes = map(int, done.stdout.split())
+    assert num_sent == num // 2  # shards of 8 MB
+    assert megabytes < 24
+    assert len(EpisodeDataset(f"{bucket}/data", cache=tmp_path / "cache", storage_options=s3)) == 500 * num
 
 
 class Killed(BaseException):
@@ -271,8 +338,6 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_fsspec_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(MissingExtra, match=r"rl-episodes\[remote\]"):
         EpisodeDataset("s3://bucket/data")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -172,6 +174,53 @@ def test_columns_that_are_too_large_lie_in_a_file_and_are_the_same(tmp_path: Pat
     found = dataset[:].step_table().table(names)
     assert found.equals(wanted)
     assert dataset.sql("select max(t) as t from steps").table.to_pylist() == [{"t": 3}]
+
+
+FLAT = """
+import re, sys
+from pathlib import Path
+import numpy as np
+from episodes import EpisodePack
+from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage.search import step_table
+
+step_table.MOST_KEPT = 1 << 22
+QUERIES = [
+    "select step from steps where rewards > 49990 and actions < 49995 and not truncated",
+    'select step from steps where "observations/3" > 0.9999 and t > 3 order by rewards limit 10',
+    "select episode, max(next_observations[1]) as most from steps group by episode order by most desc limit 5",
+]
+
+def anonymous():
+    return int(re.search(r"RssAnon:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) >> 10
+
+def written(name, num):
+    with EpisodeWriter(f"{sys.argv[1]}/{name}") as writer:
+        for i in range(num):
+            seen, steps = np.random.default_rng(i).random((50_500, 8)), np.arange(50_000.0)
+            writer.add(EpisodePack(observations=seen, actions=steps, rewards=steps, lengths=np.full(500, 100)))
+    return EpisodeDataset(f"{sys.argv[1]}/{name}")
+
+warm, dataset = written("warm", 2), written("data", int(sys.argv[2]))
+for query in QUERIES:
+    assert warm.sql(query).table.num_rows
+before = anonymous()
+for query in QUERIES:
+    found, most = dataset.sql(query), anonymous() - before
+    print(found.table.num_rows, most, dataset.nbytes >> 20)
+"""
+
+
+@pytest.mark.parametrize("num", [12, pytest.param(120, marks=pytest.mark.slow)])
+def test_data_larger_than_the_memory_allowed_are_searched(tmp_path: Path, num: int) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", FLAT, str(tmp_path), str(num)]
+    told = subprocess.run(command, capture_output=True, text=True, cwd=root, check=True).stdout
+    lines = [tuple(map(int, line.split())) for line in told.splitlines()]
+    assert [found for found, _, _ in lines] == [4 * num, 10, 5]
+    for _, megabytes, size in lines:
+        assert size > 3.5 * num
+        assert megabytes < 32
 
 
 def test_frames_are_read_only_where_that_is_asked_for(tmp_path: Path) -> None:
