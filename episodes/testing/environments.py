@@ -75,7 +75,12 @@ def _mode_of(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode
     said = (env.metadata or {}).get("autoreset_mode")
     if said is None and given is None:
         raise violation(str(env), "metadata['autoreset_mode']", "none", "state it there, or give autoreset_mode=")
-    modes = [checked_mode(mode) for mode in (said, given) if mode is not None]
+    modes = [checked_mode(mode) for mode in (given,) if mode is not None]
+    if said is not None:
+        try:
+            modes.insert(0, checked_mode(said))
+        except InvalidArgument as error:
+            raise violation(str(env), "a mode in metadata['autoreset_mode']", str(error)) from None
     if len(set(modes)) == 2:
         raise violation(str(env), f"autoreset mode {modes[1]}", f"{modes[0]} in its metadata")
     return modes[0]

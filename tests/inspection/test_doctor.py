@@ -421,6 +421,57 @@ def test_a_vector_environment_that_loses_last_observations_is_named() -> None:
     env.close()
 
 
+def test_items_that_no_array_holds_are_named_and_not_raised() -> None:
+    class Ragged(Walk):
+        def seen(self) -> Any:
+            return [[1.0], [2.0, 3.0]]
+
+    class FlagsOfSeveral(Answering):
+        def answer(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
+            return observation, reward, np.array([terminated, terminated]), truncated, info
+
+    class NoSpace(Walk):
+        observation_space = "Box(3)"
+
+    assert "shape" in kinds(Ragged())
+    assert kinds(FlagsOfSeveral()) == ["flag_type"]
+    assert kinds(NoSpace()) == ["outside_space"]
+
+
+def test_a_vector_environment_that_raises_or_names_no_mode_is_named() -> None:
+    env = gym.make_vec("CartPole-v1", 2, vectorization_mode="sync")
+    env.metadata = env.metadata | {"autoreset_mode": "sometimes"}
+    assert kinds(env) == ["autoreset"]
+    env.close()
+
+    class Raises(gym.vector.VectorEnv):
+        num_envs, metadata = 1, {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        single_observation_space = observation_space = single_action_space = action_space = spaces.Discrete(2)
+
+        def reset(self, **asked: Any) -> Any:
+            raise OSError("no simulator")
+
+    assert [str(finding).splitlines()[0] for finding in examine(Raises())] == ["error: OSError: no simulator"]
+
+
+@pytest.mark.parametrize("api", ["parallel", "turns"])
+def test_an_environment_that_nobody_is_in_does_not_hang_the_doctor(api: str) -> None:
+    class Empty:
+        possible_agents: Any = ()
+        agents: Any = ()
+
+        def reset(self, seed: int | None = None) -> Any:
+            return {}, {}
+
+        def step(self, actions: Any) -> Any:
+            raise NotImplementedError
+
+    env = Empty()
+    if api == "turns":
+        env.agent_iter = None  # type: ignore[attr-defined]
+    assert kinds(env) == ["step_result"]
+
+
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
@@ -501,8 +552,28 @@ def test_a_chunk_that_is_missing_is_named_with_its_episode_and_step() -> None:
     assert "begins at step 6" in found[0].evidence
 
 
+def test_steps_after_an_end_in_columns_are_named() -> None:
+    """As of rows of several episodes that are taken for one."""
+    columns = walked()[0]
+    columns["terminations"][3] = True
+    (found,) = examine([columns])
+    assert (found.kind, found.step) == ("ignored_action", 4)
+    assert found.evidence == f"it ended at step 4, and {len(columns['rewards']) - 4} steps come after"
+
+
+def test_no_more_steps_are_read_than_asked_for() -> None:
+    rewards = np.ones(10_000)
+    rewards[5000] = np.nan
+    episode = SingleAgentEpisode.from_arrays(np.arange(10_001.0), np.arange(10_000), rewards, terminated=True)
+    assert examine(episode, num_steps=100) == []
+    assert [finding.kind for finding in examine(episode, num_steps=6000)] == ["not_finite"]
+
+
 def test_the_doctor_says_what_it_takes() -> None:
-    for nonsense in (3, [3], {"rewards": [1.0]}, "no-such-environment", "no.such.module:env"):
+    unlike = {"observations": {"a": np.zeros(3), "b": np.zeros(2)}, "rewards": np.zeros(2)}
+    fewer = {"observations": np.zeros(4), "actions": np.zeros(2), "rewards": np.zeros(3)}
+    names = ("no-such-environment", "no.such.module:env", ":", "os:system", "a" * 1000)
+    for nonsense in (3, [3], {"rewards": [1.0]}, {"observations": 1, "rewards": 2}, unlike, fewer, Walk, *names):
         with pytest.raises(InvalidArgument):
             examine(nonsense)
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.vector import VectorEnv
 
 from episodes.errors import ContractViolation, InvalidArgument
 from episodes.inspect.doctor import signs
 from episodes.inspect.doctor.finding import Finding, gathered
 from episodes.inspect.doctor.playing import REPLAYED, Play
-from episodes.inspect.doctor.trial import Trial, digest, trials_of
+from episodes.inspect.doctor.trial import Trial, array_of, digest, trials_of
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.testing import check_vector_env
@@ -41,7 +42,7 @@ def examine(subject: Any, *, num_steps: int = 4000, seconds: float = 20.0, seed:
     >>> examine("CartPole-v1", num_steps=300)
     []
     """
-    if isinstance(subject, Path) or (isinstance(subject, str) and Path(subject).is_dir()):
+    if isinstance(subject, Path) or (isinstance(subject, str) and os.path.isdir(subject)):
         from episodes.storage import EpisodeDataset
 
         subject = EpisodeDataset(subject)
@@ -53,7 +54,8 @@ def examine(subject: Any, *, num_steps: int = 4000, seconds: float = 20.0, seed:
             made.close()
     if isinstance(subject, VectorEnv):
         return _of_vector_env(subject, num_steps, seed)
-    if callable(getattr(subject, "step", None)) and callable(getattr(subject, "reset", None)):
+    is_made = not isinstance(subject, type)
+    if is_made and callable(getattr(subject, "step", None)) and callable(getattr(subject, "reset", None)):
         return _of_env(subject, num_steps, seconds, seed)
     trials = list(_read(subject, num_steps))
     return [*_signs(trials), *gathered("duplicate_episode", _duplicates(trials))]
@@ -63,13 +65,16 @@ def _made(name: str) -> Any:
     """The environment of this name."""
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute, None) if attribute else None
-        return found() if callable(found) else gym.make(name, disable_env_checker=True)
-    except (ImportError, gym.error.Error) as error:
+        found = getattr(importlib.import_module(module), attribute, None) if module and attribute else None
+        if not callable(found):
+            return gym.make(name, disable_env_checker=True)
+        inspect.signature(found).bind()
+    except (ImportError, TypeError, ValueError, gym.error.Error) as error:
         raise InvalidArgument(
             f"{name}: neither the path of a data set nor an environment ({error}); give a Gymnasium id, or "
             "module:function for a function that makes an environment"
         ) from error
+    return found()
 
 
 def _signs(trials: list[Trial]) -> Iterator[Finding]:
@@ -110,6 +115,8 @@ def _of_vector_env(env: VectorEnv, num_steps: int, seed: int) -> list[Finding]:
         return [Finding.of("autoreset", str(error))]
     except InvalidArgument:  # no episode ended, so nothing is known
         pass
+    except Exception as error:  # of an environment that is somebody else's
+        return [Finding.of("error", f"{type(error).__name__}: {error}"[:300])]
     return []
 
 
@@ -118,12 +125,15 @@ def _read(subject: Any, num_steps: int) -> Iterator[Trial]:
     one = isinstance(subject, (SingleAgentEpisode, MultiAgentEpisode, Mapping))
     if not one and not isinstance(subject, Iterable):
         raise InvalidArgument(
-            f"{type(subject).__name__} can not be examined; give an environment, a data set, a pack or episodes"
+            f"{subject if isinstance(subject, type) else type(subject)} can not be examined; give an environment, "
+            "a data set, a pack or episodes"
         )
     steps = 0
     for number, episode in enumerate([subject] if one else subject):
         if not isinstance(episode, (SingleAgentEpisode, MultiAgentEpisode, Mapping)):
             raise InvalidArgument(f"item {number} is {type(episode).__name__}; give episodes, or mappings of columns")
+        if isinstance(episode, SingleAgentEpisode) and len(episode) > num_steps - steps:
+            episode = episode[: num_steps - steps]  # a chunk that is cut
         for trial in trials_of(episode, number):
             steps += len(trial)
             yield trial
@@ -135,7 +145,7 @@ def _duplicates(trials: list[Trial]) -> Iterator[tuple[Any, None, str]]:
     """Episodes of some steps that were there before, number for number."""
     known: dict[bytes, Any] = {}
     for trial in trials:
-        whole = digest((*trial.seen, *trial.actions, *map(np.asarray, trial.rewards)))
+        whole = digest((*trial.seen, *trial.actions, *map(array_of, trial.rewards)))
         if len(trial) >= 5 and len(set(trial.seen)) > 2 and whole in known:
             yield trial.id_, None, f"every number is that of episode {known[whole]}"
         known.setdefault(whole, trial.id_)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-Place = tuple[Any, int | None, str]  # episode id, step, what was seen there
+Place = tuple[Any, int | None, str]  # episode id (None before the first), step, what was seen there
 
 KINDS = {  # kind -> what it does to targets, what to do
     "time_limit_terminates": (

@@ -10,9 +10,10 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from episodes.inspect.doctor.finding import Finding, Place, gathered
-from episodes.inspect.doctor.trial import Trial
+from episodes.inspect.doctor.trial import Trial, array_of
 from episodes.tracks import nested
 
 MOST_BYTES = 64_000_000  # of observations
@@ -59,10 +60,14 @@ class Play:
 
     def note(self, kind: str, words: str, trial: Trial | None = None, step: int | None = None) -> None:
         """Keep a place where something is wrong."""
-        self.places.setdefault(kind, []).append((trial.id_ if trial else len(self.trials) - 1, step, words))
+        latest = len(self.trials) - 1 if self.trials else None
+        self.places.setdefault(kind, []).append((trial.id_ if trial else latest, step, words))
 
     def begin(self, space: Any, observation: Any, info: Any, agent: Any = None, number: int = 0) -> Trial:
         """A new trial that begins with the observation."""
+        if space is not None and not isinstance(space, spaces.Space):
+            self.note("outside_space", f"the observation space is {space!r}, and none of Gymnasium"[:200])
+            space = None
         id_ = f"{number}/{agent}" if agent is not None else len(self.trials)
         trial = Trial(id_, agent, space)
         self.trials.append(trial)
@@ -73,7 +78,7 @@ class Play:
         """A copy of the observation becomes the trial's newest."""
         kept = copy.deepcopy(observation)
         trial.observe(kept, copy.copy(info))
-        self.nbytes += sum(np.asarray(leaf).nbytes for leaf in nested.leaves(kept))
+        self.nbytes += sum(array_of(leaf).nbytes for leaf in nested.leaves(kept))
         if not isinstance(info, dict):
             self.note("info_type", f"infos are {type(info).__name__}, not dict", trial, len(trial))
 
@@ -88,7 +93,7 @@ class Play:
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, (bool, np.bool_)):
                 self.note("flag_type", f"{name} is {flag!r}, {type(flag).__name__}", trial, len(trial))
-        trial.terminated, trial.truncated = terminated, truncated
+        trial.end(terminated, truncated)
 
 
 def _sample(space: Any, mask: Any) -> Any:
@@ -158,6 +163,8 @@ def _in_parallel(play: Play, seed: int) -> Iterator[None]:
         env.action_space(agent).seed(seed + i)
     while True:
         observations, infos = env.reset(seed=seed if not number else None)
+        if not env.agents:
+            return play.note("step_result", "no agent is there after reset", step=0)
         lives = {}
         for agent in env.agents:
             if agent not in env.possible_agents:
@@ -214,6 +221,8 @@ def _in_turns(play: Play, seed: int) -> Iterator[None]:
         env.action_space(agent).seed(seed + i)
     while True:
         env.reset(seed=seed if not number else None)
+        if not env.agents:
+            return play.note("step_result", "no agent is there after reset", step=0)
         lives: dict[Any, Trial] = {}
         while env.agents:
             agent = env.agent_selection
@@ -225,6 +234,7 @@ def _in_turns(play: Play, seed: int) -> Iterator[None]:
                 play.note("dead_agent_acts", f"{agent!r} ended and has another turn", trial, len(trial))
                 if reward:
                     play.note("reward_after_end", f"{agent!r} is paid {reward} after its end", trial, len(trial))
+                yield
                 break
             else:
                 trial.rewards.append(copy.deepcopy(reward))
@@ -232,6 +242,7 @@ def _in_turns(play: Play, seed: int) -> Iterator[None]:
             play.check_flags(trial, terminated, truncated)
             if trial.is_done:
                 env.step(None)
+                yield
                 continue
             action = play.act(env.action_space(agent), _mask(observation, info))
             trial.actions.append(action)

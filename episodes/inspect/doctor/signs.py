@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.inspect.doctor.finding import Finding, Place, gathered
-from episodes.inspect.doctor.trial import Trial
+from episodes.inspect.doctor.trial import Trial, array_of
 from episodes.tracks import nested
 
 Trials = list[Trial]
@@ -31,7 +31,7 @@ def _not_finite(trials: Trials) -> Iterator[Place]:
         for name, items in (("observation", trial.observations), ("reward", trial.rewards), ("action", trial.actions)):
             for step, item in enumerate(items):
                 for path, leaf in nested.flatten({name: item}).items():
-                    array = np.asarray(leaf)
+                    array = array_of(leaf)
                     if array.dtype.kind == "f" and not np.isfinite(array).all():
                         bad = array[~np.isfinite(array)].reshape(-1)[0]
                         yield trial.id_, step, f"{path} has {bad}"
@@ -57,7 +57,7 @@ def _like(item: Any) -> Any:
         return spaces.Dict({str(key): _like(value) for key, value in item.items()})
     if isinstance(item, tuple):
         return spaces.Tuple([_like(value) for value in item])
-    array = np.asarray(item)
+    array = array_of(item)
     if array.dtype.kind == "f":
         return spaces.Box(-np.inf, np.inf, array.shape, array.dtype.type)
     if array.dtype.kind in "iu" and array.ndim:
@@ -83,7 +83,7 @@ def _misfits(space: Any, item: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _box_misfits(space: spaces.Box, item: Any, path: str) -> Iterator[tuple[str, str]]:
-    array = np.asarray(item)
+    array = array_of(item)
     if array.shape != space.shape:
         yield "shape", f"{path} has shape {array.shape}, and its space {space.shape}"
         return
@@ -104,7 +104,7 @@ def reward_types(trials: Trials) -> Iterator[Finding]:
         (trial.id_, step, f"reward {reward!r} is {type(reward).__name__}"[:200])
         for trial in trials
         for step, reward in enumerate(trial.rewards)
-        if reward is None or np.ndim(reward) or np.asarray(reward).dtype.kind not in "biuf"
+        if reward is None or array_of(reward).ndim or array_of(reward).dtype.kind not in "biuf"
     ]
     yield from gathered("reward_type", places)
 
@@ -154,7 +154,7 @@ def clocks(trials: Trials) -> Iterator[Finding]:
 def _clock_values(told: tuple[Any, Any]) -> Iterator[tuple[str, float]]:
     for name, nest in zip(("observation", "info"), told, strict=True):
         for key, value in nest.items() if isinstance(nest, dict) else ():
-            array = np.asarray(value) if CLOCK.search(str(key)) else np.empty(0)
+            array = array_of(value) if CLOCK.search(str(key)) else np.empty(0)
             if array.size == 1 and array.dtype.kind in "iuf":
                 yield f"{name} {key!r}", float(array.reshape(-1)[0])
 
@@ -218,6 +218,16 @@ def lengths_of_tracks(trials: Trials) -> Iterator[Finding]:
         "missing_last_observation",
         [(trial.id_, None, f"{len(trial.seen)} observations and {len(trial)} rewards") for trial in short],
     )
+
+
+def steps_after_the_end(trials: Trials) -> Iterator[Finding]:
+    """Rows that go on where a flag among them says that the episode ended."""
+    places: list[Place] = []
+    for trial in trials:
+        if trial.ended_at is not None and trial.ended_at < len(trial):
+            words = f"it ended at step {trial.ended_at}, and {len(trial) - trial.ended_at} steps come after"
+            places.append((trial.id_, trial.ended_at, words))
+    yield from gathered("ignored_action", places)
 
 
 def first_and_last(trials: Trials) -> Iterator[Finding]:
@@ -330,6 +340,7 @@ ALL: tuple[Callable[[Trials], Iterator[Finding]], ...] = (
     time_limits,
     ends_that_truncate,
     lengths_of_tracks,
+    steps_after_the_end,
     first_and_last,
     seams,
     constants,

@@ -31,6 +31,7 @@ class Trial:
     infos: list[Any] = field(default_factory=list)
     terminated: Any = False
     truncated: Any = False
+    ended_at: int | None = None  # the step after which a flag says so, where each step has flags
     t_started: int = 0
     seen: list[bytes] = field(default_factory=list)  # a digest of each observation
     numbers: list[np.ndarray] = field(default_factory=list)  # of each observation, some of them
@@ -42,6 +43,10 @@ class Trial:
     def __len__(self) -> int:
         return len(self.rewards)
 
+    def end(self, terminated: Any, truncated: Any) -> None:
+        """Take flags of any kind; an array of several is set where one of them is."""
+        self.terminated, self.truncated = (bool(np.any(array_of(flag))) for flag in (terminated, truncated))
+
     def observe(self, observation: Any, info: Any) -> None:
         """Add an observation, which nobody will write to any more."""
         self.observations.append(observation)
@@ -50,11 +55,21 @@ class Trial:
         self.numbers.append(numbers_of(observation))
 
 
+def array_of(leaf: Any) -> np.ndarray:
+    """The leaf as an array; one that is ragged as a single object."""
+    try:
+        return np.asarray(leaf)
+    except ValueError:
+        whole = np.empty((), object)
+        whole[()] = leaf
+        return whole
+
+
 def digest(item: Any) -> bytes:
     """16 bytes that are the same for equal items."""
     sums = hashlib.blake2b(digest_size=16)
     for leaf in nested.leaves(item):
-        array = np.asarray(leaf)
+        array = array_of(leaf)
         array = array + array.dtype.type(0) if array.dtype.kind == "f" else array  # -0.0 is 0.0
         sums.update(repr(leaf).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes())
     return sums.digest()
@@ -62,7 +77,7 @@ def digest(item: Any) -> bytes:
 
 def numbers_of(item: Any) -> np.ndarray:
     """At most some hundred numbers of an item, evenly taken from its numeric leaves."""
-    leaves = [np.asarray(leaf) for leaf in nested.leaves(item)]
+    leaves = [array_of(leaf) for leaf in nested.leaves(item)]
     kept = [leaf.reshape(-1) for leaf in leaves if leaf.dtype.kind in "biuf"]
     if not kept:
         return np.empty(0)
@@ -94,14 +109,33 @@ def _of_columns(columns: Mapping[str, Any], number: int) -> list[Trial]:
         raise InvalidArgument(f"columns {list(columns)}: observations and rewards must be among them")
     observations = columns["observations"]
     infos = columns.get("infos")
-    for i in range(len(nested.first_leaf(observations))):
+    for i in range(_num_items(columns)):
         told = infos[i] if isinstance(infos, Sequence) and i < len(infos) else {}
         trial.observe(nested.take(observations, i), told)
     trial.actions = list(range(len(columns["rewards"]))) if "actions" not in columns else _items(columns["actions"])
     trial.rewards = list(columns["rewards"])
     trial.terminated = _flags(columns, "terminations", "terminated")
     trial.truncated = _flags(columns, "truncations", "truncated")
+    flags = [array_of(columns[name]) for name in ("terminations", "truncations") if name in columns]
+    ends = [np.flatnonzero(told) + 1 for told in flags if told.shape == (len(trial),)]
+    trial.ended_at = min((int(steps[0]) for steps in ends if len(steps)), default=None)
     return [trial]
+
+
+def _num_items(columns: Mapping[str, Any]) -> int:
+    """How many observations the columns have."""
+    try:
+        lengths = {len(leaf) for leaf in nested.leaves(columns["observations"])}
+        steps = {len(columns["rewards"])}
+        if "actions" in columns:
+            steps |= {len(leaf) for leaf in nested.leaves(columns["actions"])}
+    except TypeError:
+        raise InvalidArgument(f"columns {list(columns)}: one has no items; give an array or a list of each") from None
+    if len(lengths) != 1 or len(steps) > 1:
+        raise InvalidArgument(
+            f"columns of {sorted(lengths)} observations, and {sorted(steps)} actions and rewards: give one length each"
+        )
+    return lengths.pop()
 
 
 def _items(column: Any) -> list[Any]:
