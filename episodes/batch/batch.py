@@ -68,7 +68,7 @@ class Batch:
         Raises:
             EpisodeStateError: it is not known.
         """
-        return origin_of(self._came)
+        return origin_of(self._came, self._columns)
 
     def with_columns(self, columns: Mapping[str, Any]) -> Batch:
         """Other columns of the same rows: their origin is that of these."""

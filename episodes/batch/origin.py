@@ -80,10 +80,7 @@ class Origin:
         return len(self.numbers)
 
     def __getitem__(self, rows: Any) -> Any:
-        try:
-            numbers = self.numbers[rows]
-        except IndexError:
-            raise StepOutOfRange(f"origin[{rows!r}]: this batch has rows of shape {self.numbers.shape}") from None
+        numbers = self._numbers_of(rows)
         if numbers.ndim:
             return Origin(self.source, numbers)
         return None if numbers == PADDING else self.source.step(int(numbers))
@@ -93,12 +90,19 @@ class Origin:
 
         Raises:
             EpisodeStateError: it is gone, or the row is padding.
+            StepOutOfRange: there is no such row.
         """
-        numbers = np.atleast_1d(self.numbers[row]).ravel()
+        numbers = np.atleast_1d(self._numbers_of(row)).ravel()
         there = numbers[numbers != PADDING]
         if not len(there):
             raise EpisodeStateError(f"row {row!r} is padding: it came from no episode")
         return self.source.episode(int(there[0]))
+
+    def _numbers_of(self, rows: Any) -> Any:
+        try:
+            return self.numbers[rows]
+        except IndexError:
+            raise StepOutOfRange(f"origin[{rows!r}]: this batch has rows of shape {self.numbers.shape}") from None
 
     @property
     def ids(self) -> np.ndarray:

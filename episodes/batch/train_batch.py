@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from episodes.batch.origin import Came, Origin, resolved
 from episodes.errors import EpisodeStateError
+from episodes.tracks import nested
 from episodes.tracks.drawn import drawn_by
 
 __all__ = ["TrainBatch"]
@@ -29,19 +33,32 @@ class TrainBatch(dict[str, Any]):
         """From which step of which episode each row came.
 
         Raises:
-            EpisodeStateError: it is not known, since a piece has changed how many rows there are.
+            EpisodeStateError: it is not known, since a piece or somebody has changed how many rows there are.
         """
-        return origin_of(self.came)
+        return origin_of(self.came, self)
 
     def __reduce__(self) -> Any:
         return TrainBatch, (dict(self), self.came)
 
 
-def origin_of(came: Came | None) -> Origin:
-    """The origin, if it is known; else EpisodeStateError."""
+def origin_of(came: Came | None, columns: Mapping[str, Any]) -> Origin:
+    """The origin of the columns' rows, if it is known; else EpisodeStateError."""
     if came is None:
         raise EpisodeStateError(
             "it is not known where these rows came from: batches of a learner pipeline or a replay buffer know it, "
             "and what is taken, split or joined of them; not what was made of bare columns"
         )
-    return resolved(came)
+    origin = resolved(came)
+    if not _has_rows(next(iter(columns.values()), None), origin.numbers) and not any(
+        _has_rows(leaf, origin.numbers) for leaf in nested.leaves(dict(columns))
+    ):
+        raise EpisodeStateError(
+            f"it is not known where these rows came from: they were {len(origin)}, and no column has as many now"
+        )
+    return origin
+
+
+def _has_rows(leaf: Any, numbers: np.ndarray) -> bool:
+    """Whether a column has a row for each number; of a single row there is nothing to count."""
+    shape = getattr(leaf, "shape", None)
+    return numbers.ndim == 0 or (bool(shape) and shape[0] == len(numbers))

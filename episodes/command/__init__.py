@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 from episodes.errors import EpisodeError
@@ -17,6 +18,8 @@ def main() -> None:
         sys.exit("episodes: the command needs typer; install the extra: pip install 'rl-episodes[command]'")
     from episodes.command.app import app
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter shows all the others
     try:
         app()
     except (EpisodeError, OSError) as error:

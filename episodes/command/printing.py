@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+PIPED_WIDTH = 10_000
+
 
 def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Rows of words in columns; no head where all names are empty."""
@@ -17,7 +19,9 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))  # what a user wrote is no markup
     console = Console()
-    console.print(table, width=None if console.is_terminal else 200)
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH  # rows stay whole for what reads them
+    console.print(table)
 
 
 def text(value: Any) -> str:

@@ -31,7 +31,7 @@ def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -
     for i in there:
         kind = "terminated" if terminated[i] else "truncated" if truncated[i] else "cut"
         x = 4 + (WIDTH - 8) * int(i) / max(len(values) - 1, 1)
-        y = HEIGHT / 2 if high <= low else 6 + (HEIGHT - 12) * (high - values[i]) / (high - low)
+        y = HEIGHT / 2 if high <= low else 6 + (HEIGHT - 12) * ((high / 2 - values[i] / 2) / (high / 2 - low / 2))
         dots[kind].append(f"M{x:.0f} {y:.0f}h0")
     paths = "".join(
         f'<path class="ep-{kind}" stroke="{ENDINGS[kind]}" d="{"".join(found)}"/>'

@@ -38,12 +38,14 @@ def video(episode: Any, path: str | Path, *, fps: float = 30, column: str | None
         zoom: how many pixels of the video a pixel is wide and high.
 
     Raises:
-        InvalidArgument: there are no images, or the path has another suffix.
+        InvalidArgument: there are no images, the path has another suffix, or fps or zoom is not above zero.
         MissingExtra: imageio, or PyAV for mp4, is not installed.
     """
     path = Path(path)
     if path.suffix not in (".mp4", ".gif"):
         raise InvalidArgument(f"{path}: give a path that ends in .mp4 or .gif")
+    if fps <= 0 or zoom < 1:
+        raise InvalidArgument(f"fps={fps}, zoom={zoom}: give frames a second above 0, and a zoom of at least 1")
     images = frames(episode, column)
     try:
         import imageio.v3 as imageio

@@ -10,6 +10,7 @@ import numpy as np
 
 from episodes.batch import Origin, StepOrigin
 from episodes.batch import leaves as batch_leaves
+from episodes.batch.train_batch import origin_of
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, StepOutOfRange, WrongType
 from episodes.inspect import words
@@ -50,7 +51,9 @@ def explain_batch(batch: Any, row: int) -> Explanation:
         StepOutOfRange: there is no such row.
         WrongType: a row that is no number.
     """
-    origin: Origin = batch.origin
+    origin: Origin = batch.origin if hasattr(batch, "origin") else origin_of(None, {})
+    if not origin.numbers.ndim:
+        raise WrongType(f"one row of a batch: give the batch that row {row!r} is of")
     if not isinstance(row, (int, np.integer)):
         raise WrongType(f"row {row!r}: give the number of a row")
     if not -len(origin) <= row < len(origin):

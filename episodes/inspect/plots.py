@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, MissingExtra
+from episodes.errors import InvalidArgument, MissingExtra, WrongType
 from episodes.facts.ending import Ending
 from episodes.inspect.colours import ENDINGS, colour
 from episodes.inspect.series import MOST_NUMBERS, Series, of_track
 from episodes.inspect.words import clipped, counted, number
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.single_agent import SingleAgentEpisode
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,6 +59,14 @@ def ending_word(ending: Ending) -> str:
     return "terminated" if ending.is_terminated else "truncated" if ending.is_truncated else "cut"
 
 
+def _checked(episode: Any, kind: type) -> Any:
+    """The episode, if it is of the kind that can be drawn so."""
+    if not isinstance(episode, kind):
+        others = "plot_timeline draws several agents, plot_episode and compare draw one"
+        raise WrongType(f"{type(episode).__name__}: give a {kind.__name__}; {others}")
+    return episode
+
+
 # --- one episode ------------------------------------------------------------------------------------------------------
 
 
@@ -68,8 +78,9 @@ def plot_episode(episode: Any, ax: Axes | None = None, *, title: str | None = No
 
     Raises:
         MissingExtra: matplotlib is not installed.
+        WrongType: something else than such an episode.
     """
-    lanes = _lanes(episode)
+    lanes = _lanes(_checked(episode, SingleAgentEpisode))
     ax = new_axes(ax, 8, 0.8 + 0.42 * max(len(lanes), 1))
     begin, lookback = episode.t_started, episode.tracks.lookback
     for i, (_, series, column) in enumerate(lanes):
@@ -216,8 +227,10 @@ def draw_returns(
         ax.plot(
             steps, running_mean(returns, window), color=colour("observations"), linewidth=2, label=f"mean of {window}"
         )
-    if np.isfinite(returns).any():
-        for i, word, place in ((int(np.nanargmax(returns)), "best", 5), (int(np.nanargmin(returns)), "worst", -11)):
+    finite = np.flatnonzero(np.isfinite(returns))
+    if len(finite):
+        best, worst = (int(finite[pick(returns[finite])]) for pick in (np.argmax, np.argmin))
+        for i, word, place in ((best, "best", 5), (worst, "worst", -11)):
             ax.plot([steps[i]], [returns[i]], "o", color=DARK, fillstyle="none", markersize=6)
             said = f"{word} {number(returns[i])}{f' ({ids[i]})' if ids else ''}"
             side = "right" if steps[i] > steps[-1] / 2 else "left"
@@ -233,15 +246,22 @@ def draw_returns(
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """Means [n] of the last `window` of the values [n] up to each; of fewer at the beginning.
+    """Means [n] of the finite ones of the last `window` of the values [n] up to each; NaN where there is none.
 
     >>> running_mean(np.array([1.0, 3.0, 5.0, 7.0]), 2).tolist()
     [1.0, 2.0, 4.0, 6.0]
+    >>> running_mean(np.array([1.0, np.nan, 5.0, 7.0]), 2).tolist()
+    [1.0, 1.0, 5.0, 6.0]
     """
-    sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+    there = np.isfinite(values)
     ends = np.arange(1, len(values) + 1)
     begins = np.maximum(ends - window, 0)
-    return (sums[ends] - sums[begins]) / (ends - begins)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums, counts = (
+            np.concatenate([[0.0], np.cumsum(numbers, dtype=np.float64)])
+            for numbers in (np.where(there, values, 0), there)
+        )
+        return (sums[ends] - sums[begins]) / (counts[ends] - counts[begins])
 
 
 def compare(episodes: Sequence[Any], ax: Axes | None = None, *, track: str = "rewards", index: int = 0) -> Axes:
@@ -254,11 +274,12 @@ def compare(episodes: Sequence[Any], ax: Axes | None = None, *, track: str = "re
     Raises:
         MissingExtra: matplotlib is not installed.
         InvalidArgument: a track that an episode does not have, or a number that its items do not have.
+        WrongType: something else than episodes of one agent.
     """
     ax = new_axes(ax, 8, 3.2)
     for i, episode in enumerate(episodes):
         shade = COMPARED[i % len(COMPARED)]
-        items, numbers = _numbers(episode, track, index)
+        items, numbers = _numbers(_checked(episode, SingleAgentEpisode), track, index)
         stops = ending_word(episode.ending)
         ax.plot(items, numbers, color=shade, linewidth=1.2, label=f"{str(episode.id_)[:8]}, {stops}")
         ax.plot(items[-1:], numbers[-1:], MARKS[stops], color=shade, markersize=6)
@@ -273,7 +294,9 @@ def _numbers(episode: Any, track: str, index: int) -> tuple[np.ndarray, np.ndarr
     tracks = episode.tracks
     found = {series.label: series for one in tracks.all() for series in of_track(one) if one.field.holds != "infos"}
     series = found.get(track)
-    if series is None or not series.is_numeric or index >= series.sample.shape[1]:
+    if series is not None and not series.total:
+        return np.empty(0), np.empty(0)
+    if series is None or not series.is_numeric or not 0 <= index < series.sample.shape[1]:
         raise InvalidArgument(f"episode {episode.id_}: no numbers {track!r}[{index}]; there are {', '.join(found)}")
     numbers = series.finite[:, index].astype(np.float64)
     step = -(-len(series.array) // len(numbers))
@@ -282,7 +305,8 @@ def _numbers(episode: Any, track: str, index: int) -> tuple[np.ndarray, np.ndarr
     if track == "rewards":
         whole = np.asarray(episode.get_rewards(), np.float64)
         every = max(1, len(whole) * 2 // MOST_NUMBERS)
-        numbers, items = np.nancumsum(whole)[::every], np.arange(1, len(whole) + 1)[::every]
+        with np.errstate(over="ignore", invalid="ignore"):
+            numbers, items = np.nancumsum(whole)[::every], np.arange(1, len(whole) + 1)[::every]
     return items + episode.t_started, numbers
 
 
@@ -294,8 +318,9 @@ def plot_timeline(episode: Any, ax: Axes | None = None) -> Axes:
 
     Raises:
         MissingExtra: matplotlib is not installed.
+        WrongType: something else than such an episode.
     """
-    lines = list(episode.agents.timelines.items())
+    lines = list(_checked(episode, MultiAgentEpisode).agents.timelines.items())
     ax = new_axes(ax, 8, 0.9 + 0.36 * max(len(lines), 1))
     begin, end = episode.env_t_started, episode.env_t
     for level, (_, line) in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
@@ -343,7 +368,10 @@ def plot_trace(trace: Any, ax: Axes | None = None) -> Axes:
 
     Raises:
         MissingExtra: matplotlib is not installed.
+        InvalidArgument: None, which an untraced pipeline has.
     """
+    if trace is None:
+        raise InvalidArgument("there is no trace: call pipeline(..., trace=True) before")
     calls = list(trace)
     ax = new_axes(ax, 8, 0.9 + 0.34 * max(len(calls), 1))
     costs = [call.milliseconds for call in calls]

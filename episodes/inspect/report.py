@@ -118,7 +118,9 @@ def overview(dataset: EpisodeDataset) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    """A number as JSON has it, in six digits; None for one that is not finite."""
+    """A number as JSON has it, whole or in six digits; None for one that is not finite."""
+    if value.is_integer() and abs(value) < 2**53:
+        return int(value)
     return float(f"{value:.6g}") if np.isfinite(value) else None
 
 

@@ -149,7 +149,7 @@ class Series:
 
 def _mean(numbers: np.ndarray, axis: int | None = None) -> Any:
     """The mean, also of numbers whose sum is beyond float64."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         mean = numbers.mean(axis, dtype=np.float64)
     if np.isfinite(mean).all():
         return mean

@@ -408,7 +408,8 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 def counted(whole: np.ndarray, returns: np.ndarray, num_steps: int) -> list[str]:
     """Words on episodes of so many steps: the whole ones, of the mask [n], with their mean return, and chunks."""
     num, steps = int(whole.sum()), f"{num_steps} step{'s' * (num_steps != 1)}"
-    mean = [f"mean return {returns[whole].mean():g}"] if num else []
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = [f"mean return {returns[whole].mean():g}"] if num else []
     if num == len(whole):
         return [f"{num} episode{'s' * (num != 1)}", steps, *mean]
     chunks = f"{len(whole) - num} chunk{'s' * (len(whole) - num != 1)}"
@@ -424,9 +425,9 @@ def sums_of_parts(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> 
         bounds = np.stack([starts[there], stops[there]], axis=1).reshape(-1)[:-1]
         in_a_row = (bounds[1::2] == bounds[2::2]).all()
         rows = values[: int(stops[there[-1]])]
-        sums[there] = np.add.reduceat(rows, bounds[::2] if in_a_row else bounds, dtype=np.float64)[
-            :: 1 + (not in_a_row)
-        ]
+        with np.errstate(over="ignore", invalid="ignore"):  # of infinite values
+            every = np.add.reduceat(rows, bounds[::2] if in_a_row else bounds, dtype=np.float64)
+        sums[there] = every[:: 1 + (not in_a_row)]
     return sums
 
 

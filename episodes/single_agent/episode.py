@@ -239,7 +239,10 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     def get_return(self) -> float:
         """The undiscounted sum of the rewards from step 0 of this chunk on."""
         rewards = self._tracks.rewards.get()
-        return float(rewards.sum(dtype=np.float64) if isinstance(rewards, np.ndarray) else sum(map(float, rewards)))
+        if not isinstance(rewards, np.ndarray):
+            return float(sum(map(float, rewards)))
+        with np.errstate(over="ignore", invalid="ignore"):  # of infinite rewards, as Python's own sum
+            return float(rewards.sum(dtype=np.float64))
 
     def get_duration_s(self) -> float:
         """The seconds that it grew: from the reset to the end, the cut or `to_numpy`; until now while it grows."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from episodes import SingleAgentEpisode
+from episodes.command import main
 from episodes.command.app import app
 from episodes.storage import EpisodeDataset, EpisodeWriter
 
@@ -52,6 +55,26 @@ def test_ls_sorts_by_any_column_and_nan_comes_last(data: Path) -> None:
     assert [row["length"] for row in printed("ls", data, "--sort", "length", "--descending", "--limit", 2)] == [5, 3]
     assert "[bold]a" in run("ls", data).output
     assert run("ls", data, "--sort", "colour").exit_code == 1
+
+
+def test_rows_stay_whole_where_no_terminal_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    with EpisodeWriter(tmp_path / "data") as writer:
+        writer.add([SingleAgentEpisode.from_arrays(np.arange(2.0), [0], [1.0], id_="long " * 12, terminated=True)])
+    assert run("ls", tmp_path / "data").output.splitlines()[1].split() == ["long"] * 12 + ["1", "1", "terminated", "0"]
+
+
+def test_a_terminal_that_lacks_letters_shows_the_others(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    with EpisodeWriter(data) as writer:
+        writer.add([SingleAgentEpisode.from_arrays(np.arange(2.0), [0], [1.0], id_="\U0001f642")])
+    monkeypatch.setattr("sys.argv", ["episodes", "show", str(data), "--episode", "-1"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    sys.stdout.flush()
+    assert not ended.value.code
+    assert written.getvalue().startswith(b"SingleAgentEpisode(?: 1 step,")
 
 
 def test_show_finds_an_episode_by_id_by_its_beginning_and_by_number(data: Path, tmp_path: Path) -> None:

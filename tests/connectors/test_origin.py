@@ -228,6 +228,28 @@ def test_rows_that_are_set_or_made_of_columns_have_no_origin() -> None:
             _ = unknown.origin
 
 
+def test_columns_that_were_shortened_by_hand_have_no_origin() -> None:
+    buffer = EpisodeReplayBuffer(20, seed=0)
+    buffer.add(chunk(1, 5))
+    for batch in (learner_pipeline()(episodes=[chunk(0, 5)]), buffer.sample(5)):
+        assert len(batch.origin) == 5
+        for name in list(batch.keys()):
+            batch[name] = batch[name][:2]
+        with pytest.raises(EpisodeStateError, match="they were 5, and no column has as many"):
+            _ = batch.origin
+
+
+def test_what_has_no_such_row_or_no_origin_is_told_in_words() -> None:
+    batch = learner_pipeline()(episodes=[chunk(0, 5)])
+    with pytest.raises(StepOutOfRange, match="rows of shape"):
+        batch.origin.episode(5)
+    for unknown in (dict(batch), None, chunk(0, 5)):
+        with pytest.raises(EpisodeStateError, match="not known"):
+            explain_batch(unknown, 0)
+    with pytest.raises(WrongType, match="one row of a batch"):
+        explain_batch(Batch(batch)[0], 0)
+
+
 def test_a_row_is_explained_in_words_and_as_html() -> None:
     buffer = EpisodeReplayBuffer(50, seed=0)
     buffer.add([chunk(7, 9, ended="truncated", agent_id="<script>")])

@@ -165,6 +165,15 @@ def test_numbers_that_are_not_finite_are_counted_and_marked() -> None:
     assert "1.7e+308" in shown(SingleAgentEpisode.from_arrays(alike, np.zeros(2), np.zeros(2))).words
 
 
+@pytest.mark.parametrize("reward", [np.inf, 1.7e308])
+def test_rewards_whose_sum_is_no_number_are_shown_without_a_warning(reward: float) -> None:
+    rewards = np.array([reward, reward, -reward, -reward])
+    episode = SingleAgentEpisode.from_arrays(rewards.repeat(2)[:5, None], rewards, rewards, terminated=True)
+    for shown in (episode, EpisodePack.from_episodes([episode, episode])):
+        assert not re.search(r'd="[^"]*nan', shown._repr_html_())
+        assert "return" in repr(shown)
+
+
 def test_text_of_users_stays_text() -> None:
     episode = SingleAgentEpisode(HOSTILE, agent_id=HOSTILE, module_id=HOSTILE)
     episode.custom_data[HOSTILE] = HOSTILE

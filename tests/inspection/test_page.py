@@ -111,6 +111,25 @@ def test_the_page_sorts_filters_and_scrubs_and_asks_for_nothing(data, tmp_path, 
 
 
 @WITH_BROWSER
+def test_the_page_tells_episodes_of_one_name_apart_and_numbers_of_any_size(tmp_path, browser) -> None:
+    path = tmp_path / "data"
+    huge, exact = np.array([1.7e308, -1.7e308]), np.array([1234567.0, 2.0**60])
+    with EpisodeWriter(path) as writer:
+        for values, reward in ((huge, 1.0), (exact, 1234567.0)):
+            writer.add([SingleAgentEpisode.from_arrays(values, [0], [reward], id_="of every worker")])
+    tab = Tab(browser)
+    tab.page.goto(write_report(EpisodeDataset(path), tmp_path / "page.html").as_uri())
+    shown = tab.page.locator(".lane", has_text="observations").locator("b")
+    assert shown.inner_text() == "1.700e+308"
+    tab.page.locator("tbody tr").nth(1).click()
+    assert shown.inner_text() == "1234567"
+    assert tab.texts("tbody tr[aria-selected=true] td:nth-child(3)") == ["1234567"]
+    tab.page.fill("#words", "return > 1e6")
+    assert len(tab.ids()) == 1
+    assert not tab.said
+
+
+@WITH_BROWSER
 def test_the_served_page_follows_a_writer_at_work(data, browser) -> None:
     server = PageServer(data)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from connectors import learner_pipeline
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, WrongType
 from episodes.inspect import compare, frames, plot_episode, plot_returns, plot_timeline, plot_trace, video
 
 
@@ -81,6 +81,34 @@ def test_episodes_are_compared_over_each_other():
     assert compare(chosen, ax, track="observations", index=3) is ax
     with pytest.raises(InvalidArgument, match="there are observations"):
         compare(chosen, track="speed")
+
+
+def test_returns_that_are_not_finite_leave_the_others_their_mean_and_their_best():
+    returns = [1.0, np.nan, 3.0, np.inf, -np.inf, 5.0]
+    pack = [SingleAgentEpisode.from_arrays([0.0, 1.0], [0], [value], terminated=True) for value in returns]
+    ax = plot_returns(pack, window=3)
+    (mean,) = (line.get_ydata() for line in ax.lines if line.get_label() == "mean of 3")
+    assert mean.tolist() == [1.0, 1.0, 2.0, 3.0, 3.0, 5.0]
+    assert [text.get_text().split(" (")[0] for text in ax.texts] == ["best 5", "worst 1"]
+
+
+def test_what_a_plot_cannot_draw_is_told_in_words(tmp_path: Path):
+    for draw in (plot_episode, lambda game: compare([game])):
+        with pytest.raises(WrongType, match="plot_timeline draws several agents"):
+            draw(MultiAgentEpisode("game"))
+    with pytest.raises(WrongType, match="give a MultiAgentEpisode"):
+        plot_timeline(walk(2))
+    with pytest.raises(InvalidArgument, match="trace=True"):
+        plot_trace(learner_pipeline().trace)
+    with pytest.raises(InvalidArgument, match="fps=0"):
+        video(filmed(), tmp_path / "e.mp4", fps=0)
+    with pytest.raises(InvalidArgument, match="no numbers"):
+        compare([walk(2)], track="observations", index=-5)
+
+
+def test_an_episode_of_no_steps_is_compared_too():
+    ax = compare([walk(0), walk(3)])
+    assert [len(line.get_xdata()) for line in ax.lines] == [0, 0, 3, 1]
 
 
 def test_clocks_show_who_observed_acted_and_waits():

@@ -12,9 +12,33 @@ let step = 0;
 let playing = null;
 
 const find = (id) => document.getElementById(id);
-const key = (row) => `${row[0]}@${row[4]}@${row[5]}`;
+const keys = new WeakMap();  // of the rows: what names an episode, and which of those so named it is
 const kind = (row) => row[3].split(" ")[0];
-const show = (value) => value === null || value === undefined ? "not finite" : Number.isInteger(value) ? String(value) : String(+value.toPrecision(4));
+const counted = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+
+function show(value) {
+  if (value === null || value === undefined) return "not finite";
+  if (Math.abs(value) >= 1e12) return value.toExponential(3);
+  return Number.isInteger(value) ? String(value) : String(+value.toPrecision(4));
+}
+
+function key(row) {
+  return keys.get(row);
+}
+
+function take(found) {
+  const times = new Map();
+  for (const row of found.rows) {
+    const name = JSON.stringify([row[0], row[4], row[5]]);
+    times.set(name, (times.get(name) ?? 0) + 1);
+    keys.set(row, `${name}${times.get(name)}`);
+  }
+  data = found;
+}
+
+function height(value, low, high, top, bottom) {
+  return high > low ? bottom - (bottom - top) * ((value / 2 - low / 2) / (high / 2 - low / 2)) : (top + bottom) / 2;
+}
 
 function element(name, attributes = {}, ...children) {
   const spaces = { svg: 1, path: 1, rect: 1, line: 1, title: 1 };
@@ -37,7 +61,7 @@ function dots(title, column) {
     rows.forEach((row, i) => {
       if (row[2] !== ending || i % every) return;
       const x = 4 + 592 * row[0] / Math.max(data.rows.length - 1, 1);
-      const y = high > low ? 90 - 84 * (row[1] - low) / (high - low) : 48;
+      const y = height(row[1], low, high, 6, 90);
       path += `M${x.toFixed(1)} ${y.toFixed(1)}h0`;
     });
     if (path) svg.append(element("path", { d: path, stroke: `var(--${ending})`, "stroke-width": 5, "stroke-linecap": "round", fill: "none" }));
@@ -53,7 +77,7 @@ function dots(title, column) {
 
 function overview() {
   const steps = data.rows.reduce((sum, row) => sum + row[1], 0);
-  const about = `${data.rows.length.toLocaleString("en")} episodes, ${steps.toLocaleString("en")} steps`;
+  const about = `${counted(data.rows.length, "episode")}, ${counted(steps, "step")}`;
   find("about").textContent = data.environment ? `${data.environment}: ${about}` : about;
   const bars = element("div", { class: "chart" }, element("h2", {}, "endings"));
   for (const ending of endings) {
@@ -68,7 +92,7 @@ function overview() {
 
 function matches(row, words, ending) {
   if (ending && !row[3].includes(ending)) return false;
-  const rule = /^(length|return|from t)\s*(<=|>=|<|>|=)\s*(-?[\d.]+)$/.exec(words);
+  const rule = /^(length|return|from t)\s*(<=|>=|<|>|=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)$/.exec(words);
   if (!rule) return !words || row.some((cell) => String(cell).toLowerCase().includes(words));
   const value = row[columns.indexOf(rule[1])], bound = Number(rule[3]);
   if (value === null) return false;
@@ -147,7 +171,7 @@ function lane(track) {
   let path = "", gap = true;
   track.values.forEach((value, i) => {
     if (value === null) { gap = true; return; }
-    const x = 1000 * (at(i) - first) / span, y = high > low ? 28 - 26 * (value - low) / (high - low) : 15;
+    const x = 1000 * (at(i) - first) / span, y = height(value, low, high, 2, 28);
     path += `${gap ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}${gap && (track.values[i + 1] ?? null) === null ? "h0" : ""}`;
     gap = false;
   });
@@ -161,7 +185,7 @@ function lane(track) {
 function draw(row) {
   const panel = find("episode");
   stop();
-  const heading = element("h2", {}, row[0], element("small", {}, `${row[1]} steps, return ${show(row[2])}, `, element("i", { class: kind(row), style: "font-style:normal" }, row[3])));
+  const heading = element("h2", {}, row[0], element("small", {}, `${counted(row[1], "step")}, return ${show(row[2])}, `, element("i", { class: kind(row), style: "font-style:normal" }, row[3])));
   if (!episode) {
     panel.replaceChildren(heading, element("p", {}, "This page does not carry the tracks of this episode."));
     return;
@@ -225,7 +249,7 @@ async function follow() {
     if (answer.status === 200) {
       const found = await answer.json();
       version = found.version;
-      data = found;
+      take(found);
       overview();
       table();
     }
@@ -241,6 +265,7 @@ async function follow() {
 find("filters").addEventListener("submit", (event) => event.preventDefault());
 find("words").addEventListener("input", table);
 find("ending").addEventListener("input", table);
+take(data);
 overview();
 heads();
 table();
