@@ -155,7 +155,9 @@ def env_like(env: EnvLike, num_envs: int) -> EnvLike:
         return env
     elif isinstance(env, (SyncVectorEnv, AsyncVectorEnv)) and isinstance(env.env_fns, Sequence):
         return type(env)(env.env_fns[:num_envs], autoreset_mode=autoreset_mode_of(env))
-    elif env.spec is not None and not isinstance(env, VectorWrapper):
+    elif (make_others := getattr(env, "with_num_envs", None)) is not None:
+        return make_others(num_envs)
+    elif not isinstance(env, VectorWrapper) and env.spec is not None and "num_envs" in env.spec.kwargs:
         options = dict(env.spec.kwargs)
         del options["num_envs"]
         return gym.make_vec(replace(env.spec, kwargs=options), num_envs, options.pop("vectorization_mode", None))

@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from connectors.connector import ColumnDict, Connector, Needed
 from episodes.columns import Columns
+from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
 
 __all__ = ["NormalizeAndClipActions"]
@@ -54,8 +55,14 @@ class NormalizeAndClipActions(Connector):
         return batch
 
     def to_env(self, actions: Any) -> Any:
-        """Actions [..., *action shape] in the environment's units, out of the policy's."""
-        return _apply(lambda leaf, change: change.to_env(leaf), actions, self._leaves)
+        """Actions [..., *action shape] in the environment's units, out of the policy's; ShapeMismatch for others."""
+        try:
+            return _apply(lambda leaf, change: change.to_env(leaf), actions, self._leaves)
+        except ValueError as error:
+            raise ShapeMismatch(
+                f"{self.name}: the policy's actions are {nested.describe(actions)}; give actions [N, ...] of "
+                f"{self.input_action_space}: {error}"
+            ) from error
 
     def policy_action_space(self, space: gym.Space) -> gym.Space:
         """The space of the policy's actions: integer Boxes that are spread take fractions between -1 and 1."""

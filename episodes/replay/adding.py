@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from episodes.errors import ChunkMismatch
+from episodes.errors import ChunkMismatch, WrongType
 from episodes.pack import EpisodePack
 from episodes.replay.ring.addition import Addition, Block
 from episodes.replay.ring.episode_table import NONE, TableChange
@@ -22,7 +22,25 @@ from episodes.replay.ring.step_ring import (
 )
 from episodes.replay.ring.track_ring import positions
 from episodes.replay.stored_outputs import checked_extra
+from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.infos import Infos
+
+
+def listed(episodes: Any, kind: type) -> Any:
+    """Episodes of that kind as a sequence, out of one of them, a sequence, or whatever goes through them once.
+
+    Raises:
+        WrongType: nothing that holds episodes.
+    """
+    if isinstance(episodes, kind):
+        return [episodes]
+    odd = episodes
+    if isinstance(episodes, Iterable) and not isinstance(episodes, (str, Mapping, SingleAgentEpisode)):
+        episodes = episodes if isinstance(episodes, Sequence) else list(episodes)
+        if type(episodes) is not list or all(isinstance(each, kind) for each in episodes):
+            return episodes
+        odd = next(each for each in episodes if not isinstance(each, kind))
+    raise WrongType(f"add takes a {kind.__name__}, or a sequence of them; this is a {type(odd).__name__}")
 
 
 def add_pack(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None) -> None:

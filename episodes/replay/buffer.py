@@ -18,7 +18,7 @@ from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange
 from episodes.pack import EpisodePack
 from episodes.replay import walks
-from episodes.replay.adding import add_pack
+from episodes.replay.adding import add_pack, listed
 from episodes.replay.batch_columns import checked_keys, columns_of, followed, states_before
 from episodes.replay.history import BoundViews
 from episodes.replay.locking import locked
@@ -162,12 +162,12 @@ class EpisodeReplayBuffer(SampleCounts):
             ChunkMismatch: a chunk does not begin where its episode stops.
             TrackMismatch, ShapeMismatch: items are of another kind than those stored. The buffer stays as it was.
             UnknownKey: an extra model output that there is not.
+            WrongType: what is added is none of these.
         """
-        if isinstance(episodes, SingleAgentEpisode):
-            episodes = [episodes]
-        if not len(episodes):
+        given = listed(episodes, SingleAgentEpisode)
+        if not len(given):
             return
-        pack = EpisodePack.from_episodes(episodes)
+        pack = EpisodePack.from_episodes(given)
         if keys is not None:
             pack = pack.replace(extra_model_outputs=chosen_outputs(pack.extra_model_outputs, keys))
         add_pack(self.ring, pack)

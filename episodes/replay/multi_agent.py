@@ -16,7 +16,7 @@ from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
-from episodes.replay.adding import check_pack
+from episodes.replay.adding import check_pack, listed
 from episodes.replay.buffer import EpisodeReplayBuffer
 from episodes.replay.env_steps import EnvSteps
 from episodes.replay.history import BoundViews
@@ -122,8 +122,9 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         Raises:
             InvalidArgument: an agent was of another module before.
             ChunkMismatch, TrackMismatch, ShapeMismatch: as `EpisodeReplayBuffer.add`. The buffer stays as it was.
+            WrongType: what is added is none of these.
         """
-        given = [episodes] if isinstance(episodes, MultiAgentEpisode) else episodes
+        given = listed(episodes, MultiAgentEpisode)
         held, module_of = self._stored, dict(self._module_of)
         pieces = [Piece(part, module_of) for episode in given for part in self._parts(episode)]
         buffers = self._checked_buffers(pieces)

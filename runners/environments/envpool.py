@@ -135,6 +135,12 @@ class EnvPoolVectorEnv(VectorEnv):
             raise UnknownKey(f"{self.task} has no info {missing[0]!r}; it has {list(infos)}")
         return {key: infos[key] for key in self._info_keys}
 
+    def with_num_envs(self, num_envs: int) -> EnvPoolVectorEnv:
+        """So many environments of the same task with the same arguments, as `evaluate(runner)` asks for."""
+        options = {key: value for key, value in self._kwargs.items() if key not in _ITS_OWN}
+        arguments: dict[str, Any] = {"max_episode_steps": self._limit, "info_keys": self._info_keys}
+        return EnvPoolVectorEnv(self.task, num_envs, pool_kwargs=options, **arguments)
+
     def close_extras(self, **kwargs: Any) -> None:
         """End EnvPool's threads."""
         if self._pool is not None:

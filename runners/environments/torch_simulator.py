@@ -149,7 +149,7 @@ class TorchVectorEnv(VectorEnv):
         Raises:
             TrackMismatch: there are none, and nobody said that they may be missing.
         """
-        if self._final_key in extras:
+        if extras.get(self._final_key) is not None:
             return nested.map_leaves(lambda leaf: leaf[envs], self._own(extras[self._final_key]))
         if self.missing_final_observation == "repeat":
             return None
@@ -195,6 +195,7 @@ def _brought(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf
     leaf = leaf.detach()
+    leaf = leaf.float() if leaf.dtype is torch.bfloat16 else leaf  # numpy has no such numbers
     return leaf.to("cpu", non_blocking=True) if leaf.is_cuda else leaf.to("cpu", copy=True)
 
 

@@ -400,6 +400,26 @@ def test_one_episode_is_added_as_it_is() -> None:
     assert (len(buffer), buffer.num_episodes) == (3, 1)
 
 
+def test_episodes_that_come_one_by_one_are_added_together() -> None:
+    buffer = EpisodeReplayBuffer(10)
+    buffer.add(SingleAgentEpisode.from_arrays(np.arange(3.0), [0, 1], [1.0, 1.0]) for _ in range(2))
+    assert (len(buffer), buffer.num_episodes) == (4, 2)
+
+
+@pytest.mark.parametrize("kind", [EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer])
+@pytest.mark.parametrize("odd", [None, {}, 5, "episodes", [5]])
+def test_what_is_no_episode_is_not_added(kind: Any, odd: Any) -> None:
+    with pytest.raises(WrongType):
+        kind(10).add(odd)
+
+
+def test_an_episode_of_several_agents_is_refused_by_a_buffer_of_one_also_without_a_step() -> None:
+    with pytest.raises(WrongType, match=r"add takes a SingleAgentEpisode, .* this is a MultiAgentEpisode"):
+        EpisodeReplayBuffer(10).add(MultiAgentEpisode())  # type: ignore[arg-type]
+    with pytest.raises(WrongType, match=r"add takes a MultiAgentEpisode, .* this is a SingleAgentEpisode"):
+        MultiAgentEpisodeReplayBuffer(10).add(SingleAgentEpisode())  # type: ignore[arg-type]
+
+
 def test_extra_model_outputs_can_be_left_out() -> None:
     outputs = {"vf_preds": np.arange(3.0), "action_logp": np.zeros(3)}
     episode = SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 1, 0], [1.0, 1.0, 1.0], extra_model_outputs=outputs)

@@ -11,7 +11,7 @@ import pytest
 from episodes.errors import EpisodeStateError, InvalidArgument, MissingExtra, ShapeMismatch, UnknownKey
 from episodes.replay import EpisodeReplayBuffer
 from learners import MLPPolicy
-from runners import SingleAgentEnvRunner
+from runners import SingleAgentEnvRunner, evaluate
 from runners.environments import EnvPoolVectorEnv
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered")  # of bare pools
@@ -143,3 +143,18 @@ def test_a_bare_envpool_is_refused_by_naming_the_adapter() -> None:
     with pytest.raises(InvalidArgument, match=r"EnvPoolVectorEnv\(task, num_envs\)"):
         SingleAgentEnvRunner(pool)
     pool.close()
+
+
+def test_evaluation_makes_pools_as_the_runners_was() -> None:
+    runner = SingleAgentEnvRunner(cartpole(max_episode_steps=7, pool_kwargs={"num_threads": 1}), Under())
+    found = evaluate(runner, num_episodes=6, seed=0)
+    assert isinstance(runner.for_evaluation(3).env, EnvPoolVectorEnv)
+    assert found.lengths.tolist() == [7] * 6
+    assert evaluate(runner, num_episodes=6, seed=0).episodes == found.episodes
+
+
+class Under:
+    """Pushes away from under the pole, which stands for more than seven steps."""
+
+    def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        return {"actions": (batch["obs"][:, 2] > 0).long()}

@@ -63,6 +63,16 @@ def test_an_output_that_cannot_be_is_told_by_its_name_and_loses_nothing(
     assert runner.sample(num_timesteps=30).num_steps >= 30
 
 
+@pytest.mark.parametrize("actions", [torch.zeros(2 * N + 1), torch.zeros(N, 3), torch.zeros(N, 1, 5)])
+def test_actions_of_a_box_that_have_another_shape_are_told_before_a_step(actions: Any) -> None:
+    env = gym.make_vec("Pendulum-v1", N)
+    env.single_action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    runner = SingleAgentEnvRunner(env, lambda batch, explore=None: {"actions": actions})
+    with pytest.raises(EpisodeError, match="actions"):
+        runner.sample(num_timesteps=1)
+    assert runner.take().num_steps == 0
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float16])
 def test_outputs_with_gradients_of_any_float_are_recorded(dtype: torch.dtype) -> None:
     def policy(batch: Any, explore: bool | None = None) -> Any:

@@ -124,6 +124,25 @@ def test_a_simulator_without_last_observations_is_refused_unless_it_is_said() ->
         runner.sample(num_timesteps=100)
 
 
+def test_last_observations_that_are_none_are_missing() -> None:
+    class Nothing(TorchCartPole):
+        def step(self, actions: torch.Tensor) -> Any:
+            *row, extras = super().step(actions)
+            return *row, {**extras, "final_obs": None}
+
+    with pytest.raises(TrackMismatch, match="their last observations are lost"):
+        runner_of(adapted(Nothing(4))).sample(num_timesteps=400)
+
+
+def test_rows_of_bfloat16_are_recorded_as_floats() -> None:
+    class Short(TorchCartPole):
+        def step(self, actions: torch.Tensor) -> Any:
+            observations, rewards, *rest = super().step(actions)
+            return observations, rewards.bfloat16(), *rest
+
+    assert set(runner_of(adapted(Short(4))).sample(num_timesteps=400).rewards.tolist()) == {1.0}
+
+
 def test_a_missing_last_observation_is_the_one_before_where_that_is_asked_for() -> None:
     simulator = TorchCartPole(4, limit=5, gives_final=False)
     pack = runner_of(adapted(simulator, missing_final_observation="repeat")).sample(num_timesteps=100)
