@@ -82,7 +82,7 @@ def _tell_lost(episode: MultiAgentEpisode, report: LossReport) -> None:
     for line in agents.timelines.values():
         seen, acted = line.clocks()
         lost = {
-            "when an agent acted": (acted != seen[: len(acted)]).any(),
+            "when an agent acted": ((acted != seen[: len(acted)]) | (seen[: len(acted)] < begin)).any(),
             "when an agent ended": line.ended_at is not None and line.ended_at != seen[-1],
             "when an agent saw": (seen < begin).any(),
             "that no reward came yet": line.phase == WAITS and line.reward is None,

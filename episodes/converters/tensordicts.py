@@ -41,11 +41,11 @@ def to_tensordict(episodes: Sequence[SingleAgentEpisode], *, strict: bool = Fals
     made, report = _tensordict(), LossReport()
     parts = []
     for number, episode in enumerate(episodes):
-        tell_left_out(report, episode, "a TensorDict", keeps=("extra_model_outputs", "both_endings"))
         if not len(episode):
             report.add("the episode", "a TensorDict has no episodes without a step", episode.id_)
-        else:
-            parts.append(_rows_of(episode, number))
+            continue
+        tell_left_out(report, episode, "a TensorDict", keeps=("extra_model_outputs", "both_endings"))
+        parts.append(_rows_of(episode, number))
     if not parts:
         raise InvalidArgument("to_tensordict: no episodes with a step were given")
     rows = nested.concatenate(parts)

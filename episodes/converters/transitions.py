@@ -121,10 +121,10 @@ def transitions_of(episodes: Iterable[SingleAgentEpisode], name: str, report: Lo
     """
     parts = []
     for episode in episodes:
-        tell_left_out(report, episode, name, **keeps)
         if not len(episode):
             report.add("the episode", f"{name} has no episodes without a step", episode.id_)
             continue
+        tell_left_out(report, episode, name, **keeps)
         if not episode.is_done:
             report.add(
                 "that the chunk goes on", f"{name} is told that it was truncated, which bootstraps too", episode.id_

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,9 +43,22 @@ def kept(episodes: list[SingleAgentEpisode], report: LossReport) -> list[SingleA
 
 
 def unnamed(one: SingleAgentEpisode, other: SingleAgentEpisode, report: LossReport) -> set[str]:
-    """What differs although no loss tells of it."""
-    names = {loss.what for loss in report}
-    return {what for what in _differences(one, other) if not any(name.startswith(what) for name in names)}
+    """What differs although no loss tells of it, or of a part of it."""
+    return set(_differences(one, other)) - {what for loss in report for what in _named(loss.what)}
+
+
+def told_for_nothing(given: list[SingleAgentEpisode], back: list[SingleAgentEpisode], report: LossReport) -> set[str]:
+    """What losses tell of although no episode lost it."""
+    pairs = zip(kept(given, report), back, strict=True)
+    lost = {what for one, other in pairs for what in _differences(one, other)}
+    lost |= {"the episode"} if len(given) > len(back) else set()
+    return {loss.what for loss in report if not lost & {*_named(loss.what)}}
+
+
+def _named(what: str) -> tuple[str, str]:
+    """What a loss is of, and the whole of which it is a part: `infos['t']` and `infos/t` are of the infos."""
+    what = what.removeprefix("the dtype of ")
+    return what, re.split(r"[\[/]", what)[0]
 
 
 def _differences(one: SingleAgentEpisode, other: SingleAgentEpisode) -> Iterator[str]:

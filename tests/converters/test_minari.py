@@ -99,6 +99,7 @@ def test_whatever_comes_back_from_minari_is_equal_or_its_loss_was_named(data: st
     lost.join(more)
     for one, other in zip(law.kept(given_, lost), back, strict=True):
         assert law.unnamed(one, other, lost) - known.keys() == set(), (one, other, str(lost))
+    assert law.told_for_nothing(given_, back, lost) == set()
 
 
 def test_images_are_kept_as_they_are() -> None:

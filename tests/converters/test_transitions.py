@@ -63,6 +63,7 @@ def test_whatever_comes_back_from_a_tensordict_is_equal_or_its_loss_was_named(da
     back, _ = from_tensordict(rows, strict=True)
     for one, other in zip(law.kept(given_, lost), back, strict=True):
         assert law.unnamed(one, other, lost) == set(), (one, other, str(lost))
+    assert law.told_for_nothing(given_, back, lost) == set()
 
 
 def some(steps: int = 3, **more: Any) -> SingleAgentEpisode:
