@@ -291,8 +291,7 @@ class EpisodeReceiver(Endpoint):
             self.wait(deadline - time.monotonic())
             self._watch_handshakes()
         while self.has_message():
-            address, *parts = self.got()
-            arrived = self._accept(bytes(address), parts)
+            arrived = self._accept(*self.got_from())
             if arrived is not None or time.monotonic() >= deadline:
                 return arrived
         return None
@@ -302,8 +301,7 @@ class EpisodeReceiver(Endpoint):
         for _ in range(_MOST_AHEAD):
             if not self.has_message():
                 return
-            address, *parts = self.got()
-            arrived = self._accept(bytes(address), parts)
+            arrived = self._accept(*self.got_from())
             if arrived is not None:
                 self._leave(arrived)
                 return

@@ -13,6 +13,7 @@ from episodes.errors import EpisodeStateError, MissingExtra, TransportTimeout
 MOST_BYTES = 256 << 20  # of one part: what a socket takes at a peer's word
 _SLICE_S = 0.1  # a lock is held so long while nothing comes
 _COPIED = 1 << 14  # bytes of a part that are copied on arrival: dearer are a view and the buffer that it would keep
+_COPIED_OUT = 1 << 16  # likewise of one that is sent: dearer is an object that tells when the socket has done with it
 _NOBLOCK, _MORE, _POLLIN, _EVENTS = 1, 2, 1, 15
 """ZeroMQ's numbers of flags: pyzmq has them as enums, of which two joined take longer than a message of a socket."""
 _numbers = itertools.count()  # of monitors
@@ -88,7 +89,11 @@ class Endpoint:
         if address is not None:
             send(address, _NOBLOCK | _MORE)
         for i, frame in enumerate(frames):
-            send(frame, _NOBLOCK | (_MORE if i < last else 0), copy=False)  # pyzmq copies what is small
+            send(frame, _NOBLOCK | (_MORE if i < last else 0), copy=len(frame) < _COPIED_OUT)
+
+    def got_from(self) -> tuple[bytes, list[Any]]:
+        """The address of who sent the message that is there to a socket of many, and its parts."""
+        return self.socket.recv(_NOBLOCK), self.got()
 
     def got(self) -> list[Any]:
         """The parts of the message that is there: bytes where they are small, else views."""
