@@ -139,6 +139,13 @@ FIGURES = (
         "us",
     ),
     Figure(
+        "ray/steps per second, 2 actors beside one runner",
+        Side("ours", our_group(time.perf_counter)),
+        Side("one runner", one_runner(time.perf_counter)),
+        at_least(1.5),
+        "us",
+    ),
+    Figure(
         "ray/steps per second, 2 actors",
         Side("ours", our_group(time.perf_counter)),
         Side("RLlib's group", rllib_group, RLLIB),

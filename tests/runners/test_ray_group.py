@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -35,6 +36,7 @@ from learners.run import Run, remote_runner
 from learners.trainers import OnPolicyConfig, OnPolicyTrainer
 from runners import GroupRunner, MultiAgentEnvRunner, RayRunnerGroup, SingleAgentEnvRunner, start_ray
 from runners.remote.start import patient
+from tests.house import ROOT
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.xdist_group("ray")
@@ -454,6 +456,17 @@ def test_a_data_set_is_read_by_tasks_of_ray_and_each_row_is_a_whole_step(
     assert to_ray_data(made)[0].count() == 8
     with pytest.raises(InvalidArgument, match="no episodes with a step"):
         to_ray_data(dataset[1:2])
+
+
+@pytest.mark.slow
+def test_rllibs_own_learner_learns_from_a_group_of_runners() -> None:
+    command = [sys.executable, "-m", "tests.runners.rllib_learner"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, *_, last = map(float, done.stdout.split())
+    assert first < 40
+    assert last > 120
 
 
 SLOW = [pytest.param(figure, marks=pytest.mark.slow) for figure in actors.FIGURES[1:]]  # they start actors
