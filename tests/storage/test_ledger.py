@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from connectors import learner_pipeline
 from episodes import Batch, SingleAgentEpisode
-from episodes.errors import InvalidArgument, UnreadableData
+from episodes.errors import InvalidArgument, UnreadableData, WrongType
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage.ledger import Ledger, StoredLedger, difference
 from episodes.storage.ledger.row_hashes import row_hashes
@@ -184,6 +185,34 @@ def test_the_command_tells_by_its_exit_status_and_in_json(tmp_path: Path) -> Non
     found = run(app, ["ledger", "diff", str(one), str(other), "--json"])
     assert found.exit_code == 1
     assert json.loads(found.output)["what"] == "content"
+
+
+def test_what_cannot_be_noted_is_refused_and_loses_nothing(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger", every=2) as ledger:
+        ledger.note(1, rows(1))
+        for update in ("2", 2.5, None, 2**70):
+            with pytest.raises(WrongType, match="integer of 64 bits"):
+                ledger.note(update, rows(2))  # type: ignore[arg-type]
+        with pytest.raises(WrongType, match="give columns"):
+            ledger.note(2, None)  # type: ignore[arg-type]
+        episode = SingleAgentEpisode.from_arrays(np.arange(3.0)[:, None], [0, 1], [0.0, 1.0], id_="\ud800")
+        ledger.note(np.int64(2), learner_pipeline()(episodes=[episode]), module="\ud800")
+    stored = StoredLedger(tmp_path / "ledger")
+    assert [(update.update, update.module) for update in stored] == [(1, ""), (2, "\\ud800")]
+    assert stored.ids == ["\\ud800"]
+
+
+def test_threads_may_note_side_by_side(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger", every=3)
+
+    def note(module: int) -> None:
+        for update in range(50):
+            ledger.note(update, rows(update, module), module=str(module))
+
+    with ledger, ThreadPoolExecutor(4) as threads:
+        list(threads.map(note, range(4)))
+    told = [(update.module, update.update) for update in StoredLedger(tmp_path / "ledger")]
+    assert sorted(told) == [(str(module), update) for module in range(4) for update in range(50)]
 
 
 def test_what_no_ledger_is_is_refused(tmp_path: Path) -> None:

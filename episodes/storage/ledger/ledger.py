@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from threading import RLock
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from episodes.batch import Batch, Origin
-from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.errors import EpisodeStateError, InvalidArgument, WrongType
 from episodes.storage.arrow import list_column, pyarrow
 from episodes.storage.files import local_path
 from episodes.storage.ledger.row_hashes import hash_of_arrays, hash_of_values, row_hashes
@@ -56,6 +57,8 @@ class _Note(NamedTuple):
 class Ledger:
     """Notes of a run, added to a directory that is made with the first ones; what was flushed outlives a kill.
 
+    Threads may note side by side.
+
     Args:
         path: of the directory. One that is there is added to: a run goes on.
         every: how many updates are written at once; `flush` writes what waits.
@@ -81,6 +84,7 @@ class Ledger:
         self._numbers: dict[str, int] = {}  # of the episodes that the shard has
         self._waiting: list[_Note] = []
         self._shard: ShardWriter | None = None
+        self._lock = RLock()  # of what waits and is written
         hash_of_values(None)  # it can be made
 
     def note(
@@ -101,14 +105,22 @@ class Ledger:
             weights: all of them, after the update.
             settings: whatever JSON can hold.
             module: where several learn side by side.
+
+        Raises:
+            WrongType: a number that is no integer of 64 bits, a module that is no text, or a batch without columns.
         """
+        if not isinstance(update, (int, np.integer)) or not -(2**63) <= update < 2**63 or not isinstance(module, str):
+            raise WrongType(f"update {update!r} of module {module!r}: give an integer of 64 bits, and text")
+        if not isinstance(batch, (Batch, Mapping)):
+            raise WrongType(f"a batch that is a {type(batch).__name__}: give columns")
         content = row_hashes(batch)
-        named: list[str] = []
-        episode, t = self._steps(batch, len(content), named)
         hashes = hash_of_arrays(weights), hash_of_values(settings)
-        self._waiting.append(_Note(update, module, *hashes, named, episode, t, content))
-        if len(self._waiting) >= self._every:
-            self.flush()
+        with self._lock:
+            named: list[str] = []
+            episode, t = self._steps(batch, len(content), named)
+            self._waiting.append(_Note(int(update), _text(module), *hashes, named, episode, t, content))
+            if len(self._waiting) >= self._every:
+                self.flush()
 
     def _steps(self, batch: Any, num_rows: int, named: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Each row's episode by number and its time; ids that come for the first time are put to those `named`."""
@@ -126,7 +138,7 @@ class Ledger:
         distinct, first = np.unique(which, return_index=True)
         for i in distinct[first.argsort()].tolist():  # in the order in which the rows have them
             own = whose[i]
-            numbers[i] = UNKNOWN if own is None else self._number(str(own.id_), named)
+            numbers[i] = UNKNOWN if own is None else self._number(_text(own.id_), named)
         episode[real], t[real] = numbers[which], times
         return episode, t
 
@@ -138,24 +150,26 @@ class Ledger:
 
     def flush(self, *, fsync: bool = False) -> None:
         """Write what waits: it outlives this process then, and with `fsync` the machine."""
-        if self._waiting:
-            if self._shard is None:
-                self.path.mkdir(parents=True, exist_ok=True)
-                self._shard = ShardWriter(self.path, writer_name(), self._schema)
-            self._shard.write(_record_batch(self._waiting, self._schema))
-            self._waiting = []
-        if fsync and self._shard is not None:
-            self._shard.sync()
-        if len(self._numbers) > _MOST_NAMES:
-            self.close()
+        with self._lock:
+            if self._waiting:
+                if self._shard is None:
+                    self.path.mkdir(parents=True, exist_ok=True)
+                    self._shard = ShardWriter(self.path, writer_name(), self._schema)
+                self._shard.write(_record_batch(self._waiting, self._schema))
+                self._waiting = []
+            if fsync and self._shard is not None:
+                self._shard.sync()
+            if len(self._numbers) > _MOST_NAMES:
+                self.close()
 
     def close(self) -> None:
         """Flush, and finish the shard. What is noted afterwards begins another one."""
-        if self._waiting:
-            self.flush()
-        if self._shard is not None:
-            self._shard.seal()
-            self._shard, self._numbers = None, {}
+        with self._lock:
+            if self._waiting:
+                self.flush()
+            if self._shard is not None:
+                self._shard.seal()
+                self._shard, self._numbers = None, {}
 
     def __enter__(self) -> Self:
         return self
@@ -165,6 +179,11 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r})"
+
+
+def _text(value: Any) -> str:
+    """A name as Arrow can hold it, lone surrogates written out."""
+    return str(value).encode(errors="backslashreplace").decode()
 
 
 def _first_steps(numbers: np.ndarray) -> np.ndarray:
