@@ -60,7 +60,7 @@ def ls(
     directory: Directory,
     sort: Annotated[str, typer.Option(help=f"A column: {', '.join(COLUMNS)}.")] = "",
     descending: Annotated[bool, typer.Option("--descending", help="The highest first.")] = False,
-    limit: Annotated[int, typer.Option(help="How many rows at most; 0 for all.")] = 0,
+    limit: Annotated[int, typer.Option(help="How many rows at most; 0 for all.", min=0)] = 0,
     json: Json = False,
 ) -> None:
     """A row for each episode."""
@@ -152,7 +152,7 @@ def report(
 
 def watch(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data set.")],
-    port: Annotated[int, typer.Option(help="0 for one that is free.")] = 0,
+    port: Annotated[int, typer.Option(help="0 for one that is free.", min=0, max=65535)] = 0,
 ) -> None:
     """Serve the page of a data set to this machine alone, following its writers, until Ctrl-C."""
     _check_jinja2()

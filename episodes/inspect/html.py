@@ -15,6 +15,7 @@ from episodes.inspect.cards import Card
 __all__ = [
     "batch",
     "dataset",
+    "explanation",
     "multi_agent_episode",
     "multi_agent_replay",
     "pack",
@@ -50,6 +51,13 @@ def single_agent_episode(episode: Any) -> str:
 def multi_agent_episode(episode: Any) -> str:
     """An episode of several agents: who acted when, and each agent's own episode."""
     return rendered(cards.multi_agent_card(episode))
+
+
+def explanation(row: Any) -> str:
+    """What is known of a row of a batch: words, and the episode behind it."""
+    parts = [] if row.episode is None else [cards.episode_card(row.episode, is_open=False)]
+    table = cards.Table((), row.lines, is_words=True)
+    return rendered(Card("Row", str(row.row), [], table=table, parts=parts))
 
 
 def pack(episodes: Any) -> str:

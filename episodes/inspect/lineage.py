@@ -14,6 +14,7 @@ from episodes.batch.train_batch import origin_of
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, StepOutOfRange, WrongType
 from episodes.inspect import words
+from episodes.tracks.drawn import drawn_by
 
 __all__ = ["Explanation", "explain_batch"]
 
@@ -31,12 +32,7 @@ class Explanation:
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
-        from episodes.inspect import cards, html  # jinja2 is needed when something is drawn
-
-        parts = [] if self.episode is None else [cards.episode_card(self.episode, is_open=False)]
-        table = cards.Table((), self.lines, is_words=True)
-        return html.rendered(cards.Card("Row", str(self.row), [], table=table, parts=parts))
+    _repr_html_ = drawn_by("episodes.inspect.html", "explanation")
 
 
 def explain_batch(batch: Any, row: int) -> Explanation:

@@ -74,7 +74,8 @@ class PackSteps:
         return held[i] if isinstance(held, EpisodePack) else held
 
     def __repr__(self) -> str:
-        return f"{len(self._lengths)} episodes with {len(self)} steps"
+        num, steps = len(self._lengths), len(self)
+        return f"{num} episode{'s' * (num != 1)} with {steps} step{'s' * (steps != 1)}"
 
     def __deepcopy__(self, memo: Any) -> PackSteps:
         return self

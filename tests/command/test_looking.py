@@ -55,6 +55,7 @@ def test_ls_sorts_by_any_column_and_nan_comes_last(data: Path) -> None:
     assert [row["length"] for row in printed("ls", data, "--sort", "length", "--descending", "--limit", 2)] == [5, 3]
     assert "[bold]a" in run("ls", data).output
     assert run("ls", data, "--sort", "colour").exit_code == 1
+    assert run("ls", data, "--limit", "-1").exit_code == run("watch", data, "--port", "65536").exit_code == 2
 
 
 def test_rows_stay_whole_where_no_terminal_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

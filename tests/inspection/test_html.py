@@ -13,6 +13,7 @@ from hypothesis import given, settings
 
 from connectors import learner_pipeline
 from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes.inspect import explain_batch
 from episodes.inspect.png import png
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
@@ -257,6 +258,9 @@ def test_without_jinja2_a_notebook_shows_the_text(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(drawn, "import_module", missing)
     assert cartpole(3)._repr_html_() is None
+    explained = explain_batch(learner_pipeline()(episodes=[cartpole(1)]), 0)
+    assert explained._repr_html_() is None
+    assert "source: 1 episode with 1 step\n" in str(explained)
 
 
 @settings(max_examples=15)
