@@ -14,7 +14,9 @@ from connectors.learner.pipeline import LearnerPipeline, learner_pipeline
 from connectors.module_to_env.module_to_agent_unmapping import ModuleToAgentUnmapping
 from connectors.module_to_env.pipeline import ModuleToEnvPipeline, check_answer, module_to_env_pipeline
 from connectors.pipeline import ConnectorPipeline, set_states
+from connectors.rewriting.agents_rewriter import as_joint
 from connectors.rewriting.multi_agent import MultiAgentObservationPreprocessor, rewrite_newest, rewritten_agents
+from connectors.rewriting.rewriter import ObservationRewriter
 from episodes.columns import Columns
 from episodes.errors import StateMismatch, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
@@ -32,7 +34,7 @@ __all__ = [
 ]
 
 Spaces = Mapping[Any, Any]  # module -> Gymnasium space
-Joint = Sequence[MultiAgentObservationPreprocessor]
+Joint = Sequence[MultiAgentObservationPreprocessor | ObservationRewriter]
 _JOINT = "__joint__"  # the key of their state
 P = TypeVar("P", bound=ConnectorPipeline)
 
@@ -49,7 +51,7 @@ class MultiAgentPipeline(Connector):
     def __init__(self, modules: Mapping[Any, ConnectorPipeline], joint: Joint = ()) -> None:
         super().__init__()
         self.modules = dict(modules)
-        self.joint = ConnectorPipeline(connectors=joint)
+        self.joint = ConnectorPipeline(connectors=as_joint(joint))
 
     def __getitem__(self, module_id: Any) -> Any:
         """The module's pipeline; `UnknownKey` when there is none."""
@@ -145,7 +147,8 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
 
     Args:
         joint: preprocessors of the observations of all agents; a runner sends those of each env step through them
-            before they are stored. The modules' pipelines have the spaces that these give.
+            before they are stored. The modules' pipelines have the spaces that these give. A rewriter such as
+            `MeanStdFilter(multi_agent=True)` or `FlattenObservations(agent_ids=[...])` has a copy for each agent there.
     """
 
     modules: dict[Any, EnvToModulePipeline]  # type: ignore[assignment]
@@ -159,9 +162,9 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
         self.joint.set_input_spaces(gym.spaces.Dict(dict(observation_spaces)), gym.spaces.Dict(dict(action_spaces)))
         return dict(cast(gym.spaces.Dict, self.joint.observation_space).spaces)
 
-    def rewrite_joint(self, episode: MultiAgentEpisode, observations: Mapping[Any, Any]) -> None:
+    def rewrite_joint(self, episode: MultiAgentEpisode, observations: Mapping[Any, Any], update: bool = True) -> None:
         """Send the observations of a growing episode's newest env step through the joint preprocessors, in place."""
-        rewrite_newest(self.joint.connectors, episode, observations)
+        rewrite_newest(self.joint.connectors, episode, observations, update)
 
     def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
         """`{module_id: columns}` of the modules that have an agent to act for."""
@@ -228,11 +231,23 @@ class MultiAgentLearner(MultiAgentPipeline):
             episodes: multi-agent episodes, agents' own episodes, their pack, or `{module_id: its agents' episodes}`.
         """
         if len(self.joint):
+            self._welcome(episodes)
             episodes = [
                 own for episode in episodes for own in rewritten_agents(self.joint.connectors, episode) if len(own)
             ]
         dealt = episodes if isinstance(episodes, Mapping) else self.mapping.dealt(episodes)
         return self._called(batch, dealt, rl_module, context)
+
+    def _welcome(self, episodes: Any) -> None:
+        """Let the joint preprocessors know the spaces of agents that come for the first time, as episodes have them."""
+        given = (self.joint.input_observation_space, self.joint.input_action_space)
+        known = [dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {} for space in given]
+        num_known = len(known[0])
+        for episode in (each for each in episodes if isinstance(each, MultiAgentEpisode)):
+            for spaces, own in zip(known, (episode.observation_space, episode.action_space), strict=True):
+                spaces.update({a: space for a, space in (own or {}).items() if a not in spaces})
+        if len(known[0]) > num_known:
+            self.joint.set_input_spaces(*map(gym.spaces.Dict, known))
 
 
 def _episodes_at(seats: Mapping[Any, list[Seat]]) -> dict[Any, list[SingleAgentEpisode]]:

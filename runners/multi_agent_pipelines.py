@@ -126,7 +126,7 @@ class RunnerPipelines:
         """
         if self._has_joint:
             for _, episode, observations in rows:
-                self.env_to_module.rewrite_joint(episode, observations)
+                self.env_to_module.rewrite_joint(episode, observations, update)
         if not self._rewriting:
             return
         seats: dict[Any, list[SingleAgentEpisode]] = {}

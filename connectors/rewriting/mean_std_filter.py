@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from connectors.rewriting.rewriter import ObservationRewriter
-from episodes.errors import ShapeMismatch, StateMismatch
+from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch
 from episodes.tracks import nested
 
 __all__ = ["MeanStdFilter"]
@@ -89,6 +89,7 @@ class MeanStdFilter(ObservationRewriter):
         de_std_to_one: divide by the deviation.
         clip_by_value: bound of the normalised values; None for none.
         update_stats: learn from the observations.
+        multi_agent: for `joint=` of pipelines of several agents: each agent has statistics of its own.
     """
 
     def __init__(
@@ -100,8 +101,10 @@ class MeanStdFilter(ObservationRewriter):
         de_std_to_one: bool = True,
         clip_by_value: float | None = 10.0,
         update_stats: bool = True,
+        multi_agent: bool = False,
         name: str | None = None,
     ) -> None:
+        self.multi_agent = multi_agent
         self.de_mean_to_zero, self.de_std_to_one = de_mean_to_zero, de_std_to_one
         self.clip_by_value, self.update_stats = clip_by_value, update_stats
         self._synced: Statistics = {}  # what a merged state gave
@@ -112,8 +115,8 @@ class MeanStdFilter(ObservationRewriter):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All arguments but `update_stats`, which is off where it is evaluated."""
-        return {name: value for name, value in super().settings.items() if name != "update_stats"}
+        """All arguments but `update_stats`, which is off where it is evaluated, and the place (`multi_agent`)."""
+        return {name: value for name, value in super().settings.items() if name not in ("update_stats", "multi_agent")}
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
@@ -123,6 +126,11 @@ class MeanStdFilter(ObservationRewriter):
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
         """The normalised observations, nested arrays [N, ...]; see `ObservationRewriter`."""
+        if self.multi_agent:
+            raise InvalidArgument(
+                f"{self.name}(multi_agent=True) has statistics for each agent: give it as joint=[...]; in the pieces "
+                "of a module's pipeline that is ForEachAgent(MeanStdFilter)"
+            )
         rows = nested.flatten(observations)
         filtered = self._filtered_paths(rows)
         if update and self.update_stats:

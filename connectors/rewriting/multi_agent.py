@@ -43,8 +43,11 @@ class MultiAgentObservationPreprocessor(Connector):
         """
         raise NotImplementedError(f"{type(self).__name__} has no preprocess(observations, episode)")
 
-    def rewrite(self, observations: Mapping[Any, Any], episode: Any = None) -> dict[Any, Any]:
+    def rewrite(self, observations: Mapping[Any, Any], episode: Any = None, update: bool = True) -> dict[Any, Any]:
         """What `preprocess` makes of the observations.
+
+        Args:
+            update: learn from these observations, where the piece learns.
 
         Raises:
             InvalidArgument: it gives observations of other agents.
@@ -67,10 +70,12 @@ class MultiAgentObservationPreprocessor(Connector):
         return batch
 
 
-def rewrite_newest(pieces: Sequence[Any], episode: MultiAgentEpisode, observations: Mapping[Any, Any]) -> None:
+def rewrite_newest(
+    pieces: Sequence[Any], episode: MultiAgentEpisode, observations: Mapping[Any, Any], update: bool = True
+) -> None:
     """Rewrite the observations, those of the newest env step, in a growing episode."""
     for piece in pieces:
-        observations = piece.rewrite(observations, episode)
+        observations = piece.rewrite(observations, episode, update)
     for agent_id, observation in observations.items():
         episode.agents.timeline(agent_id).episode.set_observations(new_data=observation, at_indices=-1)
 
@@ -91,7 +96,7 @@ def rewritten_agents(pieces: Sequence[Any], episode: MultiAgentEpisode) -> list[
     for env_t in sorted(at):
         observations = at[env_t]
         for piece in pieces:
-            observations = piece.rewrite(observations)
+            observations = piece.rewrite(observations, None, False)
         for agent_id, observation in observations.items():
             found.setdefault(agent_id, []).append(observation)
     return [_with_observations(line.episode, found[a], pieces) for a, line in episode.agents.timelines.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import gymnasium as gym
@@ -32,6 +33,7 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
     Args:
         dtype: of the vectors; Gymnasium's own when None.
         multi_agent: accepted as RLlib has it, and says nothing: a module's pipeline sees its agents one by one.
+        agent_ids: for `joint=` of pipelines of several agents: those whose observations are flattened; all by default.
     """
 
     def __init__(
@@ -41,9 +43,11 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
         *,
         dtype: Any = np.float32,
         multi_agent: bool = False,
+        agent_ids: Collection[Any] | None = None,
         name: str | None = None,
     ) -> None:
         self.dtype = dtype
+        self.agent_ids = agent_ids
         self._flatten: Flattener | None = None
         super().__init__(input_observation_space, input_action_space, name=name)
 
@@ -63,6 +67,7 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
         """The vectors [N, D]; see `ObservationRewriter`."""
+        self._check_place()
         if self._flatten is None:
             raise InvalidArgument(f"{self.name} needs the observation space; give it to the pipeline")
         return self._flatten(observations)
@@ -77,6 +82,7 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
 
     def see(self, history: History) -> dict[str, Any]:
         """As a view: "obs" [B, D] of the history's observations."""
+        self._check_place()
         if self.dtype == np.float32:
             return {Columns.OBS: history.flat_observations()}
         return {Columns.OBS: Flattener(history.spaces.known_observation_space, self.dtype)(history.observations())}
@@ -84,3 +90,10 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
     def spaces(self, given: HistorySpaces) -> dict[str, gym.Space]:
         """As a view: the flat Box."""
         return {Columns.OBS: self.recompute_output_observation_space(given.known_observation_space, None)}  # type: ignore[arg-type]
+
+    def _check_place(self) -> None:
+        if self.agent_ids is not None:
+            raise InvalidArgument(
+                f"{self.name}(agent_ids={list(self.agent_ids)}): the agents of one module have one space; give it as "
+                "joint=[...], or without agent_ids to the pipelines of these agents' modules"
+            )

@@ -1,0 +1,121 @@
+"""Rewriters of single agents' observations among the joint preprocessors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+
+from connectors.rewriting.for_each_agent import ForEachAgent
+from connectors.rewriting.multi_agent import MultiAgentObservationPreprocessor
+from connectors.rewriting.rewriter import ObservationRewriter
+from episodes.errors import WrongType
+from episodes.tracks import nested
+
+__all__ = ["AgentsRewriter", "as_joint"]
+
+
+class AgentsRewriter(MultiAgentObservationPreprocessor):
+    """Sends each agent's observations through a copy of a rewriter of its own: spaces and statistics are the agent's.
+
+    Args:
+        rewriter: where it has `agent_ids`, observations of other agents stay as they are.
+    """
+
+    def __init__(self, rewriter: ObservationRewriter) -> None:
+        agent_ids = getattr(rewriter, "agent_ids", None)
+        self.agent_ids = None if agent_ids is None else frozenset(agent_ids)
+        self.rewriter = rewriter
+        self._each = ForEachAgent(partial(_own_copy, rewriter))
+        super().__init__(name=rewriter.name)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those of the rewriter."""
+        return self.rewriter.settings
+
+    def takes(self, agent_id: Any) -> bool:
+        """True where the agent's observations are rewritten."""
+        return self.agent_ids is None or agent_id in self.agent_ids
+
+    def rewriter_of(self, agent_id: Any) -> ObservationRewriter:
+        """The agent's own copy."""
+        return self._each.rewriter_of(agent_id)
+
+    def recompute_output_observation_space(
+        self, input_observation_space: gym.Space, input_action_space: gym.Space
+    ) -> gym.Space:
+        """The Dict space by agent, behind each agent's copy, which takes its spaces from here."""
+        found = dict(_by_agent(input_observation_space))
+        actions = _by_agent(input_action_space)
+        for agent_id, space in found.items():
+            if self.takes(agent_id):
+                own = self.rewriter_of(agent_id)
+                own.set_input_spaces(space, actions.get(agent_id))
+                found[agent_id] = own.observation_space or space
+        return gym.spaces.Dict(found)
+
+    def rewrite(self, observations: Mapping[Any, Any], episode: Any = None, update: bool = True) -> dict[Any, Any]:
+        """The observations by agent, those of the agents that it takes rewritten."""
+        changed = dict(observations)
+        for agent_id, observation in observations.items():
+            if self.takes(agent_id):
+                owners = None if episode is None else [episode.agent_episodes[agent_id]]
+                rows = self.rewriter_of(agent_id).rewrite(nested.stack([observation]), owners, update)
+                changed[agent_id] = nested.take(rows, 0)
+        return changed
+
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """The agents' states."""
+        return self._each.get_state()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` gave."""
+        self._each.set_state(state)
+        self._give_spaces()
+
+    def reset_state(self) -> None:
+        """Forget every agent."""
+        self._each.reset_state()
+        self._give_spaces()
+
+    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """The agents' states of several copies, merged agent by agent."""
+        return self._each.merge_states(states)
+
+    def _give_spaces(self) -> None:
+        self.set_input_spaces(self.input_observation_space, self.input_action_space)
+
+
+def as_joint(pieces: Iterable[Any]) -> list[MultiAgentObservationPreprocessor]:
+    """Joint preprocessors; a rewriter of single agents' observations as one that has a copy for each agent.
+
+    Raises:
+        WrongType: a piece that is neither.
+    """
+    return [_as_joint(piece) for piece in pieces]
+
+
+def _as_joint(piece: Any) -> MultiAgentObservationPreprocessor:
+    if isinstance(piece, MultiAgentObservationPreprocessor):
+        return piece
+    if isinstance(piece, ObservationRewriter):
+        return AgentsRewriter(piece)
+    raise WrongType(
+        f"joint={piece!r}: a joint piece is a MultiAgentObservationPreprocessor, or rewrites each agent's observations "
+        "as MeanStdFilter and FlattenObservations do; put others into the modules' pipelines: pieces="
+    )
+
+
+def _own_copy(rewriter: ObservationRewriter) -> Any:
+    """A copy for one agent, which sees no others."""
+    own: Any = deepcopy(rewriter)
+    own.multi_agent, own.agent_ids = False, None
+    return own
+
+
+def _by_agent(space: gym.Space | None) -> Mapping[Any, gym.Space]:
+    return space.spaces if isinstance(space, gym.spaces.Dict) else {}

@@ -1,0 +1,164 @@
+"""Rewriters among the joint preprocessors: each agent's observations through a copy of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from connectors import (
+    MultiAgentEnvToModule,
+    env_to_module_pipeline,
+    multi_agent_env_to_module,
+    multi_agent_learner,
+)
+from connectors.env_to_module import ForEachAgent, MeanStdFilter
+from connectors.views import FlattenObservations, FrameStacking
+from episodes.errors import InvalidArgument, WrongType
+from episodes.tracks import nested
+from runners import MultiAgentEnvRunner, evaluate
+
+ACTIONS = spaces.Discrete(2)
+SEEN = {
+    "walker": spaces.Dict(place=spaces.Box(-99, 99, (2, 2), np.float32), gear=spaces.Discrete(3)),
+    "flyer": spaces.Box(-999, 999, (3,), np.float32),
+}
+FLAT = {"walker": spaces.flatten_space(SEEN["walker"]), "flyer": SEEN["flyer"]}
+
+
+class Meeting:
+    """A walker that is always there, and a flyer that comes at every second env step; over at time 6."""
+
+    observation_spaces = SEEN
+    action_space = ACTIONS
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(5)
+
+    def observed(self) -> dict[str, Any]:
+        place = self.rng.normal(3, 7, (2, 2)).astype(np.float32)
+        walker = {"place": place, "gear": np.int64(self.rng.integers(3))}
+        flyer = self.rng.normal([100, 0, -5], [30, 1, 2]).astype(np.float32)
+        return {"walker": walker, "flyer": flyer} if self.t % 2 == 0 else {"walker": walker}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.t = 0
+        return self.observed(), {}
+
+    def step(self, actions: Any) -> Any:
+        self.t += 1
+        return self.observed(), dict.fromkeys(SEEN, 1.0), {"__all__": self.t == 6}, {"__all__": False}, {}
+
+
+def left(batch: Any, explore: bool | None = None) -> dict[str, Any]:
+    return {"actions": torch.zeros(len(nested.first_leaf(batch["obs"]))).long()}
+
+
+def runner_of(seen: Any, *joint: Any) -> MultiAgentEnvRunner:
+    pipelines = multi_agent_env_to_module(seen, dict.fromkeys(seen, ACTIONS), joint=joint)
+    mapping = lambda agent_id, episode: agent_id  # noqa: E731
+    policies = dict.fromkeys(SEEN, left)
+    return MultiAgentEnvRunner(Meeting, policies, env_to_module=pipelines, agent_to_module_mapping_fn=mapping, seed=0)
+
+
+def raw() -> MultiAgentEnvRunner:
+    """The same agents without any piece."""
+    return MultiAgentEnvRunner(
+        Meeting, dict.fromkeys(SEEN, left), agent_to_module_mapping_fn=lambda agent_id, episode: agent_id, seed=0
+    )
+
+
+@pytest.mark.parametrize("agent_ids", [None, ["walker"], ["flyer"], [], ("walker", "flyer", "nobody")])
+@pytest.mark.parametrize("num_timesteps", [4, 12])
+def test_the_agents_that_are_named_are_flattened_and_the_others_stay(agent_ids: Any, num_timesteps: int) -> None:
+    chosen = set(SEEN if agent_ids is None else agent_ids)
+    seen = {agent: (FLAT if agent in chosen else SEEN)[agent] for agent in SEEN}
+    found_all = runner_of(seen, FlattenObservations(multi_agent=True, agent_ids=agent_ids))
+    given_all = raw()
+    for _ in range(3):
+        chunks = (runner.sample(num_timesteps=num_timesteps) for runner in (found_all, given_all))
+        for found, given in zip(*chunks, strict=True):
+            for agent_id, space in SEEN.items():
+                mine, theirs = (episode.agent_episodes[agent_id] for episode in (found, given))
+                assert (mine.observation_space, len(mine)) == (seen[agent_id], len(theirs))
+                for t in range(len(theirs) + 1):
+                    expected = theirs.get_observations(t)
+                    expected = spaces.flatten(space, expected) if agent_id in chosen else expected
+                    assert nested.equal(mine.get_observations(t), expected)
+
+
+def slowly_filtered(observations: list[np.ndarray]) -> list[np.ndarray]:
+    """Each with the mean and deviation of all up to and with it."""
+    rows = np.array(observations, np.float64)
+    found = []
+    for t in range(1, len(rows) + 1):
+        deviation = rows[:t].std(0, ddof=1) if t > 1 else np.ones_like(rows[0])
+        found.append(np.clip((rows[t - 1] - rows[:t].mean(0)) / (deviation + 1e-8), -10, 10))
+    return found
+
+
+def test_each_agent_has_statistics_of_its_own_over_all_its_episodes() -> None:
+    runner = runner_of(FLAT, FlattenObservations(agent_ids=["walker"]), MeanStdFilter(multi_agent=True))
+    found, given = runner.sample(num_episodes=3), raw().sample(num_episodes=3)
+    for agent_id, space in SEEN.items():
+        mine = np.concatenate([e.agent_episodes[agent_id].get_observations() for e in found])
+        theirs = [e.agent_episodes[agent_id] for e in given]
+        flat = [spaces.flatten(space, own.get_observations(t)) for own in theirs for t in range(len(own) + 1)]
+        np.testing.assert_allclose(mine, slowly_filtered(flat), rtol=1e-4, atol=1e-4)
+        known = runner.get_state()["env_to_module"]["__joint__"]["MeanStdFilter"]["agents"][agent_id]
+        assert known["own"][""]["count"] == len(flat)
+
+
+def test_statistics_of_agents_are_kept_restored_merged_and_not_learned_in_evaluation() -> None:
+    joint = (FlattenObservations(agent_ids=["walker"]), MeanStdFilter(multi_agent=True))
+    runner, other = runner_of(FLAT, *joint), runner_of(FLAT, *joint)
+    runner.sample(num_episodes=2)
+    state = runner.get_state()
+    evaluate(runner, num_episodes=1)
+    runner.sample(num_episodes=1, explore=False)
+    assert str(runner.get_state()["env_to_module"]) == str(state["env_to_module"])
+    other.set_state(state)
+    assert str(other.get_state()["env_to_module"]) == str(state["env_to_module"])
+    other.sample(num_episodes=1)
+    merged = runner.env_to_module.merge_states([r.env_to_module.get_state() for r in (runner, runner)])
+    counts = {a: s["synced"][""]["count"] for a, s in merged["__joint__"]["MeanStdFilter"]["agents"].items()}
+    assert counts == {"walker": 28, "flyer": 16}
+    runner.env_to_module.reset_state()
+    assert runner.get_state()["env_to_module"]["__joint__"]["MeanStdFilter"]["agents"].keys() == SEEN.keys()
+
+
+def test_learning_from_raw_episodes_sees_what_acting_stored() -> None:
+    seen = {"walker": FLAT["walker"], "flyer": SEEN["flyer"]}
+    actions, pieces = dict.fromkeys(seen, ACTIONS), [FlattenObservations(agent_ids=["walker"])]
+    acting = runner_of(seen, *pieces)
+    stored = multi_agent_learner(seen, actions)(episodes=acting.sample(num_episodes=2))
+    learner = multi_agent_learner(seen, actions, joint=pieces)
+    given = raw()
+    rewritten = learner(episodes=given.sample(num_episodes=2))
+    for agent_id in SEEN:
+        assert torch.equal(stored[agent_id]["obs"], rewritten[agent_id]["obs"])
+
+
+def test_what_is_for_several_agents_is_refused_in_the_pipeline_of_one_and_says_where_it_belongs() -> None:
+    box = SEEN["flyer"]
+    with pytest.raises(InvalidArgument, match=r"give it as joint=\[...\]; in the pieces .* ForEachAgent"):
+        env_to_module_pipeline(box, ACTIONS, pieces=[MeanStdFilter(multi_agent=True)]).rewrite(np.zeros((2, 3)))
+    with pytest.raises(InvalidArgument, match=r"agent_ids=\['a'\].*: the agents of one module have one space"):
+        env_to_module_pipeline(box, ACTIONS, pieces=[FlattenObservations(agent_ids=["a"])]).rewrite(np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("piece", [FrameStacking(num_frames=2), len])
+def test_a_joint_piece_that_rewrites_nothing_is_refused_when_it_is_given(piece: Any) -> None:
+    with pytest.raises(WrongType, match=r"joint=.*put others into the modules' pipelines"):
+        MultiAgentEnvToModule({}, joint=[piece])
+
+
+def test_a_rewriter_for_each_agent_may_be_joint_too() -> None:
+    first, second = (
+        runner_of(FLAT, FlattenObservations(), piece) for piece in (MeanStdFilter(), ForEachAgent(MeanStdFilter))
+    )
+    found, other = (runner.sample(num_episodes=2) for runner in (first, second))
+    assert all(a.equals(b) for a, b in zip(found, other, strict=True))
