@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from episodes.errors import UnreadableData
+from episodes.errors import UnreadableData, WrongType
 from episodes.facts.ending import codes_of
 from episodes.facts.facts import FACTS, OPTIONAL, Kind, PackFacts
 from episodes.facts.policy_versions import VersionColumn
@@ -97,7 +97,10 @@ def _id_column(name: str, ids: Any, num: int, other: dict[int, dict[str, Any]]) 
         for i, id_ in strange.items():
             other.setdefault(i, {})[name] = id_
         ids = [None if i in strange else id_ for i, id_ in enumerate(ids.tolist())]
-    return pa.array(ids, pa.string())
+    try:
+        return pa.array(ids, pa.string())
+    except UnicodeError as error:
+        raise WrongType(f"{name}: a text with a lone surrogate cannot be written as UTF-8 ({error})") from None
 
 
 def _version_columns(versions: VersionColumn | None, num: int) -> list[Any]:

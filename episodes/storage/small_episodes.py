@@ -60,13 +60,23 @@ def _plain_arrays(episode: Any) -> dict[str, np.ndarray] | None:
         return None
     facts, tracks = episode.facts, episode.tracks
     ids = (facts.agent_id, facts.module_id, facts.multi_agent_episode_id)
-    if type(facts.id_) is not str or any(id_ is not None and type(id_) is not str for id_ in ids):
+    if not _is_text(facts.id_) or any(id_ is not None and not _is_text(id_) for id_ in ids):
         return None
     if not tracks.rewards.total or tracks.infos.whole().holds_objects:
         return None
     arrays = tracks.arrays()
     is_flat = all(track.field.path in arrays for track in tracks.all() if track is not tracks.infos)
     return arrays if is_flat else None
+
+
+def _is_text(id_: Any) -> bool:
+    """Whether a file can hold the id: a text without lone surrogates."""
+    if type(id_) is not str:
+        return False
+    try:
+        return id_.isascii() or bool(id_.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _kind_of(episode: SingleAgentEpisode, arrays: dict[str, np.ndarray]) -> Any:

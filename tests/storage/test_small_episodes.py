@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from episodes import EpisodePack, SingleAgentEpisode
-from episodes.errors import EpisodeError
+from episodes.errors import EpisodeError, WrongType
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage import writer as writing
 
@@ -142,3 +142,14 @@ def test_what_does_not_fit_is_refused_at_once_though_others_wait(tmp_path: Path,
             writer.add(make())
         writer.add([one(2)])
     assert [e.id_ for e in EpisodeDataset(tmp_path)] == ["e0", "e1", "e2"]
+
+
+@pytest.mark.parametrize("whose", ["id_", "agent_id", "module_id"])
+def test_an_id_that_no_file_holds_is_refused_at_once_and_loses_none_that_wait(tmp_path: Path, whose: str) -> None:
+    with EpisodeWriter(tmp_path / "data") as writer:
+        writer.add([one(0)])
+        for odd in ([one(1, **{whose: "\ud800"})], EpisodePack.from_episodes([one(1, **{whose: "\ud800"})])):
+            with pytest.raises(WrongType, match="lone surrogate"):
+                writer.add(odd)
+        writer.add([one(2, id_="\U0001f642")])
+    assert [episode.id_ for episode in EpisodeDataset(tmp_path / "data")] == ["e0", "\U0001f642"]
