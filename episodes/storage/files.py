@@ -76,7 +76,7 @@ def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> Non
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        draft.write_text(text)
+        draft.write_bytes(text.encode())
         if fsync:
             _sync(draft)
         if new:

@@ -93,7 +93,8 @@ class EpisodeWriter:
         self.path = local_path(path)
         self._compression, self._shard_bytes = compression, shard_bytes
         given = Header(observation_space, action_space, env_spec, dict(metadata or {}))
-        given.to_json()  # what cannot be written is an error now
+        if observation_space is not None or action_space is not None or env_spec is not None or metadata:
+            given.to_json()  # what cannot be written is an error now
         there = read_header(self.path)
         if there is not None:
             there.check_given(given)
