@@ -24,6 +24,7 @@ from connectors.policy import module_of
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
+from episodes.tracks import nested
 
 __all__ = ["ModuleToEnvPipeline", "module_to_env_pipeline"]
 
@@ -58,18 +59,20 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         actions = outputs.pop(Columns.ACTIONS, None)
         if actions is None:
             raise UnknownKey(f"the module-to-env pipeline gave no 'actions', but {', '.join(outputs) or 'nothing'}")
-        if type(actions) is np.ndarray and len(actions) != len(episodes):
+        if type(actions) is np.ndarray and (not actions.ndim or len(actions) != len(episodes)):
+            if not actions.ndim:
+                raise ShapeMismatch(f"the policy's actions have shape []; give {len(episodes)} of them, [N, ...]")
             check_rows({Columns.ACTIONS: actions}, len(episodes))
         for_env = outputs.pop(Columns.ACTIONS_FOR_ENV, actions)
-        if not self._have_acted:
+        if type(for_env) is not self._acted_as or type(for_env) is not np.ndarray:
             self._check_actions(for_env, len(episodes))
         return actions, for_env, outputs
 
-    _have_acted = False  # later actions are compared with the first ones where they are recorded
+    _acted_as: type | None = None  # later arrays are compared with the first ones where they are recorded
 
     def _check_actions(self, for_env: Any, num_rows: int) -> None:
         self.check_actions(for_env, num_rows, "environments")
-        self._have_acted = True
+        self._acted_as = type(for_env)
 
     def check_actions(self, for_env: Any, num_rows: int, whose: str) -> None:
         """Raise `ShapeMismatch` where these are not so many actions of the space, one for each of `whose`."""
@@ -138,6 +141,8 @@ def _misfit(actions: Any, space: gym.Space | None, num_rows: int) -> str | None:
         parts = (_misfit(actions.get(key), part, num_rows) for key, part in space.spaces.items())
     elif isinstance(space, spaces.Tuple) and isinstance(actions, tuple):
         parts = (_misfit(part, own, num_rows) for part, own in zip(actions, space.spaces, strict=False))
+    elif isinstance(space, (spaces.Dict, spaces.Tuple)) and not isinstance(actions, (list, tuple)):
+        return f"are {nested.describe(actions)}"
     elif not isinstance(space, _ARRAYS):
         return None
     else:

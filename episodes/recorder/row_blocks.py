@@ -66,7 +66,13 @@ class RowBlock:
             raise ShapeMismatch(
                 f"{self.name}: a row has shape {rows.shape}, the rows before it have {shape}; give that shape"
             )
-        if rows.dtype == self.dtype or np.can_cast(rows.dtype, self.dtype):
+        if rows.dtype == self.dtype:
+            return rows
+        if _kind_of(rows.dtype) != _kind_of(self.dtype):  # numpy would make words of numbers, and numbers of words
+            raise ShapeMismatch(
+                f"{self.name}: a row has dtype {rows.dtype}, its track {self.dtype}; give items of one kind"
+            )
+        if np.can_cast(rows.dtype, self.dtype):
             return rows
         if not self.fixed:
             self._hold(self.data.astype(np.result_type(self.dtype, rows.dtype)))
@@ -95,6 +101,10 @@ class RowBlock:
         """A copy [k, ...] of the items at row * N + env."""
         data = self.data
         return data.reshape(len(data) * self.shape[0], *self.shape[1:]).take(index, axis=0)
+
+
+def _kind_of(dtype: np.dtype) -> str:
+    return "number" if dtype.kind in "biufc" else dtype.kind
 
 
 def as_numbers(name: str, row: Any) -> np.ndarray:

@@ -210,6 +210,20 @@ def test_an_extra_output_that_starts_late_or_stops_early_is_an_error_that_names_
     assert list(recorder.take()[0].extra_model_outputs) == ["value"]
 
 
+@pytest.mark.parametrize(("first", "then"), [([1.5, 2.5], ["a", "b"]), (["a", "b"], [1, 2]), ([1, 2], ["3", "4"])])
+def test_numbers_never_become_words_nor_words_numbers(first, then):
+    recorder = recorder_of()
+    step(recorder, 1, said=np.array(first))
+    with pytest.raises(ShapeMismatch, match=r"'said'\]: a row has dtype .*, its track .*; give items of one kind"):
+        step(recorder, 2, said=np.array(then))
+    with pytest.raises(ShapeMismatch, match="actions: a row has dtype <U1, its track int64"):
+        recorder.step(
+            row_of(2), np.array(["3", "4"]), np.ones(2), *np.zeros((2, 2), bool), {}, {"said": np.array(first)}
+        )
+    step(recorder, 3, said=np.array(first))
+    assert recorder.take()[0].get_extra_model_outputs("said").tolist() == [first[0]] * 2
+
+
 def test_the_spaces_dtypes_are_the_tracks_and_rewards_widen():
     recorder = recorder_of()
     recorder.step(row_of(1).astype(np.float64), [1.0, 2.0], np.ones(2, np.float32), [False] * 2, [False] * 2)
