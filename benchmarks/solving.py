@@ -152,7 +152,8 @@ def solved(name: str, row: Row, seed: int, folder: Path) -> Outcome:
     second = means[-1] if means else float("nan")
     first = float("nan") if result.last_test is None else result.last_test.mean_return
     seconds = time.perf_counter() - began
-    return Outcome(name, seed, goal, min(first, second) >= goal, result.num_steps, seconds, first, second)
+    is_solved = first >= goal and second >= goal  # a second that was not needed is NaN
+    return Outcome(name, seed, goal, is_solved, result.num_steps, seconds, first, second)
 
 
 def delay(trainer: Trainer[Any], late: int) -> None:

@@ -37,8 +37,10 @@ class R2D2Config(DQNConfig):
     def __post_init__(self) -> None:
         DQNConfig.__post_init__(self)
         check_numbers(self, counts=("sequence_length",), not_negative=("burn_in",))
-        if self.n_step != 1:
-            raise InvalidArgument(f"R2D2Config: n_step is {self.n_step}; targets are of one step here")
+        if self.n_step > self.sequence_length:
+            raise InvalidArgument(
+                f"R2D2Config: n_step is {self.n_step}, more than the {self.sequence_length} steps of a sequence"
+            )
 
 
 class R2D2(DQN):
@@ -87,7 +89,7 @@ class R2D2(DQN):
             worth = target.unrolled(seen, minibatch[Columns.STATE_IN], first)[:, 1:]
             chooser = values.detach()[:, 1:] if self.config.double else worth
             best = worth.gather(-1, chooser.argmax(-1, keepdim=True)).squeeze(-1)
-            targets = minibatch[Columns.REWARDS] + minibatch[DISCOUNTS] * best
+            targets = self._targets(minibatch, best)
         chosen = (minibatch[Columns.ACTIONS].long() - policy.start).clamp(min=0).unsqueeze(-1)
         taken = values[:, :-1].gather(-1, chosen).squeeze(-1)
         taken = taken.masked_fill(~learned, 0.0)  # what stands in for an action in padding may be an illegal one
@@ -99,6 +101,21 @@ class R2D2(DQN):
         priorities = 0.9 * errors.amax(-1) + 0.1 * errors.sum(-1) / counts  # eta of the paper is 0.9
         loss = per_sequence.sum() / counts.sum()
         return loss, {"loss": loss.detach(), **measured, **self.measured_errors(priorities)}
+
+    def _targets(self, minibatch: Mapping[str, Any], best: Tensor) -> Tensor:
+        """Of `n_step` steps [B, W], or of as many as the sequence still has.
+
+        Those of n steps are a step and those of n - 1 steps after it: G[n, t] = r[t] + discount[t] G[n - 1, t + 1].
+        """
+        rewards, discounts = minibatch[Columns.REWARDS], minibatch[DISCOUNTS]
+        targets = rewards + discounts * best
+        if self.config.n_step > 1:
+            at = torch.arange(targets.shape[1], device=targets.device)
+            is_last = at >= minibatch[Columns.SEQ_LENS][:, None] - 1
+            for _ in range(self.config.n_step - 1):
+                after = torch.cat([targets[:, 1:], best[:, -1:]], 1)
+                targets = rewards + discounts * torch.where(is_last, best, after)
+        return targets
 
     def _seen(self, minibatch: Mapping[str, Any]) -> tuple[Any, Tensor]:
         """What was seen before and after all steps [B, W + 1, ...], and the column [B] where each row begins.

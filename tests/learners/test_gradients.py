@@ -330,9 +330,18 @@ def masks_of(episode: SingleAgentEpisode) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("burn_in", "double", "masked"), [(0, True, False), (2, True, False), (3, False, False), (2, True, True)]
+    ("burn_in", "double", "masked", "n_step"),
+    [
+        (0, True, False, 1),
+        (2, True, False, 1),
+        (3, False, False, 1),
+        (2, True, True, 1),
+        (0, False, False, 3),
+        (2, True, True, 2),
+        (1, True, False, 3),
+    ],
 )
-def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, double, masked):
+def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, double, masked, n_step):
     of_masks = spaces.Dict({"seen": OBSERVATIONS, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
     policy = LSTMQPolicy(
         of_masks if masked else OBSERVATIONS,
@@ -341,7 +350,7 @@ def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, doubl
         state_size=5,
         generator=torch.Generator().manual_seed(0),
     ).double()
-    config = R2D2Config(gamma=GAMMA, batch_size=64, sequence_length=3, burn_in=burn_in, double=double)
+    config = R2D2Config(gamma=GAMMA, batch_size=64, sequence_length=3, burn_in=burn_in, double=double, n_step=n_step)
     algorithm = R2D2(policy, config)
     target = algorithm.targets["policy"].module
     blurred(target)
@@ -377,14 +386,20 @@ def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, doubl
             return module.head(module.body(seen, state)[0])[0]  # noqa: B023
 
         values, later = worth(policy), worth(target).detach()
+        chooser = (values if double else later).detach()
+
+        def best(i: int) -> Tensor:
+            allowed = [a for a in range(3) if legal[i][a] or not legal[i].any()]  # noqa: B023
+            return later[i][max(allowed, key=lambda action: float(chooser[i][action]))]  # noqa: B023
+
         for t in range(first, stop):
             if not drawn["loss_mask"][b, t]:
                 continue
-            i = t - first
-            chooser = (values if double else later).detach()
-            allowed = [a for a in range(3) if legal[i + 1][a] or not legal[i + 1].any()]
-            best = max(allowed, key=lambda action: float(chooser[i + 1][action]))
-            wanted = float(drawn["rewards"][b, t]) + (0.0 if drawn["terminateds"][b, t] else GAMMA * later[i + 1][best])
+            i, wanted, discount = t - first, 0.0, 1.0
+            for later_t in range(t, min(t + n_step, stop)):
+                wanted = wanted + discount * float(drawn["rewards"][b, later_t])
+                discount *= 0.0 if drawn["terminateds"][b, later_t] else GAMMA
+            wanted = wanted + discount * best(later_t + 1 - first)
             error = values[i][int(drawn["actions"][b, t]) - 2] - wanted
             total = total + torch.where(error.abs() < 1, 0.5 * error**2, error.abs() - 0.5)
             count += 1

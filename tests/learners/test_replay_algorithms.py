@@ -446,7 +446,7 @@ def test_sequences_need_the_states_that_were_acted_with():
     [
         (GRPOConfig, {"scale": "groups"}),
         (IMPALAConfig, {"clip_rho": 0.0}),
-        (R2D2Config, {"n_step": 3}),
+        (R2D2Config, {"n_step": 9, "sequence_length": 8}),
         (DQNConfig, {"learning_rate": float("nan")}),
         (DQNConfig, {"gamma": 1.5}),
         (DQNConfig, {"batch_size": 2.5}),
