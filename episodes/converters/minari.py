@@ -62,8 +62,8 @@ def minari_episodes(dataset: Any, report: LossReport) -> Iterator[SingleAgentEpi
     if isinstance(dataset, (str, Path)):
         place = Path(dataset) / "data"
         dataset = minari.MinariDataset(place) if place.is_dir() else minari.load_dataset(str(dataset))
-    for number, data in zip(dataset.episode_indices, dataset.iterate_episodes(), strict=True):
-        (about,) = dataset.storage.get_episode_metadata([int(number)])
+    for number in map(int, dataset.episode_indices):  # one by one: an open file keeps what was read of it
+        (about,), (data,) = dataset.storage.get_episode_metadata([number]), dataset.iterate_episodes([number])
         yield _episode_of(data, about, dataset, report)
 
 
