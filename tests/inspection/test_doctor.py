@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -579,6 +580,19 @@ def test_the_doctor_says_what_it_takes() -> None:
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_a_data_set_that_lacks_a_part_is_not_sound(tmp_path: Path) -> None:
+    from episodes.storage import EpisodeWriter
+
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add([as_episode(columns) for columns in walked()])
+    assert examine(tmp_path) == []
+    (shard,) = tmp_path.glob("*.arrow")
+    os.truncate(shard, shard.stat().st_size - 100)
+    (found,) = [finding for finding in examine(tmp_path) if finding.kind == "damage"]
+    assert shard.stem in found.evidence
+    assert "episodes check" in found.advice
 
 
 def test_the_command_tells_by_its_exit_status_and_in_json(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,11 @@ def examine(subject: Any, *, num_steps: int = 4000, seconds: float = 20.0, seed:
     if isinstance(subject, Path) or (isinstance(subject, str) and os.path.isdir(subject)):
         from episodes.storage import EpisodeDataset
 
-        subject = EpisodeDataset(subject)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            dataset = EpisodeDataset(subject)
+        damage = [Finding.of("damage", str(one.message)) for one in told]
+        return [*damage, *examine(dataset, num_steps=num_steps, seed=seed)]
     if isinstance(subject, str):
         made = _made(subject)
         try:

@@ -95,6 +95,10 @@ KINDS = {  # kind -> what it does to targets, what to do
         "steps, resets and last observations are taken for each other at every ending",
         "keep the rules of the autoreset mode; `episodes.testing.check_vector_env` tells more",
     ),
+    "damage": (
+        "episodes are missing from every mean, and an episode may stop where its file does",
+        "run `episodes check DIR`; with --repair it keeps what can be read",
+    ),
     "duplicate_episode": (
         "the same steps count twice in every mean, and are in the test set too",
         "keep one of each (`episodes.storage.copy` with a condition)",
