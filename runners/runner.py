@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -164,10 +165,17 @@ class EnvRunner:
     def policy_version(self, version: Any) -> None:
         raise NotImplementedError
 
-    def _check_may_sample(self) -> None:
+    @contextmanager
+    def _sampling(self) -> Iterator[None]:
+        """The time of a call that samples: of a runner that is open, and one call at a time."""
         if self._closed:
             raise EpisodeStateError("sample after close(); make a new runner")
         self._check_not_sampling("sample")
+        try:
+            self._is_sampling = True
+            yield
+        finally:
+            self._is_sampling = False
 
     def _check_not_sampling(self, call: str) -> None:
         if self._is_sampling:

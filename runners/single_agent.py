@@ -194,9 +194,7 @@ class SingleAgentEnvRunner(EnvRunner):
             EpisodeStateError: the runner is closed, or samples already (a hook called this).
         """
         check_counts(num_timesteps, num_episodes)
-        self._check_may_sample()
-        try:
-            self._is_sampling = True
+        with self._sampling():
             began = perf_counter()
             if num_episodes is not None or not self.returns_interrupted:
                 self._put_interrupted_aside()
@@ -208,8 +206,6 @@ class SingleAgentEnvRunner(EnvRunner):
                 self._recorder.take()  # nothing from before the reset counts
             self._run(num_timesteps, num_episodes, explore, random_actions)
             return self._take(num_episodes, began)
-        finally:
-            self._is_sampling = False
 
     def sample_into(
         self,
@@ -236,9 +232,7 @@ class SingleAgentEnvRunner(EnvRunner):
             EpisodeStateError: the runner is closed, or samples already (a hook called this).
         """
         check_counts(num_timesteps, None)
-        self._check_may_sample()
-        try:
-            self._is_sampling = True
+        with self._sampling():
             began = perf_counter()
             self._put_interrupted_aside()
             self._updates = self.update_stats and explore
@@ -248,8 +242,6 @@ class SingleAgentEnvRunner(EnvRunner):
             self._count(num_steps, perf_counter() - began)
             self._tell_end_of_sample(self.stats)
             return self.stats
-        finally:
-            self._is_sampling = False
 
     @property
     def policy_version(self) -> int | None:

@@ -54,6 +54,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         path: of the directory.
         recovered: how many episodes were read from files that no writer has finished: it is at work, or was killed.
         unread: bytes that could not be read, by file; those of a batch that a writer was in the midst of.
+        problems: what was warned of, in words.
 
     Files that are damaged although their writers had finished them, or lost, are warned of (`UserWarning`), and read as
     far as they go. Lengths are always compared with what is there; values are, with the sums that they were written
@@ -114,6 +115,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             if verify:
                 raise UnreadableData(problem)
             warnings.warn(problem, stacklevel=3)
+        self.problems = tuple(problems)
         self._starts = np.cumsum([0, *map(len, self._batches)])
         self._bounds = self._starts.tolist()
         self._numbers: np.ndarray | None = None  # of the episodes that are in this view; None: all

@@ -297,14 +297,13 @@ class EpisodeReceiver(Endpoint):
         return None
 
     def _look_ahead(self) -> None:
-        """See the next message of packs, if one waits; what else waits is heeded, but no flood of it."""
+        """See a message of packs, if one waits and none was seen; what else waits is heeded, but no flood of it."""
         for _ in range(_MOST_AHEAD):
-            if not self.has_message():
+            if self._waiting or not self.has_message():
                 return
             arrived = self._accept(*self.got_from())
             if arrived is not None:
                 self._leave(arrived)
-                return
 
     def _accept(self, address: bytes, parts: list[Any]) -> _Arrived | None:
         head = read_head(parts[0]) if parts else "no header"
@@ -423,8 +422,7 @@ class EpisodeReceiver(Endpoint):
             self._journal.note(sender, peer.next, peer.next - peer.in_hand)
         peer.owed += 1
         self._owing[sender] = peer
-        if not self._waiting:
-            self._look_ahead()
+        self._look_ahead()
         if not self._waiting:
             self._acknowledge_all()
         elif peer.owed >= _ACKNOWLEDGE:
@@ -491,8 +489,7 @@ class EpisodeReceiver(Endpoint):
         """
         parts = encoded_weights(weights)
         with self.held(deadline_of(10.0)):
-            if not self._waiting:
-                self._look_ahead()  # at who has read the last ones
+            self._look_ahead()  # at who has read the last ones
             number = self._published[0] + 1 if self._published else 0
             self._published = number, int(version), parts
             for peer in list(self._peers.values()):

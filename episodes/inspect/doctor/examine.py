@@ -46,10 +46,10 @@ def examine(subject: Any, *, num_steps: int = 4000, seconds: float = 20.0, seed:
     if isinstance(subject, Path) or (isinstance(subject, str) and os.path.isdir(subject)):
         from episodes.storage import EpisodeDataset
 
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # what it would say is found
             dataset = EpisodeDataset(subject)
-        damage = [Finding.of("damage", str(one.message)) for one in told]
+        damage = [Finding.of("damage", problem) for problem in dataset.problems]
         return [*damage, *examine(dataset, num_steps=num_steps, seed=seed)]
     if isinstance(subject, str):
         made = _made(subject)
