@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from episodes.storage.sums import checked, with_sum
 SEALED, UNFINISHED, MADE = ".arrow", ".arrow.partial", ".arrow.new"
 MANIFEST = ".manifest"
 _COMMIT = "commit-"
+_NUMBERED = re.compile(rf"{_COMMIT}(\d+)\.json")  # also one that was put aside: its number is taken
 
 Place = tuple[str, int]  # a made shard, and the row in it
 
@@ -146,7 +148,7 @@ class Catalog:
     made: dict[str, dict[str, Any]] = field(default_factory=dict)
     replaced: dict[str, Place | None] = field(default_factory=dict)
     aside: set[str] = field(default_factory=set)
-    num_commits: int = 0
+    newest_commit: int = 0  # its number, damaged ones counted
     damaged: list[Path] = field(default_factory=list)  # manifests and commits
     problems: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)  # names of shards
@@ -160,6 +162,8 @@ class Catalog:
         names = sorted(names)
         catalog = Catalog(directory)
         for name in names:
+            if number := _NUMBERED.match(name):
+                catalog.newest_commit = max(catalog.newest_commit, int(number[1]))
             if name.startswith(_COMMIT) and name.endswith(".json"):
                 catalog._read(name, catalog._put_commit)
             elif name.endswith(MANIFEST):
@@ -184,7 +188,6 @@ class Catalog:
         self.aside |= set(commit.aside)
         self.made |= commit.made
         self.replaced |= {old: place and (place[0], place[1]) for old, place in commit.replaces.items()}
-        self.num_commits += 1
 
     def _put_manifest(self, data: bytes, source: str) -> None:
         manifest = Manifest.of(data, source)

@@ -115,7 +115,7 @@ def write_commit(catalog: Catalog, commit: Commit) -> bool:
     """Make a commit count; False where another one was quicker, and its new files are removed."""
     sync(catalog.directory)
     try:
-        commit.put(catalog.directory, catalog.num_commits + 1)
+        commit.put(catalog.directory, catalog.newest_commit + 1)
         return True
     except FileExistsError:
         _discard(catalog, commit)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import io
 import operator
 import os
 import shutil
 import tempfile
+import tokenize
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
@@ -74,15 +76,27 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
         InvalidArgument: for anything else.
     """
     try:
-        body = ast.parse(text, mode="eval").body
-    except SyntaxError as error:
-        raise InvalidArgument(f"{text!r} is no condition: {error.msg}") from None
+        body = ast.parse(_of_names(text), mode="eval").body
+    except (SyntaxError, tokenize.TokenError) as error:
+        raise InvalidArgument(f"{text!r} is no condition: {error.args[0]}") from None
 
     def picks(table: Table) -> np.ndarray:
         num = len(next(iter(table.values())))
-        return np.broadcast_to(np.asarray(_value(body, table), bool), num).copy()
+        try:
+            return np.broadcast_to(np.asarray(_value(body, table), bool), num).copy()
+        except (TypeError, ArithmeticError) as error:  # of words and numbers, of None
+            raise InvalidArgument(f"{text!r} cannot be said of these episodes: {error}") from None
 
     return picks
+
+
+_RETURN = "return_"  # stands for the column "return", which is no name to Python
+
+
+def _of_names(text: str) -> str:
+    """The text with a name in place of "return", but for strings."""
+    tokens = tokenize.generate_tokens(io.StringIO(text.strip()).readline)
+    return tokenize.untokenize((kind, _RETURN if word == "return" else word) for kind, word, *_ in tokens)
 
 
 _COMPARE = {
@@ -112,10 +126,8 @@ def _value(node: Any, table: Table) -> Any:
     match node:
         case ast.Constant(value=value) if isinstance(value, (int, float, str, bool)):
             return value
-        case ast.Name(id=name) if name in table:
-            return table[name]
         case ast.Name(id=name):
-            raise InvalidArgument(f"there is no column {name!r}; there are {', '.join(table)}")
+            return _column("return" if name == _RETURN else name, table)
         case ast.BoolOp(values=values) if of:
             return reduce(of, (_value(value, table) for value in values))
         case ast.UnaryOp(operand=operand) if of:
@@ -127,3 +139,9 @@ def _value(node: Any, table: Table) -> Any:
             pairs = zip(ops, values, values[1:], strict=False)
             return reduce(np.logical_and, (_COMPARE[type(op)](a, b) for op, a, b in pairs))
     raise InvalidArgument(f"{ast.unparse(node)!r}: conditions have names, numbers, strings, comparisons, and, or, not")
+
+
+def _column(name: str, table: Table) -> np.ndarray:
+    if name not in table:
+        raise InvalidArgument(f"there is no column {name!r}; there are {', '.join(table)}")
+    return table[name]

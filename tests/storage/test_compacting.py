@@ -162,6 +162,31 @@ def test_some_episodes_are_copied(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
+def test_conditions_name_the_return_and_say_what_cannot_be_compared(tmp_path: Path) -> None:
+    made(tmp_path / "a", num=4)
+    assert copy(tmp_path / "a", tmp_path / "b", "return > 0.3 and not truncated and id != 'return > 1'") == 2
+    assert numbers(tmp_path / "b") == [2, 3]
+    for wrong in ("agent_id < 'b'", "length > 'a'", "-id", "1 / 0 < return", "row.return > 1", "return > '"):
+        with pytest.raises(InvalidArgument):
+            copy(tmp_path / "a", tmp_path / "c", wrong)
+
+
+def test_the_number_of_a_commit_that_was_put_aside_is_not_given_again(tmp_path: Path) -> None:
+    for first in (0, 2, 4):
+        made(tmp_path, first, 2, 2)
+        compact(tmp_path)
+    (tmp_path / "commit-000001.json").write_text("{}")
+    report = check(tmp_path, repair=True)
+    assert report.episodes == 6
+    assert sorted(path.name for path in tmp_path.glob("commit-*")) == [
+        "commit-000001.json.damaged",
+        *(f"commit-00000{number}.json" for number in (2, 3, 4)),
+    ]
+    made(tmp_path, 6, 2, 2)
+    assert compact(tmp_path) == 3
+    assert numbers(tmp_path) == list(range(8))
+
+
 KILLED = """
 import os, random, signal, sys
 from episodes.storage import {name}

@@ -382,9 +382,12 @@ def test_splits_part_the_data_set_and_what_is_written_later_has_its_place(tmp_pa
     assert again.splits == ["train", "test", "few"]
     with pytest.raises(UnknownKey, match="no split 'valid'; there are: train, test, few"):
         again.split("valid")
-    for wrong in ({"a": 0.7, "b": 0.4}, {"a": 0.0}, {}, {"": 0.5}):
+    wrongs: list[Any] = [{"a": 0.7, "b": 0.4}, {"a": 0.0}, {}, {"": 0.5}, {3: 0.5}, {"one": "e3"}, {"none": None}]
+    for wrong in wrongs:
         with pytest.raises(InvalidArgument):
             again.add_splits(wrong)
+    again.add_splits({"half": np.float32(0.5)})
+    assert 0 < len(again.split("half")) < len(again)
 
 
 def test_chunks_and_agents_that_belong_together_are_in_one_split(tmp_path: Path) -> None:

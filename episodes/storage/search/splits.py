@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,14 @@ def made(told: Mapping[str, float | Iterable[Any]], seed: int) -> dict[str, Spli
     """
     begin, found = 0.0, dict[str, Split]()
     for name, share in told.items():
-        if not name or name == "sum":
+        if not isinstance(name, str) or not name or name == "sum":
             raise InvalidArgument(f"{name!r} is no name of a split")
-        if not isinstance(share, (int, float)):
-            found[name] = {"ids": sorted({str(id_) for id_ in share})}
+        if not isinstance(share, Real):
+            found[name] = {"ids": _ids(name, share)}
             continue
-        end = begin + share
-        if not 0 < share <= 1 or end > 1 + 1e-9:
+        part = float(share)
+        end = begin + part
+        if not 0 < part <= 1 or end > 1 + 1e-9:
             raise InvalidArgument(f"shares {dict(told)}: give numbers above 0 whose sum is at most 1")
         end = 1.0 if end > 1 - 1e-9 else end
         found[name] = {"from": begin, "to": end, "seed": int(seed)}
@@ -63,6 +65,13 @@ def made(told: Mapping[str, float | Iterable[Any]], seed: int) -> dict[str, Spli
     if not found:
         raise InvalidArgument("there is no split without a name: give {'train': 0.8, 'test': 0.2}")
     return found
+
+
+def _ids(name: str, told: Any) -> list[str]:
+    """The ids of a split; `InvalidArgument` for one that is not in a list."""
+    if isinstance(told, (str, bytes)) or not isinstance(told, Iterable):
+        raise InvalidArgument(f"split {name!r}: {told!r} is no share and no list of ids; give 0.2, or ['3f2a', ...]")
+    return sorted({str(id_) for id_ in told})
 
 
 def belongs(name: str, splits: Mapping[str, Split], table: Mapping[str, np.ndarray]) -> np.ndarray:
