@@ -44,6 +44,8 @@ class Ending(Enum):
 
 
 def _flag(value: Any) -> bool:
+    if value is True or value is False:
+        return value
     if isinstance(value, (str, bytes, list, tuple, dict, set)) or getattr(value, "ndim", 0):
         raise WrongType(f"{value!r} is no flag of an ending; give True or False")
     return bool(value)

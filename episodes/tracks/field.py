@@ -48,6 +48,8 @@ def field_of(name: str, more: int, holds: str = "arrays", is_extra: bool = False
     return field
 
 
+_EXTRA: dict[str, Field] = {}  # those of extra model outputs by key: an episode asks for each
+
 OBSERVATIONS = field_of("observations", 1)
 INFOS = field_of("infos", 1, "infos")
 ACTIONS = field_of("actions", 0)
@@ -61,6 +63,9 @@ def extra_field(key: str) -> Field:
     Raises:
         WrongType: a key that is no string.
     """
+    field = _EXTRA.get(key)
+    if field is not None:
+        return field
     if not isinstance(key, str):
         raise WrongType(f"extra model output {key!r}: the keys of a policy's outputs are strings; give it a name")
-    return field_of(key, 0, "arrays", True)
+    return _EXTRA.setdefault(key, field_of(key, 0, "arrays", True))

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.tracks import indexing, nested
 from episodes.tracks.casting import REAL_TYPES, check_kinds
-from episodes.tracks.field import REWARDS, Field
+from episodes.tracks.field import REWARDS, Field, extra_field
 from episodes.tracks.indexing import Indices
 from episodes.tracks.spaces import as_item, dtypes_of, empty_items, irregular_part, of_no_shape, one_hot
 from episodes.tracks.stacking import stack_items
@@ -80,27 +80,30 @@ class _Appends:
         self.append = append
 
 
-def of_one_shape(tracks: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The (key, items) pairs of extra model outputs; those given as arrays refuse others of another shape."""
+def growing_extra(given: Mapping[str, Any]) -> tuple[dict[str, Track], tuple[tuple[str, Any], ...]]:
+    """Growing tracks, by key, for extra model outputs of which these are the first, and their (key, items) pairs.
 
-    def checked(track: Any, shape: tuple[int, ...]) -> _Appends:
-        append = track.items.append
+    Those given as arrays refuse others of another shape.
+    """
+    tracks: dict[str, Track] = {}
+    pairs = []
+    for key, first in given.items():
+        tracks[key] = track = ListTrack([], 0, False, extra_field(key))
+        pairs.append((key, _checked(track, first.shape) if type(first) is np.ndarray else track.items))
+    return tracks, tuple(pairs)
 
-        def add(item: Any) -> None:
-            if getattr(item, "shape", None) != shape and np.shape(item) != shape:
-                raise ShapeMismatch(
-                    f"{track.field.label} has shape {np.shape(item)}, those before it have {shape}; give that shape"
-                )
-            append(item)
 
-        return _Appends(add)
+def _checked(track: Any, shape: tuple[int, ...]) -> _Appends:
+    append = track.items.append
 
-    return tuple(
-        [
-            (key, checked(track, given[key].shape) if type(given[key]) is np.ndarray else track.items)
-            for key, track in tracks.items()
-        ]
-    )
+    def add(item: Any) -> None:
+        if getattr(item, "shape", None) != shape and np.shape(item) != shape:
+            raise ShapeMismatch(
+                f"{track.field.label} has shape {np.shape(item)}, those before it have {shape}; give that shape"
+            )
+        append(item)
+
+    return _Appends(add)
 
 
 def with_nested_actions(growth: tuple[Any, ...], space: spaces.Space) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import is_
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from gymnasium import spaces
@@ -16,6 +16,11 @@ from episodes.tracks.stacking import check_strings
 _ONE_ARRAY = frozenset((spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
 NESTED = (spaces.Dict, spaces.Tuple)
 _IRREGULAR = (spaces.OneOf, spaces.Sequence, spaces.Graph)
+
+
+def is_nested(space: spaces.Space | None) -> TypeGuard[spaces.Dict | spaces.Tuple]:
+    """True for dict and tuple spaces; the usual others are spared a question to abstract classes, 1 us."""
+    return space is not None and type(space) not in _ONE_ARRAY and isinstance(space, NESTED)
 
 
 def as_item(item: Any, space: spaces.Space | None) -> Any:
@@ -36,7 +41,7 @@ def as_item(item: Any, space: spaces.Space | None) -> Any:
 
 def as_items(items: Any, space: spaces.Space | None) -> Any:
     """Each of the items of a list `as_item`; what is no list as it is."""
-    return [as_item(item, space) for item in items] if isinstance(space, NESTED) and type(items) is list else items
+    return [as_item(item, space) for item in items] if type(items) is list and is_nested(space) else items
 
 
 def as_rows(rows: Any, space: spaces.Space | None) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -189,3 +191,14 @@ def test_items_that_are_not_contiguous_are_finalized_like_any_other() -> None:
         episode.add_env_step(items[1], 0, 0.0)
         assert np.array_equal(EpisodePack.from_episodes([episode]).observations, items)
         assert np.array_equal(episode.to_numpy().get_observations(), items)
+
+
+def test_a_forked_process_draws_ids_of_its_own() -> None:
+    forked = (
+        "import os; from episodes.facts.facts import new_id; new_id(); child = os.fork(); "
+        "child and os.waitpid(child, 0); print(new_id())"
+    )
+    run = subprocess.run([sys.executable, "-c", forked], capture_output=True, text=True, check=True)
+    first, second = run.stdout.split()
+    assert len(first) == len(second) == 32
+    assert first != second
