@@ -487,7 +487,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return sum(stored.nbytes for stored in self._batches)
 
     def __getstate__(self) -> dict[str, Any]:
-        view = {"numbers": self._numbers, "known": self._known, "is_part": self._is_part}
+        view = {"numbers": self._numbers, "known": self.snapshot(), "is_part": self._is_part}
         return {"files": self._files, "shards": self._shards, **view}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from episodes.errors import (
     StepOutOfRange,
     UnknownKey,
     UnreadableData,
+    WrongType,
 )
 from episodes.history import History, HistorySpaces
 from episodes.replay import EpisodeReplayBuffer
@@ -432,6 +433,43 @@ def test_a_data_set_that_grows_is_seen_as_it_was_until_refreshed(tmp_path: Path)
     assert later.refresh() == 0
 
 
+def test_a_pickled_sampler_of_a_data_set_that_grows_knows_what_it_draws_from(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add(chunks(4))
+        writer.flush()
+        sampler = EpisodeDataset(tmp_path).sampler(steps=3, seed=0)
+        pickled = pickle.dumps(sampler)
+        writer.add(chunks(9))
+    again = pickle.loads(pickled)
+    assert again.state_dict() == sampler.state_dict()
+    resumed = EpisodeDataset(tmp_path).sampler(steps=3)
+    resumed.load_state_dict(pickle.loads(pickle.dumps(again)).state_dict())
+    assert [resumed.draw() for _ in range(5)] == [sampler.draw() for _ in range(5)]
+    assert again.refresh() == 9
+
+
+def test_a_compaction_is_nothing_new_to_a_sampler(tmp_path: Path) -> None:
+    for _ in range(2):
+        with EpisodeWriter(tmp_path) as writer:
+            writer.add(chunks(4))
+    one, other = (EpisodeDataset(tmp_path).sampler(steps=3, seed=0) for _ in range(2))
+    assert one.draw() == other.draw()
+    compact(tmp_path)
+    assert other.refresh() == 0
+    assert [one.draw() for _ in range(9)] == [other.draw() for _ in range(9)]
+
+
+def test_a_state_that_is_none_is_refused_and_changes_nothing() -> None:
+    with stored(chunks(4)) as dataset:
+        sampler, untouched = (dataset.sampler(steps=3, seed=0) for _ in range(2))
+        state = sampler.state_dict()
+        more = {"position": -1, "seed": "x", "num": 9, "shards": 7, "kind": "Windows", "order": None}
+        for wrong in (None, {}, *({**state, name: value} for name, value in more.items())):
+            with pytest.raises(StateMismatch):
+                sampler.load_state_dict(wrong)  # type: ignore[reportArgumentType]
+        assert sampler.draw() == untouched.draw()
+
+
 def test_files_that_are_removed_or_compacted_stay_readable(tmp_path: Path) -> None:
     for _ in range(3):
         with EpisodeWriter(tmp_path) as writer:
@@ -540,13 +578,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"steps": 4, "weights": np.full(21, np.nan)}, "negative, infinite or NaN"),
     ({"steps": 4, "weights": np.zeros(6)}, "all are 0"),
     ({"steps": 4, "weights": "observations"}, "no column of one number a step"),
+    ({"steps": 4, "weights": np.full(6, 1e308)}, "more than a number can be"),
+    ({"steps": 4, "weights": np.full(21, 1e308)}, "more than a number can be"),
+    ({"steps": 4, "weights": ["a"] * 6}, "no numbers"),
+    ({"steps": 4, "seed": -1}, "at least 0"),
     ({"episodes": 4, "weights": "rewards"}, "one number for each of 6 episodes"),
 ]
 
 
 @pytest.mark.parametrize(("given", "message"), WRONG, ids=str)
 def test_what_makes_no_sense_is_refused(given: dict[str, Any], message: str) -> None:
-    with stored(chunks(6)) as dataset, pytest.raises((InvalidArgument, UnknownKey), match=message):
+    with stored(chunks(6)) as dataset, pytest.raises((InvalidArgument, UnknownKey, WrongType), match=message):
         dataset.sampler(**given)
 
 

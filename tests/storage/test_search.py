@@ -234,6 +234,33 @@ def test_frames_are_read_only_where_that_is_asked_for(tmp_path: Path) -> None:
     assert found == [{"episode": i, "f": i} for i in range(12) if i % 5]
 
 
+def test_names_of_any_case_are_found_and_those_that_differ_by_it_are_told_apart(tmp_path: Path) -> None:
+    one = SingleAgentEpisode.from_arrays(
+        {"Cam.x": np.arange(6.0).reshape(3, 2)},
+        np.arange(2),
+        np.ones(2),
+        extra_model_outputs={"V": np.array([[1, 2], [3, 4]]), "v": np.array([5, 6])},
+        custom_data={"Who": "me", "who": "you"},
+    )
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add([one])
+    dataset = EpisodeDataset(tmp_path)
+    columns = {
+        "observations/Cam.x/1": [1.0, 3.0],
+        "Next_Observations/cam.X/0": [2.0, 4.0],
+        "extra_model_outputs/V/1": [2, 4],
+        "extra_model_outputs/V": [[1, 2], [3, 4]],
+        "extra_model_outputs/v": [5, 6],
+    }
+    for name, values in columns.items():
+        assert dataset.sql(f'select "{name}" from steps').table.column(0).to_pylist() == values
+    assert [*dataset.sql('select "custom_data/who" from episodes').table.column(0).to_pylist()] == ["you"]
+    assert len(rows(dataset, "select * from steps")[0]) == 6 + 2 + 2 + 2
+    for both in ('"extra_model_outputs/V", "extra_model_outputs/v" from steps', '"custom_data/WHO" from episodes'):
+        with pytest.raises(InvalidArgument, match="are one name to SQL"):
+            dataset.sql(f"select {both}")
+
+
 @pytest.mark.parametrize(
     ("query", "told"),
     [

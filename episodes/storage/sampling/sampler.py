@@ -12,7 +12,14 @@ import numpy as np
 from episodes.batch.batch import Batch, batch_of
 from episodes.batch.draw_options import check_counts, check_n_step
 from episodes.columns import Columns
-from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange
+from episodes.errors import (
+    EpisodeStateError,
+    InvalidArgument,
+    ShapeMismatch,
+    StateMismatch,
+    StepOutOfRange,
+    UnreadableData,
+)
 from episodes.pack import EpisodePack
 from episodes.returns.checks import check_fraction
 from episodes.storage.header import Header
@@ -85,6 +92,8 @@ class Sampler:
         if weights is not None and order != "drawn":
             raise InvalidArgument(f"order={order!r} has all steps once an epoch, so weights mean nothing: give 'drawn'")
         check_counts(pool_bytes=pool_bytes)
+        if seed is not None:
+            check_counts(0, seed=seed)
         self.dataset: Stored = dataset
         self.what, self.weights, self.collate = what, weights, collate
         self._pool_bytes, self._cache = pool_bytes, None if cache is None else Path(cache)
@@ -307,21 +316,28 @@ class Sampler:
             StateMismatch: a state of another kind of draws, or of other data.
         """
         mine = {"kind": type(self.what).__name__, "order": self.order}
-        if any(state[name] != own for name, own in mine.items()):
-            raise StateMismatch(f"the state is of {state['kind']}, {state['order']}; this sampler draws {mine}")
+        try:
+            position, seed, num = (int(state[name]) for name in ("position", "seed", "num"))
+            snapshot = [(str(name), int(count)) for name, count in state["shards"]]
+            told = {name: state[name] for name in mine}
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateMismatch(f"not the state of a sampler, lacking or wrong: {error}") from None
+        if told != mine:
+            raise StateMismatch(f"the state is of {told['kind']}, {told['order']}; this sampler draws {mine}")
+        if min(position, seed) < 0:
+            raise StateMismatch(f"the state is of position {position} and seed {seed}; give what state_dict returned")
         before = self.dataset, self.seed
-        snapshot = [(name, num) for name, num in state["shards"]]
         with self._lock:
             if snapshot != self.dataset.snapshot():
                 self.dataset = self.dataset.as_of(snapshot)
-            self.seed = state["seed"]
+            self.seed = seed
             self._open()
-            num = self._ahead.order.num
-            if num != state["num"]:
+            there = self._ahead.order.num
+            if num != there:
                 self.dataset, self.seed = before
                 self._open()
-                raise StateMismatch(f"the state is of {state['num']} {state['kind']}, there are {num}; select the same")
-            self._ahead.position = state["position"]
+                raise StateMismatch(f"the state is of {num} {told['kind']}, there are {there}; select the same")
+            self._ahead.position = position
 
     def refresh(self) -> int:
         """Draw from all that the data set has now, in a new epoch; how many episodes came. If none did, go on.
@@ -334,12 +350,22 @@ class Sampler:
         with self._lock:
             before, epoch = len(self._tracks.table), self._ahead.epoch
             there = self.dataset.as_of()
-            if there.snapshot() == self.dataset.snapshot():
+            if self._is_all_of(there):
                 return 0
             self.dataset = there
             self._open()
             self._ahead.position = (epoch + 1) * self._ahead.order.num
             return len(self._tracks.table) - before
+
+    def _is_all_of(self, there: Stored) -> bool:
+        """Whether nothing has come, though shards may have been joined."""
+        known = self.dataset.snapshot()
+        if known == there.snapshot():
+            return True
+        try:
+            return len(there) == len(there.as_of(known))
+        except UnreadableData:  # some of it is gone
+            return False
 
     def copy(self) -> Sampler:
         """A sampler that goes on from here by itself, over the same files."""

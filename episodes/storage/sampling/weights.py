@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, UnknownKey
+from episodes.errors import InvalidArgument, UnknownKey, WrongType
 from episodes.storage.sampling.draws import StepDraw
 from episodes.storage.sampling.stored_tracks import StoredTracks
 
@@ -23,11 +23,12 @@ def find_steps(weights: Any, tracks: StoredTracks) -> Find:
     Raises:
         InvalidArgument: weights of another length, or that are negative, not finite or all zero.
         UnknownKey: there is no such track.
+        WrongType: weights that are no numbers.
     """
     table = tracks.table
     if isinstance(weights, str):
         return _StepWeights(_of_track(weights, tracks), table.num_steps)
-    array = _checked(np.asarray(weights, np.float64), "weights")
+    array = _checked(_numbers(weights), "weights")
     if array.shape == (len(table),):
         return _EpisodeWeights(array, table.lengths, table.starts)
     if array.shape == (table.num_steps,):
@@ -40,10 +41,17 @@ def find_steps(weights: Any, tracks: StoredTracks) -> Find:
 
 def find_episodes(weights: Any, num: int) -> Find:
     """Finds episodes by their weights [num]; errors as `find_steps`."""
-    array = _checked(np.asarray(weights, np.float64) if not isinstance(weights, str) else np.zeros(0), "weights")
+    array = _checked(np.zeros(0) if isinstance(weights, str) else _numbers(weights), "weights")
     if array.shape != (num,):
         raise InvalidArgument(f"weights={weights!r}: give one number for each of {num} episodes")
     return _EpisodeWeights(array, np.ones(num, np.int64), np.arange(num))
+
+
+def _numbers(weights: Any) -> np.ndarray:
+    try:
+        return np.asarray(weights, np.float64)
+    except (TypeError, ValueError) as error:
+        raise WrongType(f"weights that are no numbers: {error}") from None
 
 
 def _checked(weights: np.ndarray, what: str) -> np.ndarray:
@@ -54,7 +62,10 @@ def _checked(weights: np.ndarray, what: str) -> np.ndarray:
 
 def _bounds(sums: np.ndarray) -> np.ndarray:
     """Where each of the sums [n] ends in all of them."""
-    ends = np.cumsum(sums)
+    with np.errstate(over="ignore"):
+        ends = np.cumsum(sums)
+    if len(ends) and not np.isfinite(ends[-1]):
+        raise InvalidArgument("weights: their sum is more than a number can be; make all of them smaller")
     if not len(ends) or not ends[-1] > 0:
         raise InvalidArgument("weights: all are 0; give at least one that is more")
     return ends
@@ -65,8 +76,10 @@ class _EpisodeWeights:
 
     def __init__(self, weights: np.ndarray, lengths: np.ndarray, starts: np.ndarray) -> None:
         self._weights, self._lengths, self._starts = weights, lengths, starts
-        self._ends = _bounds(weights * lengths)
-        self._last = int(np.flatnonzero(weights * lengths)[-1])
+        with np.errstate(over="ignore"):
+            sums = weights * lengths
+        self._ends = _bounds(sums)
+        self._last = int(np.flatnonzero(sums)[-1])
 
     def __call__(self, uniform: np.ndarray) -> np.ndarray:
         at = uniform * self._ends[-1]
@@ -91,7 +104,8 @@ class _StepWeights:
         weights = _checked(self._weights(np.arange(start, stop)).astype(np.float64), "weights")
         padded = np.zeros(-(-len(weights) // _BLOCK) * _BLOCK)
         padded[: len(weights)] = weights
-        return padded.reshape(-1, _BLOCK).sum(1)
+        with np.errstate(over="ignore"):
+            return padded.reshape(-1, _BLOCK).sum(1)
 
     def __call__(self, uniform: np.ndarray) -> np.ndarray:
         at = uniform * self._ends[-1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -29,19 +29,20 @@ def run(query: str, steps: Callable[[], StepTable], episodes: Callable[[], Episo
     """
     connection = database(os.getpid()).cursor()
     tree = _parsed(connection, query)
-    named = {word.lower() for word in _strings(tree)}
+    words = {*_strings(tree)}
+    named = {word.lower() for word in words}
     known: list[str] = []
     try:
         if STEPS in named:
             table = steps()
-            wanted = _columns(table.resolve, table.plain, named, _has_star(tree))
+            wanted = _columns(table, words, _has_star(tree))
             known += table.names
             connection.register(STEPS, table.table(wanted))
         if EPISODES in named:
             table = episodes()
             facts = table.custom_names if _has_star(tree) or any(word.startswith(CUSTOM) for word in named) else []
             known += [*table, *facts]
-            connection.register(EPISODES, table.to_arrow([*table, *facts]))
+            connection.register(EPISODES, table.to_arrow(_told_apart([*table, *facts], words)))
         return connection.sql(query).to_arrow_table()
     except duckdb().Error as error:
         told = f"; columns: {', '.join(known)}" if known else f"; tables: {STEPS}, {EPISODES}"
@@ -98,8 +99,41 @@ def _has_star(tree: Any) -> bool:
     return any(isinstance(node, dict) and node.get("class") == "STAR" for node in _nodes(tree))
 
 
-def _columns(resolve: Callable[[str], Any], plain: list[str], named: set[str], star: bool) -> list[str]:
+def _columns(table: StepTable, words: set[str], star: bool) -> list[str]:
     """The columns of steps that a query needs, at least the number of the step."""
-    by_lower = {name.lower(): name for name in plain}
-    found = {by_lower.get(word, word): None for word in sorted(named) if word in by_lower or resolve(word) is not None}
-    return [*dict.fromkeys((*(plain if star else ("step",) if not found else ()), *found))]
+    by_lower: dict[str, list[str]] = {}
+    for name in table.names:
+        by_lower.setdefault(name.lower(), []).append(name)
+    found = dict.fromkeys(table.plain if star else ())
+    for word in sorted(words):
+        found |= dict.fromkeys([word] if table.resolve(word) is not None else _in_any_case(word, by_lower))
+    return _told_apart(found, words) or ["step"]
+
+
+def _told_apart(names: Iterable[str], words: set[str]) -> list[str]:
+    """The columns without those that are one name to DuckDB with one that the query writes as it is ("A" and "a").
+
+    Raises:
+        InvalidArgument: the query writes none of them so, or several.
+    """
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(name.lower(), []).append(name)
+    asked, found = {word.lower() for word in words}, list[str]()
+    for lower, group in alike.items():
+        written = [name for name in group if name in words]
+        if len(group) > 1 and lower in asked and len(written) != 1:
+            raise InvalidArgument(f"{' and '.join(map(repr, group))} are one name to SQL: ask for one at a time")
+        found += written if len(group) > 1 and written else group
+    return found
+
+
+def _in_any_case(word: str, by_lower: dict[str, list[str]]) -> list[str]:
+    """The columns that have this name but for the case of letters, or the numbers of their items."""
+    name, numbers = word.lower(), ""
+    while name not in by_lower:
+        name, slash, number = name.rpartition("/")
+        if not slash or not number.isdecimal():
+            return []
+        numbers = f"/{number}{numbers}"
+    return [known + numbers for known in by_lower[name]]
