@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from strategies import lists_of_episodes
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, unpack_agents
-from episodes.errors import EpisodeError, EpisodeStateError
+from episodes.errors import EpisodeError, EpisodeStateError, WrongType
 from episodes.storage import EpisodeDataset, EpisodeWriter
 
 
@@ -154,6 +154,7 @@ INFOS: dict[str, list[dict[Any, Any]]] = {
     "lists and tuples": [{"k": [1, (2, "x")]}, {"k": (1, 2)}, {}],
     "keys that are no strings": [{1: "a"}, {}, {2: {3: 4}}],
     "times": [{"t": np.datetime64("2020-01-01")}, {}, {}],
+    "spans of time": [{"t": np.timedelta64(3, "s")}, {"t": np.timedelta64(4, "h")}, {"t": np.timedelta64(5, "s")}],
 }
 
 
@@ -171,6 +172,23 @@ def test_infos_of_all_kinds_come_back(tmp_path: Path, name: str) -> None:
     assert all(a.equals(b) for a, b in zip(dataset, episodes, strict=True))
     found, wanted = dataset[0].infos[0], INFOS[name][0]
     assert {key: type(value) for key, value in found.items()} == {key: type(value) for key, value in wanted.items()}
+
+
+def test_spans_of_time_keep_their_units(tmp_path: Path) -> None:
+    spans = [np.timedelta64(3, "s"), np.timedelta64(4, "s"), np.timedelta64(1, "m")]
+    episode = SingleAgentEpisode(observations=spans, actions=[0, 1], rewards=[0.0, 0.0], len_lookback_buffer=0)
+    (found,) = written(tmp_path / "data", [episode.to_numpy()])
+    assert found.get_observations().tolist() == np.array(spans).tolist()
+
+
+@pytest.mark.parametrize("num", [1, 3])
+def test_a_masked_array_is_refused_rather_than_stripped_of_its_mask(tmp_path: Path, num: int) -> None:
+    masked = np.ma.array([1, 2], mask=[False, True])
+    infos = [{"k": masked}] * num + [{}] * (3 - num)
+    episode = SingleAgentEpisode.from_arrays(np.zeros(3), [0, 1], [0.0, 0.0], infos=infos)
+    with EpisodeWriter(tmp_path) as writer, pytest.raises(WrongType, match=r"infos\['k'\].*its data and its mask"):
+        writer.add([episode])
+        writer.flush()
 
 
 def test_infos_that_change_their_kinds_all_the_time_need_few_files(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> EpisodeDataset:
         },
         actions=np.arange(steps),
         rewards=np.zeros(steps),
-        extra_model_outputs={"time": np.cumsum(rng.uniform(0.05, 0.15, steps))},
+        extra_model_outputs={"time": np.cumsum(rng.uniform(0.05, 0.15, steps)), "word": np.full(steps, "w")},
         lengths=lengths,
         lookbacks=lookbacks,
     )
@@ -101,6 +101,12 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"action": [0.0]}, {"timestamps": "clock"}, "no such column of one number"),
     ({"action": [0.02]}, {"timestamps": "time"}, "the tolerance is 0.0001"),
     ({"action": [0.0]}, {"fps": 10, "tolerance": -1.0}, "at least 0"),
+    ({"action": [0.0]}, {"fps": float("inf")}, "above 0"),
+    ({"action": [1e300]}, {"fps": 10}, "give seconds in a list"),
+    ({"action": [float("nan")]}, {"timestamps": "time"}, "give seconds in a list"),
+    ({"action": ["now"]}, {"fps": 10}, "give seconds in a list"),
+    ({"action": [0.0], "actions": [0.1]}, {"fps": 10}, "two names mean the column 'actions'"),
+    ({"action": [0.0]}, {"timestamps": "word"}, "no such column of one number"),
 ]
 
 

@@ -18,6 +18,8 @@ from episodes.tracks import nested
 
 IS_PAD = "is_pad"
 _NAMES = MappingProxyType({"obs": "observations", "observation": "observations", "action": "actions"})
+_MOST_SECONDS = 1e9  # of a time from its step
+_MOST_FPS = 1e6
 _COLUMNS = MappingProxyType({"observations": Columns.OBS})
 
 
@@ -47,24 +49,34 @@ class Moments:
         check_counts(moments=self.size)
         if (self.fps is None) == (self.timestamps is None):
             raise InvalidArgument("give fps=, the steps a second, or timestamps=, the column that says when each was")
-        if self.fps is not None and not self.fps > 0:
+        if self.fps is not None and not 0 < self.fps <= _MOST_FPS:
             raise InvalidArgument(f"fps={self.fps}: give a number above 0")
         if not self.tolerance >= 0:
             raise InvalidArgument(f"tolerance={self.tolerance}: give seconds, at least 0")
-        if not self.delta_timestamps or not all(len(times) for times in self.delta_timestamps.values()):
+        times_of = {name: np.atleast_1d(times) for name, times in self.delta_timestamps.items()}
+        if not times_of or not all(times.size for times in times_of.values()):
             raise InvalidArgument(f"delta_timestamps={self.delta_timestamps}: give times for at least one name")
-        for name, times in self.delta_timestamps.items() if self.fps is not None else ():
-            self._steps(name, times)
+        for name, times in times_of.items():
+            if times.dtype.kind not in "iuf" or times.ndim != 1 or not (np.abs(times) <= _MOST_SECONDS).all():
+                raise InvalidArgument(
+                    f"delta_timestamps[{name!r}]={self.delta_timestamps[name]}: give seconds in a list"
+                )
+            if self.fps is not None:
+                self._steps(name, times)
 
     def columns(self, draw: StepDraw) -> dict[str, Any]:
         """The columns of these steps. `InvalidArgument` where steps are not where they have to be."""
         found: dict[str, Any] = {}
         for name, times in self.delta_timestamps.items():
             places, column, observed = _named(name, draw.tracks)
+            if column in found:
+                raise InvalidArgument(
+                    f"delta_timestamps: two names mean the column {column!r}; give all times with one"
+                )
             if self.fps is not None:
-                numbers = draw.numbers[:, None] + self._steps(name, times)
+                numbers = draw.numbers[:, None] + self._steps(name, np.atleast_1d(times))
             else:
-                numbers = self._nearest(name, draw, np.asarray(times, np.float64))
+                numbers = self._nearest(name, draw, np.atleast_1d(times).astype(np.float64))
             first = (draw.numbers - draw.before)[:, None]
             last = draw.ends[:, None] - (not observed)
             kept = np.clip(numbers, first, last)
@@ -72,13 +84,13 @@ class Moments:
             found[f"{column}_{IS_PAD}"] = kept != numbers
         return found
 
-    def _steps(self, name: str, times: Sequence[float]) -> np.ndarray:
+    def _steps(self, name: str, times: np.ndarray) -> np.ndarray:
         """The times as whole steps."""
-        exact = np.asarray(times, np.float64) * (self.fps or 0)
+        exact = times * float(self.fps or 0)
         steps = np.round(exact)
         off = np.abs(exact - steps) / (self.fps or 1)
         if not (off <= self.tolerance).all():
-            worst = float(np.asarray(times)[off.argmax()])
+            worst = float(times[off.argmax()])
             raise InvalidArgument(
                 f"delta_timestamps[{name!r}]: at {self.fps} steps a second there is none at {worst} s: the nearest is "
                 f"{off.max():.3g} s away, the tolerance is {self.tolerance}; give multiples of "
@@ -89,7 +101,7 @@ class Moments:
     def _nearest(self, name: str, draw: StepDraw, times: np.ndarray) -> np.ndarray:
         """The numbers [n, k] of the steps nearest to the times; outside of the chunk where it has none that is near."""
         stamps = draw.tracks.structure.get(str(self.timestamps))
-        if not isinstance(stamps, int) or draw.tracks.columns[stamps].shape != ():
+        if not isinstance(stamps, int) or not _is_time(draw.tracks.columns[stamps]):
             raise UnknownKey(f"timestamps={self.timestamps!r}: there is no such column of one number a step")
         wanted = draw.at(stamps, draw.numbers).astype(np.float64)[:, None] + times
         at = lambda numbers: draw.at(stamps, numbers).astype(np.float64)  # noqa: E731
@@ -108,6 +120,10 @@ class Moments:
                 f"{off[row, k]:.3g} s away, the tolerance is {self.tolerance}"
             )
         return np.where(outside, np.where(wanted < at(first), first - 1, last + 2), nearest)
+
+
+def _is_time(column: Any) -> bool:
+    return column.shape == () and column.dtype.kind in "iuf"
 
 
 def _first_not_before(

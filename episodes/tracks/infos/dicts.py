@@ -109,7 +109,7 @@ def regular(values: Sequence[Any], types: set[type]) -> np.ndarray | None:
         first = values[0]
         same = first.ndim and all(value.dtype == first.dtype and value.shape == first.shape for value in values)
         return np.array(values) if same and first.dtype.kind in "biufcM" else None
-    if issubclass(kind, (np.number, np.bool_)):
+    if issubclass(kind, (np.number, np.bool_)) and kind is not np.timedelta64:  # whose dtype has a unit too
         return np.fromiter(values, kind, len(values))
     return None
 

@@ -36,6 +36,8 @@ def _to_ext(value: Any) -> msgpack.ExtType:
         return msgpack.ExtType(_TUPLE, msgpack.packb(list(value), default=_to_ext, strict_types=True))
     if isinstance(value, np.str_):  # as an array it would lose the NULs at its end
         return msgpack.ExtType(_STRING, value.encode())
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError("a masked array would lose its mask; give its data and its mask")
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "OV":
         array = np.ascontiguousarray(value)
         body = msgpack.packb([value.dtype.str, list(value.shape), array.tobytes()])
