@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from episodes import SingleAgentEpisode
+from episodes.errors import InvalidArgument
 from episodes.storage import EpisodeDataset, EpisodeWriter, compact
 from episodes.storage.search import statistics
 from episodes.storage.search.sketch import Sketch
@@ -53,6 +54,22 @@ def test_statistics_of_parts_merge_to_those_of_all(items: np.ndarray, cuts: list
     whole = TrackStatistics.of(items)
     assert all(a.bins.tolist() == b.bins.tolist() for a, b in zip(first.sketches, whole.sketches, strict=True))
     assert all(a.counts.tolist() == b.counts.tolist() for a, b in zip(first.sketches, whole.sketches, strict=True))
+
+
+def test_infinities_and_huge_numbers_have_the_mean_that_numpy_gives_them() -> None:
+    items = np.array(
+        [[1.0, np.inf, -np.inf, np.inf, 1e308], [2.0, 3.0, 4.0, -np.inf, 1e308], [3.0, np.nan, 5.0, 6.0, 1.0]]
+    )
+    whole, first = TrackStatistics.of(items), TrackStatistics.of(items[:1])
+    for part in (items[1:2], np.full((1, 5), np.nan), items[2:]):
+        first = first.merged(TrackStatistics.of(part))
+    for found in (whole, first):
+        np.testing.assert_array_equal(found.mean[:4], [2.0, np.inf, -np.inf, np.nan])
+        np.testing.assert_array_equal(found.std[:4], [np.std([1, 2, 3]), np.nan, np.nan, np.nan])
+        assert found.max.tolist() == [3.0, np.inf, 5.0, np.inf, 1e308]
+    for wrong in (-0.1, 1.1, np.nan):
+        with pytest.raises(InvalidArgument, match="share"):
+            whole.quantile(wrong)
 
 
 def test_quantiles_of_whole_numbers_are_whole_and_of_many_numbers_near() -> None:

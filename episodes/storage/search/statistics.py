@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import UnreadableData
+from episodes.returns.checks import check_fraction
 from episodes.storage.files import put
 from episodes.storage.layout import StoredBatch
 from episodes.storage.search.sketch import Sketch
@@ -55,7 +56,7 @@ class TrackStatistics:
         values = array.astype(np.float64)
         there = ~np.isnan(values)
         count = there.sum(0)
-        with np.errstate(invalid="ignore", divide="ignore"):  # of infinities
+        with np.errstate(all="ignore"):  # of infinities, and of what is nearly as large
             mean = np.sum(values, 0, where=there) / count
             mean = np.where(count > 0, mean, 0.0)
             squares = np.sum((values - mean) ** 2, 0, where=there)
@@ -75,7 +76,8 @@ class TrackStatistics:
             return np.sqrt(self.squares / self.count)
 
     def quantile(self, share: float) -> np.ndarray:
-        """The number below which this share lies."""
+        """The number below which this share lies. `InvalidArgument` unless the share lies in [0, 1]."""
+        check_fraction("share", share)
         found = np.array([sketch.quantile(share) for sketch in self.sketches]).reshape(self.mean.shape)
         found = np.trunc(found) if self.is_whole else found
         return np.clip(found, self.min, self.max)
@@ -83,9 +85,10 @@ class TrackStatistics:
     def merged(self, other: TrackStatistics) -> TrackStatistics:
         """The statistics of both together (Chan, Golub and LeVeque, 1979)."""
         count = self.count + other.count
-        share, apart = other.count / np.maximum(count, 1), other.mean - self.mean
-        with np.errstate(invalid="ignore"):
+        with np.errstate(all="ignore"):
+            share, apart = other.count / np.maximum(count, 1), other.mean - self.mean
             mean = np.where(self.count == 0, other.mean, self.mean + apart * share)
+            mean = np.where(np.isfinite(apart), mean, self.mean + other.mean)  # infinities stay, opposite ones are NaN
             squares = self.squares + other.squares + np.where(share > 0, apart**2 * self.count * share, 0.0)
         return TrackStatistics(
             count,
