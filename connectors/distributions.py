@@ -82,7 +82,7 @@ class Categorical(ActionDistribution):
 
     def log_prob(self, inputs: Tensor, actions: Tensor) -> Tensor:
         choices = actions.long()
-        return _pick(inputs.log_softmax(-1), choices - self.start if self.start else choices)
+        return _pick(_log_softmax(inputs), choices - self.start if self.start else choices)
 
     def entropy(self, inputs: Tensor) -> Tensor:
         return _categorical_entropy(inputs)
@@ -125,7 +125,7 @@ class MultiCategorical(ActionDistribution):
 
     def log_prob(self, inputs: Tensor, actions: Tensor) -> Tensor:
         choices = actions.long() - self.start.on(inputs.device)
-        return self._summed(_pick(self._logits(inputs).log_softmax(-1), choices))
+        return self._summed(_pick(_log_softmax(self._logits(inputs)), choices))
 
     def entropy(self, inputs: Tensor) -> Tensor:
         return self._summed(_categorical_entropy(self._logits(inputs)))
@@ -313,6 +313,16 @@ def _gumbel_argmax(logits: Tensor, generator: torch.Generator | None) -> Tensor:
     return (logits - torch.empty_like(logits).exponential_(generator=generator).log_()).argmax(-1)
 
 
+def _log_softmax(logits: Tensor) -> Tensor:
+    """Log-probabilities [..., n] of logits [..., n].
+
+    Rows of a few numbers lie side by side while torch computes them, many at once: a fifth of the time, the same bits.
+    """
+    if logits.shape[-1] < 16 and logits.is_cpu:
+        return logits.movedim(-1, 0).log_softmax(0).movedim(0, -1)
+    return logits.log_softmax(-1)
+
+
 def _pick(rows: Tensor, index: Tensor) -> Tensor:
     """The entry of each row [..., n] at index [...]."""
     return rows.gather(-1, index.unsqueeze(-1)).squeeze(-1)
@@ -333,7 +343,7 @@ def _without_illegal(logits: Tensor, legal: Tensor) -> Tensor:
 
 def _categorical_entropy(logits: Tensor) -> Tensor:
     """Entropies [...] of logits [..., n]; minus infinity counts as probability 0, with gradient 0."""
-    log_probs = logits.clamp(min=torch.finfo(logits.dtype).min).log_softmax(-1)
+    log_probs = _log_softmax(logits.clamp(min=torch.finfo(logits.dtype).min))
     return -(log_probs.exp() * log_probs).sum(-1)
 
 

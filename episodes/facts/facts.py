@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
@@ -353,5 +352,7 @@ def _object_array(values: Any) -> np.ndarray:
 def random_ids(num: int, generator: np.random.Generator | None = None) -> np.ndarray:
     """Random episode ids [num], 32 hexadecimal digits each; the same ones again of a generator of the same seed."""
     drawn = os.urandom(16 * num) if generator is None else generator.bytes(16 * num)
-    digits = drawn.hex().encode(f"utf-32-{sys.byteorder[0]}e")  # as numpy keeps strings
-    return np.frombuffer(bytearray(digits), "U32") if num else np.zeros(0, "U32")
+    return _DIGITS.take(np.frombuffer(drawn, np.uint8)).view("U32")
+
+
+_DIGITS = np.array([f"{byte:02x}" for byte in range(256)], "U2").view(np.uint64)  # of each byte, as numpy keeps strings

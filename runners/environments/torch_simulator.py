@@ -184,19 +184,22 @@ def outside_inference() -> Iterator[None]:
 
 def _as_numpy(tensors: Any) -> Any:
     """The nested tensors as arrays of their own, brought down together with one wait for the device."""
-    brought = nested.map_leaves(_brought, tensors)
-    device = next((leaf.device for leaf in nested.leaves(tensors) if isinstance(leaf, Tensor) and leaf.is_cuda), None)
-    if device is not None:
-        torch.cuda.current_stream(device).synchronize()
+    devices: list[torch.device] = []
+    brought = nested.map_leaves(lambda leaf: _brought(leaf, devices) if isinstance(leaf, Tensor) else leaf, tensors)
+    if not devices:
+        return brought
+    torch.cuda.current_stream(devices[0]).synchronize()
     return nested.map_leaves(lambda leaf: leaf.numpy() if isinstance(leaf, Tensor) else leaf, brought)
 
 
-def _brought(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
-    leaf = leaf.detach()
+def _brought(leaf: Tensor, devices: list[torch.device]) -> Any:
+    """The tensor as an array of its own; of a GPU, a tensor in host memory that is on its way from that device."""
+    leaf = leaf.detach() if leaf.requires_grad else leaf
     leaf = leaf.float() if leaf.dtype is torch.bfloat16 else leaf  # numpy has no such numbers
-    return leaf.to("cpu", non_blocking=True) if leaf.is_cuda else leaf.to("cpu", copy=True)
+    if not leaf.is_cuda:
+        return leaf.numpy(force=True).copy()
+    devices.append(leaf.device)
+    return leaf.to("cpu", non_blocking=True)
 
 
 def _infos(told: dict[str, Any], done: np.ndarray) -> dict[str, Any]:

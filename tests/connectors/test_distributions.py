@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from gymnasium import spaces
 from torch import distributions as oracle
 
-from connectors.distributions import distribution_for
+from connectors.distributions import Categorical, distribution_for
 from episodes.errors import InvalidArgument
 
 NUM_CHOICES = [2, 5, 3]
@@ -119,6 +120,20 @@ def test_discrete_agrees_with_categorical(start):
     torch.testing.assert_close(distribution.log_prob(inputs, choices + start), expected.log_prob(choices))
     torch.testing.assert_close(distribution.entropy(inputs), expected.entropy())
     assert torch.equal(distribution.mode(inputs), expected.mode + start)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 15, 16, 40])
+def test_rows_of_few_choices_have_the_log_probabilities_of_torch(n):
+    logits = torch.randn(3, 5, n, generator=torch.Generator().manual_seed(n)) * 4
+    logits[1, 2, (n + 1) // 2 :] = -math.inf
+    ours, theirs = (logits.clone().requires_grad_() for _ in range(2))
+    actions = torch.zeros(3, 5, dtype=torch.int64)
+    found = Categorical(n).log_prob(ours, actions)
+    expected = theirs.log_softmax(-1)[..., 0]
+    found.sum().backward()
+    expected.sum().backward()
+    assert torch.equal(found, expected)
+    torch.testing.assert_close(ours.grad, theirs.grad)
 
 
 @pytest.mark.parametrize("start", [[0, 0, 0], [1, -3, 2]])
