@@ -114,7 +114,7 @@ def record(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the data set is, or will be.")],
     env: Annotated[str, typer.Option("--env", help="The id of a Gymnasium environment.")],
     episodes: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
-    seed: Annotated[int, typer.Option(help="Of the environment and of the actions.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the environment and of the actions.")] = 0,
     max_steps: Annotated[int, typer.Option(min=1, help="Where an episode is truncated at the latest.")] = 10_000,
 ) -> None:
     """Write episodes of random actions."""

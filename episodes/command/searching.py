@@ -49,7 +49,10 @@ def split(
 
     dataset = EpisodeDataset(directory)
     if shares:
-        dataset.add_splits(dict(map(_share, shares)), seed=seed)
+        told = list(map(_share, shares))
+        if len(told) > len(dict(told)):
+            raise InvalidArgument(f"{' '.join(shares)}: a name is there twice")
+        dataset.add_splits(dict(told), seed=seed)
     rows = [
         (name, f"{len(part)} episodes", f"{part.num_steps} steps")
         for name in dataset.splits

@@ -101,7 +101,9 @@ def schema_of(file: Path) -> Any:
 
 def groups_of(file: Path, columns: list[str] | None = None) -> Iterator[Any]:
     """The tables of a file, one for each row group; never more in memory than one."""
-    with parquet().ParquetFile(file) as opened:
+    with reading(str(file)):
+        parts = parquet().ParquetFile(file)
+    with parts as opened:
         for number in range(opened.num_row_groups):
             with reading(str(file)):
                 table = opened.read_row_group(number, columns=columns, use_threads=False)

@@ -12,6 +12,8 @@ from episodes.storage.catalog import MADE, Catalog, Commit, process_start
 from episodes.storage.compacting import DAMAGED, replace_shards, settled, sound, write_commit
 from episodes.storage.files import contents, local_path
 from episodes.storage.header import NAME, read_header
+from episodes.storage.search.splits import NAME as SPLITS
+from episodes.storage.search.splits import read_splits
 from episodes.storage.shards import ShardRead, read_shard
 
 
@@ -30,8 +32,8 @@ def check(path: str | Path, *, repair: bool = False) -> Report:
     """Read all of a data set, and say what is damaged, lost or left over.
 
     With `repair`, damaged shards are replaced by shards of their record batches that are sound, and kept as
-    `*.damaged`; lost ones are missed no longer; what killed compactions left is removed. A repair that is killed has
-    changed nothing, or is finished by the next one.
+    `*.damaged`, as are damaged splits; lost ones are missed no longer; what killed compactions left is removed. A
+    repair that is killed has changed nothing, or is finished by the next one.
 
     Raises:
         UnreadableData: there is no data set, or its header is damaged.
@@ -40,6 +42,7 @@ def check(path: str | Path, *, repair: bool = False) -> Report:
     if read_header(directory) is None:
         raise UnreadableData(f"{directory} is no data set: there is no {NAME}")
     report = Report()
+    _check_splits(directory, report, repair)
     catalog = _put_aside(settled(directory), report) if repair else Catalog.of(directory)
     report.problems += catalog.problems
     report.notes += [f"{file}: left over" for file in catalog.leftovers]
@@ -77,11 +80,24 @@ def _problems(read: ShardRead) -> list[str]:
     return found
 
 
+def _check_splits(directory: Path, report: Report, repair: bool) -> None:
+    try:
+        read_splits(directory)
+    except UnreadableData as error:
+        report.problems.append(str(error))
+        if repair:
+            _keep_aside(directory / SPLITS, report)
+
+
+def _keep_aside(file: Path, report: Report) -> None:
+    os.replace(file, file.with_name(file.name + DAMAGED))
+    report.repaired.append(f"{file}: kept as *{DAMAGED}")
+
+
 def _put_aside(catalog: Catalog, report: Report) -> Catalog:
     """The catalog without manifests and commits that are damaged."""
     for file in catalog.damaged:
-        os.replace(file, file.with_name(file.name + DAMAGED))
-        report.repaired.append(f"{file}: kept as *{DAMAGED}")
+        _keep_aside(file, report)
     return settled(catalog.directory) if catalog.damaged else catalog
 
 

@@ -109,6 +109,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self._num_batches: list[int] = []  # of each shard
         self._sealed: set[str] = set()  # shards that stay as they are
         problems = [] if known else list(catalog.problems)
+        if verify:
+            read_splits(files.directory)
         for shard in shards:
             problems += self._put(shard, verify)
         for problem in problems:

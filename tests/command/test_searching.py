@@ -50,6 +50,13 @@ def test_parts_of_a_data_set_are_named_and_listed(data: Path) -> None:
     assert isinstance(run("split", data, "train").exception, InvalidArgument)
 
 
+def test_a_part_that_is_named_twice_is_refused(data: Path) -> None:
+    found = run("split", data, "a=0.5", "a=0.5")
+    assert isinstance(found.exception, InvalidArgument)
+    assert "a name is there twice" in str(found.exception)
+    assert EpisodeDataset(data).splits == []
+
+
 def test_the_statistics_of_each_track_are_told(data: Path) -> None:
     told = {row["track"]: row for row in json.loads(run("info", data, "--stats", "--json").output)["tracks"]}
     assert list(told) == ["observations/0", "observations/1", "actions", "rewards"]

@@ -218,6 +218,13 @@ def test_rows_of_steps_as_rllib_writes_them_become_episodes(tmp_path: Path) -> N
     assert [loss.what for loss in report] == ["'vf_preds'"]
 
 
+@pytest.mark.parametrize("name", ["parquet", "rllib"])
+def test_a_file_that_is_no_parquet_is_told_by_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"x")
+    with pytest.raises(UnreadableData, match=r"x\.parquet: ArrowInvalid"):
+        list(read(tmp_path / "x.parquet", name)[0])
+
+
 def test_a_pickle_in_a_file_of_rllib_is_refused(tmp_path: Path) -> None:
     import msgpack
 

@@ -6,6 +6,7 @@ import functools
 import http.server
 import json
 import logging
+import os
 import pickle
 import subprocess
 import sys
@@ -301,19 +302,58 @@ def test_damage_there_is_told_by_name(tmp_path: Path) -> None:
         EpisodeDataset(url, cache=tmp_path / "cache", verify=True)
 
 
-def test_a_data_set_is_read_over_http(tmp_path: Path) -> None:
+def test_a_data_set_is_read_over_http_and_what_goes_wrong_there_is_told(tmp_path: Path) -> None:
     made(tmp_path / "data")
+    failing: list[int] = []
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *args: object) -> None:
             pass
 
+        def send_head(self) -> Any:
+            if failing and ".arrow" in self.path:
+                return self.send_error(failing[0])
+            return super().send_head()
+
     handler = functools.partial(Quiet, directory=str(tmp_path / "data"))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        dataset = EpisodeDataset(f"http://127.0.0.1:{server.server_address[1]}/", cache=tmp_path / "cache")
+        url = f"http://127.0.0.1:{server.server_address[1]}/"
+        dataset = EpisodeDataset(url, cache=tmp_path / "cache")
+        failing.append(503)
+        with pytest.raises(ConnectionError, match=r"http://127.*503"):
+            EpisodeDataset(url, cache=tmp_path / "another")
+        with pytest.raises(ConnectionError, match=r"http://127.*503"):
+            list(dataset)
+        failing[0] = 404
+        with pytest.raises(UnreadableData, match="is gone; open the data set again"):
+            list(dataset)
+        failing.clear()
         assert all(found.equals(episode(i).to_numpy()) for i, found in enumerate(dataset))
         server.shutdown()
+
+
+def test_a_shard_of_which_a_part_came_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"memory://{tmp_path.name}"
+    upload(made(tmp_path / "data"), url)
+    dataset = EpisodeDataset(url, cache=tmp_path / "cache")
+    whole = type(Place(url).system).get_file
+
+    def half(self: Any, there: str, here: str) -> None:
+        whole(self, there, here)
+        os.truncate(here, os.path.getsize(here) // 2)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(Place(url).system), "get_file", half)
+        with pytest.raises(ConnectionError, match=r"\d+ of \d+ bytes came"):
+            list(dataset)
+    assert all(found.equals(episode(i).to_numpy()) for i, found in enumerate(dataset))
+
+
+def test_directories_are_made_where_a_data_set_is_uploaded_to(tmp_path: Path) -> None:
+    target = tmp_path / "a b" / "ü%20"
+    assert upload(made(tmp_path / "data"), f"file://{target}") > 0
+    assert len(EpisodeDataset(target, verify=True)) == 20
 
 
 def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:

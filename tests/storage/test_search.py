@@ -18,7 +18,7 @@ from strategies import lists_of_episodes
 
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument, MissingExtra, UnknownKey, UnreadableData
-from episodes.storage import EpisodeDataset, EpisodeWriter, compact
+from episodes.storage import EpisodeDataset, EpisodeWriter, check, compact
 from episodes.storage.search import query as query_module
 from episodes.storage.search import step_table
 
@@ -415,6 +415,19 @@ def test_splits_part_the_data_set_and_what_is_written_later_has_its_place(tmp_pa
             again.add_splits(wrong)
     again.add_splits({"half": np.float32(0.5)})
     assert 0 < len(again.split("half")) < len(again)
+
+
+def test_damaged_splits_are_told_and_put_aside(tmp_path: Path) -> None:
+    made(tmp_path).add_splits({"train": 0.5})
+    file = tmp_path / "splits.json"
+    file.write_text(file.read_text().replace("0.5", "0.6"))
+    with pytest.raises(UnreadableData, match=r"splits\.json is not as it was written"):
+        EpisodeDataset(tmp_path, verify=True)
+    (problem,) = check(tmp_path).problems
+    assert "splits.json is not as it was written" in problem
+    assert check(tmp_path, repair=True).repaired == [f"{file}: kept as *.damaged"]
+    assert check(tmp_path).problems == []
+    assert EpisodeDataset(tmp_path, verify=True).splits == []
 
 
 def test_chunks_and_agents_that_belong_together_are_in_one_split(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ class Mirror:
         except FileNotFoundError:
             draft = here.with_name(f".{here.name}.{os.getpid()}.{os.urandom(4).hex()}")
             try:
-                self.place.system.get_file(self.place.path(file.path.name), str(draft))
+                self.place.fetch(file.path.name, draft, size)
                 os.replace(draft, here)
             except FileNotFoundError:
                 raise UnreadableData(f"{self.place.url}: shard {file.name} is gone; open the data set again") from None
@@ -153,9 +153,11 @@ class Mirror:
         try:
             with suppress(FileNotFoundError, UnreadableData), reading(kept.name):
                 return _known(file, kept.read_bytes())
-            with self.place.system.open(
-                self.place.path(file.path.name), "rb", block_size=_BLOCK, cache_type="readahead"
-            ) as there:
+            place = self.place.path(file.path.name)
+            with (
+                self.place.reached(),
+                self.place.system.open(place, "rb", block_size=_BLOCK, cache_type="readahead") as there,
+            ):
                 data = _row_columns(pyarrow().PythonFile(there, mode="r"))
             found = _known(file, data)
         except (FileNotFoundError, pyarrow().ArrowException, UnreadableData, ValueError, KeyError):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from episodes.errors import InvalidArgument, MissingExtra
+from episodes.errors import EpisodeError, InvalidArgument, MissingExtra
+from episodes.storage.arrow import pyarrow
+
+_FLAT = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"))
+"""Protocols of stores without directories, where making one would make a bucket."""
 
 
 def is_elsewhere(path: str | Path) -> bool:
@@ -54,15 +60,55 @@ class Place:
         """The files that are there now, by name, with their sizes (None where they are not told)."""
         self.system.invalidate_cache()
         try:
-            found = self.system.ls(self.root, detail=True)
+            with self.reached():
+                found = self.system.ls(self.root, detail=True)
         except FileNotFoundError:
             return {}
         return {one["name"].rstrip("/").rpartition("/")[2]: one.get("size") for one in found if one["type"] == "file"}
 
     def read(self, name: str) -> bytes:
         """A small file. `FileNotFoundError` where there is none."""
-        return self.system.cat_file(self.path(name))
+        with self.reached():
+            return self.system.cat_file(self.path(name))
+
+    def fetch(self, name: str, file: Path, size: int | None) -> None:
+        """Copy a file of so many bytes here. `FileNotFoundError` where there is none."""
+        with self.reached():
+            self.system.get_file(self.path(name), str(file))
+        there = file.stat().st_size
+        if size is not None and there != size:
+            raise ConnectionError(f"{self.url}/{name}: {there} of {size} bytes came")
+
+    def make(self) -> None:
+        """Make the directory, where there are directories."""
+        protocol = self.system.protocol
+        if _FLAT.isdisjoint([protocol] if isinstance(protocol, str) else protocol):
+            with self.reached():
+                self.system.makedirs(self.root, exist_ok=True)
 
     def write(self, name: str, data: bytes) -> None:
         """Put a small file there, whole."""
-        self.system.pipe_file(self.path(name), data)
+        with self.reached():
+            self.system.pipe_file(self.path(name), data)
+
+    def send(self, file: Path, name: str) -> None:
+        """Copy a file there."""
+        with self.reached():
+            self.system.put_file(str(file), self.path(name))
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        with self.reached():
+            self.system.rm_file(self.path(name))
+
+    @contextmanager
+    def reached(self) -> Iterator[None]:
+        """What goes wrong on the way is an `OSError`, whatever library of a file system says it."""
+        try:
+            yield
+        except (OSError, EpisodeError, ValueError, LookupError, TypeError, pyarrow().ArrowException):
+            raise
+        except Exception as error:
+            if getattr(error, "status", None) == 404:
+                raise FileNotFoundError(f"{self.url}: {error}") from error
+            raise ConnectionError(f"{self.url}: {type(error).__name__}: {error}") from error

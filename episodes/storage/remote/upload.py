@@ -40,6 +40,8 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
     if header is None:
         raise UnreadableData(f"{directory} is no data set: there is no {NAME}")
     there = _checked(header, place)
+    if there is None:
+        place.make()
     catalog, sizes = settled(directory), place.sizes()
     commits = sorted(directory.glob("commit-*.json"))
     _check_commits(commits, place, sizes)
@@ -55,7 +57,7 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
         place.write(NAME, (directory / NAME).read_bytes())
     for name in sizes:
         if name.endswith((SEALED, MADE)) and name.partition(".")[0] in catalog.replaced:
-            place.system.rm_file(place.path(name))
+            place.remove(name)
     return num_sent
 
 
@@ -89,7 +91,7 @@ def _send_shards(catalog: Catalog, place: Place, sizes: dict[str, int | None]) -
         read = read_shard(file)
         if read.damage or read.damaged():
             raise UnreadableData(f"{file.path} is damaged; check(path, repair=True) keeps the rest of it")
-        place.system.put_file(str(file.path), place.path(name))
+        place.send(file.path, name)
         num += 1
     return num
 
