@@ -84,8 +84,10 @@ def observed(fields: Fields) -> Fields:
 
 def is_flat(pack: EpisodePack) -> bool:
     """Whether no column of the pack is nested."""
-    columns = (pack.observations, pack.actions, *pack.extra_model_outputs.values())
-    return all(type(column) is np.ndarray for column in columns)
+    observations, _, actions, _, extra = pack.columns
+    if type(observations.whole()) is not np.ndarray or type(actions.whole()) is not np.ndarray:
+        return False
+    return not extra or all(type(track.whole()) is np.ndarray for track in extra.values())
 
 
 def is_observed(path: str) -> bool:

@@ -38,11 +38,9 @@ def _ids(ids: np.ndarray) -> Any:
     if ids.dtype.kind == "U" and len(ids):
         if len(ids) <= _FEW and ids.dtype.isnative and sys.byteorder == "little":
             return [-(ids.dtype.itemsize // 4), ids.tobytes()]
-        try:
-            codes = ids.astype("S")
-            return [codes.dtype.itemsize, codes.tobytes()]
-        except UnicodeEncodeError:
-            pass
+        letters = np.ascontiguousarray(ids).astype(ids.dtype.newbyteorder("="), copy=False).view(np.uint32)
+        if letters.size and letters.max() < 128:
+            return [letters.size // len(ids), letters.astype(np.uint8).tobytes()]
     return documents.encode(ids.tolist(), "ids")
 
 
@@ -53,7 +51,8 @@ def _read_ids(value: Any, num: int) -> np.ndarray:
     if len(data) != num * (width if width > 0 else -4 * width):
         raise UnreadableData(f"{len(data)} bytes for {num} ids of {abs(width)} letters")
     if width > 0:
-        return frozen(np.frombuffer(data, f"S{width}").astype(f"U{width}"))
+        data.decode("ascii")
+        return frozen(np.frombuffer(data, np.uint8).astype(np.uint32).view(f"U{width}"))
     data.decode("utf-32-le", "surrogatepass")  # a ValueError for what are no letters
     return np.ndarray(num, f"<U{-width}", data)
 
@@ -98,7 +97,7 @@ def _read_versions(told: bytes | list[bytes], num: int) -> VersionColumn | None:
         return _as_many(VersionColumn.of_runs(*runs), num)
     is_one = len(told) == INTEGERS.itemsize
     versions = _read_integers(told * num if is_one else told, num)
-    known = versions[:1].tolist() if is_one else versions.tolist()
+    known = [versions.item(0)] if is_one and num else versions.tolist()
     if min(known, default=0) < UNKNOWN:
         raise UnreadableData(f"policy version {min(known)}")
     return VersionColumn(versions) if max(known, default=UNKNOWN) != UNKNOWN else None

@@ -34,6 +34,7 @@ from episodes.tracks.infos.kinds import EmptyInfos, Infos
 from episodes.transport.facts_on_the_way import INTEGERS, MOST_ROWS, READERS, WRITERS, counts_of, integers_of
 
 SMALL = 64 * 1024
+_COPIED_AT_ONCE = 4096  # bytes of an array, of which a copy is no dearer than to ask whether it can be put off
 _MOST_SCHEMAS = 64  # kept by a sender, by what packs look like
 _SIZE = struct.Struct("<I")
 _PADDING = [bytes(-size % 8) for size in range(8)]  # by what is beyond a multiple of 8
@@ -42,6 +43,10 @@ _NAMES = ("observations", "actions", "rewards")
 DAMAGES = (EpisodeError, ValueError, KeyError, TypeError, IndexError, OverflowError, struct.error, RecursionError)
 
 Buffer = Any  # bytes or a memoryview
+Item = tuple[np.dtype, tuple[int, ...], int, bool]  # of a track: dtype, shape, bytes, and whether it is observed
+
+_new: Any = tuple.__new__  # half the price of the class call
+_NOT_TOLD = [None] * len(FACTS)
 
 
 class Message(NamedTuple):
@@ -49,7 +54,7 @@ class Message(NamedTuple):
 
     schema: bytes
     schema_id: int
-    body: list[bytes]  # pieces of the first part
+    body: list[Buffer]  # pieces of the first part
     large: list[Buffer]  # the other parts
     versions: tuple[int, int] | None  # the lowest and the highest policy version
 
@@ -70,7 +75,7 @@ class Laid:
     """Arrays as parts: what is small goes into the first one, each large one is one by itself."""
 
     def __init__(self) -> None:
-        self.small: list[bytes] = []
+        self.small: list[Buffer] = []
         self.large: list[Buffer] = []
 
     def put(self, array: np.ndarray) -> None:
@@ -79,11 +84,12 @@ class Laid:
             flat = np.ascontiguousarray(array)
             self.large.append(flat.reshape(-1).view(np.uint8).data)
         elif nbytes:
-            self.small.append(array.tobytes())
+            is_copied_later = nbytes > _COPIED_AT_ONCE and array.dtype.kind in "biuf" and array.flags.c_contiguous
+            self.small.append(array if is_copied_later else array.tobytes())
             if nbytes & 7:
                 self.small.append(_PADDING[nbytes & 7])
 
-    def body(self, facts: Any) -> list[bytes]:
+    def body(self, facts: Any) -> list[Buffer]:
         """The pieces of the first part; `facts` is what msgpack takes."""
         head: Any = msgpack.packb(facts)
         return [_SIZE.pack(len(head)), head, _PADDING[(_SIZE.size + len(head)) & 7], *self.small]
@@ -109,6 +115,19 @@ class Read:
         self.body = body
         self.parts = parts
         self.part = 1
+
+    def arrays(self, items: Sequence[Item], num_steps: int, num_observed: int) -> list[np.ndarray]:
+        """The next arrays, of so many of each of these items."""
+        body, found = self.body, []
+        for dtype, shape, size, is_observed in items:
+            rows = num_observed if is_observed else num_steps
+            nbytes = rows * size
+            if 0 < nbytes < SMALL:
+                found.append(np.ndarray((rows, *shape), dtype, body, self.at))
+                self.at += nbytes + 7 & ~7
+            else:
+                found.append(self.array(dtype, (rows, *shape), nbytes))
+        return found
 
     def array(self, dtype: np.dtype, shape: tuple[int, ...], nbytes: int) -> np.ndarray:
         """The next array of this shape, which takes so many bytes."""
@@ -155,7 +174,8 @@ def _look(pack: EpisodePack) -> Any:
     """Equal for packs of one schema."""
     tracks = tuple([(path, array.dtype, array.shape[1:]) for path, array in pack.tracks.items()])
     structure = None if is_flat(pack) else repr(structure_of(columns_of(pack)))
-    return tracks, structure, tuple(map(id, pack.facts.spaces))
+    observed, acted = pack.facts.spaces
+    return tracks, structure, id(observed), id(acted)
 
 
 def schema_of(packs: Sequence[EpisodePack]) -> bytes:
@@ -220,28 +240,26 @@ class PackLayout:
         lengths, steps = counts_of(lengths, num)
         lookbacks, before = (np.zeros(num, np.int64), 0) if lookbacks is None else counts_of(lookbacks, num)
         steps += before
-        arrays = []
-        for dtype, shape, size, more in self._arrays:
-            rows = steps + num * more
-            arrays.append(source.array(dtype, (rows, *shape), rows * size))
         rows = steps + num
+        arrays = source.arrays(self._arrays, steps, rows)
         tracks = self._tracks(arrays, None if infos is None else _read_infos(infos, rows, source), rows)
-        own = [None if column is None else read(column, num) for column, read in zip(columns, READERS, strict=False)]
-        own += [None] * (len(FACTS) - len(own))  # those that were not told, or came after the sender's version
+        own = [None if column is None else read(column, num) for column, read in zip(columns, READERS)]  # noqa: B905
+        own += _NOT_TOLD[len(own) :]  # or what came after the sender's version
         custom = None if custom_data is None else documents.decode(custom_data)
         if custom is not None and len(custom) != num:
             raise UnreadableData(f"custom data of {len(custom)} episodes, not {num}")
-        return EpisodePack.of(tracks, PackFacts._make((*own, *self._spaces, custom)), lengths, lookbacks)
+        return EpisodePack.of(tracks, _new(PackFacts, (*own, *self._spaces, custom)), lengths, lookbacks)
 
     def _tracks(self, arrays: list[np.ndarray], infos: Infos | None, num_rows: int) -> Tracks:
         """The tracks of arrays, which nobody can write to."""
-        return Tracks(
+        tracks = (
             ArrayTrack(_placed(arrays, self._observations), 0, OBSERVATIONS),
             InfoTrack(EmptyInfos(num_rows) if infos is None else infos),
             ArrayTrack(_placed(arrays, self._actions), 0, ACTIONS),
             ArrayTrack(_placed(arrays, self._rewards), 0, REWARDS),
-            {key: ArrayTrack(_placed(arrays, own), 0, field) for key, own, field in self._extra},
+            {key: ArrayTrack(_placed(arrays, own), 0, field) for key, own, field in self._extra} if self._extra else {},
         )
+        return _new(Tracks, tracks)
 
 
 def _placed(arrays: list[np.ndarray], place: Any) -> Any:
@@ -289,7 +307,7 @@ def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
 
 def _bounds(told: list[VersionColumn]) -> tuple[int, int] | None:
     """The lowest and the highest version that is known."""
-    known = {version for own in told for version in own.versions.tolist()} - {UNKNOWN}
+    known = set().union(*[own.versions.tolist() for own in told]) - {UNKNOWN}
     return (min(known), max(known)) if known else None
 
 
@@ -312,10 +330,9 @@ def _put(pack: EpisodePack, laid: Laid) -> list[Any]:
     """Lay down the columns of a pack; its facts."""
     for array in pack.tracks.values():
         laid.put(array)
-    infos = pack.columns.infos.whole()
+    infos: Any = pack.infos
     described = None
     if type(infos) is not EmptyInfos:
-        infos = infos.whole()
         described = _put_infos(infos.travelling(), laid) if isinstance(infos, ColumnInfos) else None
     facts, lookbacks = pack.facts, integers_of(pack.lookbacks)
     own = [None if column is None else write(column) for column, write in zip(facts, WRITERS, strict=False)]
