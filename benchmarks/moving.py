@@ -5,14 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import weakref
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most, cpu_seconds, limit
+from benchmarks.figure import Counted, Figure, Side, Size, Timed, at_least, at_most, cpu_seconds, limit
 from benchmarks.peers import ECHO
 
-STEPS, WINDOW = 64, 64
+STEPS, WINDOW, JOIN = 64, 64, 1 << 18
 SMALL, LARGE = (4,), (84, 84)  # items of 1.3 kB episodes, and of 450 kB ones
 
 Sender = Callable[[Any, Any, int, int], None]  # of a pipe that says "go", an address, messages, episodes in each
@@ -68,27 +69,30 @@ def closed(socket: Any, context: Any) -> None:
 # --- ours ---
 
 
-def send_ours(pipe: Any, address: str, count: int, *what: Any) -> None:
+def send_ours(pipe: Any, address: str, count: int, join: int, *what: Any) -> None:
     from episodes.transport import EpisodeSender
 
-    sender, own = EpisodeSender(address, window=WINDOW), pack(*what)
+    sender, own = EpisodeSender(address, window=WINDOW, join=join), pack(*what)
     while pipe.recv():
         for _ in range(count):
             sender.send(own, 60)
+        if join:
+            sender.flush(60)
 
 
-def ours(messages: int, num: int, large: bool, beside: str = "") -> Callable[[Size], Timed]:
+def ours(messages: int, num: int, large: bool, join: int = 0) -> Callable[[Size], Timed]:
     def prepare(size: Size) -> Timed:
         from episodes.transport import EpisodeReceiver
 
         count, receiver = size(messages), EpisodeReceiver()
-        child = Child(send_ours, receiver.address, count, num, large, beside)
+        child = Child(send_ours, receiver.address, count, join, num, large)
         weakref.finalize(child, receiver.close)
 
         def run() -> None:
             child.go()
-            for _ in range(count):
-                receiver.recv(60)
+            there = 0
+            while there < count * num:
+                there += len(receiver.recv(60))
 
         run()
         return Timed(run, count * num)
@@ -206,8 +210,34 @@ def echo_server(messages: int, num: int, large: bool) -> Callable[[Size], Timed]
     return prepare
 
 
-def figures(name: str, messages: int, num: int, large: bool, bars: dict[str, float]) -> list[Figure]:
-    mine = Side("ours", ours(messages, num, large))
+@cache
+def least_cpu(num: int, beside: str, rounds: int) -> dict[str, float]:
+    """Seconds of CPU, all threads, of sending and receiving an episode in one process: with something beside, without.
+
+    The least of many short rounds that take turns: what else runs on a machine moves medians by more than a hundredth.
+    """
+    from episodes.transport import EpisodeReceiver, EpisodeSender
+
+    found: dict[str, float] = {}
+    packs = {what: pack(num, False, what) for what in ("", beside)}
+    with EpisodeReceiver() as receiver, EpisodeSender(receiver.address, window=WINDOW) as sender:
+        for i in range(2 * rounds):
+            what = ("", beside)[(i + 1) // 2 % 2]
+            own, start = packs[what], cpu_seconds()
+            for _ in range(32):
+                sender.send(own)
+            for _ in range(32):
+                receiver.recv(60)
+            found[what] = min(found.get(what, np.inf), (cpu_seconds() - start) / (32 * num))
+    return found
+
+
+def cpu_of(num: int, beside: str, what: str) -> Callable[[Size], Counted]:
+    return lambda size: Counted(least_cpu(num, beside, size(200))[what])
+
+
+def figures(name: str, messages: int, num: int, large: bool, bars: dict[str, float], join: int = 0) -> list[Figure]:
+    mine = Side("ours", ours(messages, num, large, join))
     others = {
         "bare ZeroMQ": Side("bare ZeroMQ", bare(messages, num, large)),
         "echo": Side("echo", echo_server(messages, num, large), ECHO),
@@ -219,13 +249,13 @@ def figures(name: str, messages: int, num: int, large: bool, bars: dict[str, flo
 def beside_figure(what: str, times: float) -> Figure:
     """Packs of 64 small episodes with something beside them, and without."""
     name = f"moving/1.3 kB in packs of 64 with {what}"
-    return Figure(
-        name, Side("with", ours(64, 64, False, what)), Side("without", ours(64, 64, False)), at_most(times), "us"
-    )
+    ours, without = (Side(side, cpu_of(64, what, own)) for side, own in (("with", what), ("without", "")))
+    return Figure(name, ours, without, at_most(times), "us")
 
 
 FIGURES = (
     *figures("1.3 kB in packs of 16", 64, 16, False, {"bare ZeroMQ": 1, "echo": 2, "Pipe": 5}),
+    *figures("1.3 kB in packs of 16, joined", 256, 16, False, {"bare ZeroMQ": 1}, JOIN),
     *figures("1.3 kB in packs of 256", 64, 256, False, {"bare ZeroMQ": 1}),
     *figures("450 kB one by one", 64, 1, True, {"bare ZeroMQ": 0.5, "echo": 0.7}),
     beside_figure("infos", 2),

@@ -229,7 +229,9 @@ class PackFacts(NamedTuple):
         """The parts one after another. `TrackMismatch` names one whose spaces are not those of the others."""
         sizes = [len(part.ids) for part in parts]
         own = [_joined(columns, sizes) for columns in zip(*(part.columns for part in parts), strict=True)]
-        custom = [data for n, part in zip(sizes, parts, strict=True) for data in part.custom_data or [None] * n]
+        custom: list[Any] = []
+        if any(part.custom_data for part in parts):
+            custom = [data for n, part in zip(sizes, parts, strict=True) for data in part.custom_data or [None] * n]
         whose = [part.ids[0] if len(part.ids) else "-" for part in parts]
         observed, acted = zip(*(part.spaces for part in parts), strict=True)
         return PackFacts._make([*own, *_common_spaces(observed, acted, whose), custom if any(custom) else None])
@@ -269,7 +271,9 @@ def _common_space(name: str, own: Sequence[Any], whose: Sequence[Any]) -> Any:
 
 def _joined(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
     there = [column for column in columns if column is not None]
-    if there and isinstance(there[0], VersionColumn):
+    if not there:
+        return None
+    if isinstance(there[0], VersionColumn):
         return VersionColumn.concat(columns, sizes)
     if len(there) == len(columns):
         return frozen(np.concatenate(there))

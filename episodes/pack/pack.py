@@ -226,13 +226,14 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
             return packs[0]
         if not packs:
             raise InvalidArgument("EpisodePack.concat needs at least one pack")
-        whole = lambda name: np.concatenate([getattr(pack, name) for pack in packs])  # noqa: E731
         whose = [pack.ids[0] if len(pack) else "-" for pack in packs]
         try:
             columns = Tracks.concatenated([pack.columns for pack in packs], whose)
         except TrackMismatch as error:
             raise TrackMismatch(f"packs with other tracks cannot be joined: {error}") from None
-        return cls.of(columns, PackFacts.concat([pack.facts for pack in packs]), whole("lengths"), whole("lookbacks"))
+        facts = PackFacts.concat([pack.facts for pack in packs])
+        lengths, lookbacks = [pack.lengths for pack in packs], [pack.lookbacks for pack in packs]
+        return cls.of(columns, facts, np.concatenate(lengths), np.concatenate(lookbacks))
 
     # --- sequence --------------------------------------------------------------------------------------------
 

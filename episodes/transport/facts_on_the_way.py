@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -95,12 +96,25 @@ def _read_versions(told: bytes | list[bytes], num: int) -> VersionColumn | None:
     if isinstance(told, list):
         runs = [np.ndarray(len(part) // INTEGERS.itemsize, INTEGERS, part) for part in told]
         return _as_many(VersionColumn.of_runs(*runs), num)
-    is_one = len(told) == INTEGERS.itemsize
-    versions = _read_integers(told * num if is_one else told, num)
-    known = [versions.item(0)] if is_one and num else versions.tolist()
-    if min(known, default=0) < UNKNOWN:
-        raise UnreadableData(f"policy version {min(known)}")
-    return VersionColumn(versions) if max(known, default=UNKNOWN) != UNKNOWN else None
+    if len(told) == INTEGERS.itemsize:
+        low = high = int.from_bytes(told, "little", signed=True)
+        versions = np.ndarray(num, INTEGERS, told * num)
+    else:
+        versions = _read_integers(told, num)
+        low, high = versions.min(initial=0), versions.max(initial=UNKNOWN)
+    if low < UNKNOWN:
+        raise UnreadableData(f"policy version {low}")
+    return VersionColumn(versions) if num and high != UNKNOWN else None
+
+
+def bounds_of(columns: Sequence[VersionColumn | None]) -> tuple[int, int] | None:
+    """The lowest and the highest version that is known."""
+    known: set[int] = set()
+    for column in columns:
+        if column is not None:
+            known.update(column.versions.tolist())
+    known.discard(UNKNOWN)
+    return (min(known), max(known)) if known else None
 
 
 _TO_WIRE: dict[Kind, Any] = {

@@ -15,10 +15,10 @@ from episodes.facts.policy_versions import UNKNOWN
 from episodes.multi_agent import MultiAgentEpisode, pack_agents
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage.small_episodes import SmallEpisodes
 from episodes.transport import keys as curve
 from episodes.transport.messages import SIZE, Head, Kind, read_head
 from episodes.transport.sockets import MOST_BYTES, Endpoint, deadline_of
+from episodes.transport.waiting import Waiting
 from episodes.transport.weights import Weights, decoded_weights
 from episodes.transport.wire import Message, Schemas, encoded
 
@@ -43,11 +43,12 @@ class SenderStats:
 
 
 class _Sent(NamedTuple):
-    """A message that was not taken yet. Its large parts are the pack's own memory."""
+    """A message that was not taken yet. Its bytes are made again if it has to go again: memory that is kept is not
+    used for the next message, and fresh memory costs as much as all else about a small one."""
 
-    schema: bytes
-    schema_id: int
-    frames: list[Any]
+    kind: Kind
+    packs: Sequence[EpisodePack]
+    time: float
 
 
 class EpisodeSender(Endpoint):
@@ -55,6 +56,7 @@ class EpisodeSender(Endpoint):
 
     A pack is a message of its own. Finished episodes that come one by one wait as copies until there are `coalesce`
     bytes of them or the oldest waited for `max_delay` seconds, for a message costs what a hundred small episodes cost.
+    With `join`, small packs wait for each other too, while others are on their way, and arrive as one pack.
     There is no thread: what waits goes with the next call, or `flush`. All calls may come from several threads.
 
     Arrays of a pack that is sent on are not copied, so what they are views of must not change until it was taken.
@@ -69,7 +71,9 @@ class EpisodeSender(Endpoint):
         window: how many messages may be on their way; `send` then waits for the receiver's user (back-pressure).
         keys: a sender's folder of `make_keys`: the connection is encrypted, and both sides prove who they are.
         coalesce: bytes of small episodes to send together; 0: each by itself.
-        max_delay: seconds that a small episode waits for others, at the most and while there are calls.
+        join: bytes of small packs to send as one pack, where a quarter of them is still small; 0: each by itself, and
+            so `recv` gives each as it was sent.
+        max_delay: seconds that a small episode or pack waits for others, at the most and while there are calls.
         max_message_bytes: the most that a track of a pack may have; the receiver's own limit.
 
     >>> from episodes.transport import EpisodeReceiver
@@ -88,6 +92,7 @@ class EpisodeSender(Endpoint):
         window: int = 32,
         keys: str | os.PathLike[str] | None = None,
         coalesce: int = 64 * 1024,
+        join: int = 0,
         max_delay: float = 0.2,
         max_message_bytes: int = MOST_BYTES,
     ) -> None:
@@ -101,10 +106,8 @@ class EpisodeSender(Endpoint):
         self._unacked: OrderedDict[int, _Sent] = OrderedDict()
         self._told: set[int] = set()  # schemas that this connection knows
         self._schemas = Schemas()
-        self._coalesce, self._max_delay = coalesce, max_delay
-        self._small = SmallEpisodes()
-        self._since = 0.0  # when the oldest of them came
-        self._ready: EpisodePack | None = None  # they as a pack, which is to be sent next
+        self._coalesce, self._join = coalesce, join
+        self._waiting = Waiting(coalesce, join, max_delay, self._schemas)
         self._refusals: dict[int, str] = {}
         self._weights: Weights | None = None
         self._is_connected = False
@@ -133,12 +136,14 @@ class EpisodeSender(Endpoint):
                 self._look()
             if self._refusals:
                 self._raise_refusals()
-            if isinstance(episodes, SingleAgentEpisode) and self._coalesce:
+            if self._coalesce and isinstance(episodes, SingleAgentEpisode):
                 episodes = _finished(episodes)
                 if self._keep(episodes, deadline):
                     return
+            elif self._join and isinstance(episodes, EpisodePack) and self._keep(episodes, deadline):
+                return
             kind, packs = _packed(episodes)
-            if self._ready is not None or self._since:
+            if self._waiting:
                 self._send_waiting(deadline)  # what came first goes first
             for group in packs:
                 self._send(kind, group, deadline)
@@ -157,6 +162,8 @@ class EpisodeSender(Endpoint):
         deadline = deadline_of(timeout)
         with self.held(deadline):
             self._look()
+            if self._waiting.is_late or (self._waiting and timeout != 0):
+                self._send_waiting(deadline)  # the receiver may wait for it, before it has weights to give
             while self._weights is None and time.monotonic() < deadline:
                 self.wait(deadline - time.monotonic())
                 self._look()
@@ -168,63 +175,64 @@ class EpisodeSender(Endpoint):
         """What was done so far."""
         return SenderStats(**self._counts)
 
-    def _keep(self, episode: SingleAgentEpisode, deadline: float) -> bool:
-        """Keep a small episode for a while; False where it has to be sent alone."""
-        small, most = self._small, self._coalesce // 4
-        if small.nbytes >= self._coalesce or not small.take([episode], most):
+    def _keep(self, one: SingleAgentEpisode | EpisodePack, deadline: float) -> bool:
+        """Keep what is small for a while; False where it has to be sent alone."""
+        waiting = self._waiting
+        if waiting.is_full or not waiting.take(one):
             self._send_waiting(deadline)
-            small.learn([episode])
-            if not small.take([episode], most):
+            if not waiting.take(one):
                 return False
-        if self._since == 0.0:
-            self._since = time.monotonic()
-        is_due = small.nbytes >= self._coalesce or time.monotonic() - self._since >= self._max_delay
-        if is_due and len(self._unacked) < self._window:
+        if waiting.is_due(is_idle=not self._unacked) and len(self._unacked) < self._window:
             self._send_waiting(deadline)
         return True
 
     def _send_waiting(self, deadline: float) -> None:
-        if self._ready is None:
-            self._ready, self._since = self._small.pop(), 0.0
-        if self._ready is not None:
-            self._send(Kind.DATA, [self._ready], deadline)
-            self._ready = None
+        pack = self._waiting.joined()
+        if pack is not None:
+            self._send(Kind.DATA, [pack], deadline)
+            self._waiting.clear()
 
     def _send(self, kind: Kind, packs: Sequence[EpisodePack], deadline: float) -> None:
         message = encoded(packs, self._schemas)
-        largest = max(map(len, message.large), default=0)
-        if largest > self._most:
-            raise InvalidArgument(
-                f"an array of {largest} bytes; at most {self._most} go in one piece: send fewer steps"
-            )
+        if message.large:
+            self._check_size(message)
         while len(self._unacked) >= self._window:
             self._wait(deadline)
         if not self._unacked and not self._is_connected:
             self._await_connection(min(deadline, time.monotonic() + _CONNECT_S))
-        sent = self._post(kind, message)
+        number, self._next = self._next, self._next + 1
+        sent = self._unacked[number] = _Sent(kind, packs, time.time())
+        nbytes = self._post(number, sent, message)  # unless it goes after the greeting, as all that was not taken
         counts = self._counts
         counts["sent"] += 1
-        counts["episodes"] += sum(map(len, packs))
-        counts["bytes"] += sum(map(len, sent.frames)) - SIZE
+        counts["episodes"] += len(packs[0]) if len(packs) == 1 else sum(map(len, packs))
+        counts["bytes"] += nbytes - SIZE
 
-    def _post(self, kind: Kind, message: Message) -> _Sent:
-        low, high = message.versions or (UNKNOWN, UNKNOWN)
-        num_parts = 1 + len(message.large)
-        head = Head(kind, num_parts, self._id, self._next, message.schema_id, time.time(), low, high)
-        sent = _Sent(message.schema, message.schema_id, message.parts(head.packed()))
-        number, self._next = self._next, self._next + 1
-        self._unacked[number] = sent
-        if self._is_connected:  # else it goes after the greeting, as all that was not taken
-            self._tell(sent)
-            if self._put(sent.frames):
-                self._never_put = self._next
-        return sent
+    def _check_size(self, message: Message) -> None:
+        largest = max(map(len, message.large))
+        if largest > self._most:
+            raise InvalidArgument(
+                f"an array of {largest} bytes; at most {self._most} go in one piece: send fewer steps"
+            )
 
-    def _tell(self, sent: _Sent) -> None:
-        """Make sure that the receiver knows the schema."""
-        is_told = sent.schema_id in self._told
-        if not is_told and self._put([Head(Kind.SCHEMA, 1, self._id, 0, sent.schema_id).packed() + sent.schema]):
-            self._told.add(sent.schema_id)
+    def _post(self, number: int, sent: _Sent, message: Message) -> int:
+        """Hand a message to the socket, if somebody is there; its bytes."""
+        schema, schema_id, _, large, versions = message
+        low, high = versions or (UNKNOWN, UNKNOWN)
+        head = Head(sent.kind, 1 + len(large), self._id, number, schema_id, sent.time, low, high)
+        frames = message.parts(head.packed())
+        if self._is_connected:
+            if schema_id not in self._told:
+                self._tell(schema, schema_id)
+            if self._put(frames):
+                self._counts["resent"] += number < self._never_put
+                self._never_put = max(self._never_put, number + 1)
+        return sum(map(len, frames)) if large else len(frames[0])
+
+    def _tell(self, schema: bytes, schema_id: int) -> None:
+        """Let the receiver know a schema."""
+        if self._put([Head(Kind.SCHEMA, 1, self._id, 0, schema_id).packed() + schema]):
+            self._told.add(schema_id)
 
     def _put(self, frames: list[Any]) -> bool:
         """Hand a message to the socket; False while nobody is there, whom it will be sent when somebody is."""
@@ -331,10 +339,7 @@ class EpisodeSender(Endpoint):
         first = next(iter(self._unacked), self._next)
         self._put([Head(Kind.HELLO, 1, self._id, first).packed()])
         for number, sent in list(self._unacked.items()):
-            self._tell(sent)
-            if self._put(sent.frames):
-                self._counts["resent"] += number < self._never_put
-                self._never_put = max(self._never_put, number + 1)
+            self._post(number, sent, encoded(sent.packs, self._schemas))
 
     def _raise_refusals(self) -> None:
         if self._refusals:

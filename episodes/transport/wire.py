@@ -22,7 +22,6 @@ import numpy as np
 
 from episodes.errors import EpisodeError, UnreadableData
 from episodes.facts.facts import FACTS, PackFacts
-from episodes.facts.policy_versions import UNKNOWN, VersionColumn
 from episodes.pack import EpisodePack
 from episodes.storage import space_json
 from episodes.storage.track_schema import TrackField, assembled, columns_of, is_flat, is_observed, structure_of
@@ -31,7 +30,7 @@ from episodes.tracks.field import ACTIONS, EXTRA, OBSERVATIONS, REWARDS, extra_f
 from episodes.tracks.infos import documents
 from episodes.tracks.infos.columns import Column, ColumnInfos, PackedColumn, TypedColumn
 from episodes.tracks.infos.kinds import EmptyInfos, Infos
-from episodes.transport.facts_on_the_way import INTEGERS, MOST_ROWS, READERS, WRITERS, counts_of, integers_of
+from episodes.transport.facts_on_the_way import INTEGERS, MOST_ROWS, READERS, WRITERS, bounds_of, counts_of, integers_of
 
 SMALL = 64 * 1024
 _COPIED_AT_ONCE = 4096  # bytes of an array, of which a copy is no dearer than to ask whether it can be put off
@@ -43,7 +42,7 @@ _NAMES = ("observations", "actions", "rewards")
 DAMAGES = (EpisodeError, ValueError, KeyError, TypeError, IndexError, OverflowError, struct.error, RecursionError)
 
 Buffer = Any  # bytes or a memoryview
-Item = tuple[np.dtype, tuple[int, ...], int, bool]  # of a track: dtype, shape, bytes, and whether it is observed
+Item = tuple[np.dtype, tuple[int, ...], int, bool]  # of a track: dtype, shape, bytes, whether it is observed
 
 _new: Any = tuple.__new__  # half the price of the class call
 _NOT_TOLD = [None] * len(FACTS)
@@ -119,8 +118,8 @@ class Read:
     def arrays(self, items: Sequence[Item], num_steps: int, num_observed: int) -> list[np.ndarray]:
         """The next arrays, of so many of each of these items."""
         body, found = self.body, []
-        for dtype, shape, size, is_observed in items:
-            rows = num_observed if is_observed else num_steps
+        for dtype, shape, size, more in items:
+            rows = num_observed if more else num_steps
             nbytes = rows * size
             if 0 < nbytes < SMALL:
                 found.append(np.ndarray((rows, *shape), dtype, body, self.at))
@@ -301,14 +300,8 @@ def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
     schema, schema_id = schemas.of(packs)
     laid = Laid()
     facts = [_put(pack, laid) for pack in packs]
-    told = [own for pack in packs if (own := pack.facts.policy_versions) is not None]
-    return Message(schema, schema_id, laid.body(facts), laid.large, _bounds(told) if told else None)
-
-
-def _bounds(told: list[VersionColumn]) -> tuple[int, int] | None:
-    """The lowest and the highest version that is known."""
-    known = set().union(*[own.versions.tolist() for own in told]) - {UNKNOWN}
-    return (min(known), max(known)) if known else None
+    told = [pack.facts.policy_versions for pack in packs]
+    return Message(schema, schema_id, laid.body(facts), laid.large, bounds_of(told))
 
 
 def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int = 0) -> list[EpisodePack]:

@@ -1,0 +1,101 @@
+"""What waits at a sender, so that small episodes and small packs travel together."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.small_episodes import SmallEpisodes
+from episodes.transport.facts_on_the_way import bounds_of
+from episodes.transport.wire import Schemas
+
+
+class Waiting:
+    """Small episodes, as copies, or small packs: they are alike, and become one pack.
+
+    A quarter of what goes together is small.
+
+    Args:
+        coalesce, join: bytes of episodes and of packs that go together; 0: none wait.
+        max_delay: seconds that the oldest waits at the most.
+        schemas: of the sender.
+    """
+
+    def __init__(self, coalesce: int, join: int, max_delay: float, schemas: Schemas) -> None:
+        self._coalesce, self._join, self._max_delay, self._schemas = coalesce, join, max_delay, schemas
+        self._episodes = SmallEpisodes()
+        self._packs: list[EpisodePack] = []
+        self._nbytes = 0  # of the packs
+        self._alike: Any = None  # their schema and policy versions
+        self._since = 0.0  # when the oldest came; 0: nothing waits
+        self._joined: EpisodePack | None = None  # what could not be sent yet
+
+    def __bool__(self) -> bool:
+        """Whether anything waits."""
+        return self._since != 0.0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more is taken."""
+        return self._joined is not None or self._nbytes >= self._join > 0 or self._episodes.nbytes >= self._coalesce > 0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the oldest has waited long enough."""
+        return self._since != 0.0 and time.monotonic() - self._since >= self._max_delay
+
+    def is_due(self, is_idle: bool) -> bool:
+        """Whether it is time to go; packs do not wait where nothing is on its way."""
+        if self._packs:
+            return is_idle or self._nbytes >= self._join or self.is_late
+        return self.is_full or self.is_late
+
+    def take(self, one: Any) -> bool:
+        """Take an episode or a pack, if it is small and like those that wait."""
+        took = self._take_pack(one) if isinstance(one, EpisodePack) else self._take_episode(one)
+        if took and self._since == 0.0:
+            self._since = time.monotonic()
+        return took
+
+    def _take_episode(self, one: Any) -> bool:
+        if not self._coalesce or not isinstance(one, SingleAgentEpisode) or self._packs:
+            return False
+        if self._since == 0.0:
+            self._episodes.learn([one])
+        return self._episodes.take([one], self._coalesce // 4)
+
+    def _take_pack(self, pack: EpisodePack) -> bool:
+        if not self._join or self._episodes.nbytes:
+            return False
+        nbytes = pack.nbytes
+        if nbytes > self._join // 4 or not _is_plain(pack):
+            return False
+        alike = self._schemas.of([pack])[1], bounds_of([pack.facts.policy_versions])
+        if self._packs and alike != self._alike:
+            return False
+        self._packs.append(pack)
+        self._nbytes += nbytes
+        self._alike = alike
+        return True
+
+    def joined(self) -> EpisodePack | None:
+        """All of it as one pack, the same one until `clear`; None where nothing waits."""
+        if self._joined is None:
+            self._joined = EpisodePack.concat(self._packs) if self._packs else self._episodes.pop()
+            self._packs, self._nbytes = [], 0
+        return self._joined
+
+    def clear(self) -> None:
+        """Forget what was joined: it was sent."""
+        self._joined, self._since = None, 0.0
+
+
+def _is_plain(pack: EpisodePack) -> bool:
+    """Whether nothing can go wrong when the pack is encoded later: all of it is numbers and texts."""
+    facts = pack.facts
+    objects = [own for own in facts.columns if isinstance(own, np.ndarray) and own.dtype.hasobject]
+    return not objects and facts.custom_data is None and not pack.infos.holds_objects

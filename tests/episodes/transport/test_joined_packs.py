@@ -1,0 +1,144 @@
+"""`EpisodeSender(join=...)`: small packs that wait for what is on its way arrive as one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from episodes import EpisodePack, SingleAgentEpisode
+from episodes.transport import EpisodeReceiver, EpisodeSender
+
+SECONDS = 60.0  # the longest that anything may take on a slow machine
+LARGE = 1 << 20
+
+
+@pytest.fixture
+def receiver() -> Iterator[EpisodeReceiver]:
+    with EpisodeReceiver() as receiver:
+        yield receiver
+
+
+def pack_of(number: int, width: int = 3, steps: int = 4, **more: Any) -> EpisodePack:
+    return EpisodePack(
+        observations=np.full((steps + 1, width), number, np.float32),
+        actions=np.arange(steps),
+        rewards=np.full(steps, number, np.float32),
+        lengths=[steps],
+        ids=[f"e{number}"],
+        **more,
+    )
+
+
+def all_of(receiver: EpisodeReceiver, sender: EpisodeSender, num_episodes: int) -> list[EpisodePack]:
+    """The packs of so many episodes, which is all that was sent."""
+    found: list[Any] = []
+    with ThreadPoolExecutor(1) as pool:
+        flushed = pool.submit(sender.flush, SECONDS)
+        while sum(map(len, found)) < num_episodes:
+            found.append(receiver.recv(SECONDS))
+        flushed.result()
+    return found
+
+
+def test_a_lone_pack_leaves_at_once_and_those_after_it_are_joined(receiver: EpisodeReceiver) -> None:
+    sent = [pack_of(i, infos=[{"n": i}] * 5, policy_versions=[i // 10]) for i in range(20)]
+    with EpisodeSender(receiver.address, join=LARGE, max_delay=SECONDS) as sender:
+        sender.send(sent[0])
+        assert receiver.recv(SECONDS) == sent[0]
+        sender.flush(SECONDS)
+        sender.send(sent[1])
+        for pack in sent[2:]:
+            sender.send(pack)
+        found = all_of(receiver, sender, 19)
+        assert sender.stats.sent == 4
+        assert sender.stats.episodes == 20
+    assert found == [sent[1], EpisodePack.concat(sent[2:10]), EpisodePack.concat(sent[10:])]
+    assert [pack.get_policy_versions().tolist() for pack in found] == [[0] * 4, [0] * 32, [1] * 40]
+
+
+def test_who_waits_for_weights_has_sent_what_waited(receiver: EpisodeReceiver) -> None:
+    with EpisodeSender(receiver.address, join=LARGE, max_delay=SECONDS) as sender, ThreadPoolExecutor(1) as pool:
+        for i in range(5):
+            sender.send(pack_of(i))
+        waiting = pool.submit(sender.latest_weights, SECONDS)
+        found: list[Any] = []
+        while sum(map(len, found)) < 5:
+            found.append(receiver.recv(SECONDS))
+        receiver.publish({"w": np.zeros(1)}, 7)
+        weights = waiting.result()
+    assert weights is not None
+    assert weights.version == 7
+
+
+def test_packs_leave_when_there_are_enough_of_them(receiver: EpisodeReceiver) -> None:
+    sent = [pack_of(i) for i in range(40)]
+    with EpisodeSender(receiver.address, join=10 * sent[0].nbytes, max_delay=SECONDS) as sender:
+        for pack in sent:
+            sender.send(pack)
+        found = all_of(receiver, sender, 40)
+    assert [len(pack) for pack in found] == [1, 10, 10, 10, 9]
+    assert EpisodePack.concat(found) == EpisodePack.concat(sent)
+
+
+def test_what_cannot_be_joined_goes_by_itself_and_in_its_turn(receiver: EpisodeReceiver) -> None:
+    sent = [
+        pack_of(0),
+        pack_of(1),
+        pack_of(2, steps=200),  # no small one
+        pack_of(3),
+        pack_of(4, width=5),  # of other tracks
+        pack_of(5, width=5),
+        pack_of(6, width=5, custom_data=[{"any": "thing"}]),
+        pack_of(7, width=5),
+        pack_of(8, width=5, agent_ids=["a"]),
+        pack_of(9, width=5),
+    ]
+    with EpisodeSender(receiver.address, join=4096, max_delay=SECONDS) as sender:
+        for pack in sent:
+            sender.send(pack)
+        found = all_of(receiver, sender, 10)
+    flat = list(itertools.chain(*found))
+    assert all(a.equals(b[0]) for a, b in zip(flat, sent, strict=True))
+    assert [len(pack) for pack in found] == [1, 1, 1, 1, 2, 1, 1, 1, 1]
+
+
+def test_small_episodes_and_small_packs_keep_their_order(receiver: EpisodeReceiver) -> None:
+    sent: list[Any] = [pack_of(i) for i in range(30)]
+    with EpisodeSender(receiver.address, join=LARGE, max_delay=SECONDS) as sender:
+        for i, pack in enumerate(sent):
+            sender.send(pack[0] if i // 3 % 2 else pack)
+        found = all_of(receiver, sender, 30)
+    assert [one.id_ for pack in found for one in pack] == [f"e{i}" for i in range(30)]
+    assert len(found) < 15
+
+
+def test_a_growing_episode_between_packs_goes_as_it_is_then(receiver: EpisodeReceiver) -> None:
+    growing = SingleAgentEpisode(id_="grows")
+    growing.add_env_reset(np.zeros(3, np.float32))
+    growing.add_env_step(np.ones(3, np.float32), 1, 1.0)
+    with EpisodeSender(receiver.address, join=LARGE, max_delay=SECONDS) as sender:
+        sender.send(pack_of(0))
+        sender.send(pack_of(1))
+        sender.send(growing)
+        growing.add_env_step(np.ones(3, np.float32), 1, 1.0)
+        sender.send(pack_of(2))
+        found = all_of(receiver, sender, 4)
+    assert [(one.id_, len(one)) for pack in found for one in pack] == [("e0", 4), ("e1", 4), ("grows", 1), ("e2", 4)]
+
+
+def test_a_full_window_holds_what_waits_back_and_loses_nothing(receiver: EpisodeReceiver) -> None:
+    sent = [pack_of(i) for i in range(50)]
+    with EpisodeSender(receiver.address, join=4 * sent[0].nbytes, window=2, max_delay=SECONDS) as sender:
+        with ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(lambda: [sender.send(pack, SECONDS) for pack in sent])
+            found: list[Any] = []
+            while sum(map(len, found)) < 46:
+                found.append(receiver.recv(SECONDS))
+            sending.result()
+        found += all_of(receiver, sender, 50 - sum(map(len, found)))
+    assert EpisodePack.concat(found) == EpisodePack.concat(sent)
