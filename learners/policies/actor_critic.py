@@ -16,7 +16,7 @@ from episodes.tracks import nested
 from learners.networks.context import ContextEncoder
 from learners.networks.encoders import encoder_for
 from learners.networks.heads import ACTION_MASK, action_head, legal_inputs
-from learners.networks.layers import VALUE_GAIN, flat, flat_size, hidden_layers, linear, whole
+from learners.networks.layers import VALUE_GAIN, Perceptron, flat, flat_size, hidden_layers, linear, whole
 from learners.policies.policy import Policy
 
 __all__ = ["EncoderPolicy", "MLPPolicy", "TransformerPolicy"]
@@ -37,10 +37,10 @@ class MLPPolicy(Policy):
     ) -> None:
         super().__init__(observation_space, action_space, distribution)
         sizes = (flat_size(observation_space), *hidden_sizes)
-        self.actor = nn.Sequential(
+        self.actor = Perceptron(
             *hidden_layers(sizes, activation, generator), action_head(sizes[-1], self.distribution, generator)
         )
-        self.critic = nn.Sequential(
+        self.critic = Perceptron(
             *hidden_layers(sizes, activation, generator), linear(sizes[-1], 1, VALUE_GAIN, generator)
         )
 

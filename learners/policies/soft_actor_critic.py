@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from connectors.distributions import SquashedGaussian
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
-from learners.networks.layers import ACTION_GAIN, VALUE_GAIN, flat, flat_size, hidden_layers, linear
+from learners.networks.layers import ACTION_GAIN, VALUE_GAIN, Perceptron, flat, flat_size, hidden_layers, linear
 from learners.policies.policy import Policy
 
 __all__ = ["SACPolicy"]
@@ -42,9 +42,9 @@ class SACPolicy(Policy):
         num_seen, num_actions = flat_size(observation_space), self.squashed.num_inputs // 2
         sizes = (num_seen, *hidden_sizes)
         head = linear(sizes[-1], 2 * num_actions, ACTION_GAIN, generator)
-        self.actor = nn.Sequential(*hidden_layers(sizes, activation, generator), head)
+        self.actor = Perceptron(*hidden_layers(sizes, activation, generator), head)
         self.critics = nn.ModuleList(
-            nn.Sequential(
+            Perceptron(
                 *hidden_layers((num_seen + num_actions, *hidden_sizes), activation, generator),
                 linear(hidden_sizes[-1], 1, VALUE_GAIN, generator),
             )
