@@ -19,6 +19,7 @@ from learners.algorithms.flat_optimizer import FlatOptimizer, adam
 from learners.algorithms.minibatches import after
 from learners.algorithms.numbers import check_numbers
 from learners.algorithms.replay_algorithm import DISCOUNTS, ReplayAlgorithm, ReplayConfig
+from learners.networks.backpropagation import Layer, backpropagate, outputs_of
 from learners.policies.action_values import QPolicy
 
 __all__ = ["DQN", "DQNConfig"]
@@ -75,12 +76,38 @@ class DQN(ReplayAlgorithm[DQNConfig]):
         start, end = self.config.epsilon_start, self.config.epsilon_end
         vars(self.policy)["epsilon"] = start + done * (end - start)  # a module takes 3 us to set an attribute
 
+    def backward(self, minibatch: Mapping[str, Any], optimizer: str = "policy", scale: float = 1.0) -> Measured:
+        """See `Algorithm.backward`. Of a plain perceptron the gradient is written out, see `_backward`."""
+        own, obs = type(self), minibatch[Columns.OBS]
+        if own.loss is DQN.loss and own.loss_of_values is DQN.loss_of_values:
+            layers = self.policy.plain_layers(obs)
+            if layers is not None:
+                return self._backward(layers, obs, minibatch, scale)
+        return super().backward(minibatch, optimizer, scale)
+
+    @torch.no_grad()
+    def _backward(self, layers: list[Layer], obs: Tensor, minibatch: Mapping[str, Any], scale: float) -> Measured:
+        """What `Algorithm.backward` does with `loss`: that of Huber is as steep as the error is large, but at most 1."""
+        outputs = outputs_of(layers, obs)
+        values, chosen, weights = outputs[-1], self._chosen(minibatch), minibatch.get(Columns.WEIGHTS)
+        taken = values.gather(-1, chosen).squeeze(-1)
+        errors = taken - self.targets_of(minibatch)
+        slopes = errors.clamp(-1.0, 1.0)
+        losses = slopes * (errors - 0.5 * slopes)
+        if weights is not None:
+            losses, slopes = losses * weights, slopes * weights
+        slopes *= scale / len(slopes)
+        backpropagate(layers, outputs, torch.zeros_like(values).scatter_(-1, chosen, slopes.unsqueeze(-1)))
+        return {"loss": losses.mean(), "q_value": taken.mean(), **self.measured_errors(errors)}
+
+    def _chosen(self, minibatch: Mapping[str, Any]) -> Tensor:
+        """The places [B, 1] of the taken actions among all."""
+        chosen = minibatch[Columns.ACTIONS].long().unsqueeze(-1)
+        return chosen - self.policy.start if self.policy.start else chosen
+
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         values = self.policy(minibatch)["q_values"]  # [B, n]
-        chosen = minibatch[Columns.ACTIONS].long().unsqueeze(-1)
-        if self.policy.start:
-            chosen = chosen - self.policy.start
-        return self.loss_of_values(values, values.gather(-1, chosen).squeeze(-1), minibatch)
+        return self.loss_of_values(values, values.gather(-1, self._chosen(minibatch)).squeeze(-1), minibatch)
 
     def loss_of_values(self, values: Tensor, taken: Tensor, minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
         """The loss of what all actions [B, n] and the taken ones [B] are said to be worth, and what was measured."""

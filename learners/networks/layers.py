@@ -18,10 +18,12 @@ __all__ = [
     "ACTION_GAIN",
     "HIDDEN_GAIN",
     "VALUE_GAIN",
+    "Linear",
     "Perceptron",
     "applied",
     "flat",
     "flat_size",
+    "has_hooks",
     "hidden_layers",
     "linear",
     "whole",
@@ -32,7 +34,7 @@ ACTION_GAIN = 0.01  # the first policy is nearly uniform
 VALUE_GAIN = 1.0
 
 
-class _Linear(nn.Linear):
+class Linear(nn.Linear):
     """Takes what it is given in the dtype of its weights: observations stay float32 where a policy is bfloat16."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -63,9 +65,9 @@ def applied(layer: Any, input: Tensor, is_own: bool = False) -> tuple[Tensor, bo
         is_own: nobody else has the input, and no other layer needs it to be what it is.
     """
     kind = type(layer)  # another one where a layer is parametrized
-    if layer._forward_pre_hooks or layer._forward_hooks or layer._backward_pre_hooks or layer._backward_hooks:
+    if has_hooks(layer):
         return layer(input), False
-    if kind is _Linear:
+    if kind is Linear:
         weight = layer._parameters["weight"]
         if input.dtype is weight.dtype:
             return functional.linear(input, weight, layer._parameters["bias"]), True
@@ -76,9 +78,15 @@ def applied(layer: Any, input: Tensor, is_own: bool = False) -> tuple[Tensor, bo
     return layer(input), False
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Whether somebody wants to be told when the module is called, or when gradients come to it."""
+    forward = module._forward_pre_hooks or module._forward_hooks
+    return bool(forward or module._backward_pre_hooks or module._backward_hooks)
+
+
 def linear(num_in: int, num_out: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
     """A linear layer with orthogonal weights and no bias to begin with."""
-    layer = _Linear(num_in, num_out)
+    layer = Linear(num_in, num_out)
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
     return layer

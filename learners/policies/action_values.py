@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.tracks.nested import first_leaf, map_leaves
-from learners.networks.encoders import encoder_for
+from learners.networks.backpropagation import Layer, plain_layers
+from learners.networks.encoders import FlatEncoder, encoder_for
 from learners.networks.heads import ACTION_MASK, legal_inputs
-from learners.networks.layers import VALUE_GAIN, linear, whole
+from learners.networks.layers import VALUE_GAIN, has_hooks, linear, whole
 from learners.networks.memory import LSTMMemory
 from learners.policies.policy import Policy
 
@@ -76,6 +77,15 @@ class QPolicy(Policy):
         if self.value is None:
             return worth
         return whole(self.value(features)) + worth - worth.mean(-1, keepdim=True)
+
+    def plain_layers(self, obs: Any) -> list[Layer] | None:
+        """The layers from such observations [B, k] to values [B, n]; None where there is more to it than layers."""
+        body = self.body
+        if type(self) is not QPolicy or type(body) is not FlatEncoder or self.value is not None:
+            return None
+        if type(obs) is not Tensor or obs.ndim != 2 or body.num_axes != 1 or has_hooks(self) or has_hooks(body):
+            return None
+        return plain_layers((*body, self.head), obs.dtype)
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
         return self.told(self.q_values(batch), explore)

@@ -1,0 +1,83 @@
+"""The gradient of a perceptron written out: what autograd finds as well, in a third of its time.
+
+Autograd spends some 5 us on each operation of a graph. In a gradient step on 64 rows of a small network that is more
+than the arithmetic, so an algorithm that knows the gradient of its loss with respect to the outputs goes on by this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from learners.networks.layers import Linear, has_hooks
+
+__all__ = ["Layer", "backpropagate", "outputs_of", "plain_layers"]
+
+
+class Layer(NamedTuple):
+    """A linear layer, and the activation behind it."""
+
+    weight: Tensor  # [num_out, num_in]
+    bias: Tensor  # [num_out]
+    activation: type[nn.Module] | None  # ReLU, Tanh or none
+
+
+def plain_layers(modules: Iterable[nn.Module], dtype: torch.dtype) -> list[Layer] | None:
+    """Modules that are called one behind the other as layers; None where they are more than such layers of the dtype.
+
+    Every weight is to be one that is learned, and to have a gradient to add to; nothing has hooked into a module.
+    """
+    layers: list[Layer] = []
+    for module in modules:
+        kind = type(module)
+        if has_hooks(module):
+            return None
+        if kind is Linear:
+            own: Any = module._parameters
+            layer = Layer(own["weight"], own["bias"], None)
+            if layer.weight.dtype is not dtype or layer.bias is None or not all(map(_is_learned, layer[:2])):
+                return None
+            layers.append(layer)
+        elif kind in (nn.ReLU, nn.Tanh) and layers and layers[-1].activation is None:
+            layers[-1] = layers[-1]._replace(activation=kind)
+        else:
+            return None
+    return layers
+
+
+def _is_learned(parameter: Tensor) -> bool:
+    return parameter.requires_grad and parameter.grad is not None and not parameter._backward_hooks
+
+
+def outputs_of(layers: list[Layer], inputs: Tensor) -> list[Tensor]:
+    """The inputs [B, k], what each layer makes of those before, and at the end the outputs [B, n]; no gradients."""
+    found = [inputs]
+    for weight, bias, activation in layers:
+        inputs = functional.linear(inputs, weight, bias)
+        if activation is not None:
+            inputs = inputs.relu_() if activation is nn.ReLU else inputs.tanh_()
+        found.append(inputs)
+    return found
+
+
+def backpropagate(layers: list[Layer], outputs: list[Tensor], gradient: Tensor) -> None:
+    """Add to the gradients of all weights what a gradient [B, n] with respect to the last of `outputs_of` means.
+
+    It is called where no gradients are recorded (`torch.no_grad`), and may change `gradient`.
+    """
+    for at in range(len(layers) - 1, -1, -1):
+        weight, bias, activation = layers[at]
+        if activation is nn.ReLU:
+            gradient.mul_(outputs[at + 1].sign())  # 0 where it was cut off, else 1
+        elif activation is nn.Tanh:
+            gradient.addcmul_(gradient, outputs[at + 1].square(), value=-1.0)
+        of_weight, of_bias = weight.grad, bias.grad
+        assert of_weight is not None and of_bias is not None
+        of_weight.addmm_(gradient.t(), outputs[at])
+        of_bias.add_(gradient.sum(0))
+        if at:
+            gradient = gradient.mm(weight)
