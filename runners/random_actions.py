@@ -21,10 +21,15 @@ class RandomActions:
         space = env.single_observation_space
         masked = isinstance(space, gym.spaces.Dict) and MASK in space.spaces
         self.looks_at_observations = masked and isinstance(self._single, gym.spaces.Discrete)
+        self._choices: Any = self._space if type(self._space) is gym.spaces.MultiDiscrete else None
 
     def draw(self, observations: Any) -> Any:
         """Actions [N, ...] after the environments' own observations."""
+        choices = self._choices
         if not self.looks_at_observations:
-            return self._space.sample()
+            if choices is None:
+                return self._space.sample()
+            drawn = choices.np_random.random(choices.nvec.shape) * choices.nvec  # as it samples, in a third of the time
+            return drawn.astype(choices.dtype) + choices.start
         masks = np.asarray(observations[MASK], np.int8)
         return self._space.sample(mask=tuple(masks))

@@ -91,9 +91,13 @@ class ModuleToEnvPipeline(ConnectorPipeline):
 
     def from_env(self, actions: Any) -> Any:
         """Actions [N, ...] of the environment as the policy would have put them."""
-        for change in self._changes():
+        for change in self._inverted:
             actions = change.from_env(actions)
         return actions
+
+    def _call_in_order(self, pieces: Mapping[str, Connector]) -> None:
+        super()._call_in_order(pieces)
+        self._inverted = [change for change in self._changes() if change.needed is Needed.ALWAYS]
 
     def log_probs(self, policy: Any, outputs: Mapping[str, Any], actions: Any) -> np.ndarray | None:
         """The "action_logp" [n] of actions [n, ...]; None where `GetActions` gave them, or nothing says them."""

@@ -298,7 +298,9 @@ class Batch:
 
     def to_dict(self) -> dict[str, Any]:
         """Nested dicts with the same leaves; the outermost one is a `TrainBatch`, which has an `origin` if this has."""
-        return TrainBatch(nested.map_leaves(lambda leaf: leaf, self._columns), self._came)
+        columns = self._columns.items()
+        own = {k: v if type(v) is np.ndarray else nested.map_leaves(lambda leaf: leaf, v) for k, v in columns}
+        return TrainBatch(own, self._came)
 
     def require(self, view: type[View]) -> View:
         """This batch, typed as the view; `TrackMismatch` names what the view asks for and is not here.

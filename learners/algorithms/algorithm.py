@@ -20,7 +20,7 @@ from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.nested import leaves
-from learners.algorithms.flat_optimizer import FlatOptimizer, Snapshot
+from learners.algorithms.flat_optimizer import FlatOptimizer, Snapshot, copied
 from learners.algorithms.target_network import TargetNetwork
 from learners.policies.policy import Policy
 
@@ -68,6 +68,7 @@ class Algorithm(nn.Module, ABC):
         self.targets = nn.ModuleDict({name: TargetNetwork(module) for name, module in (targets or {}).items()})
         self.generator = torch.Generator().manual_seed(seed)
         self.num_updates = 0
+        self._before: tuple[dict[str, Snapshot], dict[str, Tensor]] = ({}, {})
         self.witness: Callable[[Mapping[str, Any]], object] | None = None  # is called with what was learned from
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
@@ -158,9 +159,11 @@ class Algorithm(nn.Module, ABC):
         return metrics
 
     def _snapshot(self) -> tuple[dict[str, Snapshot], dict[str, Tensor]]:
-        """Parameters, moments and target networks as they are now."""
-        before = {name: optimizer.snapshot() for name, optimizer in self.optimizers.items()}
-        return before, {name: self._target(name).vector.clone() for name in self.targets}
+        """Parameters, moments and target networks as they are now, in the memory of those before the last update."""
+        steps, targets = self._before
+        steps = {name: optimizer.snapshot(steps.get(name)) for name, optimizer in self.optimizers.items()}
+        self._before = steps, {name: copied(self._target(name).vector, targets.get(name)) for name in self.targets}
+        return self._before
 
     def _restore(self, optimizers: Mapping[str, Snapshot], targets: Mapping[str, Tensor]) -> None:
         for name, snapshot in optimizers.items():

@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer
 
 from episodes.errors import InvalidArgument, StateMismatch
 
-__all__ = ["FlatOptimizer", "Snapshot", "adam", "views_of"]
+__all__ = ["FlatOptimizer", "Snapshot", "adam", "copied", "views_of"]
 
 Snapshot = tuple[Tensor, dict[str, Any]]
 _TINY = 1e-6  # added to the norm that gradients are divided by, as torch.nn.utils.clip_grad_norm_ does
@@ -129,19 +129,24 @@ class FlatOptimizer:
         """That of the next step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def snapshot(self) -> Snapshot:
-        """Parameters and the optimizer's state as they are now, for `restore`."""
+    def snapshot(self, into: Snapshot | None = None) -> Snapshot:
+        """Parameters and the optimizer's state as they are now, for `restore`.
+
+        Args:
+            into: an earlier one that nobody needs any more: its memory is used.
+        """
+        old, spare = into or (None, {})
         state = self.optimizer.state.get(self.vector, {})
-        copies = {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
+        copies = {name: copied(value, spare.get(name)) for name, value in state.items()}
         self.gathered()
-        return self.vector.clone(), copies
+        return copied(self.vector, old), copies
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to where `snapshot` was taken; gathered gradients are forgotten."""
         values, state = snapshot
         self.zero_grad()
         self.vector.copy_(values)
-        self.optimizer.state[self.vector] = dict(state)
+        self.optimizer.state[self.vector] = {name: copied(value) for name, value in state.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state; the parameters are in the state of their modules."""
@@ -201,6 +206,14 @@ class AdamOfOne(Adam):
             grad_scale=None,
             found_inf=None,
         )
+
+
+def copied(value: Any, into: Any = None) -> Any:
+    """A copy of a tensor, laid into another one of its kind if there is one; what is no tensor as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    kinds = [(one.shape, one.dtype, one.device) for one in (value, into) if isinstance(one, Tensor)]
+    return into.copy_(value) if len(kinds) == 2 and kinds[0] == kinds[1] else value.clone()
 
 
 def views_of(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:

@@ -19,6 +19,7 @@ from learners.algorithms.algorithm import MakeScheduler, Measured
 from learners.algorithms.flat_optimizer import FlatOptimizer, adam
 from learners.algorithms.numbers import check_numbers
 from learners.algorithms.replay_algorithm import DISCOUNTS, ReplayAlgorithm, ReplayConfig
+from learners.networks.backpropagation import Layer, backpropagate, gradient_of_inputs, outputs_of
 from learners.policies.soft_actor_critic import SACPolicy, lowest_of, values_of
 
 __all__ = ["SAC", "SACConfig"]
@@ -77,6 +78,58 @@ class SAC(ReplayAlgorithm[SACConfig]):
         self._drawn = torch.Generator(policy.device).manual_seed(seed)
         entropy = config.target_entropy
         self.target_entropy = -policy.squashed.num_inputs / 2 if entropy is None else entropy
+
+    def backward(self, minibatch: Mapping[str, Any], optimizer: str, scale: float = 1.0) -> Measured:
+        """See `Algorithm.backward`. Of plain perceptrons the gradients are written out."""
+        own, layers = type(self), self.policy.plain_layers(minibatch[Columns.OBS])
+        if layers is not None and own.loss is SAC.loss:
+            actor, *critics = layers
+            if optimizer == "critic" and own.loss_of_values is SAC.loss_of_values:
+                return self._critic_backward(critics, minibatch, scale)
+            if optimizer == "actor":
+                return self._actor_backward(actor, critics, minibatch, scale)
+        return super().backward(minibatch, optimizer, scale)
+
+    @torch.no_grad()
+    def _critic_backward(self, critics: list[list[Layer]], minibatch: Mapping[str, Any], scale: float) -> Measured:
+        """What `Algorithm.backward` does with `_critic_loss`: the mean of squares."""
+        targets, weights = self.targets_of(minibatch).unsqueeze(-1), minibatch.get(Columns.WEIGHTS)
+        both = torch.cat([minibatch[Columns.OBS], minibatch[Columns.ACTIONS].flatten(1)], -1)
+        outputs = [outputs_of(layers, both) for layers in critics]
+        errors = [each[-1] - targets for each in outputs]  # [B, 1]
+        loss = torch.zeros((), dtype=targets.dtype, device=targets.device)
+        for layers, each, error in zip(critics, outputs, errors, strict=True):
+            weighed = error if weights is None else error * weights.unsqueeze(-1)
+            loss += (weighed * error).mean()
+            backpropagate(layers, each, weighed * (2.0 * scale / len(error)))
+        measured = {"critic_loss": loss, "q_value": outputs[0][-1].mean()}
+        return measured | self.measured_errors(errors[0].squeeze(-1))
+
+    def _actor_backward(
+        self, actor: list[Layer], critics: list[list[Layer]], minibatch: Mapping[str, Any], scale: float
+    ) -> Measured:
+        """What `Algorithm.backward` does with `_actor_loss`: autograd knows the few numbers of the distribution."""
+        obs = minibatch[Columns.OBS]
+        with torch.no_grad():
+            outputs, temperature = outputs_of(actor, obs), self.log_temperature.exp()
+        inputs = outputs[-1].detach().requires_grad_()
+        actions, log_density = self.policy.squashed.draw(inputs, self._noise())
+        with torch.no_grad():
+            both = torch.cat([obs, actions.flatten(1)], -1)
+            said = [outputs_of(layers, both) for layers in critics]
+            worth = torch.cat([each[-1] for each in said], -1)  # [B, 2]
+            lowest, mean_density = worth.amin(-1, keepdim=True), log_density.mean()
+            shares = (worth == lowest).to(worth.dtype)
+            shares *= -scale / len(obs) / shares.sum(-1, keepdim=True)  # [B, 2] of the loss, by what each critic says
+            slopes = [gradient_of_inputs(*one) for one in zip(critics, said, shares.split(1, -1), strict=True)]
+            slope = sum(slopes)[:, obs.shape[1] :].reshape(actions.shape)  # type: ignore[index]
+            temperature_share = (temperature * (scale / len(obs))).expand_as(log_density)
+        torch.autograd.backward((actions, log_density), (slope, temperature_share))
+        with torch.no_grad():
+            backpropagate(actor, outputs, inputs.grad)  # type: ignore[arg-type]
+            loss = temperature * mean_density - lowest.mean()
+        minibatch[_LOG_DENSITY] = mean_density  # type: ignore[index]  # a minibatch is a dict of its own
+        return {"actor_loss": loss, "entropy": -mean_density}
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str) -> tuple[Tensor, Measured]:
         if optimizer == "critic":

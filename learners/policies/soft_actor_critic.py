@@ -13,7 +13,17 @@ from torch import Tensor, nn
 from connectors.distributions import SquashedGaussian
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
-from learners.networks.layers import ACTION_GAIN, VALUE_GAIN, Perceptron, flat, flat_size, hidden_layers, linear
+from learners.networks.backpropagation import Layer, plain_layers
+from learners.networks.layers import (
+    ACTION_GAIN,
+    VALUE_GAIN,
+    Perceptron,
+    flat,
+    flat_size,
+    has_hooks,
+    hidden_layers,
+    linear,
+)
 from learners.policies.policy import Policy
 
 __all__ = ["SACPolicy"]
@@ -53,6 +63,14 @@ class SACPolicy(Policy):
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
         return {Columns.ACTION_DIST_INPUTS: self.actor(flat(batch[Columns.OBS], 1))}
+
+    def plain_layers(self, obs: Any) -> list[list[Layer]] | None:
+        """The layers of the actor and of each critic for such observations [B, k]; None where there is more to them."""
+        if type(self) is not SACPolicy or type(obs) is not Tensor or obs.ndim != 2 or has_hooks(self):
+            return None
+        found = [plain_layers(part, obs.dtype) for part in (self.actor, *self.critics) if type(part) is Perceptron]
+        layers = [part for part in found if part]
+        return layers if len(layers) == 1 + len(self.critics) else None
 
 
 def lowest_of(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> Tensor:
