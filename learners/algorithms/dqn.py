@@ -87,7 +87,7 @@ class DQN(ReplayAlgorithm[DQNConfig]):
 
     @torch.no_grad()
     def _backward(self, layers: list[Layer], obs: Tensor, minibatch: Mapping[str, Any], scale: float) -> Measured:
-        """What `Algorithm.backward` does with `loss`: that of Huber is as steep as the error is large, but at most 1."""
+        """What `Algorithm.backward` does with `loss`: Huber's is as steep as the error is large, but at most 1."""
         outputs = outputs_of(layers, obs)
         values, chosen, weights = outputs[-1], self._chosen(minibatch), minibatch.get(Columns.WEIGHTS)
         taken = values.gather(-1, chosen).squeeze(-1)

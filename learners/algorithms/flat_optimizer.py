@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Adam
+from torch.optim.adam import adam as adam_step
 from torch.optim.optimizer import Optimizer
 
 from episodes.errors import InvalidArgument, StateMismatch
@@ -177,7 +178,7 @@ def adam(learning_rate: float, eps: float = 1e-8) -> Callable[[list[Tensor]], Op
 class AdamOfOne(Adam):
     """torch's Adam, of one tensor, with a `step` that goes straight to the arithmetic: `move`.
 
-    Hooks of steps, labels for the profiler, sorting and looking for the tensors take 70 of the 85 us of a `step`.
+    Hooks of steps, labels for the profiler and looking for the tensors take 60 of the 85 us of a `step`.
     """
 
     def move(self) -> None:
@@ -188,23 +189,21 @@ class AdamOfOne(Adam):
         if not state:
             self.step()
             return
-        state["step"].add_(1.0)
-        torch._fused_adam_(
+        adam_step(
             [vector],
             [vector.grad],
             [state["exp_avg"]],
             [state["exp_avg_sq"]],
             [],
             [state["step"]],
-            lr=group["lr"],
+            fused=True,
+            amsgrad=False,
             beta1=group["betas"][0],
             beta2=group["betas"][1],
+            lr=group["lr"],
             weight_decay=group["weight_decay"],
             eps=group["eps"],
-            amsgrad=False,
             maximize=False,
-            grad_scale=None,
-            found_inf=None,
         )
 
 

@@ -6,7 +6,7 @@ from learners.networks.autoregressive import Autoregressive
 from learners.networks.context import ContextEncoder
 from learners.networks.encoders import encoder_for
 from learners.networks.heads import action_head
-from learners.networks.layers import hidden_layers, linear
+from learners.networks.layers import Perceptron, hidden_layers, linear
 from learners.networks.memory import GRUMemory, LSTMMemory
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "ContextEncoder",
     "GRUMemory",
     "LSTMMemory",
+    "Perceptron",
     "action_head",
     "encoder_for",
     "hidden_layers",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.networks.layers import Linear, has_hooks
+from learners.networks.layers import CastLinear, has_hooks, weights_of
 
 __all__ = ["Layer", "backpropagate", "gradient_of_inputs", "outputs_of", "plain_layers"]
 
@@ -38,9 +38,8 @@ def plain_layers(modules: Iterable[nn.Module], dtype: torch.dtype) -> list[Layer
         kind = type(module)
         if has_hooks(module):
             return None
-        if kind is Linear:
-            own: Any = module._parameters
-            layer = Layer(own["weight"], own["bias"], None)
+        if kind is CastLinear:
+            layer = Layer(*weights_of(module), None)  # type: ignore[arg-type]
             if layer.weight.dtype is not dtype or layer.bias is None or not all(map(_is_learned, layer[:2])):
                 return None
             layers.append(layer)
@@ -52,7 +51,10 @@ def plain_layers(modules: Iterable[nn.Module], dtype: torch.dtype) -> list[Layer
 
 
 def _is_learned(parameter: Tensor) -> bool:
-    return parameter.requires_grad and parameter.grad is not None and not parameter._backward_hooks
+    return parameter.requires_grad and parameter.grad is not None and not getattr(parameter, _HOOKS)
+
+
+_HOOKS = "_backward_hooks"  # of a tensor
 
 
 def outputs_of(layers: list[Layer], inputs: Tensor) -> list[Tensor]:

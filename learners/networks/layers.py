@@ -18,7 +18,7 @@ __all__ = [
     "ACTION_GAIN",
     "HIDDEN_GAIN",
     "VALUE_GAIN",
-    "Linear",
+    "CastLinear",
     "Perceptron",
     "applied",
     "flat",
@@ -26,6 +26,7 @@ __all__ = [
     "has_hooks",
     "hidden_layers",
     "linear",
+    "weights_of",
     "whole",
 ]
 
@@ -34,7 +35,7 @@ ACTION_GAIN = 0.01  # the first policy is nearly uniform
 VALUE_GAIN = 1.0
 
 
-class Linear(nn.Linear):
+class CastLinear(nn.Linear):
     """Takes what it is given in the dtype of its weights: observations stay float32 where a policy is bfloat16."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -67,10 +68,10 @@ def applied(layer: Any, input: Tensor, is_own: bool = False) -> tuple[Tensor, bo
     kind = type(layer)  # another one where a layer is parametrized
     if has_hooks(layer):
         return layer(input), False
-    if kind is Linear:
-        weight = layer._parameters["weight"]
+    if kind is CastLinear:
+        weight, bias = weights_of(layer)
         if input.dtype is weight.dtype:
-            return functional.linear(input, weight, layer._parameters["bias"]), True
+            return functional.linear(input, weight, bias), True
     elif kind is nn.ReLU:
         return (input.relu_() if is_own else input.relu()), False  # its gradient is computed from what it gives
     elif kind is nn.Tanh:
@@ -80,13 +81,20 @@ def applied(layer: Any, input: Tensor, is_own: bool = False) -> tuple[Tensor, bo
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether somebody wants to be told when the module is called, or when gradients come to it."""
-    forward = module._forward_pre_hooks or module._forward_hooks
-    return bool(forward or module._backward_pre_hooks or module._backward_hooks)
+    own = vars(module)
+    forward = own["_forward_pre_hooks"] or own["_forward_hooks"]
+    return bool(forward or own["_backward_pre_hooks"] or own["_backward_hooks"])
+
+
+def weights_of(layer: nn.Linear) -> tuple[Tensor, Any]:
+    """The weight and the bias of a layer that has both as parameters; asking the module for each takes 1 us."""
+    own = vars(layer)["_parameters"]
+    return own["weight"], own["bias"]
 
 
 def linear(num_in: int, num_out: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
     """A linear layer with orthogonal weights and no bias to begin with."""
-    layer = Linear(num_in, num_out)
+    layer = CastLinear(num_in, num_out)
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
     return layer

@@ -1,4 +1,4 @@
-"""Gradients that are written out are those that autograd finds, and where there is more to a network autograd finds them."""
+"""Gradients that are written out are those that autograd finds; what is more than a perceptron is left to it."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ def perceptron(sizes: tuple[int, ...], activation: type[nn.Module] = nn.ReLU, se
     return made
 
 
+def gradient_of(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
 @pytest.mark.parametrize("sizes", [(3, 2), (1, 5, 1), (4, 40, 6), (3, 8, 7, 2)])
 @pytest.mark.parametrize("num_rows", [1, 9])
@@ -43,7 +48,7 @@ def test_a_gradient_that_is_written_out_is_that_of_autograd(activation, sizes, n
     slope = torch.randn(num_rows, sizes[-1], dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     x.requires_grad_()
     (2.0 * made(x) * slope).sum().backward()
-    expected = [parameter.grad.clone() for parameter in made.parameters()]
+    expected = [gradient_of(parameter).clone() for parameter in made.parameters()]
     of_inputs = x.grad
     made.zero_grad(set_to_none=False)
     layers = plain_layers(made, torch.float64)
@@ -55,7 +60,7 @@ def test_a_gradient_that_is_written_out_is_that_of_autograd(activation, sizes, n
             backpropagate(layers, outputs, slope.clone())
         found = gradient_of_inputs(layers, outputs, 2.0 * slope)
     for parameter, slow in zip(made.parameters(), expected, strict=True):
-        torch.testing.assert_close(parameter.grad, slow, rtol=0, atol=1e-10)
+        torch.testing.assert_close(gradient_of(parameter), slow, rtol=0, atol=1e-10)
     torch.testing.assert_close(found, of_inputs, rtol=0, atol=1e-10)
 
 
@@ -68,10 +73,10 @@ def _normed(made: Perceptron) -> None:
 
 
 CHANGES: dict[str, Callable[[Perceptron], Any]] = {
-    "a hook": lambda made: made[0].register_forward_hook(lambda module, given, found: 2.0 * found),
+    "a hook": lambda made: made[0].register_forward_hook(lambda module, given, found: found.mul(2.0)),
     "a hook before": lambda made: made[1].register_forward_pre_hook(lambda module, given: (given[0] + 1.0,)),
     "a hook of gradients": lambda made: made[2].register_full_backward_hook(lambda module, given, found: None),
-    "a hook of a weight": lambda made: made[0].weight.register_hook(lambda gradient: 2.0 * gradient),
+    "a hook of a weight": lambda made: next(made.parameters()).register_hook(lambda gradient: gradient * 2.0),
     "pruned": _pruned,
     "weight norm": _normed,
     "frozen": lambda made: made[0].requires_grad_(False),
