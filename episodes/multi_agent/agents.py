@@ -1,12 +1,12 @@
 """`Agents`: all timelines of a multi-agent chunk, and what belongs to none of them.
 
 An env step touches it in two passes, each O(agents that did something): `check_step` raises before anything is written,
-`keep_infos`, `keep_rewards` and `complete` write, and `Timeline.wait_with`.
+and finds what there is to do; `keep_infos`, `keep_rewards`, `Timeline.wait_with` and `complete_steps` write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +15,7 @@ from episodes.facts.ending import ENDINGS, Ending
 from episodes.multi_agent.timeline import (
     ENDED,
     NOTHING,
+    RESTS,
     WAITS,
     Chunk,
     Pending,
@@ -89,8 +90,12 @@ class Agents:
 
     def check_step(
         self, observations: ByAgent, actions: ByAgent, rewards: ByAgent, extra: ByAgent, env_t: int
-    ) -> Sequence[Any]:
-        """The agents that act in an env step and then wait; nothing is written.
+    ) -> tuple[list[Any], list[Any], bool]:
+        """What an env step does beside completing steps; nothing is written.
+
+        Returns:
+            The agents that are observed first, those that act and then wait, and whether there are rewards of others
+            than those observed.
 
         Raises:
             InvalidArgument: for an agent that may not act, an observation that completes no step, a missing reward.
@@ -98,28 +103,49 @@ class Agents:
             ShapeMismatch: for an observation of another shape than before.
         """
         timelines = self.timelines
+        newcomers = []
+        num_acting = num_rewarded = 0
+        acted_at = env_t - 1
         for agent_id, observation in observations.items():
-            line = timelines.get(agent_id)
-            if line is not None:
-                outputs = extra.get(agent_id) if extra else None
-                line.check_step(observation, agent_id in actions, agent_id in rewards, outputs, env_t)
-            elif agent_id in actions:
-                raise self._cannot_act(agent_id, env_t - 1)
-            elif agent_id in self.departed:
+            is_rewarded = agent_id in rewards
+            if is_rewarded:
+                num_rewarded += 1
+            if agent_id not in timelines:
+                newcomers.append(agent_id)
+                continue
+            line = timelines[agent_id]
+            if agent_id in actions:
+                num_acting += 1
+                growth = line.episode.growth
+                if extra or line.phase != RESTS or not growth or growth[4]:
+                    line.check_action(extra.get(agent_id), acted_at)
+            elif line.phase != WAITS:
+                raise line.cannot_observe(env_t)
+            if not is_rewarded and line.reward is None:
+                raise line.is_unpaid(env_t)
+            try:
+                fits = observation.shape == line.item_shape
+            except AttributeError:
+                fits = False
+            if not fits:
+                line.check_shape(observation, env_t)
+        for agent_id in newcomers:
+            if agent_id in actions:
+                raise self._cannot_act(agent_id, acted_at)
+            if agent_id in self.departed:
                 raise InvalidArgument(after_end(self._place(agent_id, env_t), self.departed[agent_id].env_t))
         if extra and not extra.keys() <= actions.keys():
             raise self._idle(next(agent_id for agent_id in extra if agent_id not in actions), env_t)
-        if actions.keys() <= observations.keys():
-            return ()
         waiting = []
-        for agent_id in actions:
-            if agent_id not in observations:
-                line = timelines.get(agent_id)
-                if line is None:
-                    raise self._cannot_act(agent_id, env_t - 1)
-                line.check_action(extra.get(agent_id), env_t - 1)
-                waiting.append(agent_id)
-        return waiting
+        if num_acting < len(actions):
+            for agent_id in actions:
+                if agent_id not in observations:
+                    line = timelines.get(agent_id)
+                    if line is None:
+                        raise self._cannot_act(agent_id, acted_at)
+                    line.check_action(extra.get(agent_id), acted_at)
+                    waiting.append(agent_id)
+        return newcomers, waiting, num_rewarded < len(rewards)
 
     def check_rewards(self, rewards: ByAgent, env_t: int) -> None:
         """Raise `ShapeMismatch` or `WrongType` unless each reward is one real number."""
@@ -186,31 +212,13 @@ class Agents:
 
     def keep_rewards(self, observations: ByAgent, rewards: ByAgent, env_t: int) -> None:
         """Keep the rewards of an env step whose agents get no observation."""
-        if rewards.keys() <= observations.keys():
-            return
-        timelines = self.timelines
         for agent_id, reward in rewards.items():
             if agent_id not in observations:
-                line = timelines.get(agent_id)
+                line = self.timelines.get(agent_id)
                 if line is None or line.phase == ENDED:
                     self.rewards_apart.append((env_t, agent_id, reward))
                 else:
                     line.reward = reward if line.reward is None else line.reward + reward
-
-    def complete(
-        self, observations: ByAgent, actions: ByAgent, rewards: ByAgent, infos: ByAgent, extra: ByAgent, env_t: int
-    ) -> list[Any]:
-        """Complete the step of every agent observed at an env step; gives the agents that are observed first."""
-        timelines, newcomers = self.timelines, []
-        for agent_id, observation in observations.items():
-            line = timelines.get(agent_id)
-            if line is None:
-                newcomers.append(agent_id)
-                continue
-            info = infos.get(agent_id) or {} if infos else {}
-            outputs = extra.get(agent_id) if extra else None
-            line.complete(observation, actions.get(agent_id), rewards.get(agent_id), info, outputs, env_t)
-        return newcomers
 
     def enter(self, own: SingleAgentEpisode, env_t: int, reward: Any = None) -> None:
         """Let in an agent whose own episode has been reset; a reward that came with its first observation is apart."""

@@ -28,7 +28,7 @@ from episodes.facts import Ending, EpisodeFacts
 from episodes.facts.facts import new_id
 from episodes.multi_agent.agents import ALL, COMMON, Agents, ByAgent, Endings
 from episodes.multi_agent.getters import MultiAgentGetters
-from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk
+from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk, complete_steps
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import indexing
 from episodes.tracks.casting import REAL_TYPES
@@ -304,20 +304,24 @@ class MultiAgentEpisode(MultiAgentGetters):
             endings = agents.endings(observations, terminateds, truncateds)
             may_repeat = self.missing_final_observation == "repeat"
             observations = agents.repeated(observations, actions, endings, now, may_repeat=may_repeat)
-        if not REAL_TYPES.issuperset(map(type, rewards.values())):
-            agents.check_rewards(rewards, now)
+        for reward in rewards.values():
+            if type(reward) not in REAL_TYPES:
+                agents.check_rewards(rewards, now)
         try:
-            waiting = agents.check_step(observations, actions, rewards, extra, now)
+            newcomers, waiting, has_more_rewards = agents.check_step(observations, actions, rewards, extra, now)
         except ShapeMismatch:
             observations = self._with_tuples(observations)
-            waiting = agents.check_step(observations, actions, rewards, extra, now)
+            newcomers, waiting, has_more_rewards = agents.check_step(observations, actions, rewards, extra, now)
         self.env_t = now
         if told:
             agents.keep_infos(observations, told, now)
+        timelines = agents.timelines
         for agent_id in waiting:
-            agents.timelines[agent_id].wait_with(actions[agent_id], extra.get(agent_id), now - 1)
-        agents.keep_rewards(observations, rewards, now)
-        for agent_id in agents.complete(observations, actions, rewards, told, extra, now):
+            timelines[agent_id].wait_with(actions[agent_id], extra.get(agent_id), now - 1)
+        if has_more_rewards:
+            agents.keep_rewards(observations, rewards, now)
+        complete_steps(timelines, observations, actions, rewards, told, extra, now)
+        for agent_id in newcomers:
             self._enter(agent_id, observations, rewards, told)
         if ends:
             self._end(endings, terminateds or NOTHING, truncateds or NOTHING)
