@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from episodes.tracks.infos.kinds import Infos
 from episodes.tracks.track import ArrayChange, ArrayTrack, InfoTrack, ListTrack, Track
 
 _new: Any = tuple.__new__  # half the price of the class call
+_REWARDS, _DATA, _LOOKBACK = attrgetter("rewards"), attrgetter("data"), attrgetter("lookback")
 
 
 class Tracks(NamedTuple):
@@ -250,6 +252,18 @@ class Tracks(NamedTuple):
 
     # --- columns of many episodes ------------------------------------------------------------------------------
 
+    @staticmethod
+    def all_finished(parts: Sequence[Tracks]) -> bool:
+        """True when the tracks of all parts are arrays."""
+        return ListTrack not in set(map(type, map(_REWARDS, parts)))
+
+    @staticmethod
+    def sizes(parts: Sequence[Tracks]) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of steps, lookbacks not counted, and the lookbacks of finished parts, int64 [n] each."""
+        rewards = list(map(_REWARDS, parts))
+        lookbacks = np.fromiter(map(_LOOKBACK, rewards), np.int64, len(rewards))
+        return np.fromiter(map(len, map(_DATA, rewards)), np.int64, len(rewards)) - lookbacks, lookbacks
+
     @classmethod
     def concatenated(cls, parts: Sequence[Tracks], whose: Sequence[Any]) -> Tracks:
         """The items of all parts one after another, lookbacks included, one concatenate a track.
@@ -261,27 +275,35 @@ class Tracks(NamedTuple):
             TrackMismatch: names the part whose extra outputs, structure or item shape differ.
         """
         observations, infos, actions, rewards, extras = zip(*parts, strict=True)
-        has_steps = [len(track.data) > 0 for track in rewards]
+        has_steps = list(map(len, map(_DATA, rewards)))
         all_have = all(has_steps)
-        own = {}
-        for key, track in _common_extra(extras, has_steps, whose).items():  # a part without steps need not have them
-            there = [extra[key] if key in extra else track.view(0, 0) for extra in extras]
-            own[key] = _column(there, all_have, whose)
+        own = {key: _column(there, all_have, whose) for key, there in _extra_tracks(extras, has_steps, whose).items()}
         return cls(
             _column(observations, True, whose),
-            InfoTrack(joined_infos([track.data for track in infos])),
+            InfoTrack(joined_infos(list(map(_DATA, infos)))),
             _column(actions, all_have, whose),
             _column(rewards, all_have, whose),
             own,
         )
 
 
+def _extra_tracks(
+    extras: Sequence[Mapping[str, Track]], has_steps: Sequence[int], whose: Sequence[Any]
+) -> dict[str, list[Track]]:
+    """The track of each part, by key: all parts with a step have the same keys, one without need not have them."""
+    if sum(map(len, extras)) == len(extras) * len(extras[0]):
+        try:
+            return {key: list(map(itemgetter(key), extras)) for key in extras[0]}
+        except KeyError:
+            pass
+    common = _common_extra(extras, has_steps, whose).items()
+    return {key: [extra[key] if key in extra else track.view(0, 0) for extra in extras] for key, track in common}
+
+
 def _common_extra(
-    extras: Sequence[Mapping[str, Track]], has_steps: list[bool], whose: Sequence[Any]
+    extras: Sequence[Mapping[str, Track]], has_steps: Sequence[int], whose: Sequence[Any]
 ) -> Mapping[str, Track]:
     """The extra model outputs of one part, whose keys all parts with a step have."""
-    if sum(map(len, extras)) == len(extras) * len(set().union(*extras)):  # each has every key
-        return extras[0]
     first = next((extra for extra, there in zip(extras, has_steps, strict=True) if there), extras[0])
     for id_, extra, there in zip(whose, extras, has_steps, strict=True):
         if there and extra.keys() != first.keys():
@@ -291,7 +313,7 @@ def _common_extra(
 
 def _column(tracks: Sequence[Any], have_items: bool, whose: Sequence[Any]) -> ArrayTrack:
     """The tracks' items as one track; those without items have no shape, and do not count."""
-    data, field = [track.data for track in tracks], tracks[0].field
+    data, field = list(map(_DATA, tracks)), tracks[0].field
     if have_items:
         try:
             return ArrayTrack.of(
