@@ -6,7 +6,7 @@ and finds what there is to do; `keep_infos`, `keep_rewards`, `Timeline.wait_with
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final, NamedTuple
 
@@ -129,13 +129,8 @@ class Agents:
                 fits = False
             if not fits:
                 line.check_shape(observation, env_t)
-        for agent_id in newcomers:
-            if agent_id in actions:
-                raise self._cannot_act(agent_id, acted_at)
-            if agent_id in self.departed:
-                raise InvalidArgument(after_end(self._place(agent_id, env_t), self.departed[agent_id].env_t))
-        if extra and not extra.keys() <= actions.keys():
-            raise self._idle(next(agent_id for agent_id in extra if agent_id not in actions), env_t)
+        if newcomers or extra:
+            self._check_who_acts(newcomers, actions, extra, env_t)
         waiting = []
         if num_acting < len(actions):
             for agent_id in actions:
@@ -146,6 +141,16 @@ class Agents:
                     line.check_action(extra.get(agent_id), acted_at)
                     waiting.append(agent_id)
         return newcomers, waiting, num_rewarded < len(rewards)
+
+    def _check_who_acts(self, newcomers: Sequence[Any], actions: ByAgent, extra: ByAgent, env_t: int) -> None:
+        """Raise for newcomers that act or have ended, and for extra model outputs of agents that do not act."""
+        for agent_id in newcomers:
+            if agent_id in actions:
+                raise self._cannot_act(agent_id, env_t - 1)
+            if agent_id in self.departed:
+                raise InvalidArgument(after_end(self._place(agent_id, env_t), self.departed[agent_id].env_t))
+        if extra and not extra.keys() <= actions.keys():
+            raise self._idle(next(agent_id for agent_id in extra if agent_id not in actions), env_t)
 
     def check_rewards(self, rewards: ByAgent, env_t: int) -> None:
         """Raise `ShapeMismatch` or `WrongType` unless each reward is one real number."""
