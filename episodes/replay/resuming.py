@@ -72,7 +72,7 @@ class ResumePoint:
             "observations": _empty(ring.observations) if ring.has_observations else None,
             "tracks": {name: _empty(track) for name, track in ring.tracks.items()},
             "table": _table_out(ring.table.get_state()),
-            "infos": _infos_out(ring.infos),
+            "infos": infos_out(ring.infos),
             "rows": None,
             "newest_version": None if ring.versions.told is None else ring.versions.newest,
             "rest": _rest_out(self._rest()),
@@ -140,7 +140,7 @@ def _open(ring: LinkedRing, state: dict[str, Any], tail: int) -> None:
         ring.links.put_rows(*state["rows"])
     ring.tail = min(max(ring.tail, tail), ring.head)
     ring.table.set_state(_table_in(state["table"]))
-    ring.infos = _infos_in(state["infos"])
+    ring.infos = infos_in(state["infos"])
     slots = positions(ring.tail, len(ring), ring.capacity)
     slots = slots[ring.links.entry[slots].argsort(kind="stable")]  # episode after episode
     entries, begins = np.unique(ring.links.entry[slots], return_index=True)
@@ -177,8 +177,12 @@ def _table_in(state: dict[str, Any]) -> dict[str, Any]:
     return {**state, "facts": facts, "entries": dict(state["entries"])}
 
 
-def _infos_out(infos: InfoSegments) -> list[Any]:
-    """Segments as (row number, how many, columns by path); those that follow each other are one."""
+def infos_out(infos: InfoSegments) -> list[Any]:
+    """Segments as plain lists, dicts and arrays: [row number, how many, columns by path]; neighbours are one.
+
+    Raises:
+        WrongType: names the key of a value that is neither plain nor an array.
+    """
     segments: list[tuple[int, list[Any]]] = []
     for start, part in zip(infos.starts, infos.parts, strict=True):
         if segments and segments[-1][0] + sum(map(len, segments[-1][1])) == start:
@@ -199,7 +203,8 @@ def _column_out(column: Any) -> list[Any]:
     return [column.buffer, column.starts, column.ends]
 
 
-def _infos_in(written: list[Any]) -> InfoSegments:
+def infos_in(written: list[Any]) -> InfoSegments:
+    """The segments of which `infos_out` made that."""
     parts = []
     for _, count, columns in written:
         found = {p: TypedColumn(*c) if isinstance(c[2], bool) else PackedColumn(*c) for p, c in columns.items()}

@@ -16,6 +16,7 @@ from connectors.env_to_module import MeanStdFilter
 from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.tracks.infos.kinds import same_info
 from learners import (
     BC,
     CQL,
@@ -348,6 +349,42 @@ def test_a_hook_ends_a_run_at_once_and_the_epoch_is_counted():
 
     result = ppo_trainer(config={"max_epochs": 3}, hooks=[Stops()]).run()
     assert (result.num_epochs, result.num_updates, result.stopped_by) == (1, 1, "stop_fn")
+
+
+class Talks(gym.Wrapper):
+    """Every observation comes with infos of all kinds."""
+
+    def reset(self, **options: Any) -> Any:
+        observation, _ = self.env.reset(**options)
+        return observation, {"seed": "none"}
+
+    def step(self, action: Any) -> Any:
+        *told, _ = self.env.step(action)
+        return (*told, {"speed": 0.5, "log": {"words": ["a", 1]}, **({"rare": np.arange(3)} if action else {})})
+
+
+def test_a_buffer_of_steps_with_infos_is_part_of_a_checkpoint(tmp_path: Path):
+    def trainer(seed: int, max_epochs: int, folder: str) -> Any:
+        made: Any = dqn_trainer(seed, {"max_epochs": max_epochs, "checkpoint_every": 1}, folder=tmp_path / folder)
+        policy = made.algorithm.policy
+        made.runner = SingleAgentEnvRunner(lambda: Talks(gym.make(CARTPOLE)), policy, num_envs=2, seed=seed)
+        return made
+
+    straight = trainer(0, 2, "a")
+    straight.run()
+    trainer(0, 1, "b").run()
+    resumed = trainer(5, 2, "b")
+    assert resumed.resume()
+    resumed.run()
+    assert_equal_weights(straight, resumed)
+    draws = [one.buffer.sample(64, include_infos=True) for one in (straight, resumed)]
+    assert [same_info(*both) for both in zip(draws[0].infos, draws[1].infos, strict=True)] == [True] * 64
+    assert {"rare", "speed"} <= set().union(*draws[0].infos)
+
+
+def assert_equal_weights(one: Any, other: Any) -> None:
+    vectors = [trainer.algorithm.optimizers["policy"].vector for trainer in (one, other)]
+    assert torch.equal(*vectors)
 
 
 def test_a_loss_that_is_no_number_stops_a_run_and_the_last_checkpoint_is_good(tmp_path: Path):
