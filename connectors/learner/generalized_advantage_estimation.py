@@ -35,6 +35,7 @@ class GeneralizedAdvantageEstimation(Connector):
         lambda_: how far advantages look past the value function.
         normalize: bring the advantages to mean 0 and deviation 1, over the real steps of the whole batch.
         minibatch_size: observations in one forward pass of the value function.
+        with_values: add "vf_preds" [B] too, the values that the advantages were computed with.
     """
 
     writes = (Columns.ADVANTAGES, Columns.VALUE_TARGETS)
@@ -49,11 +50,15 @@ class GeneralizedAdvantageEstimation(Connector):
         lambda_: float = 0.95,
         normalize: bool = False,
         minibatch_size: int = 8192,
+        with_values: bool = False,
         name: str | None = None,
     ) -> None:
         self.gamma, self.lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
         self.normalize = normalize
         self._values = ValueFunction(minibatch_size)
+        self.with_values = with_values
+        if with_values:
+            self.writes = (*self.writes, Columns.VF_PREDS)
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def __call__(
@@ -67,9 +72,10 @@ class GeneralizedAdvantageEstimation(Connector):
     ) -> ColumnDict:
         values = self._values.of_batch(rl_module, batch, episodes, seen)
         steps = StepReturns.of(batch, episodes)
+        values = values[steps.observations]
         advantages, targets = gae(
             steps.rewards,
-            values[steps.observations],
+            values,
             steps.terminated,
             steps.truncated,
             gamma=self.gamma,
@@ -79,6 +85,9 @@ class GeneralizedAdvantageEstimation(Connector):
         advantages = standardized(advantages) if self.normalize else advantages
         batch[Columns.ADVANTAGES] = in_batch_form(advantages, batch, episodes)
         batch[Columns.VALUE_TARGETS] = in_batch_form(targets, batch, episodes)
+        if self.with_values:
+            lasts = steps.offsets[1:] + np.arange(len(steps.offsets) - 1)  # after which a sequence has no step
+            batch[Columns.VF_PREDS] = in_batch_form(np.delete(values, lasts), batch, episodes)
         return batch
 
 
@@ -86,4 +95,5 @@ def standardized(advantages: np.ndarray) -> np.ndarray:
     """The advantages with mean 0 and deviation 1; nearly equal ones are only centered."""
     if not advantages.size:
         return advantages
-    return (advantages - advantages.mean()) / max(float(advantages.std()), SMALLEST_DEVIATION)
+    with np.errstate(invalid="ignore"):  # of infinite ones none is a number, as a mean of NaN is none
+        return (advantages - advantages.mean()) / max(float(advantages.std()), SMALLEST_DEVIATION)

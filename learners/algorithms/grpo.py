@@ -12,7 +12,7 @@ from torch import Tensor
 
 from connectors.learner import learner_pipeline
 from connectors.pipeline import ConnectorPipeline
-from connectors.policy import check_asked
+from connectors.policy import check_asked, module_of
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
@@ -77,6 +77,8 @@ class GRPO(Algorithm):
         seed: int = 0,
     ) -> None:
         check_asked(policy, type(self).__name__, _ASKED)
+        if module_of(policy).has_memory:
+            raise InvalidArgument(f"GRPO trains policies without a memory; {type(policy).__name__} has one: use PPO")
         config = config or GRPOConfig()
         optimizer = FlatOptimizer(policy.parameters(), adam(config.learning_rate), max_norm=config.max_gradient_norm)
         super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed)
@@ -127,7 +129,7 @@ def group_advantages(returns: np.ndarray, groups: np.ndarray, scale: Scale | Non
     >>> group_advantages(np.array([1.0, 3.0, 10.0, 10.0]), np.array([0, 0, 1, 1]), None).tolist()
     [-1.0, 1.0, 0.0, 0.0]
     """
-    counts = np.bincount(groups)
+    counts, returns = np.bincount(groups), np.where(np.isfinite(returns), returns, np.nan)
     means = np.bincount(groups, returns) / np.maximum(counts, 1)
     advantages = returns - means[groups]
     if scale == "group":

@@ -181,7 +181,10 @@ class PPO(Algorithm):
         columns = {**seen_columns(batch), Columns.ACTION_LOGP: batch[Columns.ACTION_LOGP]}
         if self.config.value_clip is not None:
             if Columns.VF_PREDS not in batch:
-                raise UnknownKey("PPO.learn: value_clip needs the column 'vf_preds' of GeneralizedAdvantageEstimation")
+                raise UnknownKey(
+                    "PPO.learn: value_clip needs the column 'vf_preds' of "
+                    "GeneralizedAdvantageEstimation(with_values=True)"
+                )
             columns[_OLD_VALUES] = batch[Columns.VF_PREDS]
         return tensors_of(columns)
 
@@ -208,7 +211,10 @@ def ppo_pipeline(
         observation_space: of what the episodes hold, where the policy sees something else and there are no `views`.
     """
     advantages = GeneralizedAdvantageEstimation(
-        gamma=config.gamma, lambda_=config.lambda_, normalize=config.standardize_advantages
+        gamma=config.gamma,
+        lambda_=config.lambda_,
+        normalize=config.standardize_advantages,
+        with_values=config.value_clip is not None,
     )
     if observation_space is None:
         observation_space = policy.observation_space if views is None else views.given.observation_space
