@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from math import isfinite
+from math import isfinite, nan
 from typing import Any, Self, cast
 
 import torch
@@ -38,8 +38,8 @@ class Algorithm(nn.Module, ABC):
     (its loss on a minibatch) and then `step`: apart, so that gradients can be gathered over several minibatches,
     scaled, or averaged over processes in between (`algorithm.optimizers[name].gradient` is one tensor).
 
-    Measurements stay on the device until the update is over, and are read at once. An update whose gradients were not
-    finite is taken back: weights and optimizers are as before it.
+    Measurements stay on the device until the update is over, and are read at once. An update whose losses or gradients
+    were not finite is taken back: weights and optimizers are as before it.
 
     `state_dict()` holds all that a resumed run needs: weights, optimizers, schedulers, random state, count.
 
@@ -106,8 +106,15 @@ class Algorithm(nn.Module, ABC):
         return measured
 
     def backward(self, minibatch: Mapping[str, Any], optimizer: str, scale: float = 1.0) -> Measured:
-        """Add the gradient of an optimizer's loss, times `scale`, to its parameters' gradients."""
+        """Add the gradient of an optimizer's loss, times `scale`, to its parameters' gradients.
+
+        That of a loss that is not finite is NaN, also where a bounded one would be the loss's own. (On other devices
+        than the CPU, where looking at the loss means waiting for it, this is found when the update is over.)
+        """
         loss, measured = self.loss(minibatch, optimizer)
+        if loss.is_cpu and not isfinite(loss.item()):
+            self.optimizers[optimizer].gathered().fill_(nan)
+            return measured
         (loss if scale == 1.0 else loss * scale).backward()
         return measured
 
@@ -126,8 +133,8 @@ class Algorithm(nn.Module, ABC):
         """Learn from a list of episodes or a pack; returns metrics. The episodes stay as they are.
 
         Raises:
-            InvalidArgument: gradients are not finite; the error names the steps that are to blame, if any are, and
-                nothing has changed.
+            InvalidArgument: a loss or its gradient is not finite; the error names the steps that are to blame, if any
+                are, and nothing has changed.
         """
         return self._updated(self.preprocess(episodes))
 
@@ -141,13 +148,17 @@ class Algorithm(nn.Module, ABC):
         progress = self.get_progress()
         try:
             metrics = self.learn(batch)
-            if not all(isfinite(value) for name, value in metrics.items() if name.endswith("gradient_norm")):
+            if not all(isfinite(value) for name, value in metrics.items() if name.endswith(_FINITE)):
                 raise _NotFinite
         except _NotFinite:
             if before is not None:
                 self._restore(*before)
             self.set_progress(progress)
             raise InvalidArgument(_not_finite(type(self).__name__, batch)) from None
+        except BaseException:  # such as Ctrl-C, between a backward pass and its step
+            for optimizer in self.optimizers.values():
+                optimizer.zero_grad()
+            raise
         for name, optimizer in self.optimizers.items():
             metrics["learning_rate" if len(self.optimizers) == 1 else f"{name}_learning_rate"] = optimizer.learning_rate
         self.postprocess(batch, metrics)
@@ -237,7 +248,7 @@ class _NotFinite(Exception):
 
 def _not_finite(who: str, batch: Mapping[str, Any]) -> str:
     """What to say of an update whose gradients were not finite: which rows of the batch are to blame, if any are."""
-    said = f"{who}: the gradient is not finite; the weights are as before the update. "
+    said = f"{who}: the loss or its gradient is not finite; the weights are as before the update. "
     origin, found = _origin(batch), []
     axes = () if origin is None else origin.numbers.shape
     for name, column in tensors_of(batch).items():
@@ -252,6 +263,7 @@ def _not_finite(who: str, batch: Mapping[str, Any]) -> str:
     return said + f"The batch has NaN or infinite values: {rows}"
 
 
+_FINITE = ("gradient_norm", "loss")  # what measurements end with that have to be finite
 _MAY_BE_INFINITE = frozenset({Columns.ACTION_DIST_INPUTS})  # logits of masked actions
 
 

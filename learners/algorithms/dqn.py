@@ -63,6 +63,11 @@ class DQN(ReplayAlgorithm[DQNConfig]):
     ) -> None:
         if not isinstance(policy, QPolicy):
             raise InvalidArgument(f"DQN trains a QPolicy, not a {type(policy).__name__}")
+        if policy.get_initial_state() and not self.stored_outputs:
+            raise InvalidArgument(
+                f"{type(self).__name__} learns from single transitions, and {type(policy).__name__} has a memory: "
+                "use R2D2"
+            )
         config = config or DQNConfig()
         optimizer = FlatOptimizer(policy.parameters(), adam(config.learning_rate), max_norm=config.max_gradient_norm)
         options: dict[str, Any] = {"scheduler": scheduler, "seed": seed, "targets": {"policy": policy}}

@@ -104,13 +104,13 @@ class IMPALA(Algorithm):
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         mask = minibatch[Columns.LOSS_MASK]  # [B, T]
-        outputs = self.policy({Columns.OBS: _joined(minibatch[Columns.OBS])})
+        outputs = self.policy({Columns.OBS: map_leaves(_joined, minibatch[Columns.OBS])})
         inputs = outputs[Columns.ACTION_DIST_INPUTS].unflatten(0, mask.shape)
         values = outputs[Columns.VF_PREDS].view(mask.shape)
         actions = map_leaves(lambda leaf: _filled(leaf, mask), minibatch[Columns.ACTIONS])
         log_prob = self.policy.distribution.log_prob(inputs, actions)
         with torch.no_grad():
-            later = {name: _joined(column) for name, column in after(minibatch).items()}
+            later = map_leaves(_joined, after(minibatch))
             new_values = self.policy.compute_values(later).view(mask.shape)  # type: ignore[operator]
             ratio = (log_prob - minibatch[Columns.ACTION_LOGP]).exp()
             advantages, targets = corrected(minibatch, values, new_values, ratio, self.config)

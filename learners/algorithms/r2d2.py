@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,7 +14,8 @@ from connectors.learner import LearnerPipeline
 from connectors.views import Views
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
-from episodes.replay import EpisodeReplayBuffer
+from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.sampling import Sampler
 from episodes.tracks.nested import map_leaves
 from learners.algorithms.algorithm import MakeScheduler, Measured
@@ -69,9 +70,18 @@ class R2D2(DQN):
         super().__init__(policy, config, views=views, pipeline=pipeline, scheduler=scheduler, seed=seed)
         self.lengths = (config.sequence_length, config.burn_in)
 
+    def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        raise InvalidArgument(
+            "R2D2 learns from sequences out of replay: add the episodes to a buffer, and update_from it"
+        )
+
     def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
         """`n` sequences as columns [n, burn_in + length, ...] of arrays."""
         length, burn_in = self.lengths
+        if isinstance(replay, PrioritizedEpisodeReplayBuffer) and replay.unit != "sequence":
+            raise InvalidArgument(
+                "R2D2 has an error for each sequence, this buffer priorities of each step: make it with unit='sequence'"
+            )
         drawn = replay.sample_sequences(n, length, burn_in=burn_in, views=self.views).to_dict()
         if Columns.STATE_IN not in drawn:
             raise InvalidArgument(

@@ -132,6 +132,11 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return TrainBatch(self._to_tensors(batch=columns), getattr(columns, "came", None))
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        if self.config.n_step > 1:
+            raise InvalidArgument(
+                f"{type(self).__name__}: targets of {self.config.n_step} steps are made of draws: add the episodes to "
+                "a buffer, and update_from it; or take n_step=1"
+            )
         batch = self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
         missing = [name for name in _TRANSITION if name not in batch]
         if missing:

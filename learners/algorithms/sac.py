@@ -166,8 +166,10 @@ class SAC(ReplayAlgorithm[SACConfig]):
         inputs = self.policy(minibatch)[Columns.ACTION_DIST_INPUTS]
         actions, log_density = self.policy.squashed.draw(inputs, self._noise())
         critics.requires_grad_(False)  # their own gradients are of no use here
-        worth = lowest_of(critics, obs, actions)
-        critics.requires_grad_(True)
+        try:
+            worth = lowest_of(critics, obs, actions)
+        finally:  # also where Ctrl-C comes in between
+            critics.requires_grad_(True)
         loss = (self.log_temperature.detach().exp() * log_density - worth).mean()
         mean_density = log_density.detach().mean()
         minibatch[_LOG_DENSITY] = mean_density  # type: ignore[index]  # a minibatch is a dict of its own

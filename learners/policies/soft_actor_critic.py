@@ -50,14 +50,11 @@ class SACPolicy(Policy):
         super().__init__(observation_space, action_space)
         self.distribution = self.squashed = SquashedGaussian(action_space.shape)
         num_seen, num_actions = flat_size(observation_space), self.squashed.num_inputs // 2
-        sizes = (num_seen, *hidden_sizes)
+        sizes, valued = (num_seen, *hidden_sizes), (num_seen + num_actions, *hidden_sizes)
         head = linear(sizes[-1], 2 * num_actions, ACTION_GAIN, generator)
         self.actor = Perceptron(*hidden_layers(sizes, activation, generator), head)
         self.critics = nn.ModuleList(
-            Perceptron(
-                *hidden_layers((num_seen + num_actions, *hidden_sizes), activation, generator),
-                linear(hidden_sizes[-1], 1, VALUE_GAIN, generator),
-            )
+            Perceptron(*hidden_layers(valued, activation, generator), linear(valued[-1], 1, VALUE_GAIN, generator))
             for _ in range(2)
         )
 
@@ -83,5 +80,5 @@ def lowest_of(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> Tensor:
 
 def values_of(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> list[Tensor]:
     """What each critic says [B] that actions [B, ...] are worth."""
-    both = torch.cat([flat(obs, 1), actions.flatten(1)], -1)
+    both = torch.cat([flat(obs, 1), flat(actions, 1)], -1)
     return [critic(both).squeeze(-1) for critic in critics]

@@ -28,6 +28,7 @@ from learners import (
     ContinuousCQLConfig,
     CQLConfig,
     DQNConfig,
+    EncoderPolicy,
     GRPOConfig,
     IMPALAConfig,
     LSTMQPolicy,
@@ -404,3 +405,27 @@ def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, doubl
             total = total + torch.where(error.abs() < 1, 0.5 * error**2, error.abs() - 0.5)
             count += 1
     assert_gradient(algorithm, batch, total / count)
+
+
+def test_corrected_learning_of_parts_is_that_of_the_flat_numbers():
+    parts = spaces.Dict({"a": spaces.Box(-1.0, 1.0, (1,)), "b": spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)),))})
+    actions = spaces.Dict({"choice": THREE})
+    flat = EncoderPolicy(OBSERVATIONS, THREE, hidden_sizes=())
+    nested = EncoderPolicy(parts, actions, hidden_sizes=())  # without layers of its own it gives the numbers in a row
+    nested.load_state_dict(flat.state_dict())
+    whole = episodes(THREE)
+    apart = [
+        SingleAgentEpisode.from_arrays(
+            {"a": (obs := episode.get_observations())[:, :1], "b": (obs[:, 1:],)},
+            {"choice": episode.get_actions()},
+            episode.get_rewards(),
+            terminated=episode.is_terminated,
+            truncated=episode.is_truncated,
+            extra_model_outputs={"action_logp": episode.get_extra_model_outputs("action_logp")},
+        )
+        for episode in whole
+    ]
+    config = IMPALAConfig(sequence_length=3)
+    one, other = IMPALA(flat, config).update(whole), IMPALA(nested, config).update(apart)
+    assert one == pytest.approx(other)
+    torch.testing.assert_close(flat.state_dict(), nested.state_dict())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.wrappers import TransformObservation
 
 from connectors import Connector
 from episodes.errors import InvalidArgument, UnknownKey
@@ -15,6 +17,7 @@ from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from learners import PPO, LSTMPolicy, MLPPolicy, PPOConfig, linear_decay
 from learners.algorithms.ppo import clipped_surrogate, ppo_loss, ppo_pipeline
+from runners import SingleAgentEnvRunner
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (2,))
 TWO_ACTIONS = spaces.Discrete(2)
@@ -279,6 +282,20 @@ def test_clipped_values_gain_nothing_far_from_what_they_were():
     _, measured = ppo_loss(learner.distribution, outputs, batch, PPOConfig(value_clip=0.2))
     expected = np.mean([0.1**2, 4.8**2, 2.0**2, 2.0**2])  # the worse of the value and the clipped value
     assert float(measured["value_loss"]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", [MLPPolicy, LSTMPolicy])
+def test_values_are_clipped_around_those_that_the_advantages_were_computed_with(kind):
+    learner = PPO(kind(OBSERVATIONS, TWO_ACTIONS), PPOConfig(value_clip=0.1, max_seq_len=5, gamma=0.9))
+    toy = TransformObservation(gym.make("CartPole-v1"), lambda seen: seen[:2].clip(-1, 1), OBSERVATIONS)
+    with SingleAgentEnvRunner(lambda: toy, learner.policy, seed=0) as runner:
+        done = runner.sample(num_timesteps=40)
+    batch = learner.preprocess(done)
+    with torch.no_grad():
+        values = learner.policy(batch)["vf_preds"]
+    mask = batch.get("loss_mask", torch.ones_like(values, dtype=torch.bool))
+    torch.testing.assert_close(batch["vf_preds"][mask], values[mask])
+    assert learner.update(done)["value_loss"] > 0
 
 
 def test_a_column_that_a_piece_adds_reaches_the_policy_while_it_learns():

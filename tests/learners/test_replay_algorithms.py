@@ -237,6 +237,40 @@ def test_a_single_step_that_is_not_finite_changes_nothing_at_all():
     assert_same_weights(algorithm, twin)
 
 
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_a_loss_that_is_infinite_though_its_gradient_is_not_changes_nothing(prioritized):
+    kind = PrioritizedEpisodeReplayBuffer if prioritized else EpisodeReplayBuffer
+    algorithm, rotten = dqn(), kind(1000, seed=0)
+    before = algorithm.optimizers["policy"].vector.clone()
+    for obs, actions, rewards in map(_arrays, episodes()):  # the errors' gradients are clipped to -1..1
+        rotten.add([SingleAgentEpisode.from_arrays(obs, actions, rewards + np.float32("inf"), terminated=True)])
+    with pytest.raises(InvalidArgument, match=r"the weights are as before.*rewards\[0\] \(episode .*, step"):
+        algorithm.update_from(rotten)
+    assert torch.equal(algorithm.optimizers["policy"].vector, before)
+
+
+@pytest.mark.parametrize("make", [dqn, sac])
+def test_ctrl_c_within_an_update_leaves_no_gradients_and_all_parameters_learn(make):
+    algorithm = make()
+    buffer = filled(EpisodeReplayBuffer(1000, seed=0), continuous=make is sac)
+
+    class Presses(torch.nn.Module):
+        def forward(self, features: Any) -> Any:
+            if torch.is_grad_enabled() and len(pressed) < presses:
+                pressed.append(True)
+                raise KeyboardInterrupt
+            return features
+
+    last = algorithm.policy.critics[1] if make is sac else algorithm.policy.body
+    last.append(Presses())
+    for presses in (1, 2):  # in the first loss of an update; in the second, which is SAC's actor's
+        pressed: list[bool] = [True] * (presses - 1)
+        with pytest.raises(KeyboardInterrupt):
+            algorithm.update_from(buffer, num_steps=2)
+        assert not any(optimizer.gradient.any() for optimizer in algorithm.optimizers.values())
+        assert all(parameter.requires_grad for parameter in algorithm.policy.parameters())
+
+
 def assert_same_weights(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
     weights = theirs.state_dict()
     assert all(torch.equal(v, weights[name]) for name, v in ours.state_dict().items() if isinstance(v, torch.Tensor))
@@ -472,3 +506,51 @@ def test_policies_for_other_actions_are_refused():
         SACPolicy(OBSERVATIONS, spaces.Box(-np.inf, np.inf, (1,)))
     with pytest.raises(InvalidArgument, match="QPolicy"):
         DQN(MLPPolicy(OBSERVATIONS, TWO))
+
+
+def test_what_learns_from_single_steps_has_no_memory():
+    policy = LSTMQPolicy(OBSERVATIONS, TWO)
+    for kind in (DQN, CQL):
+        with pytest.raises(InvalidArgument, match=f"{kind.__name__} learns from single transitions.*R2D2"):
+            kind(policy)
+    with pytest.raises(InvalidArgument, match="GRPO trains policies without a memory"):
+        GRPO(LSTMPolicy(OBSERVATIONS, TWO))
+
+
+def test_what_only_replay_can_give_is_not_learned_from_episodes():
+    with pytest.raises(InvalidArgument, match="targets of 3 steps are made of draws"):
+        dqn(n_step=3).update(episodes())
+    with pytest.raises(InvalidArgument, match="R2D2 learns from sequences out of replay"):
+        R2D2(LSTMQPolicy(OBSERVATIONS, TWO)).update(episodes())
+
+
+@pytest.mark.parametrize("unit", ["sequence", "transition"])
+def test_sequences_have_priorities_of_their_own(unit: str):
+    algorithm = R2D2(LSTMQPolicy(OBSERVATIONS, TWO, hidden_sizes=(8,), state_size=8), R2D2Config(batch_size=4))
+    buffer = PrioritizedEpisodeReplayBuffer(1000, unit=unit, seed=0)
+    states = {name: np.zeros((10, 8), np.float32) for name in ("h", "c")}
+    for obs, actions, rewards in map(_arrays, episodes()):
+        outputs = {"state_out": states}
+        buffer.add(
+            [SingleAgentEpisode.from_arrays(obs, actions, rewards, terminated=True, extra_model_outputs=outputs)]
+        )
+    if unit == "transition":
+        with pytest.raises(InvalidArgument, match="unit='sequence'"):
+            algorithm.update_from(buffer)
+        return
+    before = buffer.priorities(np.arange(200))
+    algorithm.update_from(buffer, num_steps=2)
+    assert 1 <= np.count_nonzero(buffer.priorities(np.arange(200)) != before) <= 8
+
+
+def test_an_action_may_be_one_number_and_a_critic_one_layer():
+    one = spaces.Box(-1.0, 1.0, ())
+    for kind in (SAC, ContinuousCQL):
+        algorithm: SAC = kind(SACPolicy(OBSERVATIONS, one, hidden_sizes=(), generator=generator()))
+        flat = [
+            SingleAgentEpisode.from_arrays(obs, actions[:, 0], rewards, terminated=True)
+            for obs, actions, rewards in map(_arrays, episodes(continuous=True))
+        ]
+        buffer = EpisodeReplayBuffer(1000, seed=0)
+        buffer.add(flat)
+        assert all(map(math.isfinite, algorithm.update_from(buffer, num_steps=2).values()))
