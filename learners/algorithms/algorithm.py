@@ -112,7 +112,7 @@ class Algorithm(nn.Module, ABC):
         than the CPU, where looking at the loss means waiting for it, this is found when the update is over.)
         """
         loss, measured = self.loss(minibatch, optimizer)
-        if loss.is_cpu and not isfinite(loss.item()):
+        if self.optimizers[optimizer].tells_at_once and not isfinite(loss.item()):
             self.optimizers[optimizer].gathered().fill_(nan)
             return measured
         (loss if scale == 1.0 else loss * scale).backward()
