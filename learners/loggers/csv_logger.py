@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,9 @@ class CSVLogger(Logger):
         if not self._path(scope).exists():
             return []
         with self._path(scope).open(newline="") as file:
-            return list(csv.DictReader(file))
+            text = file.read()
+        whole = text[: text.rfind("\n") + 1]  # a process that was killed may have left half a row
+        return list(csv.DictReader(io.StringIO(whole, newline="")))
 
     def write(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
         row = {"step": step, **metrics}
@@ -52,15 +56,19 @@ class CSVLogger(Logger):
         before: list[str] = list(rows[0]) if rows else []
         columns = before + [name for name in more or [] if name not in before]
         self._columns[scope] = columns
-        file = self._path(scope).open("w", newline="")
-        self._files[scope] = file
-        if columns:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(rows)
+        path, new = self._path(scope), self.folder / f"{scope}.csv.new"
+        with new.open("w", newline="") as file:
+            if columns:
+                writer = csv.DictWriter(file, columns)
+                writer.writeheader()
+                writer.writerows(rows)
+        os.replace(new, path)  # a table is there as it was, or whole
+        self._files[scope] = path.open("a", newline="")
 
     def describe(self, description: Mapping[str, Any]) -> None:
-        (self.folder / "run.json").write_text(json.dumps(description, indent=2, default=str) + "\n")
+        new = self.folder / "run.json.new"
+        new.write_text(json.dumps(description, indent=2, default=str) + "\n")
+        os.replace(new, self.folder / "run.json")
 
     def resume(self, step: int) -> None:
         for scope in SCOPES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,14 @@ class TensorBoardLogger(Logger):
             self._writer.add_text(name, f"    {value}")
 
     def resume(self, step: int) -> None:
-        """Curves go on after the step; what an interrupted run wrote later is hidden by TensorBoard."""
+        """Curves go on after the step; what an interrupted run wrote later is hidden by TensorBoard.
+
+        It reads files in the order of their names, which begin with the second in which they were made: where there is
+        one of this second, the next is waited for.
+        """
         self._writer.close()
+        while any(self.folder.glob(f"events.out.tfevents.{int(time.time()):010d}.*")):
+            time.sleep(0.02)
         self._writer = self._make(str(self.folder), purge_step=step + 1)
 
     def flush(self) -> None:

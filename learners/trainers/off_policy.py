@@ -51,20 +51,22 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
         self.runner, self.buffer = runner, buffer
         self.learner = algorithm
 
-    def _collect_and_update(self) -> int:
+    def _collect_and_update(self) -> None:
         self.learner.explore_after(self.num_steps)
         stored = self.learner.stored_outputs
         options: dict[str, Any] = {"extra_model_outputs": stored, "random_actions": False}
         if self.num_steps < self.config.warmup_steps:  # random actions have no other outputs: the policy takes its own
             options["random_actions"] = not stored
-            return self.runner.sample_into(self.buffer, num_timesteps=self.config.warmup_steps, **options).num_steps
+            stats = self.runner.sample_into(self.buffer, num_timesteps=self.config.warmup_steps, **options)
+            self.num_steps += stats.num_steps
+            return
         self.runner.policy_version = self.num_updates
         stats = self.runner.sample_into(self.buffer, num_timesteps=self.config.steps_per_collect, **options)
+        self.num_steps += stats.num_steps
         if stats.num_episodes:
             self._sampled(stats)
         gradient_steps = self.config.gradient_steps_per_collect
         self._update(self.learner.update_from(self.buffer, gradient_steps), gradient_steps)
-        return stats.num_steps
 
     def test(self, seed: int) -> Evaluation:
         return evaluate(self.runner, num_episodes=self.config.num_test_episodes, seed=seed)

@@ -59,22 +59,21 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         super().__init__(algorithm, config or OfflineConfig(), **of_trainer)
         self.data, self.runner, self.evaluate_fn = data, runner, evaluate_fn
         self._at = 0  # the next episode
-        if _gives_steps(data) and not isinstance(algorithm, (BC, ReplayAlgorithm)):
+        gives_steps = isinstance(data, EpisodeReplayBuffer) or _gives_steps(data)
+        if gives_steps and not isinstance(algorithm, (BC, ReplayAlgorithm)):
             raise InvalidArgument(
                 f"{type(algorithm).__name__} learns from episodes: give dataset.sampler(episodes=...), or the data set"
             )
 
-    def _collect_and_update(self) -> int:
+    def _collect_and_update(self) -> None:
         learner, steps = self.algorithm, self.config.gradient_steps_per_update
-        if isinstance(self.data, EpisodeReplayBuffer) and isinstance(learner, ReplayAlgorithm):
-            self._update(learner.update_from(self.data, steps), steps)
-            return steps
-        if isinstance(self.data, Sampler) and _gives_steps(self.data):
+        if isinstance(self.data, EpisodeReplayBuffer) or _gives_steps(self.data):
+            self.num_steps += steps
             self._update(learner.update_from(self.data, steps), steps)  # type: ignore[operator]
-            return steps
+            return
         episodes = self.data.draw() if isinstance(self.data, Sampler) else self._next_episodes()
-        self._update(self.algorithm.update(episodes))
-        return sum(len(episode) for episode in episodes)
+        self.num_steps += sum(len(episode) for episode in episodes)
+        self._update(learner.update(episodes))
 
     def _next_episodes(self) -> Sequence[SingleAgentEpisode]:
         if self._at >= len(self.data):

@@ -45,15 +45,15 @@ class OnPolicyTrainer(Trainer[OnPolicyConfig]):
         super().__init__(algorithm, config or OnPolicyConfig(), **of_trainer)
         self.runner = runner
 
-    def _collect_and_update(self) -> int:
+    def _collect_and_update(self) -> None:
         self.runner.policy_version = self.num_updates
         whole = self.config.episodes_per_collect
         steps = self.config.steps_per_collect if whole is None else None
         pack = self.runner.sample(num_timesteps=steps, num_episodes=whole)
+        self.num_steps += pack.num_steps
         self._sampled(self.runner.stats)
         self._tell("on_collect", pack)
         self._update(self.algorithm.update(pack))
-        return pack.num_steps
 
     def test(self, seed: int) -> Evaluation:
         return evaluate(self.runner, num_episodes=self.config.num_test_episodes, seed=seed)

@@ -117,8 +117,8 @@ class Trainer(ABC, Generic[Config]):
         self._progress = Progress(0, 0, is_shown=False)
 
     @abstractmethod
-    def _collect_and_update(self) -> int:
-        """One collection and the updates that it pays for; how many steps that was."""
+    def _collect_and_update(self) -> None:
+        """One collection, which counts in `num_steps` before anything is told of it, and the updates it pays for."""
 
     @abstractmethod
     def test(self, seed: int) -> Evaluation | None:
@@ -152,10 +152,11 @@ class Trainer(ABC, Generic[Config]):
                 stopped_by = "stop_fn"
         except KeyboardInterrupt:
             stopped_by = "interrupt"
-        self.seconds = before + time.perf_counter() - began
-        self.logger.flush()
-        if self.ledger is not None:
-            self.ledger.close()
+        finally:  # also where a hook raises
+            self.seconds = before + time.perf_counter() - began
+            self.logger.flush()
+            if self.ledger is not None:
+                self.ledger.close()
         counts = (self.num_epochs, self.num_steps, self.num_updates)
         return TrainResult(*counts, self.best_score, self.best_epoch, self.last_test, self.seconds, stopped_by)
 
@@ -165,9 +166,9 @@ class Trainer(ABC, Generic[Config]):
 
     def step(self) -> int:
         """One collection and the updates that it pays for, of which an epoch has many; how many steps that was."""
-        steps = self._collect_and_update()
-        self.num_steps += steps
-        return steps
+        before = self.num_steps
+        self._collect_and_update()
+        return self.num_steps - before
 
     def _epoch(self) -> None:
         goal = self.num_steps + self.config.steps_per_epoch
@@ -236,8 +237,9 @@ class Trainer(ABC, Generic[Config]):
         """
         if self.folder is None:
             raise InvalidArgument("save: this trainer was made without a folder")
+        self.logger.flush()  # before the checkpoint: rows that come after it are written again
         if self.ledger is not None:
-            self.ledger.flush(fsync=True)  # before the checkpoint: what comes after it is learned again
+            self.ledger.flush(fsync=True)  # as what comes after it is learned again
         state = self._state()
         path = self.folder / f"checkpoint-{self.num_epochs:06d}.pt"
         save_checkpoint(path, state)

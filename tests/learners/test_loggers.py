@@ -60,6 +60,18 @@ def test_a_resumed_run_goes_on_in_the_same_table_after_its_step(tmp_path: Path):
     assert [row["mean_return"] for row in CSVLogger(tmp_path).rows("test")] == ["10.0", "20.0", "-1.0"]
 
 
+def test_half_a_row_that_a_killed_process_left_is_none(tmp_path: Path):
+    with CSVLogger(tmp_path) as logger:
+        for step in (100, 200, 3000):
+            logger.log("test", {"mean_return": 1.5}, step)
+    table = tmp_path / "test.csv"
+    table.write_bytes(table.read_bytes()[: -len("00,1.5\r\n")])  # "30" is what is left of the last row
+    with CSVLogger(tmp_path) as logger:
+        logger.resume(200)
+        logger.log("test", {"mean_return": 2.5, "note": 0.0}, 300)
+    assert [row["step"] for row in CSVLogger(tmp_path).rows("test")] == ["100", "200", "300"]
+
+
 def test_curves_have_the_names_that_dashboards_of_tianshou_have_and_go_on(tmp_path: Path):
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     with TensorBoardLogger(tmp_path) as logger:

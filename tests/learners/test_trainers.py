@@ -33,7 +33,7 @@ from learners import (
     SACConfig,
     SACPolicy,
 )
-from learners.loggers import CSVLogger
+from learners.loggers import CSVLogger, MultiLogger, TensorBoardLogger
 from learners.trainers import (
     OfflineConfig,
     OfflineTrainer,
@@ -140,6 +140,62 @@ def test_a_resumed_run_equals_the_one_that_was_not_interrupted(make, tmp_path: P
     assert len(list((tmp_path / "a").glob("checkpoint-*.pt"))) == 2
 
 
+@pytest.mark.parametrize("make", [ppo_trainer, dqn_trainer], ids=["PPO", "DQN"])
+def test_the_curves_of_a_killed_run_lack_no_row_and_have_none_twice(make, tmp_path: Path):
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+
+    class Copies:
+        """Keeps what a killed process would have left after the first update behind a checkpoint."""
+
+        def on_update(self, trainer, metrics):
+            if trainer.num_epochs == 2 and not killed.exists():
+                shutil.copytree(whole, killed)
+
+    for folder, hooks in ((whole, [Copies()]), (killed, [])):
+        logger = MultiLogger([CSVLogger(folder), TensorBoardLogger(folder)])
+        trainer = make(config={"max_epochs": 3, "checkpoint_every": 1}, folder=folder, logger=logger, hooks=hooks)
+        assert trainer.resume() == (folder == killed)
+        trainer.run()
+        logger.close()
+    steps = {}
+    for folder in (whole, killed):
+        curves = accumulators.EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+        for scope, name in {
+            "train": "training/env_step",
+            "update": "update/update_step",
+            "test": "test/env_step",
+        }.items():
+            rows = [int(row["step"]) for row in CSVLogger(folder).rows(scope)]
+            assert rows == steps.setdefault(scope, rows)
+            assert rows == [event.step for event in curves.Scalars(name)]
+            assert len(set(rows)) == len(rows)
+
+
+def test_what_is_told_of_a_collection_is_told_with_its_steps_counted(tmp_path: Path):
+    with CSVLogger(tmp_path) as logger:
+        trainer = ppo_trainer(config={"max_epochs": 2}, logger=logger)
+        trainer.run()
+        rows = logger.rows("train")
+        counted = np.cumsum([int(row["num_steps"]) for row in rows]).tolist()
+        assert [int(row["step"]) for row in rows] == counted
+        assert [int(row["step"]) for row in logger.rows("update")] == counted
+    assert counted[-1] == trainer.num_steps
+
+
+def test_a_hook_that_raises_loses_no_row(tmp_path: Path):
+    class Breaks:
+        def on_test(self, trainer, evaluation):
+            raise ZeroDivisionError
+
+    trainer = ppo_trainer(hooks=[Breaks()], logger=CSVLogger(tmp_path))
+    with pytest.raises(ZeroDivisionError):
+        trainer.run()
+    for scope in ("train", "update", "test"):
+        assert (tmp_path / f"{scope}.csv").read_text().count("\n") == 1 + (1 if scope == "test" else 2)
+    trainer.logger.close()
+
+
 def test_an_epoch_collects_updates_tests_and_tells_in_this_order(tmp_path: Path):
     notes, best = Notes(), []
     with CSVLogger(tmp_path) as logger:
@@ -213,6 +269,17 @@ def test_offline_learning_from_a_buffer_goes_on_from_a_checkpoint(tmp_path: Path
     straight.run()
     vectors = [one.algorithm.optimizers["policy"].vector for one in (straight, resumed)]
     assert torch.equal(*vectors)
+
+
+def test_cloning_draws_from_a_buffer_and_others_are_refused_one():
+    policy = MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(0))
+    buffer = EpisodeReplayBuffer(500, seed=0)
+    with SingleAgentEnvRunner(CARTPOLE, policy, seed=0) as runner:
+        runner.sample_into(buffer, num_timesteps=100)
+    config = OfflineConfig(**SHORT | {"steps_per_epoch": 20, "max_epochs": 2})
+    assert OfflineTrainer(BC(policy, BCConfig(minibatch_size=16)), buffer, config).run().num_updates == 40
+    with pytest.raises(InvalidArgument, match="PPO learns from episodes"):
+        OfflineTrainer(PPO(policy), buffer, config)
 
 
 def recorded(path: Path) -> EpisodeDataset:
