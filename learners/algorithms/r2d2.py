@@ -70,7 +70,8 @@ class R2D2(DQN):
         super().__init__(policy, config, views=views, pipeline=pipeline, scheduler=scheduler, seed=seed)
         self.lengths = (config.sequence_length, config.burn_in)
 
-    def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+    def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
+        """InvalidArgument: it learns from sequences, which are drawn."""
         raise InvalidArgument(
             "R2D2 learns from sequences out of replay: add the episodes to a buffer, and update_from it"
         )

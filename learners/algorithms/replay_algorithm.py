@@ -131,12 +131,16 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
             self._to_tensors = NumpyToTensor(device=device)
         return TrainBatch(self._to_tensors(batch=columns), getattr(columns, "came", None))
 
-    def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+    def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
+        """See `Algorithm`. InvalidArgument for targets of several steps, which are made of draws."""
         if self.config.n_step > 1:
             raise InvalidArgument(
                 f"{type(self).__name__}: targets of {self.config.n_step} steps are made of draws: add the episodes to "
                 "a buffer, and update_from it; or take n_step=1"
             )
+        return super().update(episodes)
+
+    def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
         batch = self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
         missing = [name for name in _TRANSITION if name not in batch]
         if missing:
