@@ -101,7 +101,7 @@ def test_a_filter_of_the_learner_pipeline_works_on_draws_as_it_does_on_episodes(
     assert {row.tobytes() for row in drawn["obs"]} <= {
         row.tobytes() for row in algorithm.preprocess(pack)["obs"].numpy()
     }
-    assert algorithm.update_from(buffer).keys() == algorithm.update(pack).keys()
+    assert algorithm.update_from(buffer).keys() >= algorithm.learn(algorithm.preprocess(pack)).keys()
     after = known.get_state()
     assert all(before["own"][""][name].tolist() == after["own"][""][name].tolist() for name in ("mean", "squares"))
 
