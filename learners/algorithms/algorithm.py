@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from math import isfinite, nan
+from math import isfinite
 from typing import Any, Self, cast
 
 import torch
@@ -98,7 +98,11 @@ class Algorithm(nn.Module, ABC):
     def _gradient_step(self, minibatch: Mapping[str, Any]) -> Measured:
         measured: Measured = {}
         for name, optimizer in self.optimizers.items():
-            measured |= self.backward(minibatch, name)
+            told = self.backward(minibatch, name)
+            if optimizer.tells_at_once and not _are_finite(told):  # its gradient may be bounded, and hide it
+                optimizer.zero_grad()
+                raise _NotFinite
+            measured |= told
             measured |= self.step(name)
             if not optimizer.has_moved:
                 raise _NotFinite
@@ -106,15 +110,8 @@ class Algorithm(nn.Module, ABC):
         return measured
 
     def backward(self, minibatch: Mapping[str, Any], optimizer: str, scale: float = 1.0) -> Measured:
-        """Add the gradient of an optimizer's loss, times `scale`, to its parameters' gradients.
-
-        That of a loss that is not finite is NaN, also where a bounded one would be the loss's own. (On other devices
-        than the CPU, where looking at the loss means waiting for it, this is found when the update is over.)
-        """
+        """Add the gradient of an optimizer's loss, times `scale`, to its parameters' gradients."""
         loss, measured = self.loss(minibatch, optimizer)
-        if self.optimizers[optimizer].tells_at_once and not isfinite(loss.item()):
-            self.optimizers[optimizer].gathered().fill_(nan)
-            return measured
         (loss if scale == 1.0 else loss * scale).backward()
         return measured
 
@@ -148,7 +145,7 @@ class Algorithm(nn.Module, ABC):
         progress = self.get_progress()
         try:
             metrics = self.learn(batch)
-            if not all(isfinite(value) for name, value in metrics.items() if name.endswith(_FINITE)):
+            if not _are_finite(metrics):
                 raise _NotFinite
         except _NotFinite:
             if before is not None:
@@ -243,7 +240,12 @@ def means(measured: list[Measured]) -> dict[str, float]:
 
 
 class _NotFinite(Exception):
-    """The norm of a gradient is not finite."""
+    """A loss or the norm of a gradient is not finite."""
+
+
+def _are_finite(measured: Mapping[str, Any]) -> bool:
+    """Whether losses and norms of gradients are, of tensors that can be looked at or of numbers."""
+    return all(isfinite(value) for name, value in measured.items() if name.endswith(("gradient_norm", "loss")))
 
 
 def _not_finite(who: str, batch: Mapping[str, Any]) -> str:
@@ -263,7 +265,6 @@ def _not_finite(who: str, batch: Mapping[str, Any]) -> str:
     return said + f"The batch has NaN or infinite values: {rows}"
 
 
-_FINITE = ("gradient_norm", "loss")  # what measurements end with that have to be finite
 _MAY_BE_INFINITE = frozenset({Columns.ACTION_DIST_INPUTS})  # logits of masked actions
 
 

@@ -20,6 +20,7 @@ from learners.algorithms.flat_optimizer import FlatOptimizer, adam
 from learners.algorithms.numbers import check_numbers
 from learners.algorithms.replay_algorithm import DISCOUNTS, ReplayAlgorithm, ReplayConfig
 from learners.networks.backpropagation import Layer, backpropagate, gradient_of_inputs, outputs_of
+from learners.networks.layers import flat
 from learners.policies.soft_actor_critic import SACPolicy, lowest_of, values_of
 
 __all__ = ["SAC", "SACConfig"]
@@ -94,7 +95,7 @@ class SAC(ReplayAlgorithm[SACConfig]):
     def _critic_backward(self, critics: list[list[Layer]], minibatch: Mapping[str, Any], scale: float) -> Measured:
         """What `Algorithm.backward` does with `_critic_loss`: the mean of squares."""
         targets, weights = self.targets_of(minibatch).unsqueeze(-1), minibatch.get(Columns.WEIGHTS)
-        both = torch.cat([minibatch[Columns.OBS], minibatch[Columns.ACTIONS].flatten(1)], -1)
+        both = torch.cat([minibatch[Columns.OBS], flat(minibatch[Columns.ACTIONS], 1)], -1)
         outputs = [outputs_of(layers, both) for layers in critics]
         errors = [each[-1] - targets for each in outputs]  # [B, 1]
         loss = torch.zeros((), dtype=targets.dtype, device=targets.device)
@@ -115,7 +116,7 @@ class SAC(ReplayAlgorithm[SACConfig]):
         inputs = outputs[-1].detach().requires_grad_()
         actions, log_density = self.policy.squashed.draw(inputs, self._noise())
         with torch.no_grad():
-            both = torch.cat([obs, actions.flatten(1)], -1)
+            both = torch.cat([obs, flat(actions, 1)], -1)
             said = [outputs_of(layers, both) for layers in critics]
             worth = torch.cat([each[-1] for each in said], -1)  # [B, 2]
             lowest, mean_density = worth.amin(-1, keepdim=True), log_density.mean()
