@@ -48,6 +48,8 @@ def _array_of(values: list[Any]) -> Any:
         return None
     arrays = [np.asarray(value) for value in values]
     first = arrays[0]
+    if kind is int and first.dtype != np.int64:  # of more than 63 bits
+        return None
     if first.dtype.kind not in "biuf" or any((a.dtype, a.shape) != (first.dtype, first.shape) for a in arrays):
         return None
     return np.stack(arrays)

@@ -13,7 +13,7 @@ from episodes.converters import lerobot_features as features
 from episodes.converters.columns import nested_column
 from episodes.converters.feature_stats import RunningStats, Stats, frame_stats_of, stats_of
 from episodes.converters.lerobot_features import BASE, FLAGS, OURS, Feature
-from episodes.converters.losses import LossReport, kept
+from episodes.converters.losses import LossReport, kept, tell_other_spaces
 from episodes.converters.many import Given, each_of
 from episodes.converters.parquet_files import Parts, parquet
 from episodes.converters.step_tables import is_document
@@ -92,6 +92,7 @@ class _Writer:
         self._stats: dict[str, RunningStats] = {}
         self._num_episodes = self._num_frames = 0
         self._about: dict[str, Any] = {}
+        self._spaces: dict[str, Any] = {}
         self._described: dict[str, Any] = {}
 
     def write(self, episode: SingleAgentEpisode, task: str) -> None:
@@ -107,6 +108,7 @@ class _Writer:
         if self._features is None:
             self._begin(episode, known)
         features.check_alike(self._features or {}, known, episode.id_)
+        tell_other_spaces(self._report, episode, "LeRobot", **self._spaces)
         arrays, num = tracks.arrays(), len(episode)
         said = episode.custom_data.get("task")
         index = self._tasks.setdefault(said if isinstance(said, str) else task, len(self._tasks))
@@ -132,6 +134,7 @@ class _Writer:
             except WrongType as error:
                 self._report.add(name, str(error), episode.id_)
                 spaces[name] = None
+        self._spaces = {name: space for name, space in spaces.items() if space is not None}
         self._about = features.about_of(episode.finalized_tracks(), known, spaces)
         self._described = {feature.name: feature.described(self._fps, self._lossless) for feature in known.values()}
         self._described |= {name: features.described(np.dtype(bool), ()) for name in FLAGS}

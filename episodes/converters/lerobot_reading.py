@@ -147,7 +147,8 @@ def _own_episode(
             continue
         array = array_of(table[feature.name], np.dtype(feature.dtype), feature.shape)
         if path in rest["last"]:
-            array = np.concatenate([array, np.asarray(rest["last"][path])[None]])
+            last = np.asarray(rest["last"][path])[None]
+            array = np.concatenate([array, last], dtype=None if array.dtype.kind == "U" else array.dtype)
         leaves[path] = array
     tracks = features.assembled_tracks(about, leaves)
     infos = [rest["infos"].get(str(t), {}) for t in range(num + 1)] if rest.get("infos") else None

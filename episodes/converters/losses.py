@@ -88,6 +88,14 @@ def kept(value: Any, lost: Callable[[str], None], holds: Callable[[Any], bool], 
     return found
 
 
+def tell_other_spaces(report: LossReport, episode: SingleAgentEpisode, name: str, **spaces: Any) -> None:
+    """Note spaces of an episode that are not those which the format of this name keeps for all episodes."""
+    for which, space in spaces.items():
+        own = getattr(episode, which)
+        if own is not None and own is not space and own != space:
+            report.add(which, f"{name} has one for all episodes", episode.id_)
+
+
 FACTS = ("t_started", "agent_id", "module_id", "multi_agent_episode_id", "policy_versions")
 
 

@@ -15,14 +15,14 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.converters.info_arrays import info_arrays, infos_from
-from episodes.converters.losses import FACTS, LossReport, tell_left_out
+from episodes.converters.losses import FACTS, LossReport, tell_left_out, tell_other_spaces
 from episodes.converters.many import Given, some_of
 from episodes.errors import InvalidArgument, MissingExtra
 from episodes.facts import VersionRuns
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import draft_beside
 from episodes.tracks import nested
-from episodes.tracks.infos.kinds import same_info
+from episodes.tracks.infos.documents import is_json
 
 _IDS = ("id_", *FACTS)
 _OURS = "episodes"  # the attribute of a Minari episode that holds these, as JSON
@@ -125,10 +125,14 @@ def to_minari(
 
     Raises:
         MissingExtra: without minari.
-        InvalidArgument: no episodes, no spaces, or there is a data set of this id.
+        InvalidArgument: no episodes, no spaces, no id as Minari has them, or there is a data set of this id.
         LostInConversion: with `strict`, when something would be lost; nothing is left behind.
     """
     minari, report = _minari(), LossReport()
+    try:
+        minari.dataset.minari_dataset.parse_dataset_id(dataset_id)
+    except ValueError as error:
+        raise InvalidArgument(f"to_minari({dataset_id!r}): {error}") from None
     target = minari.storage.get_dataset_path(dataset_id)
     if target.exists():
         raise InvalidArgument(f"to_minari({dataset_id!r}): there is one at {target}; give another id, or delete it")
@@ -180,6 +184,9 @@ def _write(
         observation_space, action_space = known
         _check_spaces(observation_space, action_space, dataset_id)
         some = [episode for episode in some if len(episode) or _no_step(episode, report)]
+        for episode in some:
+            told = {"observation_space": observation_space, "action_space": action_space}
+            tell_other_spaces(report, episode, "Minari", **told)
         buffers = [_buffer_of(minari, episode, report) for episode in some]
         report.check(strict)
         if not some:
@@ -241,7 +248,7 @@ def _buffer_of(minari: Any, episode: SingleAgentEpisode, report: LossReport) -> 
 
 def _of_kind(episode: SingleAgentEpisode, key: str, kind: type) -> Any:
     value = episode.custom_data.get(key)
-    return value if isinstance(value, kind) and _is_json(key, value) else None
+    return value if isinstance(value, kind) and is_json(value) else None
 
 
 def _as_minari(data: Any) -> Any:
@@ -255,17 +262,9 @@ def _ids_of(episode: SingleAgentEpisode, report: LossReport) -> str:
     for name in odd:
         report.add(name, "Minari keeps ids that are numbers or text", episode.id_)
         del facts[name]
-    custom = {key: value for key, value in episode.custom_data.items() if _is_json(key, value)}
+    custom = {key: value for key, value in episode.custom_data.items() if is_json({key: value})}
     if len(json.dumps(facts | {"custom_data": custom})) > _MOST_BYTES:
         custom = {}
     for key in episode.custom_data.keys() - custom.keys():
         report.add(f"custom_data[{key!r}]", "Minari keeps what is JSON, to 60 kB an episode", episode.id_)
     return json.dumps(facts | {"custom_data": custom})
-
-
-def _is_json(key: Any, value: Any) -> bool:
-    """True for what is the same, types too, once written as JSON and read."""
-    try:
-        return isinstance(key, str) and same_info(json.loads(json.dumps(value)), value)
-    except (TypeError, ValueError):
-        return False

@@ -70,7 +70,19 @@ def _packable(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]
     holds = packed_numpy.holds
     infos = [kept(info, lambda path: lost(f"infos{path}"), holds) for info in state["infos"]["data"]]
     custom = kept(state["custom_data"], lambda path: lost(f"custom_data{path}"), holds)
+    for name, values in (("infos", infos), ("custom_data", [custom])):
+        for path in {path for value in values for path in _changed(value)}:
+            lost(f"the type of {name}{path}", "tuples are lists in RLlib's files, and numpy's text is Python's")
     return state | {"infos": state["infos"] | {"data": infos}, "custom_data": custom}
+
+
+def _changed(value: Any, path: str = "") -> Iterator[str]:
+    """The paths of what is of another type when it is read."""
+    if isinstance(value, (tuple, np.str_)):
+        yield path
+    elif type(value) in (dict, list):
+        for key, part in value.items() if type(value) is dict else enumerate(value):
+            yield from _changed(part, f"{path}[{key!r}]")
 
 
 def from_rllib_parquet(path: str | Path, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:

@@ -55,9 +55,11 @@ def object_of(cls: Any, episode: MultiAgentEpisode, report: LossReport) -> Any:
             "custom_data": deepcopy(episode.custom_data),
         }
     )
+    made.id_ = episode.id_
     made.observation_space, made.action_space = dict(episode.observation_space or {}), dict(episode.action_space or {})
     for agent_id, line in lines.items():
         own = made.agent_episodes[agent_id]
+        own.id_ = line.episode.id_
         own.observation_space, own.action_space = line.episode.observation_space, line.episode.action_space
     return made
 

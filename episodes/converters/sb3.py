@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from episodes.converters.losses import LossReport
+from episodes.converters.losses import LossReport, tell_other_spaces
 from episodes.converters.transitions import Transitions, transitions_of
 from episodes.errors import InvalidArgument, MissingExtra
 from episodes.single_agent import SingleAgentEpisode
@@ -46,6 +46,8 @@ def to_sb3(
     seen_space = episodes[0].observation_space if observation_space is None else observation_space
     act_space = episodes[0].action_space if action_space is None else action_space
     _check_spaces(seen_space, act_space)
+    for episode in episodes:
+        tell_other_spaces(report, episode, "SB3", observation_space=seen_space, action_space=act_space)
     num = len(steps.rewards)
     if buffer_size is not None and buffer_size < num:
         raise InvalidArgument(f"buffer_size={buffer_size}: there are {num} steps; give at least so many")

@@ -195,7 +195,8 @@ def told_of(schema: Any, where: str) -> dict[str, Any]:
 
 
 def _interleaved(array: np.ndarray, last: np.ndarray, rows: np.ndarray, last_rows: np.ndarray) -> np.ndarray:
-    whole = np.empty((len(rows) + len(last_rows), *array.shape[1:]), np.promote_types(array.dtype, last.dtype))
+    dtype = np.promote_types(array.dtype, last.dtype) if array.dtype.kind == "U" else array.dtype
+    whole = np.empty((len(rows) + len(last_rows), *array.shape[1:]), dtype)
     whole[rows], whole[last_rows] = array, last
     return whole
 

@@ -45,18 +45,23 @@ def to_tensordict(episodes: Sequence[SingleAgentEpisode], *, strict: bool = Fals
             report.add("the episode", "a TensorDict has no episodes without a step", episode.id_)
             continue
         tell_left_out(report, episode, "a TensorDict", keeps=("extra_model_outputs", "both_endings"))
-        parts.append(_rows_of(episode, number))
+        parts.append(_rows_of(episode, number, report))
     if not parts:
         raise InvalidArgument("to_tensordict: no episodes with a step were given")
     rows = nested.concatenate(parts)
     return made(_without_tuples(rows), batch_size=[len(rows["next"]["reward"])]), report.check(strict)
 
 
-def _rows_of(episode: SingleAgentEpisode, number: int) -> dict[str, Any]:
+def _rows_of(episode: SingleAgentEpisode, number: int, report: LossReport) -> dict[str, Any]:
     seen, after, acted, paid = numbers_of(episode, "a TensorDict")
     flags = np.zeros((3, len(paid), 1), bool)
     flags[:, -1, 0] = episode.is_done, episode.is_terminated, episode.is_truncated
     extra = {key: track.get() for key, track in episode.finalized_tracks().extra.items()}
+    for key in [
+        key for key, data in extra.items() if any(leaf.dtype.kind not in "biufc" for leaf in nested.leaves(data))
+    ]:
+        report.add(f"extra_model_outputs[{key!r}]", "a TensorDict holds numbers", episode.id_)
+        del extra[key]
     if taken := extra.keys() & _RESERVED:
         raise InvalidArgument(f"episode {episode.id_}: extra model outputs {sorted(taken)} have names of TorchRL's own")
     following = {"observation": after, "reward": paid[:, None], **dict(zip(_FLAGS, flags, strict=True))}
@@ -71,6 +76,8 @@ def _without_tuples(data: Any) -> Any:
     if isinstance(data, tuple):
         raise InvalidArgument("a TensorDict holds dicts, no tuples; make the Tuple space a Dict first")
     if isinstance(data, dict):
+        if odd := [key for key in data if not isinstance(key, str)]:
+            raise InvalidArgument(f"a TensorDict has keys that are text, and {odd[0]!r} is none; rename it")
         return {key: _without_tuples(part) for key, part in data.items()}
     return torch.tensor(data.astype(data.dtype.newbyteorder("=")))
 

@@ -183,9 +183,10 @@ def _metadata_to_json(metadata: dict[str, Any]) -> Any:
     """As JSON where that gives the same back, else msgpack in base64."""
     document = documents.encode(metadata, "metadata")
     try:
-        if same_info(json.loads(json.dumps(metadata, allow_nan=False)), metadata):
+        if documents.is_json(metadata):
+            json.dumps(metadata, allow_nan=False)
             return {"json": metadata}
-    except (TypeError, ValueError):
+    except ValueError:
         pass
     return {"msgpack": base64.b64encode(document).decode()}
 

@@ -80,10 +80,23 @@ def _differences(one: SingleAgentEpisode, other: SingleAgentEpisode) -> Iterator
         both = key in mine.extra and key in theirs.extra
         if not both or not _same(mine.extra[key].whole(), theirs.extra[key].whole()):
             yield f"extra_model_outputs[{key!r}]"
-    if not same_info(list(one.infos), list(other.infos)):
-        yield "infos"
-    if not same_info(one.custom_data, other.custom_data):
-        yield "custom_data"
+    for name, x, y in (("infos", [*one.infos], [*other.infos]), ("custom_data", one.custom_data, other.custom_data)):
+        if not same_info(x, y):
+            yield name
+        if _retyped(x, y):
+            yield f"the type of {name}"
+    for name in ("observation_space", "action_space"):
+        if getattr(one, name) is not None and getattr(one, name) != getattr(other, name):
+            yield name
+
+
+def _retyped(one: Any, other: Any) -> bool:
+    """Whether somewhere a tuple is a list, or numpy's text is Python's."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return any(_retyped(one[key], other[key]) for key in one.keys() & other.keys())
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return type(one) is not type(other) or any(map(_retyped, one, other))
+    return isinstance(one, str) and type(one) is not type(other)
 
 
 def _same(one: Any, other: Any) -> bool:

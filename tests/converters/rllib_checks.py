@@ -51,6 +51,14 @@ def test_an_episode_grows_on_over_there_and_comes_back() -> None:
     assert len(episode) == 1
 
 
+@pytest.mark.parametrize("id_", [0, ""])
+def test_ids_that_are_false_are_kept(id_: Any) -> None:
+    made, lost = to_rllib([SingleAgentEpisode.from_arrays(np.zeros(2), [0], [0.0], id_=id_), MultiAgentEpisode(id_)])
+    assert not lost
+    assert [theirs.id_ for theirs in made] == [id_, id_]
+    assert [own.id_ for own in from_rllib(made)[0]] == [id_, id_]
+
+
 def test_what_rllib_finalizes_in_part_is_read() -> None:
     theirs = RLlibEpisode(observations=[np.zeros(2)])
     (back,), _ = from_rllib([theirs.to_numpy()])

@@ -72,6 +72,16 @@ def test_a_sampler_of_sb3_bootstraps_after_a_time_limit_and_a_cut_and_not_after_
     ]  # fmt: skip
 
 
+def test_a_space_that_is_not_that_of_the_buffer_is_named() -> None:
+    arrays = np.zeros((3, 2), np.float32), np.zeros(2, int), np.zeros(2, np.float32)
+    one, other = (
+        SingleAgentEpisode.from_arrays(*arrays, observation_space=space, action_space=spaces.Discrete(2), id_=id_)
+        for id_, space in (("a", spaces.Box(-9, 9, (2,))), ("b", spaces.Box(-5, 5, (2,))))
+    )
+    found = [loss for loss in to_sb3([one, other])[1] if loss.what == "observation_space"]
+    assert [(loss.num_episodes, loss.first) for loss in found] == [(1, "b")]
+
+
 def test_what_sb3_rounds_is_named() -> None:
     episode = SingleAgentEpisode.from_arrays(np.full((3, 1), 0.1), np.ones(2, int), np.array([0.1, 1]), terminated=True)
     known = {"observation_space": spaces.Box(0, 1, (1,), np.float64), "action_space": spaces.Discrete(2)}

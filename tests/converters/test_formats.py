@@ -218,6 +218,34 @@ def test_rows_of_steps_as_rllib_writes_them_become_episodes(tmp_path: Path) -> N
     assert [loss.what for loss in report] == ["'vf_preds'"]
 
 
+@pytest.mark.parametrize("name", ["parquet", "rllib", "lerobot"])
+def test_the_order_of_bytes_is_kept(tmp_path: Path, name: str) -> None:
+    extra = {"b": np.arange(3, dtype=">i2")}
+    episode = SingleAgentEpisode.from_arrays(
+        np.arange(4.0, dtype=">f4"), np.arange(3), np.ones(3), extra_model_outputs=extra
+    )
+    assert not write([episode], tmp_path / "x", name)
+    (back,) = read(tmp_path / "x")[0]
+    assert back.get_observations().dtype == np.dtype(">f4")
+    assert back.get_extra_model_outputs("b").dtype == np.dtype(">i2")
+    assert back.equals(episode)
+
+
+def test_lerobots_one_space_for_all_is_told_to_episodes_of_another(tmp_path: Path) -> None:
+    episodes = [some(), some(id_="b", observation_space=spaces.Box(-5, 5, (2,)))]
+    (loss,) = to_lerobot(episodes, tmp_path / "x")
+    assert (loss.what, loss.first) == ("observation_space", "b")
+
+
+def test_what_rllibs_files_make_of_tuples_is_told(tmp_path: Path) -> None:
+    infos = [{"t": (1, [2, (3,)]), "s": np.str_("x"), "l": [1]}] * 4
+    lost = to_rllib_parquet([some(infos=infos, custom_data={"d": {"t": ()}})], tmp_path / "x")
+    wanted = {"infos['t']", "infos['s']", "custom_data['d']['t']"}
+    assert {loss.what for loss in lost} == {f"the type of {path}" for path in wanted}
+    (back,) = from_rllib_parquet(tmp_path / "x")[0]
+    assert back.get_infos(0) == {"t": [1, [2, [3]]], "s": "x", "l": [1]}
+
+
 @pytest.mark.parametrize("name", ["parquet", "rllib"])
 def test_a_file_that_is_no_parquet_is_told_by_name(tmp_path: Path, name: str) -> None:
     (tmp_path / "x.parquet").write_bytes(b"x")

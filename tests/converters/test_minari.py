@@ -135,6 +135,37 @@ def test_all_that_minari_cannot_hold_is_told_with_where() -> None:
     assert (told["lookback"], told["the episode"], told["agent_id"]) == ((1, "c"), (1, "d"), (1, "b"))
 
 
+def test_what_minari_would_change_is_told_and_not_changed() -> None:
+    big = [{"n": 2**63 + i, "m": i} for i in range(3)]
+    custom = {"pair": (1, 2), "list": [1, {"a": None}]}
+    one, other = (
+        SingleAgentEpisode.from_arrays(
+            np.zeros((3, 2), np.float32),
+            [0, 1],
+            [0.0, 1.0],
+            infos=big,
+            custom_data=custom,
+            observation_space=space,
+            action_space=spaces.Discrete(2),
+            terminated=True,
+            id_=str(space),
+        )
+        for space in (BOX, spaces.Box(-5, 5, (2,)))
+    )
+    dataset, lost = to_minari([one, other], name())
+    back, _ = from_minari(dataset)
+    assert [episode.custom_data for episode in back] == [{"list": [1, {"a": None}]}] * 2
+    assert [*back[0].get_infos()] == [{"m": i} for i in range(3)]
+    told = {loss.what: (loss.num_episodes, loss.first) for loss in lost}
+    first = (2, one.id_)
+    assert told == {"custom_data['pair']": first, "infos['n']": first, "observation_space": (1, other.id_)}
+
+
+def test_an_id_that_minari_would_not_take_is_refused_before_anything_else() -> None:
+    with pytest.raises(InvalidArgument, match="Malformed dataset ID: no id"):
+        to_minari([], "no id")
+
+
 def test_strict_raises_with_the_list_and_leaves_nothing_behind() -> None:
     there = name()
     with pytest.raises(LostInConversion, match=r"extra_model_outputs\['vf'\].*first is a"):

@@ -85,6 +85,19 @@ def test_what_a_tensordict_cannot_hold_is_told() -> None:
         to_tensordict([some(extra_model_outputs={"done": np.zeros(3)})])
 
 
+def test_outputs_that_are_no_numbers_are_left_out_of_a_tensordict_by_name() -> None:
+    extra = {"word": np.array(["a", "b"]), "when": np.array([1, 2], "M8[s]"), "logp": np.array([0.5, 0.25])}
+    episode = SingleAgentEpisode.from_arrays(
+        np.zeros(3), [0, 1], [0.0, 1.0], extra_model_outputs=extra, terminated=True
+    )
+    made, lost = to_tensordict([episode])
+    assert {loss.what for loss in lost} == {"id_", "extra_model_outputs['word']", "extra_model_outputs['when']"}
+    assert made["logp"].tolist() == [0.5, 0.25]
+    numbered = SingleAgentEpisode.from_arrays({0: np.zeros(2), 1: np.ones(2)}, [0], [0.0])
+    with pytest.raises(InvalidArgument, match="keys that are text, and 0 is none"):
+        to_tensordict([numbered])
+
+
 def test_a_tensordict_of_rows_and_columns_is_cut_at_its_rows_and_says_what_it_drops() -> None:
     pytest.importorskip("tensordict")
     rows, _ = to_tensordict([some(4, terminated=False), some(4, terminated=False)])

@@ -269,6 +269,12 @@ def test_the_environments_spec_and_the_users_metadata_come_back(tmp_path: Path) 
     assert EpisodeDataset(tmp_path / "b").user_metadata == {"n": 1}
 
 
+def test_tuples_in_the_users_metadata_stay_tuples(tmp_path: Path) -> None:
+    metadata = {"size": (84, 84), "list": [1, (2,)], "nan": float("nan"), 3: None}
+    EpisodeWriter(tmp_path, metadata=metadata).close()
+    assert repr(EpisodeDataset(tmp_path).user_metadata) == repr(metadata)
+
+
 def test_seeds_are_in_the_table(tmp_path: Path) -> None:
     make = lambda **data: SingleAgentEpisode.from_arrays([0.0, 1.0], [0], [0.0], custom_data=data)  # noqa: E731
     dataset = written(tmp_path, [make(seed=3), make(), make(seed=np.int64(5)), make(seed="none"), make(seed=-1)])

@@ -31,6 +31,19 @@ def decode(data: bytes) -> Any:
         raise UnreadableData(f"{len(data)} bytes that are no msgpack document: {error!r}") from None
 
 
+def is_json(value: Any) -> bool:
+    """Whether a value is the same, types too, once written as JSON and read.
+
+    >>> is_json({"a": [1, None]}), is_json({"a": (1, None)}), is_json({1: "a"})
+    (True, False, False)
+    """
+    if type(value) is dict:
+        return all(type(key) is str and is_json(part) for key, part in value.items())
+    if type(value) is list:
+        return all(map(is_json, value))
+    return value is None or type(value) in (str, bool, int, float)
+
+
 def _to_ext(value: Any) -> msgpack.ExtType:
     if isinstance(value, tuple):
         return msgpack.ExtType(_TUPLE, msgpack.packb(list(value), default=_to_ext, strict_types=True))
