@@ -123,6 +123,8 @@ class VersionColumn(Sequence[VersionRuns | None]):
         """The column of `VersionRuns`, None or one number for each chunk; None where nothing is known."""
         if values is None or isinstance(values, VersionColumn):
             return values
+        if type(values) is list and values.count(None) == len(values):
+            return None
         if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.ndim == 1:
             return None if (values == UNKNOWN).all() else VersionColumn(values.astype(np.int64))
         runs = [value if isinstance(value, VersionRuns) else VersionRuns.of(value, 0) for value in values]

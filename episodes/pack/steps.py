@@ -31,7 +31,7 @@ class PackSteps:
         self._facts = facts if facts.custom_data is None else facts._replace(custom_data=None)
         self._lengths = pack.lengths
         whole = given is None or given is pack
-        self._there: Any = weakref.ref(pack) if whole else [weakref.ref(episode) for episode in given or ()]
+        self._there: Any = weakref.ref(pack) if whole else list(map(weakref.ref, given or ()))
 
     @cached_property
     def _stops(self) -> np.ndarray:
