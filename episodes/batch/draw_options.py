@@ -19,6 +19,8 @@ def check_counts(least: int = 1, **counts: Any) -> None:
 
 def check_n_step(n_step: Any) -> None:
     """Raise `InvalidArgument` unless this is a number of steps, or the least and the most of them."""
+    if type(n_step) is int and n_step >= 1:
+        return
     bounds = n_step if isinstance(n_step, tuple) else (n_step, n_step)
     if len(bounds) != 2 or not all(map(is_int, bounds)) or not 1 <= bounds[0] <= bounds[1]:
         raise InvalidArgument(

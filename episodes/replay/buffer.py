@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -42,6 +42,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage.header import read_header
 from episodes.tracks.drawn import drawn_by
+from episodes.tracks.filling import ones
 
 INDICES = "indices"
 _PACK_STEPS = 1 << 16
@@ -286,7 +287,7 @@ class EpisodeReplayBuffer(SampleCounts):
         slots = (self.generator.random(n) * size).astype(np.int64)
         if size < self.capacity and (first := self._ring.tail % self.capacity):
             slots = (slots + first) % self.capacity  # the oldest were evicted before there was need to
-        return slots, _ones(n, np.float32).copy()
+        return slots, ones(n, np.float32)
 
     def _draw_from_grid(self, n: int, period: int) -> tuple[np.ndarray, np.ndarray]:
         """As `_draw`, of the steps at which the sequences of a grid begin."""
@@ -296,7 +297,7 @@ class EpisodeReplayBuffer(SampleCounts):
         if not len(begins):
             raise self._no_sequence()
         numbers = begins[(self.generator.random(n) * len(begins)).astype(np.int64)]
-        return numbers % self.capacity, _ones(n, np.float32).copy()
+        return numbers % self.capacity, ones(n, np.float32)
 
     def _empty(self) -> EpisodeStateError:
         return EpisodeStateError("nothing is stored to draw from; add(episodes) first")
@@ -318,7 +319,7 @@ class EpisodeReplayBuffer(SampleCounts):
         ring = self._ring
         if n_step == 1:
             columns = columns_of(ring, keys, slots, slots, views=views)
-            columns[Columns.N_STEP] = _ones(len(slots), np.int32).copy()
+            columns[Columns.N_STEP] = ones(len(slots), np.int32)
         else:
             most = n_step if not isinstance(n_step, tuple) else self._random_steps(n_step, len(slots))
             last, sums = followed(ring, slots, most, gamma)
@@ -592,9 +593,3 @@ class EpisodeReplayBuffer(SampleCounts):
 def _place(path: Path | str) -> str:
     """What tells a directory, or the URL of one, from others."""
     return str(path.absolute() if isinstance(path, Path) else path)
-
-
-@lru_cache(maxsize=16)
-def _ones(n: int, dtype: type) -> np.ndarray:
-    """Ones [n]; to be copied, which is cheaper than making them."""
-    return np.ones(n, dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -139,3 +140,13 @@ def written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np.ndarray:
     new = leaf.astype(dtype)
     new[rows] = fitting
     return new
+
+
+def ones(num: int, dtype: type) -> np.ndarray:
+    """Ones [num], copied from some that are kept: cheaper than to make them."""
+    return _ones(num, dtype).copy()
+
+
+@lru_cache(maxsize=16)
+def _ones(num: int, dtype: type) -> np.ndarray:
+    return np.ones(num, dtype)

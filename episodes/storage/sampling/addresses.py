@@ -53,6 +53,8 @@ class MappedColumn:
         self.step = self._bytes_of_item // self._unit
         self._memory = np.asarray(_Memory(lo, hi, there)) if there else np.zeros(0, np.uint8)
         self._views: dict[int, np.ndarray] = {}
+        self._each = self._items(1) if self._bytes_of_item else self._memory
+        self._is_each = self._each.dtype == dtype
         self.bases = np.array(
             [(array.ctypes.data - lo) // self._unit if array is not None and array.nbytes else 0 for array in arrays],
             np.int64,
@@ -62,8 +64,8 @@ class MappedColumn:
         """The items [..., *shape] that begin at the units [...]."""
         if not self._bytes_of_item:
             return np.zeros(units.shape + self.shape, self.dtype)
-        items = self._items(1)[units]
-        return items if items.dtype == self.dtype else items.view(self.dtype).reshape(units.shape + self.shape)
+        items = self._each[units]
+        return items if self._is_each else items.view(self.dtype).reshape(units.shape + self.shape)
 
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
         """The windows [B, W, *shape] whose first columns are at the units [B]; zeros where there is no item."""

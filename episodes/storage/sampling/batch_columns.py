@@ -99,6 +99,9 @@ def _seen(draw: Draw, keys: Sequence[str], views: BoundViews) -> dict[str, Any]:
 
 def _column(draw: Draw, key: str) -> Any:
     tracks = draw.tracks
+    if key in tracks.plain:
+        place, after = tracks.plain[key]
+        return draw.items(place, after=after)
     if key == Columns.REWARDS:
         return as_sums(draw.items(tracks.structure[key]))
     if key in tracks.structure:

@@ -61,8 +61,7 @@ class StepDraw(_Draw):
         """The items [n, ...] of a track at the steps, or what was observed after the last ones."""
         if after and self.last is not self.numbers:
             return self.at(place, self.last + 1)
-        units = self.steps.units(place)
-        return self._items(place, units + self.tracks.columns[place].step if after else units)
+        return self._items(place, self.steps.units(place, after=after))
 
     def at(self, place: int, numbers: np.ndarray) -> np.ndarray:
         """The items [n, ...] or [n, k, ...] of a track with these numbers, of the rows' episodes."""
@@ -117,7 +116,9 @@ class WindowDraw(_Draw):
     def items(self, place: int, *, after: bool = False) -> np.ndarray:
         """The items [B, W, ...] of a track at the steps, or what was observed after them; zeros on padding."""
         column = self.tracks.columns[place]
-        units = self.steps.units(place) + (after - self.left) * column.step
+        units = self.steps.units(place, after=after)
+        if self.left:
+            units = units - self.left * column.step
         unwritten = self.tracks.unwritten[place]
         if unwritten is None:
             return column.windows(units, self.grid)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from episodes.storage.sampling.draws import StepDraw, WindowDraw
+from episodes.storage.sampling.stored_tracks import SUMS
 
 REWARDS = "rewards"
-_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def followed(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tuple[StepDraw, np.ndarray, np.ndarray]:
@@ -31,6 +31,6 @@ def followed(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tuple[St
 
 def as_sums(rewards: np.ndarray) -> np.ndarray:
     """Rewards of a dtype that sums of them fit into, as replay buffers store them."""
-    if rewards.dtype in _FLOATS:
+    if rewards.dtype in SUMS:
         return rewards
     return rewards.astype(np.float32 if rewards.dtype == np.float16 else np.float64)

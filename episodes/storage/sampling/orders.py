@@ -17,7 +17,7 @@ from episodes.tracks.indexing import ranges
 SMALL = 1 << 16  # permutations of so few are made at once
 _ROUNDS = 6
 _MIX, _ODD = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x9E3779B97F4A7C15)
-_32, _31, _30, _27 = (np.uint64(bits) for bits in (32, 31, 30, 27))
+_32, _31, _30, _27, _11 = (np.uint64(bits) for bits in (32, 31, 30, 27, 11))
 
 
 class Order(Protocol):
@@ -90,7 +90,8 @@ def uniforms(seed: int, start: int, stop: int, stream: int = 0) -> np.ndarray:
     """Uniform numbers [stop - start] from [0, 1), one for each position. Of each stream there are others."""
     (key,) = _keys(seed, stream, 1)
     hashed = _hashed(np.arange(start, stop, dtype=np.uint64) * _ODD, key)
-    return (hashed >> np.uint64(11)) * 2.0**-53
+    hashed >>= _11
+    return hashed * 2.0**-53
 
 
 def permuted(places: np.ndarray, num: int, seed: int, epoch: int) -> np.ndarray:
@@ -122,7 +123,8 @@ def _network(numbers: np.ndarray, wide: int, high: int, keys: np.ndarray) -> np.
 
 def _hashed(values: np.ndarray, key: np.uint64) -> np.ndarray:
     """Sixty-four bits of each value that look like chance: the finalizer of SplitMix64."""
-    mixed = (values + key) * _ODD
+    mixed = values + key
+    mixed *= _ODD
     mixed ^= mixed >> _30
     mixed *= _MIX
     mixed ^= mixed >> _27

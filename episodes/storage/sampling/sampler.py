@@ -37,6 +37,7 @@ from episodes.storage.sampling.step_table import Located
 from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.storage.sampling.time_stamps import Moments
 from episodes.storage.sampling.weights import find_episodes, find_steps
+from episodes.tracks.filling import ones
 
 ORDERS = ("shuffled", "blocks", "drawn", "stored")
 POOL_BYTES = 1 << 28  # of memory for what is decoded of compressed tracks
@@ -226,13 +227,13 @@ class Sampler:
     ) -> Batch:
         draw, known = StepDraw(self._tracks, steps), {}
         if isinstance(n_step, int) and n_step == 1:
-            counts = np.ones(len(steps.numbers), np.int32)
+            counts = ones(len(steps.numbers), np.int32)
         else:
             draw, sums, counts = followed(draw, n_step, gamma)
             known = {Columns.REWARDS: sums}
         columns = columns_of(draw, keys, known, views)
         columns[Columns.N_STEP] = counts
-        columns[Columns.WEIGHTS] = np.ones(len(steps.numbers), np.float32)
+        columns[Columns.WEIGHTS] = ones(len(steps.numbers), np.float32)
         columns[INDICES] = numbers = steps.numbers.copy()
         return batch_of(columns, (self.source, numbers))
 
@@ -291,7 +292,7 @@ class Sampler:
         if Columns.STATE_OUT in self._tracks.structure:
             columns[Columns.STATE_IN] = states_before(draw, burn_in)
         columns[Columns.IS_FIRST] = draw.is_first()
-        columns[Columns.WEIGHTS] = np.ones(batch_size, np.float32)
+        columns[Columns.WEIGHTS] = ones(batch_size, np.float32)
         return batch_of(columns, (self.source, indices))
 
     # --- state -------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ END, LENGTH, FLAGS, LOOKBACK, BEFORE, AFTER, FIRST_BASE = range(7)
 """What is known of an episode: the number after its last step, its steps, how it ends (1: terminated, 2: truncated),
 its items before step 0, rows of its record batch before and after its own, and by track the unit of step number 0."""
 
-_PER_EPISODE = 4  # buckets
+_PER_EPISODE = 2  # buckets
+_STEPS_ON = 8  # from episode to episode before it is searched
 
 
 class StepTable:
@@ -32,6 +33,7 @@ class StepTable:
         self.known[FIRST_BASE:] -= (self.ends - lengths) * np.array(steps, np.int64)[:, None]
         per_episode = max(self.num_steps // max(len(lengths), 1), 1)
         self._shift = max(int(per_episode // _PER_EPISODE).bit_length() - 1, 0)
+        self._same = [int(row[0]) if len(row) and (row == row[0]).all() else None for row in self.known]
         firsts = np.arange(0, self.num_steps, 1 << self._shift)
         self._buckets = self.ends.searchsorted(firsts, side="right").astype(np.int32)
 
@@ -54,23 +56,42 @@ class StepTable:
         return self.ends - self.lengths
 
     def episodes_of(self, numbers: np.ndarray) -> np.ndarray:
-        """The episodes [n] of the steps with these numbers [n].
-
-        An episode of the bucket that a number is in is near; from there it is mostly a step or two.
-        """
-        found = self._buckets[numbers >> self._shift].astype(np.int64)
-        for _ in range(2 * _PER_EPISODE):
-            behind = self.ends[found] <= numbers
-            if not behind.any():
-                return found
-            found += behind
-        late = np.flatnonzero(self.ends[found] <= numbers)
-        found[late] = self.ends.searchsorted(numbers[late], side="right")
-        return found
+        """The episodes [n] of the steps with these numbers [n]."""
+        return self._episodes_and_ends(numbers)[0]
 
     def located(self, numbers: np.ndarray) -> Located:
         """The steps with these numbers [n]."""
-        return Located(self, numbers, self.episodes_of(numbers))
+        episodes, ends = self._episodes_and_ends(numbers)
+        return Located(self, numbers, episodes, {END: ends})
+
+    def _episodes_and_ends(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of numbers [n] the episodes [n], and the numbers after the last steps of those [n].
+
+        An episode of the bucket that a number is in is near; from there it is mostly a step or two.
+        """
+        found = self._buckets.take(numbers >> self._shift).astype(np.int64)
+        ends = self.ends.take(found)
+        late = (ends <= numbers).nonzero()[0]
+        for _ in range(_STEPS_ON):
+            if not len(late):
+                return found, ends
+            found[late] += 1
+            ends[late] = further = self.ends.take(found[late])
+            late = late[further <= numbers[late]]
+        found[late] = self.ends.searchsorted(numbers[late], side="right")
+        ends[late] = self.ends.take(found[late])
+        return found, ends
+
+    def units(self, place: int, numbers: np.ndarray, episodes: np.ndarray) -> np.ndarray:
+        """Where the items [n] of the track at a place begin, those with these numbers [n] of the episodes [n].
+
+        Episodes that lie one after another, as those of one record batch without lookback, have one base.
+        """
+        step, same = self.units_of_items[place], self._same[FIRST_BASE + place]
+        units = numbers if step == 1 else numbers * step
+        if same is None:
+            return units + self.known[FIRST_BASE + place].take(episodes)
+        return units + same if same else units
 
 
 class Located:
@@ -80,11 +101,14 @@ class Located:
     cheaper than for each draw of some.
     """
 
-    __slots__ = ("_endings", "_found", "_own", "_table", "_whole", "episodes", "numbers")
+    __slots__ = ("_endings", "_known", "_own", "_table", "_units", "_whole", "episodes", "numbers")
 
-    def __init__(self, table: StepTable, numbers: np.ndarray, episodes: np.ndarray) -> None:
+    def __init__(
+        self, table: StepTable, numbers: np.ndarray, episodes: np.ndarray, known: dict[int, np.ndarray] | None = None
+    ) -> None:
         self.numbers, self.episodes, self._table = numbers, episodes, table
-        self._found: dict[int, np.ndarray] = {}
+        self._known: dict[int, np.ndarray] = {} if known is None else known
+        self._units: dict[tuple[int, bool], np.ndarray] = {}
         self._endings: tuple[np.ndarray, np.ndarray] | None = None
         self._whole: Located | None = None
         self._own = slice(None)
@@ -98,20 +122,22 @@ class Located:
         """What is known of the episodes, [n]; to be read only."""
         if self._whole is not None:
             return self._whole.known(what)[self._own]
-        found = self._found.get(what)
+        found = self._known.get(what)
         if found is None:
-            found = self._found[what] = self._table.known[what].take(self.episodes)
+            found = self._known[what] = self._table.known[what].take(self.episodes)
         return found
 
-    def units(self, place: int) -> np.ndarray:
-        """Where the items of the track at a place begin, [n]; to be read only."""
+    def units(self, place: int, *, after: bool = False) -> np.ndarray:
+        """Where the items of the track at a place begin, or those that follow them, [n]; to be read only."""
         if self._whole is not None:
-            return self._whole.units(place)[self._own]
-        found = self._found.get(~place)
+            return self._whole.units(place, after=after)[self._own]
+        found = self._units.get((place, after))
         if found is None:
-            units = self.numbers * self._table.units_of_items[place]
-            units += self._table.known[FIRST_BASE + place].take(self.episodes)
-            found = self._found[~place] = units
+            if after:
+                found = self.units(place) + self._table.units_of_items[place]
+            else:
+                found = self._table.units(place, self.numbers, self.episodes)
+            self._units[place, after] = found
         return found
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
@@ -125,5 +151,8 @@ class Located:
 
     def endings_at(self, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Whether the episodes terminate, and are truncated, with the `last` steps [n]."""
-        ended, flags = self.known(END) == last + 1, self.known(FLAGS)
-        return ended & (flags & 1 != 0), ended & (flags > 1)
+        endings = np.zeros((2, len(last)), bool)
+        ended = (self.known(END) == last + 1).nonzero()[0]
+        flags = self._table.known[FLAGS].take(self.episodes[ended])
+        endings[0, ended], endings[1, ended] = flags & 1, flags > 1
+        return endings[0], endings[1]

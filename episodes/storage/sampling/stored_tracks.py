@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from episodes.columns import Columns
 from episodes.storage.compressed_tracks import rows_per_block
 from episodes.storage.header import Header
 from episodes.storage.layout import StoredBatch
@@ -17,6 +18,9 @@ from episodes.storage.sampling.decoded_columns import DecodedColumn, PlainRows, 
 from episodes.storage.sampling.step_table import AFTER, BEFORE, FIRST_BASE, FLAGS, LENGTH, LOOKBACK, StepTable
 from episodes.storage.sampling.window_grid import WindowGrid
 from episodes.storage.track_schema import TrackField, assembled, is_observed
+
+SUMS = (np.dtype(np.float32), np.dtype(np.float64))
+"""Dtypes that sums of rewards fit into."""
 
 
 class Column(Protocol):
@@ -44,6 +48,7 @@ class StoredTracks:
         columns: one for each track.
         structure: columns of batches by name ("observations", "actions", "rewards", extra model outputs by key), as
             nested places in `columns`.
+        plain: of the columns that are one track as it is stored, its place, and whether its items are those after.
         table: whose each step is, and where its items are.
         t_started: the time in its episode at which each chunk begins, [n].
     """
@@ -72,9 +77,19 @@ class StoredTracks:
             extra = tree.pop("extra_model_outputs", {})
             self.structure = {**extra, **tree}
             self.extra = tuple(extra)
+        self.plain = self._plain()
         self.table = StepTable(self._known()[:, numbers], [column.step for column in self.columns])
         self.infos: Any = None  # see `StoredInfos.of`
         self.unwritten = [self._unwritten(path, field) for path, field in fields.items()]
+
+    def _plain(self) -> dict[str, tuple[int, bool]]:
+        found = {name: (place, False) for name, place in self.structure.items() if isinstance(place, int)}
+        if Columns.REWARDS in found and self.columns[found[Columns.REWARDS][0]].dtype not in SUMS:
+            del found[Columns.REWARDS]
+        if "observations" in found:
+            observed, _ = found["observations"]
+            found |= {Columns.OBS: (observed, False), Columns.NEXT_OBS: (observed, True)}
+        return found
 
     def _known(self) -> np.ndarray:
         """What is known of all episodes of all batches, see `step_table`."""
