@@ -154,7 +154,7 @@ def stepped(env: gym.Env, num_steps: int) -> None:
 
 
 def recording(size: Size) -> Timed:
-    """Steps of a recorded environment."""
+    """Steps of a recorded environment, its own included, which cost little; episodes go to disk as they end."""
     from episodes.storage import RecordEpisodes
 
     scratch = Scratch()
@@ -163,6 +163,7 @@ def recording(size: Size) -> Timed:
 
 
 def minari_recording(size: Size) -> Timed:
+    """Steps of the same environment in Minari's collector, with its defaults: episodes go to a directory of its own."""
     import minari
 
     env, num = minari.DataCollector(Still()), size(STEPS)

@@ -1,4 +1,9 @@
-"""Draws straight from the files of a data set, beside draws from memory and the ways of others."""
+"""Draws straight from the files of a data set, beside draws from memory and the ways of others.
+
+A batch of ours has what the default draw of a replay buffer has: of 256 single steps or [64, 32] windows the
+observations, those after, actions, rewards, both endings, where they came from, weights, and masks of windows. All
+sides draw with replacement, in one process and one thread, and what they draw from is in the pages of the machine.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most, limit
-from benchmarks.peers import MINARI, TORCHRL
+from benchmarks.peers import LEROBOT, MINARI, TORCHRL
 from benchmarks.peers.datasets import minari_dataset
+from benchmarks.peers.lerobot_way import FramesByNumber, batches
 from benchmarks.peers.replays import torchrl_entries
-from benchmarks.storage import Prepare, Scratch, cartpoles, our_dataset, our_pack, sprites
+from benchmarks.storage import Prepare, Scratch, cartpoles, our_dataset, our_episodes, our_pack, sprites
 
 EPISODES = 20_000  # of which 1000 are distinct
 FRAME_EPISODES, FRAME_STEPS = 30, 500
@@ -19,6 +25,8 @@ STEPS = 256
 WINDOWS = (64, 32)
 FRAME_SECONDS = 0.010
 WARM = 300  # draws
+LEROBOT_EPISODES = 300
+AROUND = {key: [*range(WINDOWS[1])] for key in ("observation.state", "action", "next.reward")}
 
 
 @cache
@@ -90,7 +98,11 @@ def shuffled_frames(size: Size) -> Timed:
 
 
 def torchrl(*, windows: bool) -> Prepare:
-    """TorchRL's sampler over a memory-mapped storage of the same transitions."""
+    """TorchRL's sampler over a memory-mapped storage of the same transitions.
+
+    Its batch has the same columns (observations and those after, which it stores twice, actions, rewards, three
+    endings) as tensors, and their numbers.
+    """
 
     def prepare(size: Size) -> Timed:
         from torchrl.data import LazyMemmapStorage, RandomSampler, ReplayBuffer, SliceSampler
@@ -113,22 +125,42 @@ def torchrl(*, windows: bool) -> Prepare:
     return prepare
 
 
-def minari(size: Size) -> Timed:
-    """Minari has no windows: whole episodes are drawn, and windows are cut out of them."""
-    scratch, data = Scratch(), cartpoles(size(1000))
-    dataset, rng = minari_dataset(data, scratch.root), np.random.default_rng(0)
-    num, length = WINDOWS
+def minari(num: int, length: int) -> Prepare:
+    """Minari draws whole episodes; steps or windows are cut out of them, one of each. They are not stacked."""
 
-    def run() -> Any:
-        windows = []
-        for episode in dataset.sample_episodes(min(num, len(data))):
-            t = int(rng.integers(len(episode.rewards)))
-            windows.append(
-                [column[t : t + length] for column in (episode.observations, episode.actions, episode.rewards)]
-            )
-        return scratch, windows
+    def prepare(size: Size) -> Timed:
+        scratch, data = Scratch(), cartpoles(size(1000))
+        dataset, rng = minari_dataset(data, scratch.root), np.random.default_rng(0)
 
-    return Timed(run)
+        def run() -> Any:
+            windows = []
+            for episode in dataset.sample_episodes(min(num, len(data))):
+                t = int(rng.integers(len(episode.rewards)))
+                parts = (episode.observations, episode.actions, episode.rewards)
+                windows.append([column[t : t + length] for column in parts])
+            return scratch, windows
+
+        return Timed(run)
+
+    return prepare
+
+
+def lerobot(num: int, deltas: dict[str, list[int]]) -> Prepare:
+    """LeRobot's way, see `FramesByNumber`: 300 episodes in its layout. Its batches are tensors.
+
+    Single steps come without `delta_timestamps`, which is the cheapest there is, and so without the observations after
+    them, which ours have.
+    """
+
+    def prepare(size: Size) -> Timed:
+        from episodes.converters import to_lerobot
+
+        scratch = Scratch()
+        to_lerobot(our_episodes(cartpoles(size(LEROBOT_EPISODES))), scratch.root / "data")
+        drawn = batches(FramesByNumber(scratch.root / "data", scratch.root / "cache", deltas), num)
+        return Timed(lambda: (scratch, next(drawn)))
+
+    return prepare
 
 
 FIGURES = (
@@ -163,8 +195,29 @@ FIGURES = (
     Figure(
         "data sets/drawn windows Minari",
         Side("ours, disk", windows_from_disk()),
-        Side("Minari", minari, MINARI),
+        Side("Minari", minari(*WINDOWS), MINARI),
         at_least(50),
+        "us",
+    ),
+    Figure(
+        "data sets/drawn steps Minari",
+        Side("ours, disk", steps_from_disk),
+        Side("Minari", minari(STEPS, 1), MINARI),
+        at_least(50),
+        "us",
+    ),
+    Figure(
+        "data sets/drawn windows LeRobot",
+        Side("ours, disk", windows_from_disk()),
+        Side("LeRobot's way", lerobot(WINDOWS[0], AROUND), LEROBOT),
+        at_least(100),
+        "us",
+    ),
+    Figure(
+        "data sets/drawn steps LeRobot",
+        Side("ours, disk", steps_from_disk),
+        Side("LeRobot's way", lerobot(STEPS, {}), LEROBOT),
+        at_least(100),
         "us",
     ),
     Figure(

@@ -6,4 +6,5 @@ TIANSHOU = ("tianshou",)
 TORCHRL = ("torchrl",)
 CPPRB = ("cpprb",)
 MINARI = ("minari", "h5py")
+LEROBOT = ("datasets",)  # LeRobot's way is written out: its package is not needed
 ECHO = ("echo",)

@@ -18,6 +18,7 @@ from episodes.tracks.infos.columns import own
 
 CHUNK_BYTES = 1 << 24  # of observations that are kept before a chunk is written
 MOST_STEPS = 10_000
+_NUMBERS = frozenset((int, float, bool, np.int64, np.int32, np.float32, np.float64))
 
 
 class RecordEpisodes(gym.Wrapper):
@@ -176,6 +177,8 @@ def _owned(value: Any) -> Any:
     """What an environment or a policy gave, in memory that they do not write to again."""
     if type(value) is np.ndarray:
         return value.copy()
+    if type(value) in _NUMBERS:
+        return value
     if type(value) is dict:
         return {key: _owned(item) for key, item in value.items()}
     return own(value)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from strategies import lists_of_episodes
 
 from episodes import SingleAgentEpisode
-from episodes.errors import InvalidArgument, MissingExtra, UnknownKey, UnreadableData
+from episodes.errors import EpisodeStateError, InvalidArgument, MissingExtra, UnknownKey, UnreadableData
 from episodes.storage import EpisodeDataset, EpisodeWriter, check, compact
 from episodes.storage.search import query as query_module
 from episodes.storage.search import step_table
@@ -355,7 +356,7 @@ def test_a_selection_of_a_shard_that_is_gone_says_so(tmp_path: Path) -> None:
 # --- the table of episodes --------------------------------------------------------------------------------------------
 
 
-def test_the_table_of_episodes_is_one_of_arrow_and_pandas(tmp_path: Path) -> None:
+def test_the_table_of_episodes_is_one_of_arrow_pandas_and_polars(tmp_path: Path) -> None:
     dataset = made(tmp_path, per_flush=100)
     table = dataset.metadata.to_arrow()
     assert table.column("episode").to_pylist() == list(range(12))
@@ -367,9 +368,29 @@ def test_the_table_of_episodes_is_one_of_arrow_and_pandas(tmp_path: Path) -> Non
     assert set(table.column("writer").to_pylist()) == {shard.rpartition("-")[0] for shard in shards}
     pandas = dataset[::-1].metadata.to_pandas()
     assert pandas["id"].tolist() == [f"e{i}" for i in reversed(range(12))]
+    as_polars = dataset.metadata.to_polars()
+    assert as_polars.to_arrow().cast(table.schema).to_pylist() == table.to_pylist()
+    assert as_polars.filter(polars.col("custom_data/level") > 4.5)["id"].to_list() == ["e10", "e11"]
+    assert polars.DataFrame(dataset.metadata)["length"].to_list() == [i % 5 for i in range(12)]
     assert list(dataset.metadata) == [name for name in table.column_names if not name.startswith("custom_data/")]
     with pytest.raises(UnknownKey, match=r"no column 'x'; there are id, "):
         dataset.metadata["x"]
+
+
+def test_what_a_query_found_is_a_table_of_arrow_pandas_and_polars(tmp_path: Path) -> None:
+    dataset = made(tmp_path / "data")
+    found = dataset.sql('select step, t, rewards, "observations/at", "infos/word" from steps where rewards > 1')
+    table = pa.table(found)
+    assert table.equals(found.table)
+    assert table.num_rows
+    assert found.to_pandas()["rewards"].tolist() == table["rewards"].to_pylist()
+    for frame in (found.to_polars(), polars.DataFrame(found)):
+        assert frame["infos/word"].to_list() == table["infos/word"].to_pylist()
+        assert frame.columns == table.column_names
+    found.save(tmp_path / "found")
+    loaded = dataset.load_selection(tmp_path / "found")
+    with pytest.raises(EpisodeStateError, match="ask again"):
+        loaded.to_polars()
 
 
 def test_facts_of_many_kinds_are_columns_where_they_are_all_of_one(tmp_path: Path) -> None:

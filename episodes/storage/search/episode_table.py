@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from episodes.errors import MissingExtra, UnknownKey
+from episodes.errors import UnknownKey
 from episodes.storage.arrow import pyarrow
+from episodes.storage.search.frames import as_pandas, as_polars
 
 CUSTOM = "custom_data/"
 ENDING_WORDS = np.array(["cut", "terminated", "truncated", "terminated and truncated"], object)
@@ -65,19 +65,11 @@ class EpisodeTable(Mapping[str, np.ndarray]):
 
     def to_pandas(self) -> Any:
         """The table as a `pandas.DataFrame`. `MissingExtra` without pandas."""
-        try:
-            import pandas  # noqa: F401
-        except ImportError as error:
-            raise MissingExtra("to_pandas needs pandas: pip install pandas") from error
-        return self.to_arrow().to_pandas()
+        return as_pandas(self.to_arrow())
 
     def to_polars(self) -> Any:
         """The table as a `polars.DataFrame`. `MissingExtra` without polars."""
-        try:
-            polars = import_module("polars")
-        except ImportError as error:
-            raise MissingExtra("to_polars needs polars: pip install polars") from error
-        return polars.from_arrow(self.to_arrow())
+        return as_polars(self.to_arrow())
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         return self.to_arrow().__arrow_c_stream__(requested_schema)

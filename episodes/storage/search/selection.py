@@ -14,10 +14,11 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
-from episodes.errors import InvalidArgument
+from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.catalog import Place
 from episodes.storage.files import put
+from episodes.storage.search.frames import as_pandas, as_polars
 from episodes.storage.sums import checked, with_sum
 
 Shards = list[tuple[str, int]]
@@ -43,7 +44,8 @@ class Selection(Generic[Data]):
     Attributes:
         dataset: in which it was found.
         query: the SQL.
-        table: what came out, as a `pyarrow.Table`; None for one that was loaded.
+        table: what came out, as a `pyarrow.Table`, which `pyarrow.table`, `polars.DataFrame` and DuckDB take from the
+            selection itself; None for one that was loaded.
         changes: of one that was loaded: what the data set has now that it had not, or has no more.
     """
 
@@ -78,6 +80,23 @@ class Selection(Generic[Data]):
     def episodes(self) -> Data:
         """The data set of the episodes, each once, in the order of the data set."""
         return self.dataset.select(np.unique(self.numbers))
+
+    def to_pandas(self) -> Any:
+        """As a `pandas.DataFrame`. `MissingExtra` without pandas, `EpisodeStateError` for one that was loaded."""
+        return as_pandas(self._table)
+
+    def to_polars(self) -> Any:
+        """As a `polars.DataFrame`. `MissingExtra` without polars, `EpisodeStateError` for one that was loaded."""
+        return as_polars(self._table)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+    @property
+    def _table(self) -> Any:
+        if self.table is None:
+            raise EpisodeStateError("a saved selection has no table: ask again, dataset.sql(selection.query)")
+        return self.table
 
     def windows(self, before: int = 0, after: int = 0) -> list[SingleAgentEpisode]:
         """Around each step, so many steps before it and after it, as far as its episode has them."""
@@ -169,24 +188,6 @@ class SavedSelection:
                 f"{int((~kept).sum())} of {len(kept)} hits are in episodes that are gone, or not in this view"
             )
         return numbers[kept], None if self.t is None else self.t[kept], changes
-
-
-def changed_since(
-    saved: SavedSelection, places: Sequence[tuple[str, int] | None], shards: Shards, num_lost: int
-) -> list[str]:
-    """What a data set of these shards has, or has no more, since a selection was saved, in words."""
-    sizes, seen, words = dict(shards), dict[str, int](), []
-    for (name, num), place in zip(saved.shards, places, strict=True):
-        if place is None or place[0] not in sizes:
-            words.append(f"shard {name} is gone, {num} episodes")
-        else:
-            seen[place[0]] = seen.get(place[0], 0) + num
-    for name, num in shards:
-        if num > seen.get(name, 0):
-            words.append(f"shard {name} has {num - seen.get(name, 0)} episodes that the query did not see")
-    if num_lost:
-        words.append(f"{num_lost} of {len(saved.row)} hits are in episodes that are gone, or not in this view")
-    return words
 
 
 _ROWS = 1 << 40  # more than a shard has
