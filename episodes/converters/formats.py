@@ -23,7 +23,7 @@ from episodes.converters.tensordicts import from_tensordict
 from episodes.converters.tianshou import from_tianshou
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.storage import EpisodeDataset, EpisodeWriter
-from episodes.storage.files import whole_directory
+from episodes.storage.files import local_path, whole_directory
 
 
 def to_dataset(episodes: Given, path: str | Path, *, strict: bool = False) -> LossReport:
@@ -34,7 +34,7 @@ def to_dataset(episodes: Given, path: str | Path, *, strict: bool = False) -> Lo
         TrackMismatch: episodes of several kinds, which a data set has not.
         WrongType: infos or custom data that a file cannot hold.
     """
-    with whole_directory(Path(path)) as draft, EpisodeWriter(draft) as writer:
+    with whole_directory(local_path(path)) as draft, EpisodeWriter(draft) as writer:
         for some in some_of(episodes):
             writer.add(some)
     return LossReport()

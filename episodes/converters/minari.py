@@ -137,9 +137,10 @@ def to_minari(
     if target.exists():
         raise InvalidArgument(f"to_minari({dataset_id!r}): there is one at {target}; give another id, or delete it")
     root = minari.storage.get_dataset_path("")
-    with draft_beside(root.with_name(f"{root.name}-{dataset_id.replace('/', '-')}")) as draft, _root(draft):
-        _write(minari, episodes, dataset_id, report, strict, (observation_space, action_space), about or {})
-        made = minari.storage.get_dataset_path(dataset_id)
+    with draft_beside(root) as draft:
+        _write(minari, episodes, dataset_id, draft, report, strict, (observation_space, action_space), about or {})
+        with _root(draft):
+            made = minari.storage.get_dataset_path(dataset_id)
         target.parent.mkdir(parents=True, exist_ok=True)
         for file in made.parent.iterdir():  # what Minari knows of the namespace
             if file.is_file() and made.parent != draft and not (target.parent / file.name).exists():
@@ -153,7 +154,7 @@ _root_lock = threading.Lock()
 
 @contextmanager
 def _root(path: Path) -> Iterator[None]:
-    """Let Minari's data sets of this process be there."""
+    """Let Minari's data sets of this process be there, as short as can be: others may look for theirs."""
     name = "MINARI_DATASETS_PATH"
     with _root_lock:
         before = os.environ.get(name)
@@ -171,12 +172,13 @@ def _write(
     minari: Any,
     episodes: Given,
     dataset_id: str,
+    draft: Path,
     report: LossReport,
     strict: bool,
     known: tuple[Any, ...],
     about: Mapping[str, Any],
 ) -> None:
-    """Write the episodes to a new data set, so many at a time; `known` are spaces, or None."""
+    """Write the episodes to a new data set in the draft, so many at a time; `known` are spaces, or None."""
     made, num = None, 0
     for some in some_of(episodes, alike=False):
         own = some[0].observation_space, some[0].action_space  # a space may be false: it has a length
@@ -193,7 +195,7 @@ def _write(
             continue
         if made is None:
             told = {"observation_space": observation_space, "action_space": action_space, "jpeg_encoding": False}
-            with warnings.catch_warnings(action="ignore", category=UserWarning):  # that no author is named, ...
+            with _root(draft), warnings.catch_warnings(action="ignore", category=UserWarning):  # of no author, ...
                 made = minari.create_dataset_from_buffers(dataset_id, buffers, **(told | dict(about)))
         else:
             made.update_dataset_from_buffer(buffers)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import io
 import operator
-import os
-import shutil
 import tempfile
 import tokenize
 from collections.abc import Callable
@@ -18,7 +16,7 @@ import numpy as np
 
 from episodes.errors import InvalidArgument
 from episodes.storage.dataset import EpisodeDataset, Table
-from episodes.storage.files import local_path
+from episodes.storage.files import local_path, whole_directory
 from episodes.storage.header import NAME, settled_header
 from episodes.storage.remote.places import Place, is_elsewhere
 from episodes.storage.remote.upload import upload
@@ -39,20 +37,14 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
     if is_elsewhere(target):
         return _sent(source, str(target), where)
     target = local_path(target)
-    if target.exists():
-        raise InvalidArgument(f"{target} is there already; give a path where there is nothing, or merge into it")
     dataset = source if isinstance(source, EpisodeDataset) else EpisodeDataset(source)
     if where is not None:
         dataset = dataset.select(condition(where))
-    draft = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    try:
+    with whole_directory(target) as draft:
         settled_header(draft, dataset.stored_header)
         with EpisodeWriter(draft) as writer:
             for pack in dataset.packs():
                 writer.add(pack)
-        os.rename(draft, target)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return len(dataset)
 
 

@@ -290,40 +290,6 @@ def test_what_does_not_fit_is_an_error_that_leaves_nothing(tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign.parquet", "there"]
 
 
-KILLED = """
-import os, signal, sys
-import numpy as np
-from episodes import SingleAgentEpisode
-from episodes.converters import write
-root, names = sys.argv[1], sys.argv[2:]
-
-def episodes(last):
-    for i in range(40):
-        if i == last:
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield SingleAgentEpisode.from_arrays(np.zeros((5, 2000)), np.zeros(4, int), np.ones(4), id_=str(i))
-
-for name in names:
-    child = os.fork()
-    if not child:
-        write(episodes(35), f"{root}/{name}", name)
-    _, status = os.waitpid(child, 0)
-    assert os.WTERMSIG(status) == signal.SIGKILL, status
-    assert not os.path.exists(f"{root}/{name}"), name
-    assert [left for left in os.listdir(root) if "draft" in left], name
-    write(episodes(-1), f"{root}/{name}", name)
-    assert not [left for left in os.listdir(root) if "draft" in left], os.listdir(root)
-"""
-
-
-def test_a_conversion_that_was_killed_leaves_nothing_that_counts_and_is_just_run_again(tmp_path: Path) -> None:
-    names = ["parquet", "rllib", "lerobot", "episodes"]
-    _run(KILLED, tmp_path, *names)
-    for name in names:
-        found, _ = read(tmp_path / name)
-        assert [episode.id_ for episode in found] == [str(i) for i in range(40)]
-
-
 FLAT = """
 import re, sys
 from pathlib import Path
