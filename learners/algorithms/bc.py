@@ -6,17 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from connectors.learner import LearnerPipeline, learner_pipeline
 from connectors.pipeline import ConnectorPipeline
-from connectors.policy import check_asked
+from connectors.policy import check_asked, module_of
 from connectors.tensors import NumpyToTensor
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
+from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.sampling import Sampler
+from episodes.tracks.nested import map_leaves
 from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, tensors_of
 from learners.algorithms.flat_optimizer import FlatOptimizer, adam
 from learners.algorithms.minibatches import rows_of, shuffled
@@ -35,13 +38,14 @@ class BCConfig:
     learning_rate: float = 1e-3
     num_epochs: int = 1  # passes over a train batch
     minibatch_size: int = 256  # steps; of a recurrent policy, sequences
+    max_seq_len: int = 20  # steps in a sequence of a recurrent policy
     entropy_coefficient: float = 0.0
     max_gradient_norm: float | None = None
 
     def __post_init__(self) -> None:
         check_numbers(
             self,
-            counts=("num_epochs", "minibatch_size"),
+            counts=("num_epochs", "minibatch_size", "max_seq_len"),
             positive=("learning_rate", "max_gradient_norm"),
             not_negative=("entropy_coefficient",),
         )
@@ -50,10 +54,13 @@ class BCConfig:
 class BC(Algorithm):
     """Makes the actions of episodes, an expert's for instance, likelier; their rewards do not matter.
 
+    A policy with a memory learns from sequences, each begun with its initial state: states that were recorded are those
+    of whoever acted.
+
     Args:
         policy: one whose `forward(batch)` gives `action_dist_inputs`; with a memory too.
         pipeline: episodes to a train batch with "obs" and "actions"; the default learner pipeline otherwise. What its
-            rewriters and views make of observations they make of draws too.
+            rewriters and views make of observations they make of draws too. One of yours begins sequences as it says.
     """
 
     def __init__(
@@ -73,27 +80,33 @@ class BC(Algorithm):
         self.config = config
         self._given = pipeline
         self._to_tensors = NumpyToTensor(device=policy.device)
-        self.pipeline = pipeline or learner_pipeline(
-            policy.observation_space, policy.action_space, policy=policy, device=policy.device
-        )
+        spaces = (policy.observation_space, policy.action_space)
+        length = config.max_seq_len if module_of(policy).has_memory else None
+        self.pipeline = pipeline or learner_pipeline(*spaces, policy=policy, device=policy.device, max_seq_len=length)
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        if self._given is None and module_of(self.policy).has_memory:
+            episodes = EpisodePack.from_episodes(episodes)
+            outputs = episodes.extra_model_outputs
+            own = {name: column for name, column in outputs.items() if name != Columns.STATE_OUT}
+            episodes = episodes.replace(extra_model_outputs=own)
         return self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
 
     def update_from(self, draws: EpisodeReplayBuffer | Sampler, num_steps: int = 1) -> dict[str, float]:
-        """Take gradient steps on steps that are drawn all at once; returns metrics.
+        """Take gradient steps on steps, or for a policy with a memory on sequences, drawn all at once; the metrics.
 
         Raises:
-            InvalidArgument: a policy with a memory, which learns from episodes; gradients are not finite.
+            InvalidArgument: gradients are not finite; nothing has changed.
         """
-        if self.policy.get_initial_state():
-            raise InvalidArgument(
-                f"BC: {type(self.policy).__name__} has a memory, so it learns from episodes, not from single steps: "
-                "give dataset.sampler(episodes=...)"
-            )
         num = num_steps * self.config.minibatch_size
         views = self._given.draw_views() if isinstance(self._given, LearnerPipeline) else None
-        columns = draws.sample(num, views=views, keys=(Columns.OBS, Columns.ACTIONS)).to_dict()
+        keys, initial = (Columns.OBS, Columns.ACTIONS), module_of(self.policy).initial_state()
+        if initial:
+            drawn = draws.sample_sequences(num, self.config.max_seq_len, views=views, keys=keys)
+            columns = drawn.to_dict()
+            columns[Columns.STATE_IN] = map_leaves(lambda leaf: np.repeat(np.asarray(leaf)[None], num, 0), initial)
+        else:
+            columns = draws.sample(num, views=views, keys=keys).to_dict()
         device = next(iter(self.optimizers.values())).parameters[0].device
         if self._to_tensors.device != device:
             self._to_tensors = NumpyToTensor(device=device)

@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.nested import map_leaves
@@ -30,7 +31,9 @@ from learners import (
     DQNConfig,
     EncoderPolicy,
     GRPOConfig,
+    GRUPolicy,
     IMPALAConfig,
+    LSTMPolicy,
     LSTMQPolicy,
     MLPPolicy,
     PPOConfig,
@@ -229,6 +232,60 @@ def test_the_gradient_of_cloning_is_that_of_the_likelihood_step_by_step():
         categorical = torch.distributions.Categorical(logits=policy.actor(obs))
         losses.append(-categorical.log_prob(torch.tensor(int(action) - 2)) - 0.1 * categorical.entropy())
     assert_gradient(algorithm, doubles(algorithm.preprocess(episodes(THREE))), torch.stack(losses).mean())
+
+
+def lstm_steps(memory: Any, obs: Tensor) -> list[Tensor]:
+    """What an LSTM says after each observation [T, k], begun with zeros: its formula, step by step."""
+    cell = memory.cell
+    h, c = torch.zeros(2, cell.hidden_size, dtype=torch.float64)
+    said = []
+    for seen in obs:
+        features = torch.tanh(memory.encoder[0].weight @ seen + memory.encoder[0].bias)
+        gates = cell.weight_ih_l0 @ features + cell.bias_ih_l0 + cell.weight_hh_l0 @ h + cell.bias_hh_l0
+        into, forgets, new, out = gates.chunk(4)
+        c = forgets.sigmoid() * c + into.sigmoid() * new.tanh()
+        h = out.sigmoid() * c.tanh()
+        said.append(h)
+    return said
+
+
+def test_the_gradient_of_cloning_with_a_memory_is_that_of_sequences_begun_with_zeros():
+    policy = LSTMPolicy(OBSERVATIONS, THREE, hidden_sizes=(8,), state_size=6)
+    blurred(policy)
+    algorithm = BC(policy, BCConfig(max_seq_len=3, entropy_coefficient=0.1))
+    given = []
+    for episode in episodes(THREE):  # with the states of whoever acted, which are of no use
+        pack = EpisodePack.from_episodes([episode])
+        states = {"state_out": {"of": np.ones((pack.num_steps, 2), np.float32)}}
+        given.append(pack.replace(extra_model_outputs=states)[0])
+    batch = doubles(algorithm.preprocess(given))
+    policy.double()
+    losses = []
+    for episode in given:
+        obs = torch.tensor(episode.get_observations(), dtype=torch.float64)[:-1]
+        for start in range(0, len(episode), 3):
+            for t, said in enumerate(lstm_steps(policy.actor_memory, obs[start : start + 3]), start):
+                categorical = torch.distributions.Categorical(logits=policy.actor.weight @ said + policy.actor.bias)
+                action = torch.tensor(int(episode.get_actions(t)) - 2)
+                losses.append(-categorical.log_prob(action) - 0.1 * categorical.entropy())
+    assert_gradient(algorithm, batch, torch.stack(losses).mean())
+
+
+@pytest.mark.parametrize("memory", [LSTMPolicy, GRUPolicy])
+def test_cloning_with_a_memory_draws_sequences_begun_with_the_initial_state(memory):
+    policy = memory(OBSERVATIONS, THREE, hidden_sizes=(8,), state_size=6)
+    algorithm = BC(policy, BCConfig(max_seq_len=3, minibatch_size=5))
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    buffer.add(episodes(THREE))
+    minibatches = []
+    algorithm.witness = minibatches.append
+    metrics = algorithm.update_from(buffer, 2)
+    assert math.isfinite(metrics["loss"])
+    (batch,) = minibatches
+    assert batch["obs"].shape == (10, 3, 3)
+    state = policy.get_initial_state()
+    assert {name: part["h"].shape for name, part in batch["state_in"].items()} == dict.fromkeys(state, (10, 6))
+    assert not any(leaf.any() for part in batch["state_in"].values() for leaf in part.values())
 
 
 def test_the_gradient_of_the_clipped_objective_is_that_of_the_paper_step_by_step():

@@ -337,8 +337,21 @@ def test_who_learns_from_episodes_is_given_no_steps(tmp_path: Path):
     spaces = spaces_of(CARTPOLE)
     with pytest.raises(InvalidArgument, match="PPO learns from episodes"):
         OfflineTrainer(PPO(MLPPolicy(*spaces)), dataset.sampler(steps=4))
-    with pytest.raises(InvalidArgument, match="LSTMPolicy has a memory"):
-        BC(LSTMPolicy(*spaces)).update_from(dataset.sampler(steps=4))
+
+
+@pytest.mark.parametrize("kind", ["steps", "buffer", "episodes"])
+def test_a_policy_with_a_memory_is_cloned_from_disk_and_from_memory(kind: str, tmp_path: Path):
+    dataset = recorded(tmp_path)
+    policy = LSTMPolicy(*spaces_of(CARTPOLE), hidden_sizes=(4,), state_size=4, generator=generator(0))
+    before = policy.actor.weight.clone()
+    data: Any = {
+        "steps": lambda: dataset.sampler(steps=4, seed=0),
+        "buffer": lambda: EpisodeReplayBuffer.from_dataset(dataset, seed=0),
+        "episodes": lambda: dataset,
+    }[kind]()
+    config = OfflineConfig(**SHORT | {"steps_per_epoch": 10, "max_epochs": 1})
+    OfflineTrainer(BC(policy, BCConfig(minibatch_size=4)), data, config).run()
+    assert not torch.equal(before, policy.actor.weight)
 
 
 def test_damaged_and_foreign_checkpoints_are_refused_and_the_last_good_one_is_found(tmp_path: Path):
