@@ -53,6 +53,10 @@ class ActionDistribution(ABC):
     def entropy(self, inputs: Tensor) -> Tensor:
         """Entropy `[...]` in nats of each row's distribution."""
 
+    def describes(self, inputs: Tensor) -> Tensor:
+        """Whether each row of inputs describes an action, bool `[...]`: all numbers are finite."""
+        return inputs.isfinite().all(-1)
+
     def masked(self, inputs: Tensor, mask: Any) -> Tensor:
         """The inputs `[..., num_inputs]` of the same distribution over legal actions only.
 
@@ -86,6 +90,10 @@ class Categorical(ActionDistribution):
 
     def entropy(self, inputs: Tensor) -> Tensor:
         return _categorical_entropy(inputs)
+
+    def describes(self, inputs: Tensor) -> Tensor:
+        """Whether each row has a choice left, bool `[...]`: the largest logit is finite, others may be -inf."""
+        return inputs.amax(-1).isfinite()
 
     def masked(self, inputs: Tensor, mask: Any) -> Tensor:
         return _without_illegal(inputs, _as_mask(mask, inputs))
@@ -129,6 +137,10 @@ class MultiCategorical(ActionDistribution):
 
     def entropy(self, inputs: Tensor) -> Tensor:
         return self._summed(_categorical_entropy(self._logits(inputs)))
+
+    def describes(self, inputs: Tensor) -> Tensor:
+        """As `Categorical.describes`, for all the choices of a row."""
+        return self._logits(inputs).amax(-1).isfinite().flatten(inputs.ndim - 1).all(-1)
 
     def masked(self, inputs: Tensor, mask: Any) -> Tensor:
         legal = _as_mask(mask, inputs).split(self._counts, dim=-1)
@@ -251,6 +263,10 @@ class JointDistribution(ActionDistribution):
 
     def entropy(self, inputs: Tensor) -> Tensor:
         return torch.stack([part.entropy(row) for part, row in self._inputs(inputs)]).sum(0)
+
+    def describes(self, inputs: Tensor) -> Tensor:
+        """As each part's."""
+        return torch.stack([part.describes(row) for part, row in self._inputs(inputs)]).all(0)
 
     def masked(self, inputs: Tensor, mask: Any) -> Tensor:
         keys: list[Any] = list(self.parts if isinstance(self.parts, dict) else range(len(self.parts)))

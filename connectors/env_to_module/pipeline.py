@@ -16,6 +16,7 @@ from connectors.env_to_module.add_states import AddStates
 from connectors.env_to_module.add_time_dimension import AddTimeDimension
 from connectors.pipeline import ConnectorPipeline, call_piece
 from connectors.policy import module_of
+from connectors.rewriting.rewriter import check_rewritten
 from connectors.sections import SectionedPipeline, as_piece
 from connectors.tensors import NumpyToTensor
 from connectors.trace import Trace
@@ -48,9 +49,15 @@ class EnvToModulePipeline(SectionedPipeline):
         Args:
             episodes: those that the observations belong to [N], each with its observation as the last one.
             update: pieces that learn from observations learn from these.
+
+        Raises:
+            ShapeMismatch: the first row that a rewriter gives is none of the space that it declares.
         """
-        for rewriter in self._sections.rewriters.values():
-            observations = rewriter.rewrite(observations, episodes, update)
+        for name, rewriter in self._sections.rewriters.items():
+            given, observations = observations, rewriter.rewrite(observations, episodes, update)
+            if name not in self._in_their_spaces:
+                check_rewritten(rewriter, name, observations, given)
+                self._in_their_spaces.add(name)
         return observations
 
     @property
@@ -77,6 +84,11 @@ class EnvToModulePipeline(SectionedPipeline):
 
     def _make_section(self) -> Connector:
         return _SeeNewest(self)
+
+    def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
+        """See `SectionedPipeline`; the first rows that rewriters give are compared with their spaces anew."""
+        super().set_input_spaces(observation_space, action_space)
+        self._in_their_spaces: set[str] = set()  # rewriters whose rows have been
 
     def _take(self, pieces: dict[str, Connector]) -> None:
         super()._take(pieces)

@@ -90,18 +90,19 @@ class GetActions(Connector):
         shared_data: dict[str, Any],
     ) -> ColumnDict:
         """The call, and that of `to_numpy` right behind it. A choice among few is made in numpy then."""
+        distribution = None
         if Columns.ACTIONS not in batch:
             inputs, distribution = self._described(batch, rl_module)
             if self.adds_log_probs or not chooses_in_host_memory(distribution, inputs):
                 self(rl_module=rl_module, batch=batch, explore=explore)
             else:
                 array = batch[Columns.ACTION_DIST_INPUTS] = inputs.numpy()
-                check_numbers(Columns.ACTION_DIST_INPUTS, array, episodes)
+                check_numbers(Columns.ACTION_DIST_INPUTS, array, episodes, rl_module, distribution)
                 choose = self._rows.mode if explore is False else self._rows.sample
                 batch[Columns.ACTIONS] = choose(distribution, array)
                 if len(batch) == 2:
                     return batch
-        return to_numpy.on_row(rl_module, batch, episodes)
+        return to_numpy.converted(batch, episodes, rl_module, distribution)
 
     def _described(self, batch: ColumnDict, policy: Any) -> tuple[torch.Tensor, ActionDistribution]:
         """The inputs that the policy gave, and the distribution that they describe."""

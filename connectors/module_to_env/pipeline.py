@@ -9,10 +9,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 
 from connectors.acting import Acted
 from connectors.connector import Connector, Needed
+from connectors.misfits import misfit_of
 from connectors.module_to_env.get_actions import GetActions
 from connectors.module_to_env.listify_for_vector_env import ListifyForVectorEnv
 from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClipActions
@@ -24,7 +24,6 @@ from connectors.policy import module_of
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
-from episodes.tracks import nested
 
 __all__ = ["ModuleToEnvPipeline", "module_to_env_pipeline"]
 
@@ -76,7 +75,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
 
     def check_actions(self, for_env: Any, num_rows: int, whose: str) -> None:
         """Raise `ShapeMismatch` where these are not so many actions of the space, one for each of `whose`."""
-        misfit = _misfit(for_env, self.input_action_space, num_rows)
+        misfit = misfit_of(for_env, self.input_action_space, num_rows)
         if misfit:
             raise ShapeMismatch(
                 f"the policy's actions {misfit}; {num_rows} {whose} with the action space "
@@ -137,27 +136,6 @@ def check_answer(outputs: Any) -> None:
             f"the policy returned a {type(outputs).__name__}; it returns a dict with 'actions', or with "
             "'action_dist_inputs' to sample from"
         )
-
-
-def _misfit(actions: Any, space: gym.Space | None, num_rows: int) -> str | None:
-    """In which way actions [N, ...] are none of the space's; None where they are, or where nothing is known of it."""
-    if isinstance(space, spaces.Dict) and isinstance(actions, Mapping):
-        parts = (_misfit(actions.get(key), part, num_rows) for key, part in space.spaces.items())
-    elif isinstance(space, spaces.Tuple) and isinstance(actions, tuple):
-        parts = (_misfit(part, own, num_rows) for part, own in zip(actions, space.spaces, strict=False))
-    elif isinstance(space, (spaces.Dict, spaces.Tuple)) and not isinstance(actions, (list, tuple)):
-        return f"are {nested.describe(actions)}"
-    elif not isinstance(space, _ARRAYS):
-        return None
-    else:
-        array = np.asarray(actions)
-        if array.shape != (num_rows, *(space.shape or ())):
-            return f"have shape {list(array.shape)}"
-        return f"are {array.dtype}" if array.dtype.kind == "f" and not isinstance(space, spaces.Box) else None
-    return next((part for part in parts if part), None)
-
-
-_ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def module_to_env_pipeline(

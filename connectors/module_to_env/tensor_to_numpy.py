@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isnan
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from connectors.connector import ColumnDict, Connector
+from connectors.distributions import ActionDistribution
+from connectors.policy import distribution_of
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 from episodes.single_agent import SingleAgentEpisode
@@ -25,7 +27,8 @@ class TensorToNumpy(Connector):
 
     Raises:
         WrongType: a tensor that numpy cannot hold.
-        InvalidArgument: there is a NaN in "action_dist_inputs", or in "actions" where the policy gives them itself.
+        InvalidArgument: a row of "action_dist_inputs" describes no action, as one with NaN, or with no choice left; or
+            there is NaN or inf in "actions", where the policy gives them itself.
     """
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
@@ -33,6 +36,10 @@ class TensorToNumpy(Connector):
 
     def on_row(self, rl_module: Any, batch: ColumnDict, episodes: Any, *context: Any) -> ColumnDict:
         """The call, as a runner's pipeline makes it."""
+        return self.converted(batch, episodes, rl_module)
+
+    def converted(self, batch: ColumnDict, episodes: Any, policy: Any, distribution: Any = None) -> ColumnDict:
+        """The batch as arrays, checked; `distribution` of a policy that has none of its own."""
         for name, column in batch.items():
             if type(column) is not np.ndarray:
                 try:
@@ -43,11 +50,8 @@ class TensorToNumpy(Connector):
                     ) from error
         checked = Columns.ACTION_DIST_INPUTS if Columns.ACTION_DIST_INPUTS in batch else Columns.ACTIONS
         column = batch.get(checked)
-        if type(column) is np.ndarray:
-            check_numbers(checked, column, episodes)
-        else:
-            for leaf in nested.leaves(column):
-                check_numbers(checked, leaf, episodes)
+        for leaf in (column,) if type(column) is np.ndarray else nested.leaves(column):
+            check_numbers(checked, leaf, episodes, policy, distribution)
         return batch
 
 
@@ -65,18 +69,40 @@ def array_of(leaf: Any) -> Any:
 _KNOWN = (torch.float16, torch.float32, torch.float64)
 
 
-def check_numbers(name: str, leaf: Any, episodes: Any) -> None:
-    """Raise `InvalidArgument` for an array with NaN in it, the policy's output of that name."""
-    # The sum of squares is NaN with a NaN in it, and only then; it is the fastest sum, 1 us.
-    if type(leaf) is np.ndarray and leaf.dtype.kind == "f" and isnan(np.vdot(leaf, leaf)):
-        raise _not_a_number(name, leaf, episodes)
+def check_numbers(name: str, leaf: Any, episodes: Any, policy: Any, distribution: Any = None) -> None:
+    """Raise `InvalidArgument` for an array [N, ...] of the policy's output of that name with rows that are no actions.
+
+    Args:
+        distribution: of "action_dist_inputs" of a policy that has none; it knows which rows it can draw from.
+    """
+    # The sum of squares is finite unless there is NaN or inf, or huge numbers; it is the fastest sum, 1 us.
+    if type(leaf) is np.ndarray and leaf.dtype.kind == "f" and not isfinite(np.vdot(leaf, leaf)):
+        own = distribution_of(policy)
+        right = _right_rows(name, leaf, distribution if own is None else own)
+        if not right.all():
+            raise _no_action(name, leaf, np.flatnonzero(~right), episodes, policy)
 
 
-def _not_a_number(name: str, leaf: np.ndarray, episodes: Any) -> InvalidArgument:
-    rows = np.flatnonzero(np.isnan(leaf).reshape(len(leaf), -1).any(axis=1)).tolist()
+def _right_rows(name: str, leaf: np.ndarray, distribution: Any) -> np.ndarray:
+    """Which rows, bool [N], describe an action; where nobody knows, those whose largest number is finite."""
+    if name == Columns.ACTION_DIST_INPUTS and isinstance(distribution, ActionDistribution):
+        right = distribution.describes(torch.from_numpy(leaf.astype(np.float64))).numpy()
+        return right.reshape(len(leaf), -1).all(axis=1)
+    rows = leaf.reshape(len(leaf), -1)
+    if name == Columns.ACTION_DIST_INPUTS:
+        rows = rows.max(axis=1, keepdims=True)
+    return np.isfinite(rows).all(axis=1)
+
+
+def _no_action(name: str, leaf: np.ndarray, rows: np.ndarray, episodes: Any, policy: Any) -> InvalidArgument:
+    row = leaf[rows[0]]
+    found = "NaN" if np.isnan(row).any() else "inf" if np.isposinf(row).any() else "-inf"
+    masked = "does a mask leave no choice? else " if found == "-inf" else ""
+    whose = "the policy" if policy is None else f"the policy {type(policy).__name__}"
+    first = int(rows[0])
     return InvalidArgument(
-        f"the policy's output {name!r} has NaN in row {rows[0]}, for {_whose(rows[0], episodes)} ({len(rows)} of "
-        f"{len(leaf)} rows have): {leaf[rows[0]].tolist()}; look for NaN in the policy's weights and in what it saw"
+        f"output {name!r} of {whose} has {found} in row {first}, for {_whose(first, episodes)} ({len(rows)} of "
+        f"{len(leaf)} rows are so): {row.tolist()}; {masked}look for {found} in the policy's weights and in what it saw"
     )
 
 

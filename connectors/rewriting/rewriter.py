@@ -11,8 +11,9 @@ from abc import abstractmethod
 from typing import Any
 
 from connectors.connector import ColumnDict, Connector
+from connectors.misfits import misfit_of
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
 
@@ -58,4 +59,15 @@ class ObservationRewriter(Connector):
     def rewritten_pack(self, pack: EpisodePack) -> EpisodePack:
         """The pack with all its observations rewritten, lookbacks too; nothing is learned from them."""
         observations = self.rewrite(pack.observations, None, False)
+        check_rewritten(self, self.name, observations, pack.observations)
         return pack.replace(observations=observations, observation_space=self.observation_space)
+
+
+def check_rewritten(piece: ObservationRewriter, name: str, rows: Any, given: Any) -> None:
+    """Raise `ShapeMismatch` where rows made of those `given` [N, ...] are none of the space that the piece declares."""
+    misfit = misfit_of(rows, piece.observation_space, len(nested.first_leaf(given)))
+    if misfit:
+        raise ShapeMismatch(
+            f"{name}: the rewritten observations {misfit}; it declares {piece.observation_space}, for "
+            f"{len(nested.first_leaf(given))} rows: say what it makes in recompute_output_observation_space"
+        )

@@ -31,7 +31,7 @@ class Ending(Enum):
     @staticmethod
     def of(terminated: Any, truncated: Any) -> Ending:
         """The ending of two flags; `WrongType` for a text, say, whatever it says."""
-        if not (terminated or truncated):
+        if terminated is False and truncated is False:
             return ENDINGS[0]
         return ENDINGS[_flag(terminated) + 2 * _flag(truncated)]
 
@@ -46,7 +46,11 @@ class Ending(Enum):
 def _flag(value: Any) -> bool:
     if value is True or value is False:
         return value
-    if isinstance(value, (str, bytes, list, tuple, dict, set)) or getattr(value, "ndim", 0):
+    try:
+        is_flag = not getattr(value, "ndim", 0) and (value == 0 or value == 1)  # booleans of numpy and torch are
+    except (TypeError, ValueError, RuntimeError):
+        is_flag = False
+    if not is_flag or isinstance(value, np.ma.MaskedArray):
         raise WrongType(f"{value!r} is no flag of an ending; give True or False")
     return bool(value)
 
@@ -57,4 +61,13 @@ ENDINGS = tuple(Ending)
 
 def codes_of(terminated: Any, truncated: Any) -> np.ndarray:
     """`Ending.of` for arrays of flags [n]: codes uint8 [n]."""
-    return np.asarray(terminated, bool) | np.asarray(truncated, bool).astype(np.uint8) << 1
+    return _flags(terminated) | _flags(truncated).astype(np.uint8) << 1
+
+
+def _flags(values: Any) -> np.ndarray:
+    if isinstance(values, np.ma.MaskedArray):
+        raise WrongType("flags are a masked array, whose mask would be lost; give True or False for each episode")
+    array = np.asarray(values)
+    if array.dtype == bool:
+        return array
+    return np.array([_flag(value) for value in array.ravel().tolist()], bool).reshape(array.shape)

@@ -159,10 +159,10 @@ class Agents:
 
     def endings(self, observations: ByAgent, terminateds: Flags, truncateds: Flags) -> Endings:
         """The agents that end in an env step: those flagged, and all others when `"__all__"` is, whatever they say."""
-        over = Ending.of(terminateds.get(ALL), truncateds.get(ALL))
+        over = Ending.of(terminateds.get(ALL, False), truncateds.get(ALL, False))
         endings: Endings = {}
         for agent_id in {**terminateds, **truncateds}:
-            ending = Ending.of(terminateds.get(agent_id), truncateds.get(agent_id))
+            ending = Ending.of(terminateds.get(agent_id, False), truncateds.get(agent_id, False))
             if ending.is_done and agent_id != ALL and not self.has_ended(agent_id):
                 endings[agent_id] = ending
         if over.is_done:

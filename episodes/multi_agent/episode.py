@@ -298,7 +298,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             raise self._refusal("add_env_step")
         told, extra = infos or NOTHING, extra_model_outputs or NOTHING
         endings: Endings = {}
-        ends = (terminateds and True in terminateds.values()) or (truncateds and True in truncateds.values())
+        ends = _may_end(terminateds) or _may_end(truncateds)
         if ends:
             terminateds, truncateds = terminateds or NOTHING, truncateds or NOTHING
             endings = agents.endings(observations, terminateds, truncateds)
@@ -350,7 +350,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         agents.end(endings, self.env_t)
         ending = Ending.OPEN
         if ALL in terminateds or ALL in truncateds:
-            ending = Ending.of(terminateds.get(ALL), truncateds.get(ALL))
+            ending = Ending.of(terminateds.get(ALL, False), truncateds.get(ALL, False))
         elif endings and agents.all_ended():
             terminated = all(one.is_terminated for one in agents.endings_so_far().values())
             ending = Ending.TERMINATED if terminated else Ending.TRUNCATED
@@ -542,3 +542,15 @@ _STATE = ("env_t", "lookback", "missing_final_observation", "is_reset", "is_nump
 
 def _flags(flags: ByAgent | bool) -> ByAgent:
     return {ALL: True} if flags is True else flags or NOTHING
+
+
+def _may_end(flags: ByAgent | None) -> bool:
+    """Whether something among the flags of a step is not False."""
+    if not flags:
+        return False
+    try:
+        return list(flags.values()).count(False) < len(flags)
+    except (ValueError, RuntimeError):  # arrays, which are named then
+        return True
+    except AttributeError:
+        raise WrongType(f"flags of agents: {flags!r}; give a dict from agent to flag, `'__all__'` for all") from None

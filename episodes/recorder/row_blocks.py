@@ -11,7 +11,7 @@ import numpy as np
 
 from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.tracks import nested
-from episodes.tracks.stacking import check_strings
+from episodes.tracks.stacking import check_strings, refuse_masked
 
 _IN_MEMORYVIEWS = "?bBhHiIlLqQfd"  # dtypes that a memoryview can be assigned
 
@@ -109,6 +109,7 @@ def _kind_of(dtype: np.dtype) -> str:
 
 def as_numbers(name: str, row: Any) -> np.ndarray:
     """The row as an array of numbers, booleans or strings; `ShapeMismatch` when it is not one."""
+    refuse_masked(row, name)
     try:
         array = np.asarray(row)
     except ValueError:

@@ -18,6 +18,7 @@ from episodes.tracks.field import extra_field
 from episodes.tracks.spaces import as_rows, dtypes_of, empty_items, irregular_part, of_no_shape
 
 _FIRST_CAPACITY = 32
+_ARRAY: Any = np.ndarray  # looked up once
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class RecordedRows:
         for blocks, row in zip(self._in_order, (*rows, *map(extras.__getitem__, self.extras)), strict=True):
             if type(blocks) is not RowBlock:
                 put_row(blocks, at, row)
-            elif blocks.numbers is None:
+            elif blocks.numbers is None or type(row) is not _ARRAY:
                 blocks.put(at, row)
             else:  # what `put` does, in half the time: a memoryview refuses what is of another shape or dtype
                 try:

@@ -158,7 +158,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         >>> SingleAgentEpisode.from_arrays(np.zeros((3, 2)), [0, 1], [1.0, 1.0], terminated=True, id_="a")
         SingleAgentEpisode(a: 2 steps, return 2, terminated)
         """
-        arrays = nested.map_leaves(np.asarray, (observations, actions, rewards, dict(extra_model_outputs or {})))
+        arrays = nested.map_leaves(nested.as_array, (observations, actions, rewards, dict(extra_model_outputs or {})))
         told = EmptyInfos(len(nested.first_leaf(arrays[0]))) if infos is None else infos_of(infos)
         tracks = Tracks.finished(arrays[0], told, *arrays[1:])
         ending, ids = Ending.of(terminated, truncated), (agent_id, module_id, multi_agent_episode_id)
@@ -296,7 +296,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             TrackMismatch: an extra model output that starts late or stops early.
             InvalidArgument: a policy version that is no number, 0 or more.
         """
-        if terminated or truncated or policy_version is not None:
+        if terminated is not False or truncated is not False or policy_version is not None:
             ending, facts = Ending.of(terminated, truncated), self._facts  # errors here come before anything is added
             if policy_version is not None:
                 facts = facts.with_version(policy_version, len(self))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tree
 
-from episodes.errors import TrackMismatch
+from episodes.errors import TrackMismatch, WrongType
 
 _WITH_NAN = frozenset(("ff", "fc", "cf", "cc", "MM", "mm"))  # kinds of arrays that may hold NaN or NaT
 _LEAF_TYPES = frozenset((np.ndarray, int, float, bool, str, list, type(None)))
@@ -247,8 +247,15 @@ def frozen(data: Any) -> Any:
     return data
 
 
+def as_array(leaf: Any) -> np.ndarray:
+    """The leaf as an array; `WrongType` for a masked one, whose mask no track keeps."""
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise WrongType("a masked array would lose its mask as a track; give its data, and its mask where it matters")
+    return np.asarray(leaf)
+
+
 def _frozen_array(array: Any) -> np.ndarray:
-    array = np.asarray(array)
+    array = as_array(array)
     if array.flags.writeable:
         array = array.view()
         array.setflags(write=False)

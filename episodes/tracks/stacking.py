@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import ShapeMismatch
+from episodes.errors import ShapeMismatch, WrongType
 from episodes.tracks import nested
 from episodes.tracks.casting import cast
 
@@ -87,7 +87,20 @@ def _stack(column: Sequence[Any], name: str, lookback: int, dtype: Any) -> np.nd
     return fitted(_stacked(column, name, lookback) if array is None else array, name, dtype)
 
 
+def refuse_masked(value: Any, name: str) -> None:
+    """Raise `WrongType` for a masked array, or the masked constant, in a track of that name."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise WrongType(f"{name}: a row is a masked array. {_NO_MASK}")
+
+
+_MASKED = frozenset((np.ma.MaskedArray, type(np.ma.masked)))
+_NO_MASK = "Its mask would be lost: give its data, and the mask as a part of its own where it matters"
+
+
 def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
+    if not _MASKED.isdisjoint(map(type, column)):
+        i = next(i for i, item in enumerate(column, -lookback) if type(item) in _MASKED)
+        raise WrongType(f"{name}: item {i} is masked. {_NO_MASK}")
     try:
         array = np.array(column)
     except ValueError:

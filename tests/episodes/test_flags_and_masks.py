@@ -1,0 +1,123 @@
+"""Flags of endings that are none, and arrays whose mask no track can keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes.errors import ShapeMismatch, WrongType
+from episodes.recorder import VectorRecorder
+
+NO_FLAGS: list[Any] = [
+    "False",
+    "True",
+    "",
+    None,
+    [],
+    {},
+    0.5,
+    2,
+    float("nan"),
+    object(),
+    np.array([True]),
+    np.ma.masked,
+]
+FLAGS: list[Any] = [True, False, 1, 0, np.bool_(True), np.bool_(False), np.array(True), 1.0]
+
+
+def stepped(**flags: Any) -> SingleAgentEpisode:
+    episode = SingleAgentEpisode()
+    episode.add_env_reset(0.0)
+    episode.add_env_step(0.0, 0, 1.0, **flags)
+    return episode
+
+
+def agents_stepped(**flags: Any) -> MultiAgentEpisode:
+    episode = MultiAgentEpisode()
+    episode.add_env_reset(observations={"a": 0.0})
+    episode.add_env_step({"a": 0.0}, {"a": 0}, {"a": 0.0}, **flags)
+    return episode
+
+
+@pytest.mark.parametrize("flag", NO_FLAGS, ids=repr)
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+def test_what_is_no_flag_neither_ends_an_episode_nor_lets_it_go_on(name, flag):
+    with pytest.raises(WrongType, match="no flag of an ending"):
+        stepped(**{name: flag})
+    for agent_id in ("a", "__all__"):
+        with pytest.raises(WrongType, match="no flag of an ending"):
+            agents_stepped(**{f"{name}s": {agent_id: flag}})
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=repr)
+def test_numbers_of_zero_and_one_are_flags(flag):
+    assert stepped(terminated=flag).is_terminated is bool(flag)
+    assert agents_stepped(truncateds={"a": flag}).is_truncated is bool(flag)
+
+
+def test_a_refused_flag_leaves_the_episode_as_it_was():
+    episode = stepped()
+    with pytest.raises(WrongType):
+        episode.add_env_step(1.0, 0, 1.0, terminated="False")
+    assert len(episode) == 1
+    assert not episode.is_done
+    with pytest.raises(WrongType, match="a dict from agent to flag"):
+        agents_stepped(terminateds=True)
+
+
+@pytest.mark.parametrize("flags", [["False", "True"], [None, None], [0.5, 1.0], np.ma.masked_all(2, bool)])
+def test_flags_of_a_pack_are_flags(flags):
+    columns = {"observations": np.zeros(4), "actions": np.zeros(2), "rewards": np.zeros(2), "lengths": [1, 1]}
+    with pytest.raises(WrongType):
+        EpisodePack(**columns, terminated=flags)
+    assert EpisodePack(**columns, terminated=[0, 1]).terminated.tolist() == [False, True]
+
+
+MASKED = {
+    "observations": np.ma.masked_array(np.zeros((2, 3), np.float32), mask=True),
+    "actions": np.ma.masked_array(np.zeros(2, int), mask=[True, False]),
+    "rewards": np.ma.masked_array(np.zeros(2), mask=[True, False]),
+    "terminateds": np.ma.masked_array(np.zeros(2, bool), mask=[True, False]),
+}
+
+
+@pytest.mark.parametrize("column", MASKED)
+def test_a_masked_row_is_refused_and_nothing_is_lost(column):
+    recorder = VectorRecorder(2, autoreset_mode="NextStep")
+    row = {
+        "observations": np.zeros((2, 3), np.float32),
+        "actions": np.zeros(2, int),
+        "rewards": np.zeros(2),
+        "terminateds": np.zeros(2, bool),
+        "truncateds": np.zeros(2, bool),
+    }
+    recorder.reset(row["observations"])
+    recorder.step(**row)
+    with pytest.raises(WrongType, match=f"{column}.*mask"):
+        recorder.step(**{**row, column: MASKED[column]})
+    recorder.step(**row)
+    assert recorder.take().num_steps == 4
+
+
+def test_text_is_no_flag_of_a_row():
+    recorder = VectorRecorder(1, autoreset_mode="NextStep")
+    recorder.reset(np.zeros((1, 3)))
+    with pytest.raises(ShapeMismatch, match="terminateds"):
+        recorder.step(np.zeros((1, 3)), np.zeros(1, int), np.zeros(1), np.array(["False"]), np.zeros(1, bool))
+
+
+def test_a_masked_item_of_an_episode_is_refused_by_name():
+    episode = stepped()
+    episode.add_env_step(0.0, 0, np.ma.masked)
+    with pytest.raises(WrongType, match="rewards: item 1 is masked"):
+        episode.to_numpy()
+    episode = SingleAgentEpisode()
+    episode.add_env_reset(np.ma.masked_array(np.zeros(2), mask=[True, False]))
+    episode.add_env_step(np.zeros(2), 0, 1.0)
+    with pytest.raises(WrongType, match="observations: item 0 is masked"):
+        episode.to_numpy()
+    with pytest.raises(WrongType, match="masked"):
+        SingleAgentEpisode.from_arrays(np.ma.masked_array(np.zeros(2), mask=True), [0], [1.0])
