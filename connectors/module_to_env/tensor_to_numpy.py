@@ -87,11 +87,11 @@ def _right_rows(name: str, leaf: np.ndarray, distribution: Any) -> np.ndarray:
     """Which rows, bool [N], describe an action; where nobody knows, those whose largest number is finite."""
     if name == Columns.ACTION_DIST_INPUTS and isinstance(distribution, ActionDistribution):
         right = distribution.describes(torch.from_numpy(leaf.astype(np.float64))).numpy()
-        return right.reshape(len(leaf), -1).all(axis=1)
+        return np.logical_and.reduce(right.reshape(len(leaf), -1), axis=1)
     rows = leaf.reshape(len(leaf), -1)
     if name == Columns.ACTION_DIST_INPUTS:
         rows = rows.max(axis=1, keepdims=True)
-    return np.isfinite(rows).all(axis=1)
+    return np.logical_and.reduce(np.isfinite(rows), axis=1)
 
 
 def _no_action(name: str, leaf: np.ndarray, rows: np.ndarray, episodes: Any, policy: Any) -> InvalidArgument:
