@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from episodes.storage.catalog import Catalog, ShardFile
 from episodes.storage.header import Header
@@ -50,6 +50,9 @@ class LocalFiles:
 
     directory: Path
     mapped: bool
+
+    def __reduce__(self) -> Any:
+        return LocalFiles, (self.directory.absolute(), self.mapped)  # another process may be in another directory
 
     @property
     def path(self) -> Path:

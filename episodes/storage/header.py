@@ -61,7 +61,7 @@ class Header:
         """Raise `InvalidArgument` where what a further writer says of the data set is not what is there."""
         for name in ("observation_space", "action_space", "env_spec"):
             mine, other = getattr(self, name), getattr(given, name)
-            if other is not None and mine != other:
+            if other is not None and mine != other and not (name == "env_spec" and _are_alike(mine, other)):
                 raise InvalidArgument(f"{name}: the data set has {mine}, not {other}; leave it out, or write elsewhere")
         if given.metadata and not same_info(self.metadata, given.metadata):
             raise InvalidArgument(f"metadata: the data set has {self.metadata}, not {given.metadata}; leave it out")
@@ -172,7 +172,24 @@ def _spec_to_json(spec: EnvSpec | str | None) -> Any:
         return spec
     if not isinstance(spec, EnvSpec):
         raise WrongType(f"env_spec is a {type(spec).__name__}; give an EnvSpec (env.spec), an id, or None")
-    return json.loads(spec.to_json())
+    try:
+        return json.loads(spec.to_json())
+    except (TypeError, ValueError) as error:
+        raise WrongType(f"env_spec: {spec.id} has what is no JSON ({error}); give its id, {spec.id!r}") from None
+
+
+def _are_alike(spec: EnvSpec | str | None, other: EnvSpec | str | None) -> bool:
+    """Whether two specs are written alike, and so are one when they are read."""
+    return _spec_to_json(spec) == _spec_to_json(other)
+
+
+def storable(spec: EnvSpec | None) -> EnvSpec | str | None:
+    """The spec; its id where it has what JSON has not, such as a class as its entry point."""
+    try:
+        _spec_to_json(spec)
+    except WrongType:
+        return None if spec is None else spec.id
+    return spec
 
 
 def _spec_from_json(value: Any) -> EnvSpec | str | None:

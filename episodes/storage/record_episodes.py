@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.recorder import VectorRecorder
 from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.header import storable
 from episodes.storage.writer import EpisodeWriter
 from episodes.tracks.infos.columns import own
 
@@ -26,7 +27,8 @@ class RecordEpisodes(gym.Wrapper):
 
     An episode is written when it ends. Of a long one, chunks are written as it goes on, which follow each other with
     the same id; an episode that is broken off by a reset or by `close` is a cut chunk. `close` finishes the data set,
-    `writer.flush()` makes what is there so far survive the process.
+    `writer.flush()` makes what is there so far survive the process. The data set has the environment's spec; or its id,
+    where the spec has what JSON has not (a class as its entry point, a function as an argument).
 
     Args:
         env: an environment, or a vector environment in any of the three autoreset modes.
@@ -78,10 +80,11 @@ class RecordEpisodes(gym.Wrapper):
             raise EpisodeStateError(
                 "there is no episode to record: call reset() before the first step, and after an end"
             )
+        acted = _owned(action)  # before an environment clips it in place
         observation, reward, terminated, truncated, infos = result = self.env.step(action)
         episode.add_env_step(
             _owned(observation),
-            _owned(action),
+            acted,
             reward,
             _owned(infos) if infos else None,
             terminated=bool(terminated),
@@ -131,9 +134,10 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """A vector step, recorded."""
+        acted = _owned(actions)
         result = self.env.step(actions)
         observations, rewards, terminated, truncated, infos = result
-        self._recorder.step(observations, actions, rewards, terminated, truncated, infos)
+        self._recorder.step(observations, acted, rewards, terminated, truncated, infos)
         self._num_rows += 1
         if self._num_rows >= self._chunk_steps:
             self._write()
@@ -152,7 +156,7 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
 
 
 def _writer(path: str | Path, observed: spaces.Space, acted: spaces.Space, spec: Any, options: Any) -> EpisodeWriter:
-    told = {"observation_space": observed, "action_space": acted, "env_spec": spec}
+    told = {"observation_space": observed, "action_space": acted, "env_spec": storable(spec)}
     return EpisodeWriter(path, **told | options)
 
 

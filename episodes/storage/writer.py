@@ -63,6 +63,7 @@ class EpisodeWriter:
         MissingExtra: without pyarrow.
         InvalidArgument: the data set that is there has other spaces, another env_spec or other metadata.
         UnreadableData: the data set that is there has a newer version.
+        WrongType: an `env_spec` or metadata that cannot be written.
 
     >>> import tempfile, numpy as np
     >>> from episodes.storage import EpisodeDataset

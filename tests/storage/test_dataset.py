@@ -219,6 +219,20 @@ def test_a_pickled_data_set_is_its_path_and_shows_the_same_episodes(tmp_path: Pa
     assert len(EpisodeDataset(tmp_path)) == 8
 
 
+def test_a_data_set_of_a_relative_path_is_found_by_a_process_in_another_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EpisodeWriter(tmp_path / "data") as writer:
+        writer.add(some())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    pickled = pickle.dumps((EpisodeDataset("data"), EpisodeDataset("data").sampler(steps=4, seed=0)))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    dataset, sampler = pickle.loads(pickled)
+    assert len(dataset) == 6
+    assert len(sampler.draw()) == 4
+
+
 def test_a_pack_of_a_data_set_outlives_it_in_a_pickle(tmp_path: Path) -> None:
     episodes = [SingleAgentEpisode.from_arrays([0.0, 1.0], [0], [0.0], custom_data={"i": i}) for i in range(3)]
     pack = in_batches(tmp_path, EpisodePack.from_episodes(episodes), 3).pack()

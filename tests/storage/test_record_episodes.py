@@ -9,10 +9,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from episodes.errors import EpisodeStateError, InvalidArgument
-from episodes.storage import EpisodeDataset, RecordEpisodes
+from episodes.errors import EpisodeStateError, InvalidArgument, WrongType
+from episodes.storage import EpisodeDataset, EpisodeWriter, RecordEpisodes
 from runners import RecordSamples, SingleAgentEnvRunner
 
 
@@ -102,6 +103,60 @@ def test_every_step_of_a_vector_environment_is_there(
     if chunk_steps is None:
         ended = found.metadata["length"][found.metadata["terminated"]]
         assert set(ended.tolist()) == {2, 3, 5}
+
+
+class Clipping(gym.Env):
+    """Changes the action that it is given."""
+
+    observation_space = spaces.Box(-9, 9, ())
+    action_space = spaces.Box(-9, 9, (2,))
+
+    def __init__(self, most: Any = 1) -> None:
+        pass
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return np.float32(0), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        np.clip(action, -1, 1, out=action)
+        return np.float32(1), 0.0, True, False, {}
+
+
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_an_action_is_recorded_as_it_was_given_though_the_environment_clips_it(tmp_path: Path, is_vector: bool) -> None:
+    env: Any = RecordEpisodes(SyncVectorEnv([Clipping]) if is_vector else Clipping(), tmp_path)
+    env.reset()
+    env.step(np.full((1, 2) if is_vector else 2, 5, np.float32))
+    env.close()
+    assert EpisodeDataset(tmp_path)[0].get_actions().tolist() == [[5, 5]]
+
+
+SPECS: list[dict[str, Any]] = [
+    {"entry_point": Clipping},
+    {"entry_point": "test_record_episodes:Clipping", "kwargs": {"most": len}},
+    {"entry_point": "test_record_episodes:Clipping", "kwargs": {"most": (1, 2)}},
+]
+
+
+@pytest.mark.parametrize("told", SPECS, ids=["a class", "a function", "a tuple"])
+def test_environments_whose_specs_json_has_not_are_recorded_and_recorded_again(
+    tmp_path: Path, told: dict[str, Any]
+) -> None:
+    gym.register("Clipping-v0", **told)
+    try:
+        for _ in range(2):
+            env = RecordEpisodes(gym.make("Clipping-v0", disable_env_checker=True), tmp_path)
+            env.reset()
+            env.step(np.ones(2, np.float32))
+            env.close()
+    finally:
+        del gym.registry["Clipping-v0"]
+    dataset = EpisodeDataset(tmp_path)
+    assert len(dataset) == 2
+    assert getattr(dataset.env_spec, "id", dataset.env_spec) == "Clipping-v0"
+    if "kwargs" not in told:
+        with pytest.raises(WrongType, match=r"what is no JSON.*give its id, 'Clipping-v0'"):
+            EpisodeWriter(tmp_path, env_spec=EnvSpec("Clipping-v0", **told))
 
 
 def test_a_step_without_an_episode_is_refused(tmp_path: Path) -> None:
