@@ -10,7 +10,7 @@ import numpy as np
 
 from episodes.converters.losses import LossReport
 from episodes.converters.transitions import Transitions, without_next
-from episodes.errors import MissingExtra, UnreadableData
+from episodes.errors import EpisodeError, MissingExtra, UnreadableData
 from episodes.single_agent import SingleAgentEpisode
 
 _READ = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
@@ -41,9 +41,9 @@ def d4rl_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentE
     try:
         with h5py.File(path, "r") as file:
             yield from _episodes(file, Path(path).stem, report)
-    except FileNotFoundError:
+    except (FileNotFoundError, EpisodeError):
         raise
-    except (OSError, KeyError, AttributeError) as error:
+    except (OSError, KeyError, AttributeError, ValueError, TypeError) as error:
         raise UnreadableData(f"{path}: not a file of D4RL's layout: {error}") from error
 
 

@@ -58,7 +58,8 @@ class Parts:
         if self._file is None:
             path = self._name(self.number)
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = parquet().ParquetWriter(path, self._schema, compression="zstd")
+            options = {"compression": "zstd", "write_page_checksum": True}
+            self._file = parquet().ParquetWriter(path, self._schema, **options)
         whole = pyarrow().concat_tables(self._waiting)
         self._file.write_table(whole, row_group_size=max(len(whole), 1))
         self._waiting, self._waiting_bytes = [], 0
@@ -102,7 +103,7 @@ def schema_of(file: Path) -> Any:
 def groups_of(file: Path, columns: list[str] | None = None) -> Iterator[Any]:
     """The tables of a file, one for each row group; never more in memory than one."""
     with reading(str(file)):
-        parts = parquet().ParquetFile(file)
+        parts = parquet().ParquetFile(file, page_checksum_verification=True)
     with parts as opened:
         for number in range(opened.num_row_groups):
             with reading(str(file)):

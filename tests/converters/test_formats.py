@@ -247,6 +247,21 @@ def test_what_rllibs_files_make_of_tuples_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["parquet", "rllib"])
+def test_damage_of_a_parquet_file_is_told(tmp_path: Path, name: str) -> None:
+    episodes = [some(steps, id_=f"e{steps}", infos=[{"n": t} for t in range(steps + 1)]) for steps in range(1, 9)]
+    write(episodes, tmp_path / "x", name)
+    (file,) = (tmp_path / "x").rglob("*.parquet")
+    whole = file.read_bytes()
+    for at in range(5, len(whole), len(whole) // 60):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 64]) + whole[at + 1 :])
+        try:
+            found = list(read(file, name)[0])
+        except UnreadableData:
+            continue
+        assert all(a.equals(b) for a, b in zip(found, episodes, strict=True)), at
+
+
+@pytest.mark.parametrize("name", ["parquet", "rllib"])
 def test_a_file_that_is_no_parquet_is_told_by_name(tmp_path: Path, name: str) -> None:
     (tmp_path / "x.parquet").write_bytes(b"x")
     with pytest.raises(UnreadableData, match=r"x\.parquet: ArrowInvalid"):
