@@ -156,11 +156,6 @@ def _mean(numbers: np.ndarray, axis: int | None = None) -> Any:
     return (numbers / (numbers.size if axis is None else numbers.shape[axis])).sum(axis, dtype=np.float64)
 
 
-def of_array(label: str, hue: str, array: np.ndarray, more: int = 0) -> Series:
-    """The series of a whole array [n, ...]."""
-    return Series(label, hue, array, len(array), None, more, array.nbytes)
-
-
 def of_track(track: Track) -> Iterator[Series]:
     """A series for each array of a track; of one that grows, of some of its items."""
     if track.field.holds == "infos":
