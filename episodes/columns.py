@@ -51,3 +51,14 @@ class Columns:
     SEQ_LENS: Final = "seq_lens"
     WEIGHTS: Final = "weights"
     N_STEP: Final = "n_step"
+
+
+TRANSITION_KEYS = (
+    Columns.OBS,
+    Columns.NEXT_OBS,
+    Columns.ACTIONS,
+    Columns.REWARDS,
+    Columns.TERMINATEDS,
+    Columns.TRUNCATEDS,
+)
+"""The columns of a draw of steps when no keys are asked for."""

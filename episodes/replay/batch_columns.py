@@ -9,21 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from episodes.columns import Columns
+from episodes.columns import TRANSITION_KEYS, Columns
 from episodes.errors import InvalidArgument, UnknownKey, WrongType
 from episodes.replay import walks
 from episodes.replay.history import BoundViews, ReplayHistory
 from episodes.replay.ring.step_ring import REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.tracks import nested
 
-TRANSITION_KEYS = (
-    Columns.OBS,
-    Columns.NEXT_OBS,
-    Columns.ACTIONS,
-    Columns.REWARDS,
-    Columns.TERMINATEDS,
-    Columns.TRUNCATEDS,
-)
 _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, "indices")
 _FACTS = (Columns.AGENT_ID, Columns.MODULE_ID)
 _OF_STEPS = (Columns.T, Columns.POLICY_VERSION, Columns.IS_FIRST)

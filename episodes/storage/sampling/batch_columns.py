@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from episodes.columns import Columns
+from episodes.columns import TRANSITION_KEYS, Columns
 from episodes.errors import InvalidArgument, UnknownKey, WrongType
 from episodes.storage.sampling.draws import Draw, StepDraw, WindowDraw
 from episodes.storage.sampling.history import BoundViews, StoredHistory
@@ -20,14 +20,6 @@ from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.tracks import nested
 from episodes.tracks.infos.dicts import objects
 
-TRANSITION_KEYS = (
-    Columns.OBS,
-    Columns.NEXT_OBS,
-    Columns.ACTIONS,
-    Columns.REWARDS,
-    Columns.TERMINATEDS,
-    Columns.TRUNCATEDS,
-)
 INDICES = "indices"
 _INFO_COLUMNS = "infos/columns"  # asks for the column "infos", as columns of its own
 _FACTS = {Columns.EPS_ID: "ids", Columns.AGENT_ID: "agent_ids", Columns.MODULE_ID: "module_ids"}
