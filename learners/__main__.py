@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from episodes.errors import EpisodeError, InvalidArgument
+from episodes.errors import EpisodeError, InvalidArgument, UnreadableData
 from episodes.storage import EpisodeWriter
 from learners.loggers import CSVLogger, Logger, MultiLogger, TensorBoardLogger, WandbLogger, describe_run
 from learners.run import ALGORITHMS, Run
@@ -23,6 +23,7 @@ from runners import evaluate
 
 RUN = "run.json"
 DEFAULT_FOLDER = "runs"
+ALGO, ENV = "ppo", "CartPole-v1"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,12 +43,12 @@ def _train(chosen: argparse.Namespace) -> int:
         raise InvalidArgument(
             f"{folder} holds a run: go on with it by --resume {folder}, or keep this one elsewhere by --logdir"
         )
-    logger = _logger(folder, chosen)
-    logger.describe(describe_run(**asdict(run)))
-    trainer = run.make(logger=logger, folder=folder, stop_fn=_enough(run, chosen.stop_at))
+    trainer = run.make(folder=folder, stop_fn=_enough(run, chosen.stop_at))
     with trainer.runner:  # type: ignore[attr-defined]
-        if chosen.resume is not None and not trainer.resume():
-            raise FileNotFoundError(f"{folder} has no readable checkpoint to go on from")
+        trainer.logger = logger = _logger(folder, chosen)
+        if chosen.resume is not None:
+            _go_on(trainer, chosen.stop_at)
+        logger.describe(describe_run(**asdict(run)))
         result = trainer.run()
         if result.num_epochs:
             trainer.save()
@@ -59,24 +60,44 @@ def _train(chosen: argparse.Namespace) -> int:
     return 0
 
 
+def _go_on(trainer: Trainer[Any], goal: float | None) -> None:
+    """Let a trainer go on from its newest checkpoint; from the beginning where it has come to none."""
+    if not trainer.resume():
+        trainer.logger.resume(-1)
+    elif goal is not None:
+        trainer.is_stopped = trainer.best_score >= goal  # another goal than that which the run was stopped by
+
+
 def _run_of(chosen: argparse.Namespace) -> tuple[Run, Path]:
     """The run that a command line means, and its folder."""
     if chosen.resume is not None:
+        _check_without(chosen, "resume", "a run that is resumed keeps its own", "seed", "algo", "env", "config", "data")
+        _check_without(chosen, "resume", "a run that is resumed stays in its folder", "logdir")
         folder = Path(chosen.resume)
-        if chosen.seed is not None:
-            raise InvalidArgument("--seed: a run that is resumed keeps its seed; leave it out")
-        return _with_runners(_lasting(_described(folder), chosen.epochs), chosen.runners), folder
-    run = Run.of_file(chosen.config) if chosen.config else Run.of_preset(chosen.algo, chosen.env)
+        run = _with_runners(_lasting(_described(folder), chosen.epochs), chosen.runners)
+        run.ledger, run.trainer["shows_progress"] = run.ledger or chosen.ledger, not chosen.quiet
+        run.device = chosen.device or run.device
+        return run, folder
+    if chosen.config:
+        _check_without(chosen, "config", "the file says that", "algo", "env")
+    run = Run.of_file(chosen.config) if chosen.config else Run.of_preset(chosen.algo or ALGO, chosen.env or ENV)
     if chosen.seed is not None:
         run.seed = chosen.seed
     if chosen.data is not None:
         run.data = str(chosen.data)
-    run.ledger = run.ledger or chosen.ledger
+    run.ledger, run.device = run.ledger or chosen.ledger, chosen.device or run.device
     run = _with_runners(_lasting(run, chosen.epochs), chosen.runners)
     run.trainer.setdefault("checkpoint_every", 1)
     run.trainer["shows_progress"] = not chosen.quiet
     name = f"{run.algo}-{re.sub('[/:]', '-', run.env.lower())}-seed{run.seed}"
     return run, chosen.logdir or Path(DEFAULT_FOLDER) / name
+
+
+def _check_without(chosen: argparse.Namespace, option: str, reason: str, *others: str) -> None:
+    """Raise InvalidArgument where an option is given beside one that it contradicts."""
+    for other in others:
+        if getattr(chosen, other) is not None:
+            raise InvalidArgument(f"--{other} beside --{option}: {reason}; leave it out")
 
 
 def _lasting(run: Run, epochs: int | None) -> Run:
@@ -97,27 +118,32 @@ def _described(folder: Path) -> Run:
     path = folder / RUN
     if not path.exists():
         raise FileNotFoundError(f"{folder} holds no run: it has no {RUN}")
-    return Run.of_table(json.loads(path.read_text())["configuration"], str(path))
+    try:
+        table = dict(json.loads(path.read_text())["configuration"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableData(f"{path} is no description of a run ({type(error).__name__}: {error})") from error
+    return Run.of_table(table, str(path))
 
 
-def _resumed(folder: Path) -> Trainer[Any]:
+def _resumed(folder: Path, device: str | None) -> Trainer[Any]:
     run = _described(folder)
+    run.device = device or run.device
     run.num_runners = 0  # what tests and plays is here
     trainer = run.make(folder=folder)
     if not trainer.resume():
-        raise FileNotFoundError(f"{folder} has no readable checkpoint")
+        raise FileNotFoundError(f"{folder} has no checkpoint yet")
     return trainer
 
 
 def _evaluate(chosen: argparse.Namespace) -> int:
-    trainer = _resumed(chosen.folder)
+    trainer = _resumed(chosen.folder, chosen.device)
     print(evaluate(trainer.runner, num_episodes=chosen.episodes, seed=chosen.seed))  # type: ignore[attr-defined]
     return 0
 
 
 def _play(chosen: argparse.Namespace) -> int:
     """Record episodes of the policy into a data set."""
-    trainer = _resumed(chosen.folder)
+    trainer = _resumed(chosen.folder, chosen.device)
     found = evaluate(trainer.runner, num_episodes=chosen.episodes, seed=chosen.seed)  # type: ignore[attr-defined]
     target = chosen.out or chosen.folder / "episodes"
     with EpisodeWriter(target, env_spec=_described(chosen.folder).env) as writer:
@@ -142,12 +168,20 @@ def _enough(run: Run, goal: float | None) -> Any:
     return None if threshold is None or (goal is None and not is_tested) else lambda score: score >= threshold
 
 
+def _count(text: str) -> int:
+    """An int of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is no count: give an int of at least 1")
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m learners", description="Train, evaluate and play.")
     commands = parser.add_subparsers(dest="command", required=True)
     train = commands.add_parser("train", help="train a policy, or go on with a run")
-    train.add_argument("--algo", choices=ALGORITHMS, default="ppo")
-    train.add_argument("--env", default="CartPole-v1")
+    train.add_argument("--algo", choices=ALGORITHMS, help=f"(default: {ALGO})")
+    train.add_argument("--env", help=f"a Gymnasium environment id (default: {ENV})")
     train.add_argument("--config", type=Path, help="a TOML file of settings, in place of --algo and --env")
     train.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run of that folder")
     train.add_argument("--logdir", type=Path, help="where the run is kept (default: runs/ALGO-ENV-seedSEED)")
@@ -163,12 +197,14 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--ledger", action="store_true", help="note what each update learned from (episodes ledger diff)"
     )
+    train.add_argument("--device", help="where the policy is, such as cuda (default: what the settings say)")
     train.add_argument("--quiet", action="store_true", help="no progress bar")
     for name, text in (("evaluate", "test a run's policy"), ("play", "record episodes of a run's policy")):
         command = commands.add_parser(name, help=text)
         command.add_argument("folder", type=Path)
-        command.add_argument("--episodes", type=int, default=20)
+        command.add_argument("--episodes", type=_count, default=20)
         command.add_argument("--seed", type=int, default=0)
+        command.add_argument("--device", help="where the policy is (default: where it was trained)")
         if name == "play":
             command.add_argument("--out", type=Path, help="the data set (default: DIR/episodes)")
     return parser

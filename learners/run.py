@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -16,10 +16,11 @@ import torch
 from connectors import Connector, distribution_for, env_to_module_pipeline, module_to_env_pipeline
 from connectors.env_to_module import FlattenObservations
 from connectors.views import TransformerContext, View
-from episodes.errors import InvalidArgument, UnknownKey
+from episodes.errors import InvalidArgument, UnknownKey, UnreadableData
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.storage import EpisodeDataset
 from learners import algorithms, policies, trainers
+from learners.algorithms.numbers import check_numbers
 from learners.algorithms.replay_algorithm import ReplayAlgorithm
 from learners.networks import Autoregressive
 from runners import GroupRunner, RayRunnerGroup, SingleAgentEnvRunner, make_vector_env
@@ -67,6 +68,8 @@ NETWORKS: dict[str, Callable[..., policies.Policy]] = {
 }
 # what reads observations of any space; others read flat ones
 _READ_ANY = (policies.EncoderPolicy, policies.LSTMPolicy, policies.GRUPolicy, policies.QPolicy, policies.LSTMQPolicy)
+_TABLES = ("policy", "algorithm", "trainer", "buffer")
+_KINDS = {str: "string", dict: "table"}
 _DISTRIBUTIONS = {"squashed": partial(distribution_for, squashed=True), "autoregressive": Autoregressive}
 
 
@@ -101,6 +104,10 @@ class Run:
     buffer: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name, kind in {"algo": str, "env": str, "device": str, **dict.fromkeys(_TABLES, dict)}.items():
+            if not isinstance(getattr(self, name), kind):
+                raise InvalidArgument(f"{name} is {getattr(self, name)!r}; it must be a {_KINDS[kind]}")
+        check_numbers(self, counts=("num_envs", "decay_over"), whole=("seed", "num_runners"), flags=("ledger",))
         if self.algo not in ALGORITHMS:
             raise UnknownKey(f"no algorithm {self.algo!r}; there are {', '.join(ALGORITHMS)}")
 
@@ -110,7 +117,7 @@ class Run:
 
         Raises:
             UnknownKey: a setting that there is not.
-            InvalidArgument: the algorithm or the environment is missing.
+            InvalidArgument: the algorithm or the environment is missing, or a setting is of another kind.
         """
         names = [one.name for one in fields(cls)]
         unknown = set(table) - set(names)
@@ -123,8 +130,12 @@ class Run:
 
     @classmethod
     def of_file(cls, path: str | Path) -> Run:
-        """A run of a TOML file."""
-        return cls.of_table(tomllib.loads(Path(path).read_text()), str(path))
+        """A run of a TOML file. Errors: those of `of_table`, and UnreadableData where it is no TOML."""
+        try:
+            table = tomllib.loads(Path(path).read_text())
+        except ValueError as error:
+            raise UnreadableData(f"{path} is no TOML: {error}") from error
+        return cls.of_table(table, str(path))
 
     @classmethod
     def of_preset(cls, algo: str, env: str) -> Run:
@@ -139,10 +150,13 @@ class Run:
             of_trainer: arguments of `Trainer` such as `logger`, `folder`, `stop_fn`.
 
         Raises:
-            InvalidArgument: an algorithm that learns offline and no data, or data and one that does not.
+            InvalidArgument: an algorithm that learns offline and no data, or data and one that does not; a buffer for
+                one that has none; a device that is not there.
         """
         kind = ALGORITHMS[self.algo]
         config = kind.trainer(**self.trainer)
+        if self.buffer and not issubclass(cast(type, kind.algorithm), ReplayAlgorithm):
+            raise InvalidArgument(f"{self.algo} learns from no buffer: leave buffer out")
         if self.ledger and of_trainer.get("folder") is not None:
             of_trainer = {"ledger": Path(of_trainer["folder"]) / "ledger", **of_trainer}
         if isinstance(config, trainers.OfflineConfig) != (self.data is not None):
@@ -172,13 +186,14 @@ class Run:
             seed: of the environments and of drawing actions; the run's own by default.
             draws_with_torch: draw actions with torch's global generator, not with one of the seed.
         """
+        device = _there(device or self.device)
         env = make_vector_env(self.env, self.num_envs)
         spaces = (env.single_observation_space, env.single_action_space)
         pieces = self._pieces(spaces[0])
         seen = env_to_module_pipeline(*spaces, pieces=pieces).observation_space
         generator = torch.Generator().manual_seed(self.seed)
         policy = self._policy_class()(seen, spaces[1], generator=generator, **self._policy_arguments(spaces[1]))
-        policy, device = policy.to(device or self.device), device or self.device
+        policy = policy.to(device)
         pipeline = env_to_module_pipeline(*spaces, pieces=pieces, policy=policy, device=device)
         drawing = module_to_env_pipeline(*spaces, policy=policy, log_probs=False) if draws_with_torch else None
         own_seed = self.seed if seed is None else seed
@@ -230,8 +245,14 @@ class Run:
 
     def _policy_arguments(self, action_space: gym.Space) -> dict[str, Any]:
         given = {name: value for name, value in self.policy.items() if name not in ("network", "context")}
+        if "context" in self.policy and self._policy_class() is not policies.TransformerPolicy:
+            raise InvalidArgument(
+                "policy has a context, which only a transformer sees: leave it out, or take that network"
+            )
+        if not isinstance(given.get("hidden_sizes", ()), (list, tuple)):
+            raise InvalidArgument(f"hidden_sizes is {given['hidden_sizes']!r}; it must be a list of ints")
         if "activation" in given:
-            given["activation"] = getattr(torch.nn, given["activation"])
+            given["activation"] = _activation(given["activation"])
         if "distribution" in given:
             if given["distribution"] not in _DISTRIBUTIONS:
                 raise UnknownKey(f"no distribution {given['distribution']!r}; there are {', '.join(_DISTRIBUTIONS)}")
@@ -240,6 +261,8 @@ class Run:
 
     def _buffer(self) -> EpisodeReplayBuffer:
         numbers = {"capacity": 50_000, **self.buffer}
+        if self.algo == "r2d2" and numbers.get("prioritized"):
+            numbers.setdefault("unit", "sequence")
         kind = PrioritizedEpisodeReplayBuffer if numbers.pop("prioritized", False) else EpisodeReplayBuffer
         return kind(numbers.pop("capacity"), seed=self.seed, **numbers)
 
@@ -250,6 +273,23 @@ def remote_runner(table: dict[str, Any], index: int, seed: int) -> SingleAgentEn
     It draws actions with torch's own generator, which the group seeds anew where episodes begin anew.
     """
     return Run.of_table(table).runner(seed, "cpu", draws_with_torch=True)
+
+
+def _there(device: str) -> str:
+    """The device, if torch finds it here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InvalidArgument(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def _activation(name: Any) -> Any:
+    """torch's module of that name."""
+    found = getattr(torch.nn, name, None) if isinstance(name, str) else None
+    if not (isinstance(found, type) and issubclass(found, torch.nn.Module)):
+        raise UnknownKey(f"no activation {name!r}: give the name of one of torch.nn's, such as 'Tanh' or 'ReLU'")
+    return found
 
 
 def presets() -> dict[tuple[str, str], Path]:

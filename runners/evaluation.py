@@ -116,6 +116,8 @@ def evaluate(
     >>> result.num_episodes, result.returns.tolist() == result.lengths.tolist()  # one point a step
     (4, True)
     """
+    if num_episodes < 1:
+        raise InvalidArgument(f"evaluate: num_episodes is {num_episodes}; give an int of at least 1")
     if isinstance(env, (EnvRunner, GroupRunner)):
         if not all(given is None for given in (policy, env_to_module, module_to_env, agent_to_module_mapping_fn)):
             raise InvalidArgument(

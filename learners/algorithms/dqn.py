@@ -38,7 +38,12 @@ class DQNConfig(ReplayConfig):
 
     def __post_init__(self) -> None:
         ReplayConfig.__post_init__(self)
-        check_numbers(self, counts=("target_every", "epsilon_steps"), fractions=("epsilon_start", "epsilon_end"))
+        check_numbers(
+            self,
+            counts=("target_every", "epsilon_steps"),
+            fractions=("epsilon_start", "epsilon_end"),
+            flags=("double",),
+        )
         if self.epsilon_end > self.epsilon_start:
             raise InvalidArgument(
                 f"{type(self).__name__}: epsilon_end is {self.epsilon_end}, more than epsilon_start, which is "

@@ -18,8 +18,12 @@ def check_numbers(
     positive: Iterable[str] = (),
     fractions: Iterable[str] = (),
     not_negative: Iterable[str] = (),
+    whole: Iterable[str] = (),
+    flags: Iterable[str] = (),
 ) -> None:
-    """Raise unless these attributes make sense: counts are ints from 1, positive ones above 0, fractions in 0..1.
+    """Raise unless these attributes make sense.
+
+    Counts are ints from 1, whole ones ints from 0, positive ones above 0, fractions in 0..1, flags True or False.
 
     None says that a number is not used, and always makes sense.
 
@@ -31,7 +35,11 @@ def check_numbers(
         (positive, "a finite number above 0", lambda value: value > 0),
         (fractions, "in 0..1", lambda value: 0 <= value <= 1),
         (not_negative, "a finite number of at least 0", lambda value: value >= 0),
+        (whole, "an int of at least 0", lambda value: isinstance(value, int) and value >= 0),
     )
+    for name in flags:
+        if not isinstance(getattr(numbers, name), bool):
+            raise InvalidArgument(f"{type(numbers).__name__}: {name} is {getattr(numbers, name)!r}; it must be a bool")
     for names, rule, holds in rules:
         for name in names:
             value = getattr(numbers, name)

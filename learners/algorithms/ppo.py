@@ -61,6 +61,7 @@ class PPOConfig:
             positive=("learning_rate", "clip", "value_clip", "max_gradient_norm", "max_kl"),
             fractions=("gamma", "lambda_"),
             not_negative=("value_coefficient", "entropy_coefficient"),
+            flags=("standardize_advantages",),
         )
 
 

@@ -37,7 +37,7 @@ class R2D2Config(DQNConfig):
 
     def __post_init__(self) -> None:
         DQNConfig.__post_init__(self)
-        check_numbers(self, counts=("sequence_length",), not_negative=("burn_in",))
+        check_numbers(self, counts=("sequence_length",), whole=("burn_in",))
         if self.n_step > self.sequence_length:
             raise InvalidArgument(
                 f"R2D2Config: n_step is {self.n_step}, more than the {self.sequence_length} steps of a sequence"

@@ -103,7 +103,14 @@ def linear(num_in: int, num_out: int, gain: float, generator: torch.Generator | 
 def hidden_layers(
     sizes: Sequence[int], activation: type[nn.Module], generator: torch.Generator | None
 ) -> list[nn.Module]:
-    """Linear layers from sizes[0] to sizes[-1] numbers, an activation behind each."""
+    """Linear layers from sizes[0] to sizes[-1] numbers, an activation behind each.
+
+    Raises:
+        InvalidArgument: a layer is of no int from 1.
+    """
+    for size in sizes[1:]:
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise InvalidArgument(f"hidden_sizes has {size!r}: a layer is of an int of at least 1")
     layers: list[nn.Module] = []
     for num_in, num_out in pairwise(sizes):
         layers += [linear(num_in, num_out, HIDDEN_GAIN, generator), activation()]

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,10 @@ __all__ = ["load_checkpoint", "newest_checkpoint", "save_checkpoint"]
 
 FORMAT = 1
 _ARRAY = "__array__"
+_UNREADABLE = (  # what torch and zipfile raise, depending on which bytes are wrong
+    *(RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError),
+    *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error),
+)
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -30,12 +36,16 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
         InvalidArgument: something in it is neither; the error names where.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    with unfinished.open("wb") as file:
-        torch.save({"format": FORMAT, "state": _plain(state, "")}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
+    plain, unfinished = _plain(state, ""), path.with_suffix(".unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            torch.save({"format": FORMAT, "state": plain}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException:  # a full disk, say
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -51,7 +61,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise
-    except (RuntimeError, EOFError, ValueError, KeyError, OSError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise UnreadableData(f"{path} is no readable checkpoint ({type(error).__name__})") from error
     if damaged is not None:
         raise UnreadableData(f"{path} is damaged: the checksum of its part {damaged} is wrong")
@@ -63,12 +73,20 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def newest_checkpoint(paths: Sequence[Path]) -> tuple[Path, dict[str, Any]] | None:
-    """The last readable one of these, and its state; damaged ones are passed over. None where there is none."""
+    """The last readable one of these, and its state; damaged ones are passed over. None where there are no paths.
+
+    Raises:
+        UnreadableData: all are damaged.
+        StateMismatch: the last one that is not is of a version that is not known here.
+    """
+    damaged = None
     for path in reversed(paths):
         try:
             return path, load_checkpoint(path)
-        except (UnreadableData, StateMismatch):
-            continue
+        except UnreadableData as error:
+            damaged = damaged or error
+    if damaged is not None:
+        raise damaged
     return None
 
 

@@ -26,7 +26,7 @@ class OffPolicyConfig(TrainerConfig):
 
     def __post_init__(self) -> None:
         TrainerConfig.__post_init__(self)
-        check_numbers(self, counts=("steps_per_collect", "gradient_steps_per_collect"), not_negative=("warmup_steps",))
+        check_numbers(self, counts=("steps_per_collect", "gradient_steps_per_collect"), whole=("warmup_steps",))
 
 
 class OffPolicyTrainer(Trainer[OffPolicyConfig]):

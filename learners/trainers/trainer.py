@@ -45,7 +45,8 @@ class TrainerConfig:
         check_numbers(
             self,
             counts=("max_epochs", "steps_per_epoch", "checkpoint_every"),
-            not_negative=("num_test_episodes", "test_seed"),
+            whole=("num_test_episodes", "test_seed"),
+            flags=("shows_progress",),
         )
 
 
@@ -252,10 +253,11 @@ class Trainer(ABC, Generic[Config]):
         return [] if self.folder is None else sorted(self.folder.glob("checkpoint-*.pt"))
 
     def resume(self) -> bool:
-        """Go on from the newest readable checkpoint of the folder; False where there is none.
+        """Go on from the newest readable checkpoint of the folder; False where there are no checkpoints.
 
         Raises:
-            StateMismatch: it is of another algorithm, other numbers, or other networks.
+            StateMismatch: it is of another version, another algorithm, other numbers, or other networks.
+            UnreadableData: there are checkpoints, and all of them are damaged.
         """
         found = newest_checkpoint(self._checkpoints())
         if found is not None:

@@ -65,6 +65,7 @@ def test_a_run_is_trained_gone_on_with_evaluated_and_played(settings: Path, tmp_
         (["train", "--algo", "reinforce"], "invalid choice"),
         (["evaluate", "nowhere"], "nowhere holds no run"),
         (["train", "--resume", "nowhere"], "nowhere holds no run"),
+        (["evaluate", "nowhere", "--episodes", "0"], "0 is no count"),
         (["train", "--env", "NoSuchEnvironment-v0", "--quiet"], "NoSuchEnvironment"),
         (["train", "--algo", "dqn", "--env", "Pendulum-v1", "--quiet"], "not Discrete"),
     ],
@@ -93,6 +94,74 @@ def test_a_setting_that_there_is_not_is_refused_by_name(more, message, tmp_path:
     with pytest.raises(SystemExit):
         main(["train", "--config", str(path), "--quiet", "--logdir", str(tmp_path / "run")])
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ('algo = "ppo', "is no TOML"),
+        ("algo = 3", "algo is 3; it must be a string"),
+        ('algo = "ppo"\npolicy = 3', "policy is 3; it must be a table"),
+        ('algo = "ppo"\nseed = "x"', "seed is 'x'; it must be an int"),
+        ('algo = "ppo"\ndecay_over = -5', "decay_over is -5"),
+        ('algo = "ppo"\nledger = "yes"', "ledger is 'yes'; it must be a bool"),
+        ('algo = "ppo"\ndevice = "nowhere"', "device 'nowhere' cannot be used"),
+        ('algo = "ppo"\npolicy.activation = "Foo"', "no activation 'Foo'"),
+        ('algo = "ppo"\npolicy.hidden_sizes = 64', "hidden_sizes is 64; it must be a list"),
+        ('algo = "ppo"\npolicy.hidden_sizes = [0]', "hidden_sizes has 0"),
+        ('algo = "ppo"\npolicy.context = 5', "only a transformer"),
+        ('algo = "ppo"\nbuffer.capacity = 5', "ppo learns from no buffer"),
+        ('algo = "dqn"\nalgorithm.double = "no"', "double is 'no'; it must be a bool"),
+        ('algo = "ppo"\ntrainer.num_test_episodes = 1.5', "num_test_episodes is 1.5"),
+    ],
+    ids=str,
+)
+def test_a_setting_of_another_kind_is_refused_and_leaves_no_run_behind(settings, message, tmp_path: Path, capsys):
+    path = tmp_path / "wrong.toml"
+    path.write_text(f'env = "CartPole-v1"\n{settings}\n')
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--config", str(path), "--quiet", "--logdir", str(tmp_path / "run")])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_that_contradict_each_other_are_refused(settings: Path, tmp_path: Path, capsys):
+    for arguments in (
+        ["--resume", str(tmp_path), "--algo", "dqn"],
+        ["--resume", str(tmp_path), "--env", "Pendulum-v1"],
+        ["--resume", str(tmp_path), "--logdir", "elsewhere"],
+        ["--config", str(settings), "--algo", "dqn"],
+    ):
+        with pytest.raises(SystemExit):
+            main(["train", *arguments])
+        assert f"{arguments[2]} beside {arguments[0]}" in capsys.readouterr().err
+
+
+def test_a_run_without_a_checkpoint_begins_anew_and_one_that_had_enough_goes_on_to_more(
+    settings: Path, tmp_path: Path, capsys
+):
+    folder, train = tmp_path / "run", ["train", "--quiet"]
+    assert main([*train, "--config", str(settings), "--logdir", str(folder), "--stop-at", "1"]) == 0
+    assert "1 epochs" in capsys.readouterr().out
+    assert main([*train, "--resume", str(folder)]) == 0
+    assert "1 epochs" in capsys.readouterr().out
+    assert main([*train, "--resume", str(folder), "--stop-at", "9999"]) == 0
+    assert "2 epochs" in capsys.readouterr().out
+    rows = CSVLogger(folder).rows("train")
+    for path in folder.glob("checkpoint-*.pt"):  # as if it had been killed in its first epoch
+        path.unlink()
+    assert main([*train, "--resume", str(folder), "--stop-at", "9999"]) == 0
+    assert [row["step"] for row in CSVLogger(folder).rows("train")] == [row["step"] for row in rows]
+    for path in folder.glob("checkpoint-*.pt"):
+        path.write_bytes(b"damaged")
+    with pytest.raises(SystemExit):
+        main([*train, "--resume", str(folder)])
+    assert "is no readable checkpoint" in capsys.readouterr().err
+    (folder / "run.json").write_text("{}")
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(folder)])
+    assert "is no description of a run" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

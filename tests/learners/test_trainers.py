@@ -43,6 +43,7 @@ from learners.trainers import (
     OnPolicyTrainer,
     Trainer,
 )
+from learners.trainers.checkpoint import load_checkpoint, save_checkpoint
 from runners import SingleAgentEnvRunner, evaluate
 
 CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
@@ -379,7 +380,40 @@ def test_damaged_and_foreign_checkpoints_are_refused_and_the_last_good_one_is_fo
     torch.save({"format": 99}, newest)
     with pytest.raises(StateMismatch, match="format 99"):
         ppo_trainer(folder=tmp_path).load(newest)
+    with pytest.raises(StateMismatch, match="format 99"):  # and not an older one in its place
+        ppo_trainer(folder=tmp_path).resume()
     assert not ppo_trainer(folder=tmp_path / "empty").resume()
+    for path in (newest, older):
+        path.write_bytes(b"")
+    with pytest.raises(UnreadableData, match=newest.name):
+        ppo_trainer(folder=tmp_path).resume()
+
+
+def test_a_checkpoint_with_any_bit_turned_is_refused_or_says_the_same(tmp_path: Path):
+    path, damaged = tmp_path / "sound.pt", tmp_path / "damaged.pt"
+    save_checkpoint(path, {"numbers": np.arange(5.0), "weights": torch.ones(3), "name": "x"})
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 11):
+        damaged.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
+        try:
+            found = load_checkpoint(damaged)
+        except (UnreadableData, StateMismatch):
+            continue
+        assert found["numbers"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+        assert (found["weights"].tolist(), found["name"]) == ([1.0, 1.0, 1.0], "x")
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    sound = tmp_path / "checkpoint.pt"
+    save_checkpoint(sound, {"at": 1})
+    monkeypatch.setattr("learners.trainers.checkpoint.os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_checkpoint(sound, {"at": 2})
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
+    assert load_checkpoint(sound) == {"at": 1}
 
 
 @pytest.mark.parametrize("wrong", [{"max_epochs": 0}, {"steps_per_collect": 1.5}, {"checkpoint_every": -1}], ids=str)
