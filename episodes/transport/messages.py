@@ -19,7 +19,7 @@ SIZE = _HEAD.size  # a multiple of 8, so that arrays after it are aligned
 class Kind(IntEnum):
     """What a message is. All but the last four go from senders to receivers."""
 
-    HELLO = 0  # number: the first message that may still come
+    HELLO = 0  # number: the first message that may still come; schema: the sender's connections up to this one
     SCHEMA = 1  # and its document
     DATA = 2  # packs; number: its place in the sender's row
     MULTI_AGENT = 3  # likewise, packs of multi-agent episodes

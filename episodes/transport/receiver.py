@@ -26,16 +26,18 @@ from episodes.storage.track_schema import Fields, check_same
 from episodes.transport import keys as curve
 from episodes.transport.journal import Journal
 from episodes.transport.messages import SIZE, Head, Kind, read_head
+from episodes.transport.peers import Peer, Peers
 from episodes.transport.sockets import MOST_BYTES, Endpoint, deadline_of
 from episodes.transport.weights import encoded_weights
 from episodes.transport.wire import Buffer, PackLayout, decoded, fields_of, id_of, layouts_of
 
 Received = EpisodePack | list[MultiAgentEpisode]
 
-_MOST_SENDERS = 4096
+_MOST_STRANGERS = 4096
 _MOST_SCHEMAS = 1024
 _MOST_SCHEMA_BYTES = 1 << 20
-_ACKNOWLEDGE = 16  # messages at once, or whatever there is when nothing else comes
+_ACKNOWLEDGE = 16  # messages at once, or whatever there is when nothing else comes, or after some time
+_OWING_S = 0.02
 _MOST_AHEAD = 256
 _BIND_S = 5.0  # the port of a receiver that was killed is free again soon
 
@@ -56,25 +58,10 @@ class ReceiverStats:
     age: int | None = None  # the newest message's oldest policy version: how many were published since
 
 
-@dataclass(slots=True)
-class _Peer:
-    """A sender: where it is, and how far its row of messages has come."""
-
-    address: bytes
-    next: int  # the number of the message that is to come
-    owed: int = 0  # messages that were taken, and not acknowledged
-    in_hand: int = 0  # messages whose users did not come back yet
-    num_waiting: int = 0  # messages that came, and are left for a later call
-    floor: int = UNKNOWN  # the lowest policy version that what it will send can have
-    was_asked: bool = False  # to say hello
-    weights: int = -1  # the number of the weights that were sent to it last
-    is_reading: bool = False  # and whether it has not said that it has them
-
-
 class _Arrived(NamedTuple):
     """A message of packs that is the next of its sender."""
 
-    peer: _Peer
+    peer: Peer
     head: Head
     parts: list[Buffer]
 
@@ -118,7 +105,7 @@ class EpisodeReceiver(Endpoint):
         most_waiting: int = 64,
     ) -> None:
         super().__init__()
-        self._peers: OrderedDict[bytes, _Peer] = OrderedDict()  # by their ids; who was silent longest comes first
+        self._peers = Peers()
         self._asked: OrderedDict[bytes, None] = OrderedDict()  # addresses of strangers, asked who they are
         self._layouts: OrderedDict[int, tuple[PackLayout, ...] | str] = OrderedDict()  # or why a schema is refused
         self._like = [fields_of(pack) for pack in ([like] if isinstance(like, EpisodePack) else like or [])]
@@ -127,8 +114,10 @@ class EpisodeReceiver(Endpoint):
         self._last: Head | None = None  # of the newest message
         self._lag: float | None = None
         self._in_hand: dict[int, list[bytes]] = {}  # whose messages a thread has
+        self._given: dict[int, Received] = {}  # what a thread gets at the end of its call
         self._waiting: deque[_Arrived] = deque()  # seen, and for a later call
-        self._owing: dict[bytes, _Peer] = {}  # senders of what was taken, and not acknowledged
+        self._owing: dict[bytes, Peer] = {}  # senders of what was taken, and not acknowledged
+        self._owing_since = 0.0  # when the first of them was taken
         self._batch: list[Received] = []  # of a sample that is not complete
         self._num_steps = 0  # in it
         self._published: tuple[int, int, list[Buffer]] | None = None  # number, version, parts
@@ -173,16 +162,17 @@ class EpisodeReceiver(Endpoint):
             TransportTimeout: none came for so many seconds.
             EpisodeStateError: the receiver is closed.
         """
-        deadline = deadline_of(timeout)
-        while True:
-            with self.held(deadline):
+        deadline, me = deadline_of(timeout), threading.get_ident()
+        while me not in self._given:
+            with self.held(deadline), self.stretch:
                 self._come_back()
-                arrived = self._waiting_one() or self._next(deadline)
-                found = None if arrived is None else self._opened(arrived)
-            if found is not None:
-                return found
-            if time.monotonic() >= deadline:
+                if self._waiting or self._next(deadline):
+                    self._open(0)
+            if me not in self._given and time.monotonic() >= deadline:
                 raise TransportTimeout(f"nothing came within {timeout} s from {len(self._peers)} senders")
+        found = self._given[me]
+        del self._given[me]  # no call from here on, so that an interrupt leaves it here or brings it there
+        return found
 
     def sample(self, num_steps: int, *, max_age: int, timeout: float | None = 10.0) -> list[Received]:
         """Packs of at least so many steps, none of which is too old to learn from; publish the next version then.
@@ -209,7 +199,7 @@ class EpisodeReceiver(Endpoint):
                 raise InvalidArgument(f"sample: {name}={count!r}; give an int of at least 1")
         deadline = deadline_of(timeout)
         while True:
-            with self.held(deadline):
+            with self.held(deadline), self.stretch:
                 if self._published is None:
                     raise EpisodeStateError("sample(max_age=...): nothing was published; publish(weights, 0) first")
                 if not self._batch:
@@ -218,8 +208,9 @@ class EpisodeReceiver(Endpoint):
                 behind = self._gather(num_steps, newest - max_age, deadline)
                 if behind is None:
                     self._acknowledge_all()  # the caller learns from them now, and comes back late
-                    found, self._batch, self._num_steps = self._batch, [], 0
-                    return found
+            if behind is None:
+                found, self._batch, self._num_steps = self._batch, [], 0
+                return found
             if time.monotonic() >= deadline:
                 raise TransportTimeout(f"after {timeout} s: {behind}")
 
@@ -229,7 +220,9 @@ class EpisodeReceiver(Endpoint):
             try:
                 yield self.recv(timeout=None)
             except EpisodeStateError:
-                return
+                if self.is_closed:
+                    return
+                raise
 
     def _gather(self, num_steps: int, oldest: int, deadline: float) -> str | None:
         """Take more for a sample; None when it is complete, else what it lacks. It returns when nothing comes."""
@@ -239,80 +232,64 @@ class EpisodeReceiver(Endpoint):
             aging = next((left.peer for left in self._waiting if left.head.lowest <= oldest), None)
             if not (behind or lacks_steps or aging):
                 return None
-            was_left = self._waiting_one(aging) if lacks_steps or aging else None
-            arrived = was_left or self._next(deadline)
-            if arrived is None:
-                self._forget_gone(behind)
-                versions = [peer.floor for peer in behind]
-                return f"{self._num_steps} of {num_steps} steps came; senders that are behind sent version {versions}"
-            if arrived.head.lowest == UNKNOWN:
-                self._leave(arrived, first=was_left is not None)
+            place = self._place_of(aging) if lacks_steps or aging else None
+            if place is None:
+                if not self._next(deadline):
+                    self._forget_gone(behind)
+                    versions = [peer.floor for peer in behind]
+                    return (
+                        f"{self._num_steps} of {num_steps} steps came; senders that are behind sent version {versions}"
+                    )
+                continue
+            lowest = self._waiting[place].head.lowest
+            if lowest == UNKNOWN:
                 raise EpisodeStateError(
                     "steps of no policy version came, so that their age is not known; runner.policy_version = version"
                 )
-            if arrived.head.lowest < oldest:
+            if lowest < oldest:
                 self._refuse("too old")  # of a sender that acted before it had weights from here
-                self._owe(arrived.head.sender, arrived.peer)
-            elif was_left is None and not lacks_steps and arrived.head.lowest > oldest:
-                self._leave(arrived)
+                self._take(place)
             else:
-                found = self._opened(arrived)
-                if found is not None:
-                    self._batch.append(found)
-                    self._num_steps += _steps_of(found)
+                self._open(place, into_batch=True)
 
-    def _leave(self, arrived: _Arrived, *, first: bool = False) -> None:
-        """Leave a message for a later call, after those that were left before, or before them."""
-        arrived.peer.num_waiting += 1
-        if first:
-            self._waiting.appendleft(arrived)
-        else:
-            self._waiting.append(arrived)
+    def _place_of(self, peer: Peer | None) -> int | None:
+        """Where the first message is that waits here; the first of one sender, where one is given."""
+        return next((i for i, arrived in enumerate(self._waiting) if peer is None or arrived.peer is peer), None)
 
-    def _waiting_one(self, peer: _Peer | None = None) -> _Arrived | None:
-        """The first message that was left; the first of one sender, where one is given."""
-        for place, arrived in enumerate(self._waiting):
-            if peer is None or arrived.peer is peer:
-                del self._waiting[place]
-                arrived.peer.num_waiting -= 1
-                return arrived
-        return None
-
-    def _forget_gone(self, peers: list[_Peer]) -> None:
+    def _forget_gone(self, peers: list[Peer]) -> None:
         """Wait no longer for senders that are not there any more."""
         for peer in peers:
             if not self._reply(peer, Head(Kind.HELLO, 1).packed()):  # which says nothing
                 peer.floor = UNKNOWN
 
-    def _next(self, deadline: float) -> _Arrived | None:
-        """What comes next; None where nothing does for a moment, so that other threads may have the lock."""
+    def _next(self, deadline: float) -> bool:
+        """Let the next message wait here; False where none comes for a moment, so that others may have the lock."""
         if not self.has_message():
             self._acknowledge_all()
             self.wait(deadline - time.monotonic())
             self._watch_handshakes()
         while self.has_message():
-            arrived = self._accept(*self.got_from())
-            if arrived is not None or time.monotonic() >= deadline:
-                return arrived
-        return None
+            if self._accept(*self.got_from()):
+                return True
+            if time.monotonic() >= deadline:
+                break
+        return False
 
     def _look_ahead(self) -> None:
         """See a message of packs, if one waits and none was seen; what else waits is heeded, but no flood of it."""
         for _ in range(_MOST_AHEAD):
             if self._waiting or not self.has_message():
                 return
-            arrived = self._accept(*self.got_from())
-            if arrived is not None:
-                self._leave(arrived)
+            self._accept(*self.got_from())
 
-    def _accept(self, address: bytes, parts: list[Any]) -> _Arrived | None:
+    def _accept(self, address: bytes, parts: list[Any]) -> bool:
+        """Heed a message; True where packs came, which wait now."""
         head = read_head(parts[0]) if parts else "no header"
         if isinstance(head, str) or head.num_parts != len(parts):
             self._refuse(head if isinstance(head, str) else "no header")
-            return None
-        if head.kind == Kind.DATA or head.kind == Kind.MULTI_AGENT:
+        elif head.kind == Kind.DATA or head.kind == Kind.MULTI_AGENT:
             return self._in_order(address, head, parts)
-        if head.kind == Kind.HELLO:
+        elif head.kind == Kind.HELLO:
             self._meet(address, head)
         elif head.kind == Kind.SCHEMA:
             self._learn(address, head, bytes(parts[0][SIZE:]))
@@ -321,7 +298,7 @@ class EpisodeReceiver(Endpoint):
             self._share_weights(self._peers[head.sender])
         else:
             self._refuse("unknown kind")
-        return None
+        return False
 
     def _refuse(self, reason: str) -> None:
         self._refused[reason] += 1
@@ -331,9 +308,12 @@ class EpisodeReceiver(Endpoint):
         peer = self._peers.get(head.sender)
         if peer is None:
             place = self._journal.place(head.sender) if self._journal else None
-            peer = self._peers[head.sender] = _Peer(address, place.taken if place else head.number)
-            if len(self._peers) > _MOST_SENDERS:
-                self._peers.popitem(last=False)
+            first = place.taken if place else self._peers.place(head.sender, head.number)
+            peer = self._peers[head.sender] = Peer(address, first)
+            self._put_aside(self._peers.beyond())
+        elif head.schema < peer.connection:
+            return  # it was on its way when the connection broke that the sender had before
+        peer.connection = head.schema
         peer.address, peer.was_asked, peer.is_reading, peer.weights = address, False, False, -1
         if head.number > peer.next:  # what lies between was never sent, or given up
             self._counts["lost"] += head.number - peer.next
@@ -341,6 +321,13 @@ class EpisodeReceiver(Endpoint):
         self._asked.pop(address, None)
         self._acknowledge(peer)
         self._share_weights(peer)
+
+    def _put_aside(self, sender: bytes | None) -> None:
+        """Keep but the place of a sender, which is told before what was taken."""
+        if sender is not None:
+            self._acknowledge(self._peers[sender])
+            self._owing.pop(sender, None)
+            self._peers.put_aside(sender)
 
     def _learn(self, address: bytes, head: Head, schema: bytes) -> None:
         """Know a schema, or why it is refused."""
@@ -366,44 +353,44 @@ class EpisodeReceiver(Endpoint):
                 return misfits[0]
         return ""
 
-    def _in_order(self, address: bytes, head: Head, parts: list[Any]) -> _Arrived | None:
-        """The message, if it is the next one of its sender."""
+    def _in_order(self, address: bytes, head: Head, parts: list[Any]) -> bool:
+        """Let the message wait, if it is the next one of its sender."""
         peer = self._peers.get(head.sender)
         number = head.number - peer.num_waiting if peer is not None else 0
         if peer is None or head.schema not in self._layouts or number > peer.next:
             self._ask(address, peer)
-            return None
-        peer.address = address
+            return False
         if number < peer.next:
             self._counts["duplicates"] += 1
-            peer.owed += 1
-            self._owing[head.sender] = peer
-            return None
+            self._owe(head.sender, peer)
+            return False
         self._peers.move_to_end(head.sender)
         peer.floor = max(peer.floor, head.highest)
-        return _Arrived(peer, head, parts)
+        arrived = _Arrived(peer, head, parts)
+        peer.num_waiting += (
+            1  # no call from here on but the one that appends, so that an interrupt leaves all or nothing
+        )
+        self._waiting.append(arrived)
+        return True
 
-    def _opened(self, arrived: _Arrived) -> Received | None:
-        """What a message holds, which is taken now; None where it is refused."""
-        peer, head, parts = arrived
+    def _open(self, place: int, *, into_batch: bool = False) -> None:
+        """Take the message at this place, and keep what it holds for who asked; nothing where it is refused."""
+        peer, head, parts = self._waiting[place]
         layouts = self._layouts.get(head.schema, "the receiver forgot this schema for others; send it again")
         if isinstance(layouts, str):
             self._refuse("schema")
             self._reply(peer, Head(Kind.REFUSED, 1, schema=head.schema).packed() + layouts.encode())
-            self._owe(head.sender, peer)
-            return None
+            self._take(place)
+            return
         try:
             packs = decoded(layouts, parts, SIZE)
             found = unpack_agents(packs) if head.kind == Kind.MULTI_AGENT else packs[0]
         except EpisodeError:
             self._refuse("broken message")
-            self._owe(head.sender, peer)
-            return None
-        self._in_hand.setdefault(threading.get_ident(), []).append(head.sender)
-        peer.in_hand += 1
+            self._take(place)
+            return
         self._count(head, packs, sum(map(len, parts)) - SIZE)
-        self._owe(head.sender, peer)
-        return found
+        self._take(place, found, into_batch)
 
     def _count(self, head: Head, packs: list[EpisodePack], nbytes: int) -> None:
         self._last, self._lag = head, time.time() - head.time
@@ -415,29 +402,51 @@ class EpisodeReceiver(Endpoint):
 
     # --- who has what ------------------------------------------------------------------------------------------------
 
-    def _owe(self, sender: bytes, peer: _Peer) -> None:
-        """The sender's next message is taken from now on."""
+    def _take(self, place: int, found: Received | None = None, into_batch: bool = False) -> None:
+        """The message at this place is taken from now on; what it holds, if not refused, is in its user's hand."""
+        (peer, head, _), me = self._waiting[place], threading.get_ident()
+        steps, senders = _steps_of(found or []) if into_batch else 0, self._in_hand.setdefault(me, [])
+        del self._waiting[place]  # no call from here to the last line, so that an interrupt leaves all or nothing
+        peer.num_waiting -= 1
         peer.next += 1
-        if self._journal is not None:
-            self._journal.note(sender, peer.next, peer.next - peer.in_hand)
-        peer.owed += 1
-        self._owing[sender] = peer
+        if found is not None:
+            peer.in_hand += 1
+            senders += (head.sender,)
+            if into_batch:
+                self._num_steps += steps
+                self._batch += (found,)
+            else:
+                self._given[me] = found
+        self._note(head.sender, peer)
+        self._owe(head.sender, peer)
         self._look_ahead()
-        if not self._waiting:
+        if not self._waiting or time.monotonic() - self._owing_since > _OWING_S:
             self._acknowledge_all()
         elif peer.owed >= _ACKNOWLEDGE:
             self._acknowledge(peer)
 
+    def _note(self, sender: bytes, peer: Peer) -> None:
+        """Write down how far a sender has come."""
+        if self._journal is not None:
+            self._journal.note(sender, peer.next, peer.next - peer.in_hand)
+
+    def _owe(self, sender: bytes, peer: Peer) -> None:
+        """A message of the sender is to be acknowledged."""
+        if not self._owing:
+            self._owing_since = time.monotonic()
+        peer.owed += 1
+        self._owing[sender] = peer
+
     def _come_back(self) -> None:
         """This thread has done with what it was given."""
-        for sender in self._in_hand.pop(threading.get_ident(), ()):
-            peer = self._peers.get(sender)
-            if peer is not None:
-                peer.in_hand = max(0, peer.in_hand - 1)
-                if self._journal is not None:
-                    self._journal.note(sender, peer.next, peer.next - peer.in_hand)
+        senders = self._in_hand.get(threading.get_ident())
+        while senders:
+            sender, peer = senders[-1], self._peers[senders[-1]]
+            del senders[-1]  # no call before the next line, so that an interrupt leaves both or neither
+            peer.in_hand -= 1
+            self._note(sender, peer)
 
-    def _acknowledge(self, peer: _Peer) -> None:
+    def _acknowledge(self, peer: Peer) -> None:
         peer.owed = 0
         if peer.next:
             self._reply(peer, Head(Kind.TAKEN, 1, number=peer.next - 1).packed())
@@ -448,27 +457,31 @@ class EpisodeReceiver(Endpoint):
                 self._acknowledge(peer)
         self._owing.clear()
 
-    def _ask(self, address: bytes, peer: _Peer | None) -> None:
+    def _ask(self, address: bytes, peer: Peer | None) -> None:
         """Ask, once, who somebody is, and for what did not come."""
         if peer is None:
             self._refuse("unknown sender")
             if address in self._asked:
                 return
             self._asked[address] = None
-            if len(self._asked) > _MOST_SENDERS:
+            if len(self._asked) > _MOST_STRANGERS:
                 self._asked.popitem(last=False)
-            peer = _Peer(address, 0)
+            peer = Peer(address, 0)
         elif peer.was_asked:
             return
         peer.was_asked = True
         self._reply(peer, Head(Kind.WHO, 1).packed())
 
-    def _reply(self, peer: _Peer, *parts: Buffer) -> bool:
+    def _reply(self, peer: Peer, *parts: Buffer) -> bool:
         """Tell a sender; False where it is gone. One that reads nothing is not waited for."""
         try:
             self.put(peer.address, parts)
+        except self.zmq.Again:
+            return True
         except self.zmq.ZMQError as error:
-            return error.errno != self.zmq.EHOSTUNREACH
+            if error.errno != self.zmq.EHOSTUNREACH:
+                raise
+            return False
         return True
 
     def _watch_handshakes(self) -> None:
@@ -488,14 +501,14 @@ class EpisodeReceiver(Endpoint):
             WrongType: arrays of objects.
         """
         parts = encoded_weights(weights)
-        with self.held(deadline_of(10.0)):
+        with self.held(deadline_of(10.0)), self.stretch:
             self._look_ahead()  # at who has read the last ones
             number = self._published[0] + 1 if self._published else 0
             self._published = number, int(version), parts
             for peer in list(self._peers.values()):
                 self._share_weights(peer)
 
-    def _share_weights(self, peer: _Peer) -> None:
+    def _share_weights(self, peer: Peer) -> None:
         if self._published is None or peer.is_reading or peer.weights == self._published[0]:
             return
         number, version, parts = self._published
@@ -511,7 +524,7 @@ class EpisodeReceiver(Endpoint):
     def stats(self) -> ReceiverStats:
         """What came so far."""
         if not self.is_closed:
-            with self.held(deadline_of(10.0)):
+            with self.held(deadline_of(10.0)), self.stretch:
                 self._watch_handshakes()
         last, age = self._last, None
         if last is not None and last.lowest != UNKNOWN and self._published is not None:
@@ -522,12 +535,14 @@ class EpisodeReceiver(Endpoint):
 
     def close(self) -> None:
         """Acknowledge what was taken, and close everything. Twice is once; `for` loops over this receiver end."""
-        if self.is_closed:
+        if self.is_over:
             return
-        with self.held(deadline_of(10.0)):
-            self._come_back()
-            self._acknowledge_all()
-            self.socket.linger = 200  # ms, for the acknowledgements
+        with self.held(deadline_of(10.0), to_close=True):
+            if not self.is_closed:
+                with self.stretch:
+                    self._come_back()
+                    self._acknowledge_all()
+                    self.socket.linger = 200  # ms, for the acknowledgements
             self._release_all()
 
     def _release_all(self) -> None:
@@ -535,9 +550,19 @@ class EpisodeReceiver(Endpoint):
         self.close_socket()
         if self._guard is not None:
             self._guard.stop()
-        self.context.term()
+            self._guard = None
         if self._journal is not None:
             self._journal.close()
+            self._journal = None
+        self.release()
+
+    def mend(self) -> None:
+        """Get to the beginning of a message, and ask everyone for what was lost."""
+        self.end_parts()
+        for sender, peer in list(self._peers.items()):
+            self._note(sender, peer)
+            peer.was_asked = False
+            self._ask(peer.address, peer)
 
     def __enter__(self) -> Self:
         return self

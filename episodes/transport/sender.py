@@ -110,7 +110,7 @@ class EpisodeSender(Endpoint):
         self._waiting = Waiting(coalesce, join, max_delay, self._schemas)
         self._refusals: dict[int, str] = {}
         self._weights: Weights | None = None
-        self._is_connected = False
+        self._is_connected = self._is_new = False  # the receiver was greeted; it is there, and was not
         self._failed_handshakes = 0
         self._counts = Counter[str]()
         try:
@@ -131,7 +131,7 @@ class EpisodeSender(Endpoint):
             WrongType: no episodes, or values that cannot travel.
         """
         deadline = deadline_of(timeout)
-        with self.held(deadline):
+        with self.held(deadline), self.stretch:
             if not self._is_connected or self.has_message():
                 self._look()
             if self._refusals:
@@ -151,16 +151,16 @@ class EpisodeSender(Endpoint):
     def flush(self, timeout: float | None = 10.0) -> None:
         """Wait until everything was taken. Errors are those of `send`; what was not taken is kept, and sent again."""
         deadline = deadline_of(timeout)
-        with self.held(deadline):
+        with self.held(deadline), self.stretch:
             self._send_waiting(deadline)
             while self._unacked:
                 self._wait(deadline)
             self._raise_refusals()
 
     def latest_weights(self, timeout: float | None = 0.0) -> Weights | None:
-        """The weights that the receiver published last, once; None where there are no newer ones within the time."""
+        """The weights that the receiver published last, once a connection; None where none come within the time."""
         deadline = deadline_of(timeout)
-        with self.held(deadline):
+        with self.held(deadline), self.stretch:
             self._look()
             if self._waiting.is_late or (self._waiting and timeout != 0):
                 self._send_waiting(deadline)  # the receiver may wait for it, before it has weights to give
@@ -240,11 +240,6 @@ class EpisodeSender(Endpoint):
             self.put(None, frames)
         except self.zmq.Again:
             return False
-        except (
-            BaseException
-        ):  # an interrupt between two parts: the next message would be taken for the rest of this one
-            self._connect()
-            raise
         return True
 
     # --- the connection ----------------------------------------------------------------------------------------------
@@ -269,7 +264,10 @@ class EpisodeSender(Endpoint):
                 f"address {self.address!r}: {error}; give one such as 'tcp://127.0.0.1:5555'"
             ) from None
         self._told.clear()
-        self._is_connected = False
+        self._is_connected = self._is_new = False
+
+    def mend(self) -> None:
+        self._connect()
 
     def _await_connection(self, deadline: float) -> None:
         """Until there is one, or no time left: what is sent without is sent by a later call."""
@@ -297,16 +295,17 @@ class EpisodeSender(Endpoint):
         """Heed what the receiver says, and what happened to the connection."""
         zmq = self.zmq
         for event in self.events():
-            self._is_connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            if self._is_connected:
+            self._is_connected, self._is_new = False, event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            if self._is_new:
                 self._counts["connections"] += 1
-                self._introduce()
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 raise NotAdmitted(
                     f"the receiver at {self.address} does not know our key; give keys= that it was told of"
                 )
             else:
                 self._failed_handshakes += 1
+        if self._is_new:
+            self._introduce()
         while self.has_message():
             self._heed(self.got())
 
@@ -336,8 +335,10 @@ class EpisodeSender(Endpoint):
     def _introduce(self) -> None:
         """Say who we are, and send again what was not taken."""
         self._told.clear()
-        first = next(iter(self._unacked), self._next)
-        self._put([Head(Kind.HELLO, 1, self._id, first).packed()])
+        first, connection = next(iter(self._unacked), self._next), self._counts["connections"]
+        if not self._put([Head(Kind.HELLO, 1, self._id, first, connection).packed()]):
+            return  # the socket does not know yet what its monitor told: another time
+        self._is_connected, self._is_new = True, False
         for number, sent in list(self._unacked.items()):
             self._post(number, sent, encoded(sent.packs, self._schemas))
 
@@ -354,13 +355,15 @@ class EpisodeSender(Endpoint):
         Raises:
             TransportTimeout, NotAdmitted, TrackMismatch: something was not taken; it is lost.
         """
-        if self.is_closed:
+        if self.is_over:
             return
         try:
-            if timeout != 0:
+            if timeout != 0 and not self.is_closed:
                 self.flush(timeout)
         finally:
-            self.release()
+            self._is_closing = True
+            with self.held(deadline_of(10.0), to_close=True):
+                self.release()
 
     def __enter__(self) -> Self:
         return self

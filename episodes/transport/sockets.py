@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from episodes.errors import EpisodeStateError, MissingExtra, TransportTimeout
+from episodes.errors import EpisodeError, EpisodeStateError, MissingExtra, TransportTimeout
 
 MOST_BYTES = 256 << 20  # of one part: what a socket takes at a peer's word
 _SLICE_S = 0.1  # a lock is held so long while nothing comes
@@ -38,11 +40,15 @@ class Endpoint:
         self.context: Any = self.zmq.Context()
         self.socket: Any = None
         self.is_closed = False
+        self._is_closing = self._is_released = False  # nobody waits any more; nothing is open any more
+        self._process = os.getpid()
         self._monitor: Any = None
         self._poller: Any = None
-        self._lock = threading.Lock()
-        self._turn = threading.Lock()  # held by whoever waits for the lock, and gets it next
-        self._releasing = _Releasing(self._lock)
+        self._lock: Any = _Lock()
+        self._turn: Any = threading.RLock()  # held by whoever waits for the lock, and gets it next
+        self._is_wanted = False  # somebody holds the turn
+        self.is_midway = False  # a stretch has begun, and not ended
+        self.stretch = _Stretch(self)
 
     def open(self, kind: int, max_message_bytes: int) -> Any:
         """A socket of this kind, in the place of the one before."""
@@ -81,6 +87,8 @@ class Endpoint:
 
     def wait(self, seconds: float) -> None:
         """Until something may have happened, at most so long."""
+        if self._is_closing:
+            raise self._closed()
         self._poller.poll(max(0, min(seconds, _SLICE_S)) * 1000)
 
     def put(self, address: bytes | None, frames: Sequence[Any]) -> None:
@@ -104,25 +112,55 @@ class Endpoint:
             if not frame.more:
                 return parts
 
-    def held(self, deadline: float) -> _Releasing:
+    def end_parts(self) -> None:
+        """Get to the beginning of the next message, of what comes and of what goes."""
+        for socket in (self.socket, self._monitor):
+            while socket.getsockopt(self.zmq.RCVMORE):
+                socket.recv(_NOBLOCK)
+        with contextlib.suppress(self.zmq.ZMQError):
+            self.socket.send(b"", _NOBLOCK)  # the end of a message to a peer; by itself it goes to nobody
+
+    def held(self, deadline: float, *, to_close: bool = False) -> Any:
         """The lock, which nobody holds for long; a context that gives it back."""
-        if self._turn.locked() or not self._lock.acquire(blocking=False):
-            self._queue(deadline)
-        if self.is_closed:
-            self._lock.release()
-            raise EpisodeStateError(f"this {type(self).__name__} is closed; make another one")
-        return self._releasing
+        lock = self._lock
+        if self._process != os.getpid():
+            raise EpisodeStateError(
+                f"this {type(self).__name__} is of the process that this one was forked from; make another one here"
+            )
+        if lock._is_owned():
+            raise EpisodeStateError(f"this {type(self).__name__} is called while it works, as by a signal's handler")
+        try:
+            if self._is_wanted or not lock.acquire(blocking=False):
+                self._queue(deadline)
+            if self.is_closed and not to_close:
+                raise self._closed()
+        except BaseException:
+            if lock._is_owned():
+                lock.release()
+            raise
+        return lock
 
     def _queue(self, deadline: float) -> None:
         """Wait for the lock. Who has just given it back, as a loop does all the time, does not get it before us."""
         until = max(deadline, time.monotonic()) + 2 * _SLICE_S
-        if self._turn.acquire(timeout=_left(until)):
-            try:
+        turn = self._turn
+        try:
+            if turn.acquire(timeout=_left(until)):
+                self._is_wanted = True
                 if self._lock.acquire(timeout=_left(until)):
                     return
-            finally:
-                self._turn.release()
+        finally:
+            if turn._is_owned():
+                self._is_wanted = False
+                turn.release()
         raise TransportTimeout(f"other threads use this {type(self).__name__} all the time")
+
+    def _closed(self) -> EpisodeStateError:
+        return EpisodeStateError(f"this {type(self).__name__} is closed; make another one")
+
+    def mend(self) -> None:
+        """Make whole what a call left that was broken off anywhere: a message that was sent or received in part."""
+        raise NotImplementedError
 
     def close_socket(self) -> None:
         """The socket and its monitor, not the context."""
@@ -133,26 +171,47 @@ class Endpoint:
         if self.socket is not None:
             self.socket.close()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing to close: it is closed, or belongs to the process that this one was forked from."""
+        return self._is_released or self._process != os.getpid()
+
     def release(self) -> None:
-        """Close everything; what is still queued is dropped."""
+        """Close everything; what is still queued is dropped. Called again, it goes on where it was interrupted."""
         self.is_closed = True
         self.close_socket()
         self.context.term()
+        self._is_released = True
 
 
-class _Releasing:
-    """The end of a stretch in which the lock is held; one object an endpoint, for each message has such a stretch."""
+class _Stretch:
+    """What is done while the lock is held. One that breaks off, as at Ctrl-C, is mended where the next one begins."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_endpoint",)
 
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
 
     def __enter__(self) -> None:
-        return None
+        if self._endpoint.is_midway:
+            self._endpoint.mend()
+        self._endpoint.is_midway = True
 
-    def __exit__(self, *exception: object) -> None:
-        self._lock.release()
+    def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
+        self._endpoint.is_midway = kind is not None and not issubclass(kind, EpisodeError)
+
+
+_RLock: Any = type(threading.RLock())
+
+
+class _Lock(_RLock):
+    """A lock that a `with` statement gives back, and does not take: `held` has taken it.
+
+    Both ends of the statement are functions of C. Python ones begin with a look at signals, and Ctrl-C would leave the
+    lock taken for ever.
+    """
+
+    __enter__ = bool
 
 
 def _left(deadline: float) -> float:

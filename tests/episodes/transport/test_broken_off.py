@@ -1,0 +1,283 @@
+"""What holds when calls break off anywhere: at Ctrl-C, in forked processes, at connections that come and go."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+from episodes import EpisodePack
+from episodes.errors import EpisodeStateError, TransportTimeout
+from episodes.transport import EpisodeReceiver, EpisodeSender, peers
+from episodes.transport.messages import SIZE, Head, Kind, read_head
+from episodes.transport.sockets import deadline_of
+from episodes.transport.wire import Schemas, encoded
+
+SECONDS = 60.0
+
+
+def pack_of(number: int, rows: int = 2) -> EpisodePack:
+    return EpisodePack(
+        observations=np.full((rows, 3), number, np.float32),
+        actions=np.zeros(rows - 1, int),
+        rewards=np.zeros(rows - 1),
+        lengths=[rows - 1],
+        t_started=[number],
+    )
+
+
+def number_of(pack: Any) -> int:
+    return int(pack.t_started[0])
+
+
+@pytest.fixture
+def receiver() -> Iterator[EpisodeReceiver]:
+    with EpisodeReceiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def sender(receiver: EpisodeReceiver) -> Iterator[EpisodeSender]:
+    sender = EpisodeSender(receiver.address)
+    yield sender
+    sender.close(timeout=0)
+
+
+# --- interrupts ---
+
+
+def interrupted_at(place: int, call: Callable[[], object]) -> bool:
+    """Whether a call was broken off at its so-manieth place where CPython looks for signals.
+
+    It does so where a function of Python begins, and where one of C has returned; here, in our functions alone.
+    """
+    left = place
+
+    def look(frame: Any, event: str, argument: Any) -> None:
+        nonlocal left
+        if event in ("call", "c_return") and "/episodes/transport/" in frame.f_code.co_filename:
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+
+    try:
+        sys.setprofile(look)
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+def taken_until(
+    receiver: EpisodeReceiver, sender: EpisodeSender, last: int, told: list[Any] | None = None
+) -> list[int]:
+    """The numbers of the packs that come up to one; `told` gets the weights that do meanwhile."""
+    found = list[int]()
+    while last not in found:
+        weights = sender.latest_weights()  # it answers the receiver, too
+        if told is not None and weights is not None:
+            told.append(weights)
+        try:
+            found.append(number_of(receiver.recv(0.01)))
+        except TransportTimeout:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("rows", [2, 10_000])
+def test_what_comes_is_taken_once_and_in_order_wherever_recv_was_interrupted(
+    receiver: EpisodeReceiver, sender: EpisodeSender, rows: int
+) -> None:
+    found, sent, place = list[int](), 0, 1
+    while True:
+        sender.send(pack_of(sent, rows))
+        sent += 1
+        if not interrupted_at(place, lambda: found.append(number_of(receiver.recv(SECONDS)))):  # noqa: B023
+            break
+        place += 3
+        found += taken_until(receiver, sender, sent - 1) if sent - 1 not in found else []
+    assert found == list(range(sent))
+    assert sent > 20
+    assert receiver.stats.refused == {}
+
+
+def test_what_is_sent_comes_at_most_once_and_in_order_wherever_send_was_interrupted(
+    receiver: EpisodeReceiver, sender: EpisodeSender
+) -> None:
+    found, number, is_going_on = list[int](), 0, True
+    while is_going_on:
+        is_going_on = interrupted_at(1 + 4 * number, lambda: sender.send(pack_of(2 * number, 10_000), SECONDS))  # noqa: B023
+        sender.send(pack_of(2 * number + 1), SECONDS)
+        found += taken_until(receiver, sender, 2 * number + 1)
+        number += 1
+    assert found == sorted(set(found))
+    assert set(found) >= set(range(1, 2 * number, 2))
+    assert number > 20
+
+
+def test_weights_are_whole_wherever_publish_was_interrupted(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
+    number, version, told, is_going_on = 0, 0, list[Any](), True
+    while is_going_on:
+        version += 2
+        weights = {"w": np.full(20_000, version)}
+        is_going_on = interrupted_at(1 + 2 * version, lambda: receiver.publish(weights, version))  # noqa: B023
+        receiver.publish({"w": np.full(20_000, version + 1)}, version + 1)
+        while not told or told[-1].version <= version:
+            number += 1
+            sender.send(pack_of(number))
+            taken_until(receiver, sender, number, told)
+    assert version > 20
+    assert all((own.values["w"] == own.version).all() for own in told)
+    assert [own.version for own in told] == sorted(own.version for own in told)
+
+
+@pytest.mark.parametrize("make", [EpisodeReceiver, lambda: EpisodeSender("tcp://127.0.0.1:9")], ids=["recv", "send"])
+def test_close_is_finished_by_another_one_wherever_it_was_interrupted(make: Callable[[], Any]) -> None:
+    place = 1
+    while True:
+        end = make()
+        is_broken_off = interrupted_at(place, lambda: end.close(0) if isinstance(end, EpisodeSender) else end.close())  # noqa: B023
+        end.close()
+        assert end.is_over
+        if not is_broken_off:
+            break
+        place += 2
+
+
+def test_a_signals_handler_is_told_that_the_call_it_interrupts_goes_on(sender: EpisodeSender) -> None:
+    with sender.held(deadline_of(0.0)), pytest.raises(EpisodeStateError, match="called while it works"):
+        sender.flush()
+    sender.flush()
+
+
+# --- threads and processes ---
+
+
+def test_a_forked_process_is_told_whose_sockets_these_are_and_closes_nothing_of_them(
+    receiver: EpisodeReceiver, sender: EpisodeSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as forked:
+        for end in (receiver, sender):
+            forked.setattr(end, "_process", end._process + 1)
+        for call in (lambda: sender.send(pack_of(0)), sender.flush, sender.latest_weights, receiver.recv):
+            with pytest.raises(EpisodeStateError, match="forked from; make another one here"):
+                call()
+        with pytest.raises(EpisodeStateError, match="forked from"):
+            next(iter(receiver))
+        sender.close()
+        receiver.close()
+    sender.send(pack_of(1))
+    assert number_of(receiver.recv(SECONDS)) == 1
+
+
+def test_closing_ends_the_calls_of_other_threads(receiver: EpisodeReceiver) -> None:
+    sender = EpisodeSender(receiver.address, window=2)
+
+    def send() -> None:
+        while True:
+            sender.send(pack_of(0), timeout=None)
+
+    with ThreadPoolExecutor(3) as pool:
+        sending = [pool.submit(send) for _ in range(3)]
+        number_of(receiver.recv(SECONDS))
+        sender.close(timeout=0)
+        for one in sending:
+            with pytest.raises(EpisodeStateError, match="closed"):
+                one.result(SECONDS)
+
+
+def test_who_sends_little_is_acknowledged_though_others_messages_always_wait(receiver: EpisodeReceiver) -> None:
+    with EpisodeSender(receiver.address) as much, EpisodeSender(receiver.address) as little:
+        much.send(pack_of(0))
+        little.send(pack_of(1))
+        for _ in range(9):
+            much.send(pack_of(0))
+        while number_of(receiver.recv(SECONDS)) != 1:
+            much.send(pack_of(0))
+        for _ in range(3):
+            much.send(pack_of(0))
+        receiver._owing_since = 0.0  # as when its user takes its time with each pack
+        receiver.recv(SECONDS)
+        little.flush(SECONDS)
+        much.close(timeout=0)
+
+
+# --- connections ---
+
+
+class Stranger:
+    """Speaks as senders do, one message at a time."""
+
+    def __init__(self, receiver: EpisodeReceiver) -> None:
+        self.context = zmq.Context()
+        self.socket: Any = self.context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.rcvtimeo = int(1000 * SECONDS)
+        self.socket.connect(receiver.address)
+
+    def hello(self, sender: bytes, number: int, connection: int = 0) -> None:
+        self.socket.send(Head(Kind.HELLO, 1, sender, number, connection).packed())
+
+    def send(self, sender: bytes, number: int) -> None:
+        message = encoded([pack_of(number)], Schemas())
+        head = Head(Kind.DATA, 1, sender, number, message.schema_id)
+        self.socket.send(head._replace(kind=Kind.SCHEMA).packed() + message.schema)
+        self.socket.send_multipart(message.parts(head.packed()))
+
+    def told(self) -> Head:
+        head = read_head(self.socket.recv()[:SIZE])
+        assert isinstance(head, Head)
+        return head
+
+    def __enter__(self) -> Stranger:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.socket.close()
+        self.context.term()
+
+
+def test_what_comes_late_of_a_connection_that_broke_does_not_lead_acknowledgements_there(
+    receiver: EpisodeReceiver,
+) -> None:
+    with Stranger(receiver) as before, Stranger(receiver) as now:
+        before.hello(b"a sender", 0, 1)
+        before.send(b"a sender", 0)
+        assert number_of(receiver.recv(SECONDS)) == 0
+        now.hello(b"a sender", 1, 2)
+        while not now.socket.poll(10):
+            with pytest.raises(TransportTimeout):
+                receiver.recv(0.01)
+        assert now.told().kind == Kind.TAKEN
+        before.hello(b"a sender", 0, 1)
+        before.send(b"a sender", 1)
+        assert number_of(receiver.recv(SECONDS)) == 1
+        while now.told().number != 1:
+            pass
+
+
+def test_a_sender_that_was_put_aside_for_others_is_not_taken_from_twice(
+    receiver: EpisodeReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "_MOST_PEERS", 2)
+    with Stranger(receiver) as stranger:
+        stranger.hello(b"sender a", 0)
+        stranger.send(b"sender a", 0)
+        assert number_of(receiver.recv(SECONDS)) == 0
+        for other in (b"sender b", b"sender c", b"sender d"):
+            stranger.hello(other, 7)
+            stranger.send(other, 7)
+            assert number_of(receiver.recv(SECONDS)) == 7
+        assert receiver.stats.senders <= 3
+        stranger.hello(b"sender a", 0)  # it does not know yet that it was taken
+        for number in (0, 1):
+            stranger.send(b"sender a", number)
+        assert number_of(receiver.recv(SECONDS)) == 1
+        assert receiver.stats.duplicates == 1
