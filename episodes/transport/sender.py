@@ -108,6 +108,7 @@ class EpisodeSender(Endpoint):
         self._schemas = Schemas()
         self._coalesce, self._join = coalesce, join
         self._waiting = Waiting(coalesce, join, max_delay, self._schemas)
+        self._waited: EpisodePack | None = None  # of what waited, what was sent, until that is noted
         self._refusals: dict[int, str] = {}
         self._weights: Weights | None = None
         self._is_connected = self._is_new = False  # the receiver was greeted; it is there, and was not
@@ -189,10 +190,12 @@ class EpisodeSender(Endpoint):
     def _send_waiting(self, deadline: float) -> None:
         pack = self._waiting.joined()
         if pack is not None:
-            self._send(Kind.DATA, [pack], deadline)
+            if pack is not self._waited:  # else a call sent it that broke off then
+                self._send(Kind.DATA, [pack], deadline, waited=pack)
             self._waiting.clear()
+            self._waited = None
 
-    def _send(self, kind: Kind, packs: Sequence[EpisodePack], deadline: float) -> None:
+    def _send(self, kind: Kind, packs: Sequence[EpisodePack], deadline: float, waited: Any = None) -> None:
         message = encoded(packs, self._schemas)
         if message.large:
             self._check_size(message)
@@ -200,8 +203,9 @@ class EpisodeSender(Endpoint):
             self._wait(deadline)
         if not self._unacked and not self._is_connected:
             self._await_connection(min(deadline, time.monotonic() + _CONNECT_S))
-        number, self._next = self._next, self._next + 1
-        sent = self._unacked[number] = _Sent(kind, packs, time.time())
+        number, sent = self._next, _Sent(kind, packs, time.time())
+        self._unacked[number] = sent  # no call until it has its number, so that an interrupt leaves all or nothing
+        self._next, self._waited = number + 1, waited
         nbytes = self._post(number, sent, message)  # unless it goes after the greeting, as all that was not taken
         counts = self._counts
         counts["sent"] += 1
@@ -211,9 +215,7 @@ class EpisodeSender(Endpoint):
     def _check_size(self, message: Message) -> None:
         largest = max(map(len, message.large))
         if largest > self._most:
-            raise InvalidArgument(
-                f"an array of {largest} bytes; at most {self._most} go in one piece: send fewer steps"
-            )
+            raise InvalidArgument(f"an array of {largest} bytes; at most {self._most} go in a piece: send fewer steps")
 
     def _post(self, number: int, sent: _Sent, message: Message) -> int:
         """Hand a message to the socket, if somebody is there; its bytes."""
@@ -299,9 +301,7 @@ class EpisodeSender(Endpoint):
             if self._is_new:
                 self._counts["connections"] += 1
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                raise NotAdmitted(
-                    f"the receiver at {self.address} does not know our key; give keys= that it was told of"
-                )
+                raise NotAdmitted(f"the receiver at {self.address} does not know our key; give keys= it was told of")
             else:
                 self._failed_handshakes += 1
         if self._is_new:

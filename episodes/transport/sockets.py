@@ -45,7 +45,7 @@ class Endpoint:
         self._monitor: Any = None
         self._poller: Any = None
         self._lock: Any = _Lock()
-        self._turn: Any = threading.RLock()  # held by whoever waits for the lock, and gets it next
+        self._turn: Any = _Lock()  # held by whoever waits for the lock, and gets it next
         self._is_wanted = False  # somebody holds the turn
         self.is_midway = False  # a stretch has begun, and not ended
         self.stretch = _Stretch(self)
@@ -127,7 +127,7 @@ class Endpoint:
             raise EpisodeStateError(
                 f"this {type(self).__name__} is of the process that this one was forked from; make another one here"
             )
-        if lock._is_owned():
+        if lock.is_ours():
             raise EpisodeStateError(f"this {type(self).__name__} is called while it works, as by a signal's handler")
         try:
             if self._is_wanted or not lock.acquire(blocking=False):
@@ -135,7 +135,7 @@ class Endpoint:
             if self.is_closed and not to_close:
                 raise self._closed()
         except BaseException:
-            if lock._is_owned():
+            if lock.is_ours():
                 lock.release()
             raise
         return lock
@@ -150,7 +150,7 @@ class Endpoint:
                 if self._lock.acquire(timeout=_left(until)):
                     return
         finally:
-            if turn._is_owned():
+            if turn.is_ours():
                 self._is_wanted = False
                 turn.release()
         raise TransportTimeout(f"other threads use this {type(self).__name__} all the time")
@@ -212,6 +212,10 @@ class _Lock(_RLock):
     """
 
     __enter__ = bool
+
+    def is_ours(self) -> bool:
+        """Whether this thread has taken it."""
+        return self._is_owned()
 
 
 def _left(deadline: float) -> float:

@@ -36,7 +36,7 @@ class Waiting:
 
     def __bool__(self) -> bool:
         """Whether anything waits."""
-        return self._since != 0.0
+        return self._joined is not None or bool(self._packs) or self._episodes.nbytes > 0
 
     @property
     def is_full(self) -> bool:
@@ -64,7 +64,7 @@ class Waiting:
     def _take_episode(self, one: Any) -> bool:
         if not self._coalesce or not isinstance(one, SingleAgentEpisode) or self._packs:
             return False
-        if self._since == 0.0:
+        if not self:
             self._episodes.learn([one])
         return self._episodes.take([one], self._coalesce // 4)
 
@@ -77,9 +77,9 @@ class Waiting:
         alike = self._schemas.of([pack])[1], bounds_of([pack.facts.policy_versions])
         if self._packs and alike != self._alike:
             return False
-        self._packs.append(pack)
-        self._nbytes += nbytes
+        self._nbytes += nbytes  # no call but the one that appends, so that an interrupt leaves all or nothing
         self._alike = alike
+        self._packs.append(pack)
         return True
 
     def joined(self) -> EpisodePack | None:

