@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, UnreadableData
+from episodes.errors import InvalidArgument, UnreadableData, WrongType
 from episodes.storage.files import local_path
 from episodes.storage.header import NAME, put_header, read_header
 from episodes.storage.track_schema import TrackField
@@ -24,8 +24,10 @@ def add_track(path: str | Path, key: str, item: Any) -> None:
 
     Raises:
         InvalidArgument: there is such a track, or no episode with a step yet.
-        WrongType: an item of a dtype that a file cannot hold.
+        WrongType: an item of a dtype that a file cannot hold; a key that is no text.
     """
+    if not isinstance(key, str):
+        raise WrongType(f"key {key!r}: the key of an extra model output is a text")
     directory = local_path(path)
     header = read_header(directory)
     if header is None:

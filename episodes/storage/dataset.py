@@ -279,8 +279,9 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         if isinstance(indices, slice):
             return numbers[indices]
         picked = np.asarray(indices)
-        if picked.dtype.kind not in "bui" and picked.size:
-            raise WrongType(f"give integers or a mask of bools [{len(self)}], not an array of {picked.dtype}")
+        if picked.ndim != 1 or (picked.dtype.kind not in "bui" and picked.size):
+            given = f"an array {list(picked.shape)} of {picked.dtype}"
+            raise WrongType(f"give integers or a mask of bools [{len(self)}], not {given}")
         try:
             return numbers[picked if picked.size else np.zeros(0, np.int64)]
         except IndexError as error:
@@ -398,12 +399,14 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         if self._numbers is not None:
             return merged([of_batch(one.stored, one.rows) for one in self._stretches()])
         kept, found, first = read_statistics(self._files.directory), dict[str, OfTracks](), 0
+        added = {path for path, field in self._header.tracks.items() if field.fill is not None and field.is_number}
         for (name, _), num_batches in zip(self._shards, self._num_batches, strict=True):
             batches = self._batches[first : first + num_batches]
-            found[name] = kept.get(name) or merged([of_batch(stored) for stored in batches])
+            own = kept.get(name, {})  # from before a track was added, it lacks that
+            found[name] = own if own and added <= own.keys() else merged([of_batch(stored) for stored in batches])
             first += num_batches
         keep = {name: own for name, own in found.items() if name in self._sealed}
-        if keep.keys() != kept.keys():
+        if any(kept.get(name) is not own for name, own in keep.items()) or keep.keys() != kept.keys():
             put_statistics(self._files.directory, keep)
         return merged([*found.values()])
 

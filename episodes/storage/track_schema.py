@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,8 +47,17 @@ class TrackField:
         return told if self.fill is None else told | {"fill": self.fill}
 
     def alike(self, other: TrackField) -> bool:
-        """Whether both are of the same items, however compressed."""
-        return self.dtype == other.dtype and self.shape == other.shape
+        """Whether both are of the same items, however compressed; text may be of any length."""
+        same = self.dtype == other.dtype or (self.is_text and other.is_text)
+        return same and self.shape == other.shape
+
+    @property
+    def is_number(self) -> bool:
+        return np.dtype(self.dtype).kind in "biuf"
+
+    @property
+    def is_text(self) -> bool:
+        return np.dtype(self.dtype).kind == "U" and np.dtype(self.dtype).isnative
 
     def empty(self, num_rows: int = 0) -> np.ndarray:
         """Zeros [num_rows, *shape]."""
@@ -69,6 +78,24 @@ Fields = dict[str, TrackField]
 def fields_of(pack: EpisodePack, compression: str) -> Fields:
     """The fields of the pack's tracks by path."""
     return {path: TrackField.of(path, array, compression) for path, array in pack.tracks.items()}
+
+
+def widened(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePack, Fields]:
+    """The pack with text as wide as a shard has it whose fields are known, and the pack's fields then.
+
+    Text that is longer is given room for twice as much, so that shards of ever longer text are few.
+    """
+    wider = {}
+    for path, field in fields.items():
+        there = known.get(path)
+        if field.is_text and there is not None and there.is_text and field.dtype != there.dtype:
+            own, most = (np.dtype(told.dtype).itemsize // 4 for told in (field, there))
+            wider[path] = there.dtype if own < most else np.dtype(f"U{1 << (own - 1).bit_length()}").str
+    if not wider:
+        return pack, fields
+    columns = pack.columns.with_arrays(lambda path, array: array.astype(wider.get(path, array.dtype), copy=False))
+    changed = {path: replace(fields[path], dtype=dtype) for path, dtype in wider.items()}
+    return EpisodePack.of(columns, pack.facts, pack.lengths, pack.lookbacks), fields | changed
 
 
 def columns_of(pack: EpisodePack) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from episodes.storage.track_schema import (
     is_observed,
     observed,
     structure_of,
+    widened,
 )
 from episodes.tracks import nested
 
@@ -149,6 +150,7 @@ class EpisodeWriter:
 
     def _add(self, pack: EpisodePack) -> None:
         header, pack, tracks = self._fitted(pack)
+        pack, tracks = widened(pack, tracks, self._layout.tracks)
         columns = info_schema.columns_of(pack.infos)
         layout = Layout(self._structure(pack), tracks, info_schema.joined(self._layout.infos, columns))
         if layout == self._layout:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from episodes import SingleAgentEpisode
-from episodes.errors import InvalidArgument, TrackMismatch
+from episodes.errors import InvalidArgument, TrackMismatch, WrongType
 from episodes.storage import EpisodeDataset, EpisodeWriter, add_track, compact, copy
+from episodes.storage.sampling import Steps
 
 
 def episode(i: int, **extra: Any) -> SingleAgentEpisode:
@@ -54,3 +55,29 @@ def test_a_track_is_added_to_episodes_that_are_there(tmp_path: Path) -> None:
         pass
     with pytest.raises(InvalidArgument, match="no episode with a step yet"):
         add_track(tmp_path, "logp", 0.0)
+
+
+def test_statistics_that_were_kept_before_count_the_items_that_stand_in(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add([episode(0)])
+    assert "extra_model_outputs/value" not in EpisodeDataset(tmp_path).statistics()
+    add_track(tmp_path, "value", np.nan)
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add([episode(1, value=np.arange(3.0))])
+    for _ in range(2):
+        found = EpisodeDataset(tmp_path).statistics()["extra_model_outputs/value"]
+        assert (int(found.count), int(found.num_nan), float(found.mean)) == (3, 3, 1.0)
+
+
+def test_text_may_be_longer_than_the_item_that_stands_in(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add([episode(0)])
+    add_track(tmp_path, "said", "no")
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add([episode(1, said=np.array(["something longer", "", "x"]))])
+    dataset, words = EpisodeDataset(tmp_path, verify=True), ["no", "no", "no", "something longer", "", "x"]
+    assert dataset.pack().extra_model_outputs["said"].tolist() == words
+    batch = dataset.sampler(steps=Steps(6, keys=["said"]), order="stored").draw()
+    assert batch["said"].tolist() == words
+    with pytest.raises(WrongType, match="key 3"):
+        add_track(tmp_path, 3, 0.0)  # type: ignore[reportArgumentType]

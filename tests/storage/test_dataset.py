@@ -219,6 +219,16 @@ def test_a_pickled_data_set_is_its_path_and_shows_the_same_episodes(tmp_path: Pa
     assert len(EpisodeDataset(tmp_path)) == 8
 
 
+def test_what_picks_episodes_has_one_axis(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add(some())
+    dataset = EpisodeDataset(tmp_path)
+    for wrong in (2, [[0, 1]], [0.5], "e1"):
+        for pick in (dataset.select, dataset.pack):
+            with pytest.raises(WrongType, match="give integers or a mask of bools"):
+                pick(wrong)
+
+
 def test_a_data_set_of_a_relative_path_is_found_by_a_process_in_another_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

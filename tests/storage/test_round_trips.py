@@ -119,6 +119,43 @@ def test_arrays_that_are_not_contiguous_come_back(tmp_path: Path) -> None:
     assert written(tmp_path, [episode])[0].equals(episode)
 
 
+TEXTS = st.lists(st.text("aé\U0001f600 ", max_size=40), min_size=1, max_size=4)
+
+
+@given(of_writers=st.lists(st.lists(TEXTS, min_size=1, max_size=4), min_size=1, max_size=3), zstd=st.booleans())
+def test_text_of_any_length_is_written_by_any_number_of_writers(of_writers: list[list[list[str]]], zstd: bool) -> None:
+    with tempfile.TemporaryDirectory() as path:
+        for of_writer in of_writers:
+            with EpisodeWriter(path, compression="zstd" if zstd else "auto") as writer:
+                for words in of_writer:
+                    acted = np.array(words[1:], "U40" if len(words) > 2 else None)
+                    arrays = np.array(words), acted, np.ones(len(words) - 1)
+                    writer.add([SingleAgentEpisode.from_arrays(*arrays) if len(words) > 1 else _seen(words[0])])
+                    writer.flush()
+        dataset = EpisodeDataset(path, verify=True)
+        wanted = [words for of_writer in of_writers for words in of_writer]
+        assert [episode.get_observations().tolist() for episode in dataset] == wanted
+        assert [episode.get_observations().tolist() for episode in dataset.pack()] == wanted
+        steps = [pair for words in wanted for pair in pairwise(words)]
+        if steps:
+            batch = dataset.sampler(steps=99, order="stored").draw()
+            assert list(zip(batch["obs"].tolist(), batch["actions"].tolist(), strict=True)) == steps
+
+
+def _seen(word: str) -> SingleAgentEpisode:
+    return SingleAgentEpisode.from_arrays(np.array([word]), np.zeros(0, "U1"), np.zeros(0))
+
+
+def test_longer_and_longer_text_begins_few_files(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        for length in range(1, 100):
+            words = np.array(["a" * length, "b"])
+            writer.add([SingleAgentEpisode.from_arrays(words, np.zeros(1), np.zeros(1))])
+            writer.flush()
+    assert len(list(tmp_path.glob("*.arrow"))) <= 8
+    assert [len(episode.get_observations(0)) for episode in EpisodeDataset(tmp_path)] == list(range(1, 100))
+
+
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_keys_with_slashes_numbers_and_tuples_come_back(tmp_path: Path, compression: str) -> None:
     observations = {"a/b": np.zeros((2, 1)), "~": (np.ones(2), {7: np.arange(2)}), "0": np.zeros(2, np.int8)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -62,11 +63,14 @@ class StoredTracks:
         cache: Path | None,
     ) -> None:
         self.batches, self.numbers = batches, numbers
-        fields = header.tracks if header.knows_steps else {}
+        told = header.tracks if header.knows_steps else {}
+        fields = {path: _widest(batches, path, field) for path, field in told.items()}
         self.paths = list(fields)
         compressed = [path for path in fields if any(path in batch.compressed for batch in batches)]
         self.columns: list[Column] = [
-            _mapped(batches, path, field, cache)
+            _text(batches, path, field)
+            if _are_of_several_widths(batches, path, field)
+            else _mapped(batches, path, field, cache)
             if cache is not None or path not in compressed
             else _decoded(batches, path, field, pool_bytes // len(compressed))
             for path, field in fields.items()
@@ -80,7 +84,7 @@ class StoredTracks:
         self.plain = self._plain()
         self.table = StepTable(self._known()[:, numbers], [column.step for column in self.columns])
         self.infos: Any = None  # see `StoredInfos.of`
-        self.unwritten = [self._unwritten(path, field) for path, field in fields.items()]
+        self.unwritten = [self._unwritten(path, field, np.dtype(fields[path].dtype)) for path, field in told.items()]
 
     def _plain(self) -> dict[str, tuple[int, bool]]:
         found = {name: (place, False) for name, place in self.structure.items() if isinstance(place, int)}
@@ -99,12 +103,15 @@ class StoredTracks:
         ]
         return np.concatenate([np.zeros((FIRST_BASE + len(self.columns), 0), np.int64), *parts], axis=1)
 
-    def _unwritten(self, path: str, field: TrackField) -> tuple[np.ndarray, np.ndarray] | None:
+    def _unwritten(self, path: str, field: TrackField, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray] | None:
         """Of which episodes [n] bool a track was not written, and the item that stands in; None: of none."""
         lacking = [field.fill is not None and path not in batch.written for batch in self.batches]
         if not any(lacking):
             return None
-        return np.repeat(lacking, [len(batch) for batch in self.batches])[self.numbers], field.filled(1)[0]
+        item = (
+            field.filled(1).astype(dtype).reshape(field.shape)
+        )  # an array also where it has no axes: a text would shrink
+        return np.repeat(lacking, [len(batch) for batch in self.batches])[self.numbers], item
 
     @cached_property
     def t_started(self) -> np.ndarray:
@@ -142,6 +149,28 @@ def _known(batch: StoredBatch, bases: list[int], columns: Sequence[Column], path
         first = (pack.observation_offsets if is_observed(path) else pack.offsets)[:-1] + pack.lookbacks
         known[place] = base + first * column.step
     return known
+
+
+def _widest(batches: Sequence[StoredBatch], path: str, field: TrackField) -> TrackField:
+    """The field of a track, as wide as its longest text."""
+    if not field.is_text:
+        return field
+    own = (batch.fields[path].dtype for batch in batches if path in batch.written)
+    return replace(field, dtype=max((field.dtype, *own), key=lambda dtype: np.dtype(dtype).itemsize))
+
+
+def _are_of_several_widths(batches: Sequence[StoredBatch], path: str, field: TrackField) -> bool:
+    return any(batch.fields[path].dtype != field.dtype for batch in batches if path in batch.written)
+
+
+def _text(batches: Sequence[StoredBatch], path: str, field: TrackField) -> MappedColumn:
+    """Text of several widths: what is narrower than the widest is in memory."""
+    dtype = np.dtype(field.dtype)
+    arrays = [
+        batch.decoded(path, batch.whole.tracks[path]).astype(dtype, copy=False) if path in batch.written else None
+        for batch in batches
+    ]
+    return MappedColumn(arrays, dtype, tuple(field.shape))
 
 
 def _mapped(batches: Sequence[StoredBatch], path: str, field: TrackField, cache: Path | None) -> MappedColumn:
