@@ -98,10 +98,16 @@ class DQN(ReplayAlgorithm[DQNConfig]):
     @torch.no_grad()
     def _backward(self, layers: list[Layer], obs: Tensor, minibatch: Mapping[str, Any], scale: float) -> Measured:
         """What `Algorithm.backward` does with `loss`: Huber's is as steep as the error is large, but at most 1."""
-        outputs = outputs_of(layers, obs)
+        later, num_rows = minibatch[Columns.NEXT_OBS], len(obs)
+        if self.config.double and type(self).targets_of is DQN.targets_of and later.dtype is obs.dtype:
+            both = outputs_of(layers, torch.cat([obs, later]))  # in half the operations
+            outputs = [each[:num_rows] for each in both]
+            targets = self.targets_of(minibatch, both[-1][num_rows:])
+        else:
+            outputs, targets = outputs_of(layers, obs), self.targets_of(minibatch)
         values, chosen, weights = outputs[-1], self._chosen(minibatch), minibatch.get(Columns.WEIGHTS)
         taken = values.gather(-1, chosen).squeeze(-1)
-        errors = taken - self.targets_of(minibatch)
+        errors = taken - targets
         slopes = errors.clamp(-1.0, 1.0)
         losses = slopes * (errors - 0.5 * slopes)
         if weights is not None:
@@ -131,13 +137,17 @@ class DQN(ReplayAlgorithm[DQNConfig]):
         return loss, {"loss": loss.detach(), "q_value": said.mean(), **self.measured_errors(said - targets)}
 
     @torch.no_grad()
-    def targets_of(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """What the taken actions turned out to be worth [B]: rewards, and the discounted value after them."""
+    def targets_of(self, minibatch: Mapping[str, Any], said_later: Tensor | None = None) -> Tensor:
+        """What the taken actions turned out to be worth [B]: rewards, and the discounted value after them.
+
+        Args:
+            said_later: what the policy says [B, n] that all actions are worth then, where that is known already.
+        """
         later = after(minibatch)
         worth = cast(QPolicy, self._target("policy").module).q_values(later)
         if self.config.double:
-            best = self.policy.q_values(later).argmax(-1, keepdim=True)
-            value = worth.gather(-1, best).squeeze(-1)
+            said_later = self.policy.q_values(later) if said_later is None else said_later
+            value = worth.gather(-1, said_later.argmax(-1, keepdim=True)).squeeze(-1)
         else:
             value = worth.amax(-1)
         return torch.addcmul(minibatch[Columns.REWARDS], minibatch[DISCOUNTS], value)
