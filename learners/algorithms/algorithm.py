@@ -161,7 +161,7 @@ class Algorithm(nn.Module, ABC):
         self.postprocess(batch, metrics)
         for scheduler in self.schedulers.values():
             scheduler.step()
-        self.num_updates += 1
+        vars(self)["num_updates"] += 1  # a module takes 3 us to set an attribute
         if self.witness is not None:
             self.witness(batch)
         return metrics

@@ -98,7 +98,7 @@ class DQN(ReplayAlgorithm[DQNConfig]):
     @torch.no_grad()
     def _backward(self, layers: list[Layer], obs: Tensor, minibatch: Mapping[str, Any], scale: float) -> Measured:
         """What `Algorithm.backward` does with `loss`: Huber's is as steep as the error is large, but at most 1."""
-        later, num_rows = minibatch[Columns.NEXT_OBS], len(obs)
+        later, num_rows = minibatch[Columns.NEXT_OBS], obs.shape[0]
         if self.config.double and type(self).targets_of is DQN.targets_of and later.dtype is obs.dtype:
             both = outputs_of(layers, torch.cat([obs, later]))  # in half the operations
             outputs = [each[:num_rows] for each in both]
@@ -112,7 +112,7 @@ class DQN(ReplayAlgorithm[DQNConfig]):
         losses = slopes * (errors - 0.5 * slopes)
         if weights is not None:
             losses, slopes = losses * weights, slopes * weights
-        slopes *= scale / len(slopes)
+        slopes *= scale / num_rows
         backpropagate(layers, outputs, torch.zeros_like(values).scatter_(-1, chosen, slopes.unsqueeze(-1)))
         return {"loss": losses.mean(), "q_value": taken.mean(), **self.measured_errors(errors)}
 
@@ -153,7 +153,7 @@ class DQN(ReplayAlgorithm[DQNConfig]):
         return torch.addcmul(minibatch[Columns.REWARDS], minibatch[DISCOUNTS], value)
 
     def after_step(self) -> None:
-        self.num_gradient_steps += 1
+        vars(self)["num_gradient_steps"] += 1  # as in `explore_after`
         if self.num_gradient_steps % self.config.target_every == 0:
             self._target("policy").copy(self.policy)
 

@@ -149,7 +149,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return batch
 
     def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
-        self._errors = []
+        self._errors.clear()
         return super().learn(batch)
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
