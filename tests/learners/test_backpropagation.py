@@ -194,3 +194,12 @@ def test_going_back_twice_gives_the_same_weights_and_moments():
     for name in moments[0]:
         assert torch.equal(moments[0][name], moments[1][name]), name
     algorithm._updated({**batch, "indices": torch.arange(6)})
+
+
+def test_targets_of_ones_own_are_asked_for():
+    class Myopic(DQN):
+        def targets_of(self, minibatch: Any) -> Tensor:  # type: ignore[override]
+            return minibatch["rewards"]
+
+    policy = QPolicy(SEEN, THREE, hidden_sizes=(8,), generator=torch.Generator().manual_seed(0)).double()
+    assert_alike(Myopic(policy, DQNConfig(gamma=0.9)), minibatch(torch.tensor([-1, 0, 1, 1, 0, -1]), True), "policy")
