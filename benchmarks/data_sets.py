@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,14 +13,16 @@ import gymnasium as gym
 import numpy as np
 
 from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE
-from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most
+from benchmarks.figure import Counted, Figure, Side, Size, Timed, at_least, at_most, cpu_seconds, limit
 from benchmarks.peers import MINARI
 from benchmarks.storage import (
     Prepare,
     Scratch,
     bare_file,
+    bare_writing_pack,
     cartpoles,
     carts,
+    frames,
     opened,
     our_dataset,
     our_episodes,
@@ -31,7 +35,8 @@ from episodes import EpisodePack
 MANY = 20_000  # episodes
 COMMITS = 5_000
 STEPS = 2_000
-SEARCHED = 2_000_000  # steps
+SEARCHED = 10_000_000  # steps
+RECORD_SECONDS = 5e-6  # for a step
 QUERY = 'select episode, t from steps where "observations/2" > 0.999 and actions = 1'
 
 
@@ -132,6 +137,19 @@ def flat_querying(size: Size) -> Timed:
     return Timed(lambda: connection.sql(QUERY).to_arrow_table())
 
 
+def written(prepare: Prepare) -> Callable[[Size], Counted]:
+    """The bytes of the files that a piece of work writes."""
+
+    def counted(size: Size) -> Counted:
+        work = prepare(size)
+        assert work.fresh is not None
+        path = work.fresh()
+        work.run(path)
+        return Counted(sum(file.stat().st_size for file in path.rglob("*")))
+
+    return counted
+
+
 class Still(gym.Env):
     """An environment that costs nothing; episodes of 200 steps."""
 
@@ -153,13 +171,18 @@ def stepped(env: gym.Env, num_steps: int) -> None:
             env.reset()
 
 
-def recording(size: Size) -> Timed:
+def recording(size: Size, clock: Callable[[], float] = time.perf_counter) -> Timed:
     """Steps of a recorded environment, its own included, which cost little; episodes go to disk as they end."""
     from episodes.storage import RecordEpisodes
 
     scratch = Scratch()
     env, num = RecordEpisodes(Still(), scratch.root / "data"), size(STEPS)
-    return Timed(lambda: (scratch, stepped(env, num)), num)
+    return Timed(lambda: (scratch, stepped(env, num)), num, clock=clock)
+
+
+def recording_alone(size: Size) -> Timed:
+    """The same, in seconds of this process."""
+    return recording(size, cpu_seconds)
 
 
 def minari_recording(size: Size) -> Timed:
@@ -200,6 +223,14 @@ FIGURES = (
         at_most(3),
         "ms",
     ),
+    Figure(
+        "data sets/size of frames",
+        Side("ours", written(writing_pack(frames))),
+        Side("pyarrow, zstd", written(bare_writing_pack(frames, "zstd"))),
+        at_most(1.1),
+        "bytes",
+    ),
+    Figure("data sets/recording", Side("ours", recording_alone), limit("5 us", RECORD_SECONDS), at_most(1), "us"),
     Figure(
         "data sets/recording Minari",
         Side("ours", recording),

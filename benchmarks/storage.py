@@ -330,7 +330,7 @@ FIGURES = (
         at_most(1.5),
         "ms",
     ),
-    Figure("storage/to disk Minari", WRITE_LIST, minari(datasets.minari_writing), at_least(20), "ms"),
+    Figure("storage/to disk Minari", WRITE_LIST, minari(datasets.minari_writing), at_least(50), "ms"),
     Figure(
         "storage/one by one Minari",
         Side("ours", writing_one_by_one),
@@ -339,7 +339,7 @@ FIGURES = (
         "ms",
     ),
     Figure("storage/back pyarrow", READ, Side("pyarrow, batch each", bare_reading), at_most(1.5), "ms"),
-    Figure("storage/back Minari", READ, minari(datasets.minari_reading), at_least(20), "ms"),
+    Figure("storage/back Minari", READ, minari(datasets.minari_reading), at_least(50), "ms"),
     Figure("storage/slice pyarrow", SLICE, Side("pyarrow, batch each", bare_slicing(carts)), at_most(1.5), "us"),
     Figure("storage/slice Minari", SLICE, minari(datasets.minari_slice, ROWS), at_least(20), "us"),
     *frame_figures("to disk", "pyarrow", "ms", writing_pack, bare_writing_pack),

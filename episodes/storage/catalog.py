@@ -15,6 +15,7 @@ import re
 import socket
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class Manifest:
     writer: str
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
-    started: str = field(default_factory=lambda: process_start(os.getpid()))
+    started: str = field(default_factory=lambda: _own_start(os.getpid()))
     shards: dict[str, dict[str, Any]] = field(default_factory=dict)  # open, episodes
     _is_whole: bool = False  # the file says what `shards` does
 
@@ -107,6 +108,12 @@ class Manifest:
 
 def _line(value: dict[str, Any]) -> str:
     return json.dumps(with_sum(value)) + "\n"
+
+
+@lru_cache(maxsize=1)
+def _own_start(pid: int) -> str:
+    """When this process began; a fork of it has another number."""
+    return process_start(pid)
 
 
 def process_start(pid: int) -> str:

@@ -53,8 +53,13 @@ def optional_names() -> set[str]:
 
 def num_columns(names: Sequence[str]) -> int:
     """How many of a shard's columns, which come first, are these."""
-    known = {field.name for field in row_fields()}
+    known = _known_names()
     return sum(name in known for name in names)
+
+
+@cache
+def _known_names() -> frozenset[str]:
+    return frozenset(field.name for field in row_fields())
 
 
 def _names(fact: str, kind: Kind) -> tuple[str, ...]:

@@ -80,21 +80,18 @@ class RecordEpisodes(gym.Wrapper):
             raise EpisodeStateError(
                 "there is no episode to record: call reset() before the first step, and after an end"
             )
-        acted = _owned(action)  # before an environment clips it in place
+        acted = action if type(action) in _NUMBERS else _owned(action)  # before an environment clips it in place
         observation, reward, terminated, truncated, infos = result = self.env.step(action)
-        episode.add_env_step(
-            _owned(observation),
-            acted,
-            reward,
-            _owned(infos) if infos else None,
-            terminated=bool(terminated),
-            truncated=bool(truncated),
-        )
-        self._num_steps += 1
+        seen = observation.copy() if type(observation) is np.ndarray else _owned(observation)
+        told = _owned(infos) if infos else None
         if terminated or truncated:
+            episode.add_env_step(seen, acted, reward, told, terminated=bool(terminated), truncated=bool(truncated))
             self._episode = None
             self.writer.add([episode.to_numpy()])
-        elif self._num_steps >= self._chunk_steps:
+            return result
+        episode.add_env_step(seen, acted, reward, told)
+        self._num_steps += 1
+        if self._num_steps >= self._chunk_steps:
             self._episode, self._num_steps = episode.cut(), 0
             self.writer.add([episode.to_numpy()])
         return result
@@ -181,8 +178,6 @@ def _owned(value: Any) -> Any:
     """What an environment or a policy gave, in memory that they do not write to again."""
     if type(value) is np.ndarray:
         return value.copy()
-    if type(value) in _NUMBERS:
-        return value
     if type(value) is dict:
         return {key: _owned(item) for key, item in value.items()}
     return own(value)
