@@ -297,7 +297,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         if agents.passed_on is not None:
             raise self._refusal("add_env_step")
         told, extra = infos or NOTHING, extra_model_outputs or NOTHING
-        endings: Endings = {}
+        endings: Any = None  # looked at where some agent ends
         ends = _may_end(terminateds) or _may_end(truncateds)
         if ends:
             terminateds, truncateds = terminateds or NOTHING, truncateds or NOTHING
