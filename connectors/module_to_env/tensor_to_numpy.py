@@ -101,7 +101,7 @@ def _no_action(name: str, leaf: np.ndarray, rows: np.ndarray, episodes: Any, pol
     whose = "the policy" if policy is None else f"the policy {type(policy).__name__}"
     first = int(rows[0])
     return InvalidArgument(
-        f"output {name!r} of {whose} has {found} in row {first}, for {_whose(first, episodes)} ({len(rows)} of "
+        f"{whose}'s output {name!r} has {found} in row {first}, for {_whose(first, episodes)} ({len(rows)} of "
         f"{len(leaf)} rows are so): {row.tolist()}; {masked}look for {found} in the policy's weights and in what it saw"
     )
 
