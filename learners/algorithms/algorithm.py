@@ -131,9 +131,15 @@ class Algorithm(nn.Module, ABC):
 
         Raises:
             InvalidArgument: a loss or its gradient is not finite; the error names the steps that are to blame, if any
-                are, and nothing has changed.
+                are, and nothing has changed. The episodes are of other spaces than the policy can learn from.
         """
-        return self._updated(self.preprocess(episodes))
+        try:
+            return self._updated(self.preprocess(episodes))
+        except RuntimeError as error:  # of torch
+            differ = _differing_spaces(episodes, self.policy)
+            if not differ:
+                raise
+            raise InvalidArgument(f"{type(self).__name__}: the episodes have {differ}: {error}") from error
 
     def _updated(self, batch: dict[str, Any], num_steps: int = 0) -> dict[str, float]:
         """Learn from a train batch; by so many gradient steps if that is known.
@@ -237,6 +243,13 @@ def means(measured: list[Measured]) -> dict[str, float]:
     rows = [torch.stack(list(row.values())) for row in measured]
     mean = rows[0] if len(rows) == 1 else torch.stack(rows).mean(0)
     return dict(zip(measured[0], mean.tolist(), strict=True))
+
+
+def _differing_spaces(episodes: Sequence[SingleAgentEpisode], policy: Policy) -> str:
+    """Which spaces of the episodes are known to be others than the policy's, in words."""
+    names = ("observation_space", "action_space")
+    pairs = [(name, getattr(episodes[0], name), getattr(policy, name)) for name in names]
+    return ", ".join(f"{name} {its}, the policy {own}" for name, its, own in pairs if its is not None and its != own)
 
 
 class _NotFinite(Exception):

@@ -15,7 +15,7 @@ from connectors import Connector
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from learners import PPO, LSTMPolicy, MLPPolicy, PPOConfig, linear_decay
+from learners import BC, PPO, LSTMPolicy, MLPPolicy, PPOConfig, linear_decay
 from learners.algorithms.ppo import clipped_surrogate, ppo_loss, ppo_pipeline
 from runners import SingleAgentEnvRunner
 
@@ -296,6 +296,26 @@ def test_values_are_clipped_around_those_that_the_advantages_were_computed_with(
     mask = batch.get("loss_mask", torch.ones_like(values, dtype=torch.bool))
     torch.testing.assert_close(batch["vf_preds"][mask], values[mask])
     assert learner.update(done)["value_loss"] > 0
+
+
+def test_episodes_of_other_spaces_are_refused_by_naming_them():
+    more, wider = spaces.Discrete(5), spaces.Box(-1.0, 1.0, (3,))
+    for seen, done, message in (
+        (OBSERVATIONS, more, r"action_space Discrete\(5\), the policy Discrete\(2\)"),
+        (wider, TWO_ACTIONS, r"observation_space Box\(-1.0, 1.0, \(3,\), float32\), the policy Box"),
+    ):
+        episode = SingleAgentEpisode.from_arrays(
+            np.zeros((5, *seen.shape), np.float32),
+            np.full(4, done.n - 1),
+            np.zeros(4),
+            terminated=True,
+            extra_model_outputs={"action_logp": np.zeros(4, np.float32)},
+            observation_space=seen,
+            action_space=done,
+        )
+        for algorithm in (PPO(policy()), BC(policy())):
+            with pytest.raises(InvalidArgument, match=message):
+                algorithm.update([episode])
 
 
 def test_a_column_that_a_piece_adds_reaches_the_policy_while_it_learns():
