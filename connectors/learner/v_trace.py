@@ -92,7 +92,8 @@ class VTrace(Connector):
     def _log_probs(self, rl_module: Any, batch: ColumnDict, pack: EpisodePack) -> np.ndarray:
         """What the module now makes of the batch's actions: one number for each real step, [S]."""
         module = module_of(rl_module)
-        distribution = module.distribution or self._distribution_over(self.input_action_space or pack.action_space)
+        own = self.input_action_space
+        distribution = module.distribution or self._distribution_over(pack.action_space if own is None else own)
         columns = {name: joined(column) for name, column in seen_columns(batch).items()}
         to_device = NumpyToTensor(device=module.device)
         logp = joined(batch[Columns.ACTION_LOGP])

@@ -103,7 +103,7 @@ class EpisodeReplayBuffer(SampleCounts):
         self._path = path
         self._ring = LinkedRing(self.capacity, Allocator(path))
         self.lock = self._ring.lock
-        self._spaces: tuple[Any, Any] = (None, None)
+        self._spaces: tuple[Any, ...] = (None, None)
         if path is not None:
             ResumePoint(Path(path), self._ring, self._rest_of_state)
         if lineage is not None:
@@ -172,7 +172,7 @@ class EpisodeReplayBuffer(SampleCounts):
         if keys is not None:
             pack = pack.replace(extra_model_outputs=chosen_outputs(pack.extra_model_outputs, keys))
         add_pack(self.ring, pack)
-        self._spaces = (pack.observation_space or self._spaces[0], pack.action_space or self._spaces[1])
+        self._spaces = tuple(map(_known, self._spaces, (pack.observation_space, pack.action_space)))
 
     @locked
     def recorder(
@@ -194,7 +194,7 @@ class EpisodeReplayBuffer(SampleCounts):
         """
         options: dict[str, Any] = {"len_lookback_buffer": len_lookback_buffer, "keys": keys}
         recorder = ReplayRecorder(self.ring, num_envs, autoreset_mode, observation_space, action_space, **options)
-        self._spaces = (observation_space or self._spaces[0], action_space or self._spaces[1])
+        self._spaces = tuple(map(_known, self._spaces, (observation_space, action_space)))
         return recorder
 
     @locked
@@ -588,6 +588,11 @@ class EpisodeReplayBuffer(SampleCounts):
         self.generator = np.random.default_rng()
         self._ring.keep_log(self.lineage)
         self.set_state(own)
+
+
+def _known(before: Any, now: Any) -> Any:
+    """The space that is known now, or the one before: a space may have a length, so its truth says nothing."""
+    return before if now is None else now
 
 
 def _place(path: Path | str) -> str:

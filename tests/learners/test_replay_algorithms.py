@@ -554,3 +554,12 @@ def test_an_action_may_be_one_number_and_a_critic_one_layer():
         buffer = EpisodeReplayBuffer(1000, seed=0)
         buffer.add(flat)
         assert all(map(math.isfinite, algorithm.update_from(buffer, num_steps=2).values()))
+
+
+def test_a_space_of_choices_in_two_dimensions_is_stored_without_a_warning():
+    seen = spaces.MultiDiscrete(np.array([[2, 3], [2, 2]]))  # whose length, and so whose truth, Gymnasium warns of
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    obs = np.ones((11, 2, 2), np.int64)
+    buffer.add([SingleAgentEpisode.from_arrays(obs, np.zeros(10, np.int64), np.zeros(10), observation_space=seen)])
+    buffer.recorder(2, autoreset_mode="NextStep", observation_space=seen, action_space=TWO)
+    assert buffer.sample_episodes(1)[0].observation_space == seen
