@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import lists_of_episodes
 
@@ -122,6 +122,7 @@ def test_arrays_that_are_not_contiguous_come_back(tmp_path: Path) -> None:
 TEXTS = st.lists(st.text("aé\U0001f600 ", max_size=40), min_size=1, max_size=4)
 
 
+@settings(max_examples=15)
 @given(of_writers=st.lists(st.lists(TEXTS, min_size=1, max_size=4), min_size=1, max_size=3), zstd=st.booleans())
 def test_text_of_any_length_is_written_by_any_number_of_writers(of_writers: list[list[list[str]]], zstd: bool) -> None:
     with tempfile.TemporaryDirectory() as path:
