@@ -21,13 +21,14 @@ from episodes.tracks.nested import frozen
 
 UNKNOWN = -1
 """Stands for the version of a step of which nobody told it."""
+_MOST = 1 << 63
 
 
 def checked_version(version: Any) -> int:
     """The number of a version; `UNKNOWN` for None. `InvalidArgument` for what is no whole number, 0 or more."""
     if version is None:
         return UNKNOWN
-    if not isinstance(version, (int, np.integer)) or version < 0:
+    if not isinstance(version, (int, np.integer)) or not 0 <= version < _MOST:
         raise InvalidArgument(f"policy_version={version!r}; give the number of it, 0 or more")
     return int(version)
 

@@ -108,13 +108,11 @@ def _read_versions(told: bytes | list[bytes], num: int) -> VersionColumn | None:
 
 
 def bounds_of(columns: Sequence[VersionColumn | None]) -> tuple[int, int] | None:
-    """The lowest and the highest version that is known."""
-    known: set[int] = set()
+    """The lowest and the highest version, where any is known; the lowest is `UNKNOWN` where others are not."""
+    told: set[int] = set()
     for column in columns:
-        if column is not None:
-            known.update(column.versions.tolist())
-    known.discard(UNKNOWN)
-    return (min(known), max(known)) if known else None
+        told.update((UNKNOWN,) if column is None else column.versions.tolist())
+    return (min(told), max(told)) if max(told, default=UNKNOWN) != UNKNOWN else None
 
 
 _TO_WIRE: dict[Kind, Any] = {

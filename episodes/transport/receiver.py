@@ -19,7 +19,7 @@ from episodes.errors import (
     TransportTimeout,
     UnreadableData,
 )
-from episodes.facts.policy_versions import UNKNOWN
+from episodes.facts.policy_versions import UNKNOWN, checked_version
 from episodes.multi_agent import MultiAgentEpisode, unpack_agents
 from episodes.pack import EpisodePack
 from episodes.storage.track_schema import Fields, check_same
@@ -106,6 +106,7 @@ class EpisodeReceiver(Endpoint):
     ) -> None:
         super().__init__()
         self._peers = Peers()
+        self._most = max_message_bytes
         self._asked: OrderedDict[bytes, None] = OrderedDict()  # addresses of strangers, asked who they are
         self._layouts: OrderedDict[int, tuple[PackLayout, ...] | str] = OrderedDict()  # or why a schema is refused
         self._like = [fields_of(pack) for pack in ([like] if isinstance(like, EpisodePack) else like or [])]
@@ -499,12 +500,17 @@ class EpisodeReceiver(Endpoint):
 
         Raises:
             WrongType: arrays of objects.
+            InvalidArgument: a version that is no number, 0 or more, or an array of more than `max_message_bytes`.
         """
-        parts = encoded_weights(weights)
+        told, parts = checked_version(version), encoded_weights(weights)
+        largest = SIZE + max(map(len, parts))
+        if told == UNKNOWN or largest > self._most:
+            why = f"{largest} bytes in a piece; at most {self._most} go" if told != UNKNOWN else "give a version"
+            raise InvalidArgument(f"publish(version={version!r}): {why}")
         with self.held(deadline_of(10.0)), self.stretch:
             self._look_ahead()  # at who has read the last ones
             number = self._published[0] + 1 if self._published else 0
-            self._published = number, int(version), parts
+            self._published = number, told, parts
             for peer in list(self._peers.values()):
                 self._share_weights(peer)
 

@@ -197,8 +197,9 @@ class EpisodeSender(Endpoint):
 
     def _send(self, kind: Kind, packs: Sequence[EpisodePack], deadline: float, waited: Any = None) -> None:
         message = encoded(packs, self._schemas)
-        if message.large:
-            self._check_size(message)
+        largest = SIZE + max((sum(map(len, message.body)), *map(len, message.large)))
+        if largest > self._most:
+            raise InvalidArgument(f"{largest} bytes in a piece; at most {self._most} go: send fewer steps")
         while len(self._unacked) >= self._window:
             self._wait(deadline)
         if not self._unacked and not self._is_connected:
@@ -211,11 +212,6 @@ class EpisodeSender(Endpoint):
         counts["sent"] += 1
         counts["episodes"] += len(packs[0]) if len(packs) == 1 else sum(map(len, packs))
         counts["bytes"] += nbytes - SIZE
-
-    def _check_size(self, message: Message) -> None:
-        largest = max(map(len, message.large))
-        if largest > self._most:
-            raise InvalidArgument(f"an array of {largest} bytes; at most {self._most} go in a piece: send fewer steps")
 
     def _post(self, number: int, sent: _Sent, message: Message) -> int:
         """Hand a message to the socket, if somebody is there; its bytes."""

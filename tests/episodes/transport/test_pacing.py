@@ -265,5 +265,15 @@ def test_what_has_no_age_is_said(receiver: EpisodeReceiver) -> None:
         other.sample(1, max_age=1)
 
 
+def test_steps_without_a_version_among_others_are_not_taken_for_young_ones(receiver: EpisodeReceiver) -> None:
+    with EpisodeSender(receiver.address) as sender:
+        sender.send(EpisodePack.concat([pack_of(0), pack_of(None, 0)]))  # of which each step has one
+        assert len(receiver.sample(10, max_age=1, timeout=PATIENCE_S)) == 1
+        sender.send(EpisodePack.concat([pack_of(0), pack_of(None)]))
+        with pytest.raises(EpisodeStateError, match="no policy version"):
+            receiver.sample(10, max_age=1, timeout=PATIENCE_S)
+        assert isinstance(receiver.recv(PATIENCE_S), EpisodePack)
+
+
 if __name__ == "__main__":
     work(sys.argv[1], int(sys.argv[2]))

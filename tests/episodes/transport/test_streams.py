@@ -382,6 +382,28 @@ def test_weights_go_back_to_those_who_are_there_and_those_who_come(receiver: Epi
             assert late.latest_weights() is None
 
 
+@pytest.mark.parametrize("version", [-1, 1.5, None, 1 << 63])
+def test_weights_have_the_number_of_a_version(receiver: EpisodeReceiver, version: Any) -> None:
+    with pytest.raises(InvalidArgument, match="version="):
+        receiver.publish(np.zeros(2), version)
+    with pytest.raises(EpisodeStateError, match="nothing was published"):
+        receiver.sample(1, max_age=1)
+
+
+def test_what_is_too_large_for_the_other_side_is_refused_before_it_breaks_the_connection() -> None:
+    most = 20_000
+    with (
+        EpisodeReceiver(max_message_bytes=most) as receiver,
+        EpisodeSender(receiver.address, max_message_bytes=most) as sender,
+    ):
+        with pytest.raises(InvalidArgument, match=r"bytes in a piece; at most 20000"):
+            sender.send(pack_of(0, custom_data=[{"text": "x" * 30_000}]))
+        with pytest.raises(InvalidArgument, match=r"bytes in a piece; at most 20000"):
+            receiver.publish({"w": np.zeros(10_000)}, 0)
+        sender.send(pack_of(1))
+        assert receiver.recv(SECONDS) == pack_of(1)
+
+
 # --- strangers ---
 
 
