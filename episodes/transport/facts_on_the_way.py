@@ -11,6 +11,7 @@ import numpy as np
 from episodes.errors import UnreadableData
 from episodes.facts.facts import FACTS, Kind, objects
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn
+from episodes.pack import EpisodePack
 from episodes.tracks.infos import documents
 from episodes.tracks.nested import frozen
 
@@ -107,11 +108,14 @@ def _read_versions(told: bytes | list[bytes], num: int) -> VersionColumn | None:
     return VersionColumn(versions) if num and high != UNKNOWN else None
 
 
-def bounds_of(columns: Sequence[VersionColumn | None]) -> tuple[int, int] | None:
-    """The lowest and the highest version, where any is known; the lowest is `UNKNOWN` where others are not."""
+def bounds_of(packs: Sequence[EpisodePack]) -> tuple[int, int] | None:
+    """The lowest and the highest version, where any is known; the lowest is `UNKNOWN` where that of a step is not."""
     told: set[int] = set()
-    for column in columns:
+    for pack in packs:
+        column = pack.facts.policy_versions
         told.update((UNKNOWN,) if column is None else column.versions.tolist())
+    if told and max(told) != UNKNOWN and UNKNOWN in told:  # perhaps that of chunks without a step
+        told = set(np.concatenate([pack.get_policy_versions() for pack in packs]).tolist())
     return (min(told), max(told)) if max(told, default=UNKNOWN) != UNKNOWN else None
 
 

@@ -74,7 +74,7 @@ class Waiting:
         nbytes = pack.nbytes
         if nbytes > self._join // 4 or not _is_plain(pack):
             return False
-        alike = self._schemas.of([pack])[1], bounds_of([pack.facts.policy_versions])
+        alike = self._schemas.of([pack])[1], bounds_of([pack])
         if self._packs and alike != self._alike:
             return False
         self._nbytes += nbytes  # no call but the one that appends, so that an interrupt leaves all or nothing

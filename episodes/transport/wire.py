@@ -22,7 +22,6 @@ import numpy as np
 
 from episodes.errors import EpisodeError, UnreadableData
 from episodes.facts.facts import FACTS, PackFacts
-from episodes.facts.policy_versions import UNKNOWN
 from episodes.pack import EpisodePack
 from episodes.storage import space_json
 from episodes.storage.track_schema import TrackField, assembled, columns_of, is_flat, is_observed, structure_of
@@ -301,16 +300,7 @@ def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
     schema, schema_id = schemas.of(packs)
     laid = Laid()
     facts = [_put(pack, laid) for pack in packs]
-    return Message(schema, schema_id, laid.body(facts), laid.large, _bounds(packs))
-
-
-def _bounds(packs: Sequence[EpisodePack]) -> tuple[int, int] | None:
-    """The lowest and the highest policy version, as `bounds_of`; chunks without a step have none."""
-    bounds = bounds_of([pack.facts.policy_versions for pack in packs])
-    if bounds is None or bounds[0] != UNKNOWN:
-        return bounds
-    versions = np.concatenate([pack.get_policy_versions() for pack in packs])
-    return (int(versions.min()), int(versions.max())) if (versions != UNKNOWN).any() else None
+    return Message(schema, schema_id, laid.body(facts), laid.large, bounds_of(packs))
 
 
 def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int = 0) -> list[EpisodePack]:
