@@ -122,7 +122,7 @@ class TrajectoryAccumulator:
 class _Timescale:
     """The arrays of one timescale, and how an item is read: once into a list of leaves, which then are written."""
 
-    __slots__ = ("arrays", "buffers", "capacity", "index", "kinds", "name", "paths", "plans", "read", "spare")
+    __slots__ = ("arrays", "buffers", "capacity", "index", "kinds", "name", "paths", "plans", "read", "slots", "spare")
 
     def __init__(self, name: str, example: Any) -> None:
         self.name = name
@@ -133,6 +133,7 @@ class _Timescale:
         single = any(not array.ndim for array in arrays) or all(len(array) == 1 for array in arrays)
         self.capacity = 1 if single else self._common_length(arrays)
         self.arrays = [array[None] for array in arrays] if single else arrays  # [capacity, ...]
+        self.slots: list[Any] = [array.data if _is_of_numbers(array) else array for array in self.arrays]
         self.kinds = [(array.shape[1:], array.dtype) for array in self.arrays]
         self.spare = single and all(array.ndim for array in arrays)  # whether items may lack their leading 1
         self.read = _reader(self.buffers)
@@ -178,8 +179,8 @@ class _Timescale:
                     break
         except (KeyError, _Unlike):
             items = self.fitted(data)
-        for array, item in zip(self.arrays, items):  # noqa: B905 as many as there are arrays
-            array[index] = item
+        for slots, item in zip(self.slots, items):  # noqa: B905 as many as there are arrays
+            slots[index] = item
         self.index = index + 1
 
     def check_full(self) -> None:
@@ -245,6 +246,11 @@ class _Timescale:
             raise InvalidArgument(
                 f"timescale {self.name!r}, leaf {self.paths[i]!r}: {number} does not fit into {dtype}"
             ) from None
+
+
+def _is_of_numbers(array: np.ndarray) -> bool:
+    """Whether an item is a number that a memoryview takes: one of Python's in a quarter of numpy's time."""
+    return array.ndim == 1 and array.dtype.isnative and array.dtype.char in "?bBhHiIlLqQfd"
 
 
 # --- reading items ---------------------------------------------------------------------------------------------------
