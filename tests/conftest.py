@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from tests.leftovers import is_watched, left_since, there_is
 
 settings.register_profile(  # a busy machine fails nothing
     "usual",
@@ -21,6 +24,14 @@ settings.register_profile("thorough", deadline=None, max_examples=1000, suppress
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No thread, process, listening socket and shared memory is left of the watched tests, also of those that fail."""
+    before = there_is() if is_watched(request.path) else None
+    yield
+    assert before is None or not left_since(before)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -38,6 +38,7 @@ from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import ranges
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.kinds import EmptyInfos, Infos
+from episodes.tracks.memory import held_bytes
 from episodes.tracks.nested import frozen
 
 
@@ -353,6 +354,20 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     def nbytes(self) -> int:
         """The bytes of all tracks."""
         return sum(array.nbytes for array in self.tracks.values())
+
+    @property
+    def held_nbytes(self) -> int:
+        """The bytes that are not freed while this pack is held: all memory that its tracks and infos are views of.
+
+        Of a part of a pack, of one that came from a receiver or out of shared memory, that is more than `nbytes`.
+        """
+        return held_bytes([*self.tracks.values(), *self.infos.arrays()])
+
+    def copied(self) -> EpisodePack:
+        """This pack in memory of its own: what it was a view of can be freed, and be used for the next sample."""
+        columns = self.columns.each(lambda track: track.copied())
+        facts = self.facts.take(np.arange(len(self)))
+        return EpisodePack.of(columns, facts, self.lengths.copy(), self.lookbacks.copy())
 
     def step_rows(self) -> slice | np.ndarray:
         """The rows [num_steps] of the real steps in step tracks; all of them, as a slice, without lookbacks."""

@@ -146,6 +146,24 @@ def test_ray_is_waited_for_while_its_node_is_not_there() -> None:
     assert patient(get_node, "address", "id", interval_s=0.0) == ({"node": 1}, ("address", "id"))
 
 
+def test_a_part_of_a_pack_out_of_shared_memory_says_what_it_holds_until_it_is_copied() -> None:
+    rows = 20 * 100
+    pack = EpisodePack(
+        observations=np.arange(4.0 * (rows + 20)).reshape(-1, 4),
+        actions=np.arange(rows),
+        rewards=np.arange(rows, dtype=np.float32),
+        lengths=[100] * 20,
+    )
+    got = ray.get(ray.put(pack))
+    assert got == pack
+    part = got[3:5]
+    assert part.held_nbytes == got.held_nbytes == pack.nbytes
+    kept = part.copied()
+    assert kept == part
+    assert kept.held_nbytes == kept.nbytes == pack.nbytes // 10
+    assert not any(np.shares_memory(kept.tracks[path], track) for path, track in got.tracks.items())
+
+
 def pid_of(pack: EpisodePack) -> int:
     return int(pack.observations[0, 0])
 

@@ -144,7 +144,22 @@ class ColumnInfos(Infos):
 
     def copied(self) -> ColumnInfos:
         """These infos in memory of their own."""
-        return self.take(np.arange(self.num))
+        taken = self.take(np.arange(self.num))
+        for path, column in taken.columns.items():
+            if isinstance(column, PackedColumn):
+                data, bounds = column.joined()
+                taken.columns[path] = PackedColumn(data.copy(), bounds[:-1], bounds[1:])
+        return taken
+
+    def arrays(self) -> list[np.ndarray]:
+        """The arrays of all columns."""
+        found: list[np.ndarray] = []
+        for column in self.columns.values():
+            if isinstance(column, PackedColumn):
+                found += [column.buffer, column.starts, column.ends]
+            else:
+                found += [column.values] if column.mask is None else [column.values, column.mask]
+        return found
 
     def travelling(self) -> ColumnInfos:
         """These infos without objects.

@@ -36,6 +36,10 @@ class Infos(Sequence[dict[str, Any]]):
         """The same infos in memory of their own."""
         return self
 
+    def arrays(self) -> list[np.ndarray]:
+        """The arrays that hold them."""
+        return []
+
     @abstractmethod
     def view(self, start: int, stop: int) -> Infos:
         """The infos of rows [start, stop), 0 <= start <= stop <= len; no copy."""

@@ -1,0 +1,74 @@
+"""What a pack keeps from being freed is what it says, and a copied one keeps nothing of others."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from episodes import EpisodePack
+from episodes.tracks.memory import held_bytes
+from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
+from tests.strategies import episodes
+
+
+def large(num: int = 20, **more: Any) -> EpisodePack:
+    rows = 50 * num
+    return EpisodePack(
+        observations={"x": np.arange(3.0 * (rows + num)).reshape(-1, 3), "y": np.zeros(rows + num, np.uint8)},
+        actions=np.arange(rows),
+        rewards=np.zeros(rows, np.float32),
+        lengths=[50] * num,
+        **more,
+    )
+
+
+def sent(pack: EpisodePack) -> EpisodePack:
+    message = encoded([pack], Schemas())
+    return decoded(layouts_of(message.schema), [bytes(part) for part in message.parts()])[0]
+
+
+def pickled_apart(pack: EpisodePack) -> EpisodePack:
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(pack, 5, buffer_callback=buffers.append)
+    return pickle.loads(data, buffers=[bytes(buffer) for buffer in buffers])
+
+
+def all_arrays(pack: EpisodePack) -> list[np.ndarray]:
+    return [*pack.tracks.values(), *pack.infos.arrays(), pack.lengths, pack.lookbacks, pack.ids, pack.t_started]
+
+
+def test_memory_that_several_arrays_view_counts_once() -> None:
+    memory, words = np.zeros(1000), bytes(800)
+    assert held_bytes([memory[3:5], memory[10:].reshape(10, -1), memory.view(np.uint8)]) == 8000
+    assert held_bytes([np.frombuffer(words, np.int64, 2), np.frombuffer(memoryview(words)[16:], np.uint8)]) == 800
+    assert held_bytes([]) == 0
+
+
+@pytest.mark.parametrize("brought", [sent, pickled_apart, lambda pack: pack])
+def test_a_part_of_a_pack_holds_all_of_it_until_it_is_copied(brought: Any) -> None:
+    infos = [{"n": i, "words": ["a", i]} for i in range(1020)]
+    pack = brought(large(infos=infos))
+    part = pack[3:5]
+    assert pack.held_nbytes >= pack.nbytes
+    assert part.nbytes == pack.nbytes // 10
+    assert part.held_nbytes == pack.held_nbytes
+    kept = part.copied()
+    assert kept == part
+    assert kept.nbytes <= kept.held_nbytes < pack.nbytes
+    assert not any(np.shares_memory(mine, theirs) for mine in all_arrays(kept) for theirs in all_arrays(pack))
+
+
+@given(drawn=episodes(), num=st.integers(1, 3), apart=st.booleans())
+def test_a_copied_pack_is_equal_and_its_own(drawn: Any, num: int, apart: bool) -> None:
+    pack = EpisodePack.from_episodes([drawn[1]] * num)
+    pack = pickled_apart(pack) if apart else pack
+    copied = pack.copied()
+    assert copied == pack
+    assert not any(track.flags.writeable for track in copied.tracks.values())
+    for mine, theirs in zip(all_arrays(copied), all_arrays(pack), strict=True):
+        assert not np.shares_memory(mine, theirs)
