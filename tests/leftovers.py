@@ -14,6 +14,7 @@ ROOMS = ("episodes/transport/", "runners/test_ray_group.py", "connectors/test_pr
 
 _SHARED = ("GarbageCollectorThread", "TMonitor")  # threads that pyzmq and tqdm start once for the whole process
 _TRACKERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # likewise processes, of multiprocessing
+_commands: dict[tuple[int, float], str] = {}
 _SEMAPHORES = "/dev/shm/sem."  # locks of multiprocessing, of which tqdm makes one for the whole process
 
 
@@ -37,9 +38,9 @@ def there_is() -> Counter[str]:
 
 
 def _described(child: psutil.Process) -> str:
-    """The command of a process; nothing for one that is gone, or is there for the whole process."""
+    """The command that a process had when it was first seen; nothing for one that is gone, or belongs to all tests."""
     try:
-        command = " ".join(child.cmdline())
+        command = _commands.setdefault((child.pid, child.create_time()), " ".join(child.cmdline()))
         return "" if any(tracker in command for tracker in _TRACKERS) else f"{child.pid} {command}"
     except psutil.NoSuchProcess:
         return ""
