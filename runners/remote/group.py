@@ -79,7 +79,7 @@ class RayRunnerGroup:
         lost_after_s: a runner that is at one request for longer is replaced.
         merge_every: after how many samples of a runner `sample_async` merges what pipelines have learned. For that it
             waits until no request is under way.
-        num_cpus_each: what Ray reserves for each runner.
+        num_cpus_each: what Ray reserves for each runner, where it is there for others too.
         address: of a cluster to be joined. By default Ray is started here by `start_ray`, unless it runs already; what
             was started here ends with `close`.
 
@@ -124,7 +124,9 @@ class RayRunnerGroup:
             except BaseException:
                 shutil.rmtree(self._temp_dir, ignore_errors=True)
                 raise
-        self._actor_class = self._ray.remote(num_cpus=num_cpus_each, max_restarts=0, max_task_retries=0)(RunnerActor)
+        is_ours = self._temp_dir is not None and address is None  # nobody else is there for whom to reserve
+        each = 0 if is_ours else num_cpus_each
+        self._actor_class = self._ray.remote(num_cpus=each, max_restarts=0, max_task_retries=0)(RunnerActor)
         self._closed = False
         try:
             self.resize(num_runners)
@@ -366,7 +368,16 @@ class RayRunnerGroup:
         self._end(gone)
         new = [self._started(index) for index in range(len(self._workers), num_runners)]
         try:
-            self._ray.get([worker.actor.__ray_ready__.remote() for worker in new])
+            self._ray.get([worker.actor.__ray_ready__.remote() for worker in new], timeout=self.lost_after_s)
+        except self._ray.exceptions.GetTimeoutError as error:
+            self._end(new)
+            has, free = (
+                told.get("CPU", 0) for told in (self._ray.cluster_resources(), self._ray.available_resources())
+            )
+            raise RunnerLost(
+                f"{len(new)} runners did not start within {self.lost_after_s:g} s; Ray has {has:g} CPUs, {free:g} "
+                "of them free: give it more, or reserve less with num_cpus_each="
+            ) from error
         except self._ray.exceptions.RayActorError as error:
             self._end(new)
             raise RunnerLost(f"make_runner failed: {error}") from error

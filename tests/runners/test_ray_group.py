@@ -320,6 +320,12 @@ def test_a_runner_that_cannot_be_made_is_an_error_that_says_why() -> None:
         RayRunnerGroup(make_broken, 1)
 
 
+@pytest.mark.slow
+def test_runners_for_which_ray_has_no_room_are_an_error_that_says_so() -> None:
+    with pytest.raises(RunnerLost, match="1 runners did not start within 1 s; Ray has 6 CPUs"):
+        RayRunnerGroup(make_plain, 1, num_cpus_each=100, lost_after_s=1.0)
+
+
 def test_runners_of_several_agents_sample_too_and_nothing_is_left_of_a_group_that_is_closed() -> None:
     policy = Spread()
     policy.number.data.fill_(2.0)
