@@ -17,6 +17,7 @@ import gymnasium as gym
 from connectors.connector import ColumnDict, Connector, Needed
 from connectors.trace import Trace
 from connectors.wiring import check_wiring, named
+from episodes.arguments import checked_items
 from episodes.errors import StateMismatch, UnknownKey, WrongType
 from episodes.tracks.drawn import drawn_by
 
@@ -51,7 +52,7 @@ class ConnectorPipeline(Connector):
         given: Iterable[str] = (),
         name: str | None = None,
     ) -> None:
-        self.given = (*type(self).given, *given)
+        self.given = (*type(self).given, *checked_items("given", given, "names of columns"))
         self.trace: Trace | None = None  # of the last call with trace=True
         self._pieces: dict[str, Connector] = {}
         self._order: tuple[Connector, ...] = ()

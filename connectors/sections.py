@@ -21,7 +21,8 @@ from connectors.rewriting import ObservationRewriter
 from connectors.views.piece import ViewPiece
 from connectors.views.samples import space_of
 from connectors.views.view import Views, name_of
-from episodes.errors import InvalidArgument, UnwiredPipeline
+from episodes.arguments import checked_items
+from episodes.errors import InvalidArgument, UnwiredPipeline, WrongType
 from episodes.history import History
 
 __all__ = ["SectionedPipeline"]
@@ -43,9 +44,12 @@ class Sections:
 
         Raises:
             UnwiredPipeline: a rewriter that is no view comes after a view.
+            InvalidArgument: a rewriter that has agents of its own, and is made for `joint=`.
         """
         sections = cls()
         for name, piece in pieces.items():
+            if isinstance(piece, ObservationRewriter):
+                piece.check_place()
             if isinstance(piece, ViewPiece) and (sections.views or not isinstance(piece, ObservationRewriter)):
                 sections.views[name] = piece
             elif not isinstance(piece, ObservationRewriter):
@@ -83,6 +87,8 @@ class SectionedPipeline(ConnectorPipeline):
         views: Views | None = None,
         name: str | None = None,
     ) -> None:
+        if views is not None and not isinstance(views, Views):
+            raise WrongType(f"views={views!r}: give the views of another pipeline, `pipeline.views`, or leave them out")
         self._given_views = views
         self.bound_views: Views | None = None  # `views`; None before the spaces are known
         self._sections = Sections()
@@ -92,7 +98,9 @@ class SectionedPipeline(ConnectorPipeline):
         if views is not None and input_action_space is None:
             input_action_space = views.given.action_space
         spaces = (input_observation_space, input_action_space)
-        super().__init__(*spaces, connectors=map(as_piece, connectors), given=given, name=name)
+        super().__init__(
+            *spaces, connectors=map(as_piece, checked_items("connectors", connectors, "pieces")), given=given, name=name
+        )
 
     def _make_section(self) -> Connector:
         """What runs the section of views."""

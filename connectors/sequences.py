@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, TrackMismatch
+from episodes.arguments import checked_count
+from episodes.errors import TrackMismatch
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
 
@@ -98,9 +99,7 @@ def padded_numbers(lengths: np.ndarray, max_seq_len: int) -> np.ndarray:
 
 def check_max_seq_len(max_seq_len: int) -> int:
     """The number, if it is at least 1; else InvalidArgument."""
-    if max_seq_len < 1:
-        raise InvalidArgument(f"max_seq_len={max_seq_len}: a sequence has at least 1 step")
-    return max_seq_len
+    return checked_count("max_seq_len", max_seq_len)
 
 
 def _objects(items: Infos) -> np.ndarray:

@@ -10,6 +10,7 @@ import torch
 
 from connectors.connector import ColumnDict, Connector
 from connectors.staging import StagingBuffer
+from episodes.errors import InvalidArgument
 from episodes.tracks import nested
 
 __all__ = ["NumpyToTensor"]
@@ -40,11 +41,14 @@ class NumpyToTensor(Connector):
         name: str | None = None,
     ) -> None:
         super().__init__(input_observation_space, input_action_space, name=name)
-        self.to(device or "cpu")
+        self.to("cpu" if device is None else device)
 
     def to(self, device: str | torch.device) -> None:
         """Move batches to this device from now on."""
-        self.device = torch.device(device)
+        try:
+            self.device = torch.device(device)
+        except (RuntimeError, TypeError) as error:
+            raise InvalidArgument(f"device={device!r}: give one of torch's, such as 'cpu' or 'cuda:0'") from error
         self._staging = None if self.device.type == "cpu" else StagingBuffer(self.device)
 
     def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from connectors.connector import Connector
+from episodes.arguments import checked_items
 from episodes.errors import InvalidArgument, UnwiredPipeline, WrongType
 
 
@@ -17,7 +18,7 @@ def named(connectors: Iterable[Connector], beside: Mapping[str, Connector] | Non
     """
     taken = dict(beside or {})
     new: dict[str, Connector] = {}
-    for piece in connectors:
+    for piece in checked_items("connectors", connectors, "pieces"):
         if not isinstance(piece, Connector):
             raise WrongType(f"a pipeline's pieces are connectors, not {piece!r}; derive the class from Connector")
         if any(piece is other for other in taken.values()):

@@ -103,4 +103,11 @@ def as_hook(hook: Any) -> Any:
         hook = hook()
     if isinstance(hook, type):
         raise WrongType(f"hooks are objects, and {hook.__name__} is a class: give {hook.__name__}()")
-    return CallbackHook(hook) if isinstance(hook, RLlibCallback) else hook
+    if isinstance(hook, RLlibCallback):
+        return CallbackHook(hook)
+    if not any(callable(getattr(hook, name, None)) for name in _CALLS):
+        raise WrongType(f"hooks: {hook!r} has none of the methods {', '.join(_CALLS)}; give an object that has one")
+    return hook
+
+
+_CALLS = ("on_episode_start", "on_step", "on_episode_end", "on_sample_end")

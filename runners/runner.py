@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from connectors.editable_episodes import EditableEpisodes
+from episodes.arguments import checked_flag, checked_items
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.recorder import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
@@ -121,13 +122,13 @@ class EnvRunner:
 
     def __init__(self, hooks: Sequence[Any], seed: int | None, update_stats: bool) -> None:
         self.seed = checked_seed(seed)
-        self.update_stats = update_stats
+        self.update_stats = checked_flag("update_stats", update_stats)
         self._policy_version: Any = None
         self._updates = update_stats  # in this call of sample
         self.num_episodes = 0
         self._num_steps = 0
         self.metrics_logger = MetricsLogger()
-        hooks = [as_hook(hook) for hook in hooks]
+        hooks = [as_hook(hook) for hook in checked_items("hooks", hooks, "hooks")]
         self._on_episode_start = calls_of(hooks, "on_episode_start")
         self._on_step = calls_of(hooks, "on_step")
         self._on_episode_end = calls_of(hooks, "on_episode_end")

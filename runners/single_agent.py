@@ -16,6 +16,7 @@ from connectors import env_to_module_pipeline, module_to_env_pipeline
 from connectors.acting import Acted, EnvToModule, ModuleToEnv, check_pipeline, fingerprint_of
 from connectors.fingerprint import check_fingerprint, stamp
 from connectors.policy import Policy, check_asked, module_of, random_share_of
+from episodes.arguments import checked_flag
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 from episodes.pack import EpisodePack
@@ -86,7 +87,7 @@ class SingleAgentEnvRunner(EnvRunner):
         seed = self.seed
         self._make_envs(env, num_envs, autoreset_mode, {"vectorization": vectorization, "env_kwargs": env_kwargs})
         self.policy = policy
-        self.returns_interrupted = returns_interrupted
+        self.returns_interrupted = checked_flag("returns_interrupted", returns_interrupted)
         self._interrupted: list[EpisodePack] = []  # what calls that failed have left
         self.stats = CollectStats()  # of the last call of sample
         self._make_pipelines(env_to_module, module_to_env, check_pipeline)
@@ -145,7 +146,7 @@ class SingleAgentEnvRunner(EnvRunner):
         env_to_module.bind(*spaces)
         module_to_env.bind(*spaces)
         self._fingerprint = fingerprint_of(env_to_module, module_to_env)
-        if checks:
+        if checked_flag("check_pipeline", checks):
             check_fingerprint(self.policy, self._fingerprint)
         env_to_module.check_policy(self.policy)
         self.env_to_module = env_to_module

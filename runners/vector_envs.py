@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
+from episodes.arguments import checked_count
 from episodes.errors import InvalidArgument, WrongType
 from episodes.recorder.boundaries import checked_mode
 from runners.serial_envs import SerialVectorEnv
@@ -43,6 +43,8 @@ def make_vector_env(
         env_kwargs: arguments for `gymnasium.make` of an id.
     """
     _check_needs_no_adapter(env)
+    if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
+        raise WrongType(f"env_kwargs={env_kwargs!r}: give a dict of what `gymnasium.make` takes")
     if isinstance(env, VectorEnv):
         return _checked_count(env, num_envs)
     if isinstance(env, str):
@@ -117,12 +119,11 @@ def _own_vector_env(env_id: str, num_envs: int, env_kwargs: Mapping[str, Any]) -
 def _vector_of(
     maker: Callable[[], Any], num_envs: int | None, vectorization: str, mode: AutoresetMode | str
 ) -> VectorEnv:
-    if vectorization not in _KINDS:
+    if not isinstance(vectorization, str) or vectorization not in _KINDS:
         known = "'sync', 'async', and for ids 'vector_entry_point'"
         raise InvalidArgument(f"vectorization={vectorization!r}; there are {known}")
     count = 1 if num_envs is None else num_envs
-    if not isinstance(count, (int, np.integer)) or count < 1:
-        raise InvalidArgument(f"num_envs={num_envs}; give an int of at least 1")
+    count = checked_count("num_envs", count)
     mode = checked_mode(mode)
     first = maker()
     if isinstance(first, VectorEnv):

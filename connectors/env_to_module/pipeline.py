@@ -23,6 +23,7 @@ from connectors.trace import Trace
 from connectors.views.piece import newest_history
 from connectors.views.policies import check_sees
 from connectors.views.view import View
+from episodes.arguments import checked_items
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.history import HistorySpaces
@@ -151,7 +152,7 @@ def env_to_module_pipeline(
         pieces: your own: rewriters, views and others, which come before the default ones.
         policy: for one with a memory, the batch gets its states and a time axis. It is run once on what views make.
     """
-    pieces = [as_piece(piece) for piece in pieces]
+    pieces = [as_piece(piece) for piece in checked_items("pieces", pieces, "your pieces")]
     recurrent = [AddTimeDimension(), AddStates()] if module_of(policy).has_memory else []
     pipeline = EnvToModulePipeline(
         observation_space,

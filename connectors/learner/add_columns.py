@@ -10,6 +10,7 @@ import numpy as np
 
 from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
+from episodes.arguments import checked_items
 from episodes.columns import Columns
 from episodes.errors import UnknownKey
 from episodes.pack import EpisodePack
@@ -45,7 +46,9 @@ class AddColumns(Connector):
         extra_model_outputs: Iterable[str] | None = None,
         name: str | None = None,
     ) -> None:
-        self._extra = None if extra_model_outputs is None else tuple(extra_model_outputs)
+        self._extra = None
+        if extra_model_outputs is not None:
+            self._extra = tuple(checked_items("extra_model_outputs", extra_model_outputs, "their names"))
         self.writes = (*_STEP_COLUMNS, *(_POLICY_COLUMNS if self._extra is None else self._extra))
         super().__init__(input_observation_space, input_action_space, name=name)
 

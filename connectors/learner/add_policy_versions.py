@@ -11,6 +11,7 @@ import numpy as np
 from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from episodes.columns import Columns
+from episodes.errors import WrongType
 from episodes.facts.policy_versions import UNKNOWN
 from episodes.pack import EpisodePack
 
@@ -35,6 +36,8 @@ class AddPolicyVersions(Connector):
         newest: Callable[[], int] | None = None,
         name: str | None = None,
     ) -> None:
+        if newest is not None and not callable(newest):
+            raise WrongType(f"newest={newest!r}: give what is called for the version that learns now")
         self._newest = newest
         ages = () if newest is None else (Columns.POLICY_AGE,)
         self.writes = (Columns.POLICY_VERSION, *ages)

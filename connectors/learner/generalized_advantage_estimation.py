@@ -12,6 +12,7 @@ from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from connectors.learner.step_returns import StepReturns
 from connectors.learner.values import ValueFunction
 from connectors.views.seen import Seen
+from episodes.arguments import checked_flag
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 from episodes.returns import gae
@@ -54,9 +55,9 @@ class GeneralizedAdvantageEstimation(Connector):
         name: str | None = None,
     ) -> None:
         self.gamma, self.lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
-        self.normalize = normalize
+        self.normalize = checked_flag("normalize", normalize)
         self._values = ValueFunction(minibatch_size)
-        self.with_values = with_values
+        self.with_values = checked_flag("with_values", with_values)
         if with_values:
             self.writes = (*self.writes, Columns.VF_PREDS)
         super().__init__(input_observation_space, input_action_space, name=name)

@@ -29,6 +29,7 @@ from connectors.trace import Trace
 from connectors.views.policies import check_sees
 from connectors.views.seen import Seen
 from connectors.views.view import View, Views
+from episodes.arguments import checked_flag, checked_items
 from episodes.batch import TrainBatch
 from episodes.batch.origin import Came
 from episodes.columns import Columns
@@ -132,7 +133,11 @@ def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: 
 
 def _num_rows(batch: ColumnDict) -> int:
     """The rows of the first column. Shapes are asked first: `len` of a tensor takes ten times as long."""
+<<<<<<< HEAD
     first: Any = next(iter(batch.values()), None)
+=======
+    first: Any = next(iter(batch.values()), ())
+>>>>>>> fb11b24 (Wrong arguments of constructors are refused where they come in, by name; pieces for several agents are refused when the pipeline of one is built)
     if nested.is_leaf(first) and hasattr(first, "shape"):
         return first.shape[0]
     columns = nested.leaves(batch)
@@ -179,9 +184,9 @@ def learner_pipeline(
     if max_seq_len is None and module_of(policy).has_memory:
         max_seq_len = DEFAULT_MAX_SEQ_LEN
     connectors = [
-        *pieces,
+        *checked_items("pieces", pieces, "your pieces"),
         AddObservations(),
-        *([AddNextObservations()] if next_observations else []),
+        *([AddNextObservations()] if checked_flag("next_observations", next_observations) else []),
         AddColumns(),
         *([AddTimeDimensionAndZeroPad(max_seq_len=max_seq_len), AddStates()] if max_seq_len is not None else []),
         *([returns] if returns is not None else []),

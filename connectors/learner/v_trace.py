@@ -17,6 +17,7 @@ from connectors.learner.values import ValueFunction, on_host
 from connectors.policy import module_of, seen_columns
 from connectors.tensors import NumpyToTensor
 from connectors.views.seen import Seen
+from episodes.arguments import checked_number
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
@@ -58,7 +59,8 @@ class VTrace(Connector):
         name: str | None = None,
     ) -> None:
         self.gamma, self.lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
-        self.clip_rho, self.clip_pg_rho = clip_rho, clip_pg_rho
+        self.clip_rho = checked_number("clip_rho", clip_rho, 0.0)
+        self.clip_pg_rho = checked_number("clip_pg_rho", clip_pg_rho, 0.0)
         self._values = ValueFunction(minibatch_size)
         super().__init__(input_observation_space, input_action_space, name=name)
 

@@ -12,6 +12,7 @@ from connectors.policy import module_of
 from connectors.sequences import Sequences
 from connectors.tensors import NumpyToTensor
 from connectors.views.seen import Seen
+from episodes.arguments import checked_count
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch
 from episodes.pack import EpisodePack
@@ -26,7 +27,7 @@ class ValueFunction:
     """
 
     def __init__(self, minibatch_size: int) -> None:
-        self.minibatch_size = minibatch_size
+        self.minibatch_size = checked_count("minibatch_size", minibatch_size)
         self._to_device = NumpyToTensor()
 
     def __call__(self, rl_module: Any, pack: EpisodePack, seen: Seen) -> np.ndarray:

@@ -15,6 +15,7 @@ from connectors.distributions import ActionDistribution, distribution_for
 from connectors.module_to_env.tensor_to_numpy import TensorToNumpy, check_numbers
 from connectors.policy import distribution_of, module_of
 from connectors.tensors import tensor_of
+from episodes.arguments import checked_count, checked_flag
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
@@ -51,7 +52,8 @@ class GetActions(Connector):
         log_probs: bool = True,
         name: str | None = None,
     ) -> None:
-        self._seed, self.adds_log_probs = seed, log_probs
+        self._seed = None if seed is None else checked_count("seed", seed, 0)
+        self.adds_log_probs = checked_flag("log_probs", log_probs)
         self._generator: torch.Generator | None = None
         self._distribution: ActionDistribution | None = None
         self._rows = CategoricalRows(seed)

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from connectors.connector import ColumnDict, Connector, Needed
+from episodes.arguments import checked_flag
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
@@ -37,7 +38,8 @@ class NormalizeAndClipActions(Connector):
         clip_actions: bool = False,
         name: str | None = None,
     ) -> None:
-        self.normalize_actions, self.clip_actions = normalize_actions, clip_actions
+        self.normalize_actions = checked_flag("normalize_actions", normalize_actions)
+        self.clip_actions = checked_flag("clip_actions", clip_actions)
         self._kind = _Spread if normalize_actions else _Clip if clip_actions else None
         self._leaves: Any = None
         super().__init__(input_observation_space, input_action_space, name=name)

@@ -21,6 +21,7 @@ from connectors.module_to_env.tensor_to_numpy import TensorToNumpy
 from connectors.module_to_env.unbatch_items import UnbatchItems, check_rows
 from connectors.pipeline import ConnectorPipeline, RowCall
 from connectors.policy import module_of
+from episodes.arguments import checked_items
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
@@ -167,5 +168,7 @@ def module_to_env_pipeline(
     recurrent = [RemoveTimeDimension()] if module_of(policy).has_memory else []
     first = [*recurrent, GetActions(seed=seed, log_probs=log_probs), TensorToNumpy(), UnbatchItems()]
     return ModuleToEnvPipeline(
-        observation_space, action_space, connectors=[*first, *pieces, changes, ListifyForVectorEnv()]
+        observation_space,
+        action_space,
+        connectors=[*first, *checked_items("pieces", pieces, "your pieces"), changes, ListifyForVectorEnv()],
     )

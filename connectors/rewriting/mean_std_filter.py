@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from connectors.rewriting.rewriter import ObservationRewriter
+from episodes.arguments import checked_flag, checked_number
 from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch
 from episodes.tracks import nested
 
@@ -104,9 +105,11 @@ class MeanStdFilter(ObservationRewriter):
         multi_agent: bool = False,
         name: str | None = None,
     ) -> None:
-        self.multi_agent = multi_agent
-        self.de_mean_to_zero, self.de_std_to_one = de_mean_to_zero, de_std_to_one
-        self.clip_by_value, self.update_stats = clip_by_value, update_stats
+        self.multi_agent = checked_flag("multi_agent", multi_agent)
+        self.de_mean_to_zero = checked_flag("de_mean_to_zero", de_mean_to_zero)
+        self.de_std_to_one = checked_flag("de_std_to_one", de_std_to_one)
+        self.clip_by_value = None if clip_by_value is None else checked_number("clip_by_value", clip_by_value, 0.0)
+        self.update_stats = checked_flag("update_stats", update_stats)
         self._synced: Statistics = {}  # what a merged state gave
         self._own: Statistics = {}  # what was seen since
         self._total: Statistics = {}  # both
@@ -124,13 +127,17 @@ class MeanStdFilter(ObservationRewriter):
         """Box parts become float32 within the clip bounds."""
         return _normalised_space(input_observation_space, np.inf if self.clip_by_value is None else self.clip_by_value)
 
-    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """The normalised observations, nested arrays [N, ...]; see `ObservationRewriter`."""
+    def check_place(self) -> None:
+        """See `ObservationRewriter.check_place`."""
         if self.multi_agent:
             raise InvalidArgument(
                 f"{self.name}(multi_agent=True) has statistics for each agent: give it as joint=[...]; in the pieces "
                 "of a module's pipeline that is ForEachAgent(MeanStdFilter)"
             )
+
+    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
+        """The normalised observations, nested arrays [N, ...]; see `ObservationRewriter`."""
+        self.check_place()
         rows = nested.flatten(observations)
         filtered = self._filtered_paths(rows)
         if update and self.update_stats:

@@ -36,6 +36,9 @@ class ObservationRewriter(Connector):
             update: learn from these observations, where the piece learns.
         """
 
+    def check_place(self) -> None:
+        """Raise `InvalidArgument` where the piece is made for `joint=` of several agents, and stands in a pipeline."""
+
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
         """Rewrite each episode's last observation, unless the batch has observations (they are rewritten already)."""
         if Columns.OBS not in batch and not isinstance(episodes, EpisodePack):

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from connectors.connector import ColumnDict
 from connectors.rewriting import ObservationRewriter
 from connectors.views.piece import ViewPiece
+from episodes.arguments import checked_flag, checked_items, checked_number_dtype
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.history import History, HistorySpaces
@@ -46,8 +47,9 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
         agent_ids: Collection[Any] | None = None,
         name: str | None = None,
     ) -> None:
-        self.dtype = dtype
-        self.agent_ids = agent_ids
+        self.dtype = None if dtype is None else checked_number_dtype("dtype", dtype).type
+        checked_flag("multi_agent", multi_agent)
+        self.agent_ids = None if agent_ids is None else checked_items("agent_ids", agent_ids, "agents")
         self._flatten: Flattener | None = None
         super().__init__(input_observation_space, input_action_space, name=name)
 
@@ -67,7 +69,7 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
         """The vectors [N, D]; see `ObservationRewriter`."""
-        self._check_place()
+        self.check_place()
         if self._flatten is None:
             raise InvalidArgument(f"{self.name} needs the observation space; give it to the pipeline")
         return self._flatten(observations)
@@ -82,7 +84,7 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
 
     def see(self, history: History) -> dict[str, Any]:
         """As a view: "obs" [B, D] of the history's observations."""
-        self._check_place()
+        self.check_place()
         if self.dtype == np.float32:
             return {Columns.OBS: history.flat_observations()}
         return {Columns.OBS: Flattener(history.spaces.known_observation_space, self.dtype)(history.observations())}
@@ -91,7 +93,8 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
         """As a view: the flat Box."""
         return {Columns.OBS: self.recompute_output_observation_space(given.known_observation_space, None)}  # type: ignore[arg-type]
 
-    def _check_place(self) -> None:
+    def check_place(self) -> None:
+        """See `ObservationRewriter.check_place`."""
         if self.agent_ids is not None:
             raise InvalidArgument(
                 f"{self.name}(agent_ids={list(self.agent_ids)}): the agents of one module have one space; give it as "

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from connectors.views.piece import ViewPiece
+from episodes.arguments import checked_count, checked_flag
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.history import History, HistorySpaces
@@ -39,9 +40,8 @@ class FrameStacking(ViewPiece):
         multi_agent: bool = False,
         name: str | None = None,
     ) -> None:
-        if num_frames < 1:
-            raise InvalidArgument(f"num_frames={num_frames}: a stack has at least 1 frame")
-        self.num_frames, self.axis = num_frames, axis
+        checked_flag("multi_agent", multi_agent)
+        self.num_frames, self.axis = checked_count("num_frames", num_frames), checked_count("axis", axis, -32)
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def see(self, history: History) -> dict[str, Any]:

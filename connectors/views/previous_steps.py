@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from connectors.views.piece import ViewPiece
+from episodes.arguments import checked_count, checked_flag
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.history import History, HistorySpaces
@@ -38,7 +39,10 @@ class PrevActionsPrevRewards(ViewPiece):
         multi_agent: bool = False,
         name: str | None = None,
     ) -> None:
-        if n_prev_actions < 0 or n_prev_rewards < 0 or not n_prev_actions + n_prev_rewards:
+        checked_flag("multi_agent", multi_agent)
+        n_prev_actions = checked_count("n_prev_actions", n_prev_actions, 0)
+        n_prev_rewards = checked_count("n_prev_rewards", n_prev_rewards, 0)
+        if not n_prev_actions + n_prev_rewards:
             raise InvalidArgument(
                 f"n_prev_actions={n_prev_actions}, n_prev_rewards={n_prev_rewards}: give at least one, none negative"
             )

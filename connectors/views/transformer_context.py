@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from episodes.arguments import checked_count
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument
 from episodes.history import History
 
 __all__ = ["TransformerContext"]
@@ -21,8 +21,7 @@ class TransformerContext:
     k: int = 20
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise InvalidArgument(f"k={self.k}: a context has at least 1 observation")
+        checked_count("k", self.k)
 
     def __call__(self, history: History) -> dict[str, Any]:
         return {

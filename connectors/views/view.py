@@ -35,6 +35,7 @@ import gymnasium as gym
 import numpy as np
 
 from connectors.views.samples import SampleHistory, fits, space_of
+from episodes.arguments import checked_items
 from episodes.columns import Columns
 from episodes.errors import EpisodeError, InvalidArgument, ShapeMismatch, WrongType
 from episodes.history import History, HistorySpaces, OtherObservations, zeroed
@@ -90,7 +91,7 @@ class Views:
         observation_space: gym.Space | None = None,
         action_space: gym.Space | None = None,
     ) -> None:
-        self.views = tuple(views)
+        self.views = tuple(checked_items("views", views, "views"))
         self.given = HistorySpaces(observation_space, action_space)
         self.spaces: dict[str, gym.Space | None] = {Columns.OBS: observation_space}
         self.lookback = 0

@@ -67,7 +67,10 @@ def _is_gymnasiums(space: spaces.Space[Any] | None) -> bool:
 
 
 def _pickled_spaces(*own: Any) -> bytes:
-    """Two spaces as one pickle, which is made once: most packs have those of others."""
+    """Two spaces as one pickle, which is made once: most packs have those of others.
+
+    So the state of a space's random numbers does not travel: who samples from a space elsewhere seeds it there.
+    """
     key = (id(own[0]), id(own[1]))
     known = _known.get(key)
     if known is None:

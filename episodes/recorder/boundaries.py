@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from episodes.arguments import checked_count
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
 from episodes.tracks import nested
 from episodes.tracks.infos.dicts import objects
@@ -59,7 +60,7 @@ class Boundaries:
     """
 
     def __init__(self, num_envs: int, mode: AutoresetMode | str) -> None:
-        self.num_envs = num_envs
+        self.num_envs = checked_count("num_envs", num_envs)
         self.mode = checked_mode(mode)
         self.last_lies_apart = self.mode is AutoresetMode.SAME_STEP
         self.waiting = _NONE

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import DTypeLike
 
+from episodes.arguments import checked_count, checked_number_dtype
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.facts.facts import random_ids
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn, checked_version
@@ -63,15 +64,15 @@ class VectorRecorder:
         len_lookback_buffer: int = 0,
         reward_dtype: DTypeLike | None = None,
     ) -> None:
-        if num_envs < 1 or len_lookback_buffer < 0:
-            raise InvalidArgument(f"num_envs={num_envs}, len_lookback_buffer={len_lookback_buffer}: give >= 1 and >= 0")
+        num_envs = checked_count("num_envs", num_envs)
+        len_lookback_buffer = checked_count("len_lookback_buffer", len_lookback_buffer, 0)
         self.num_envs = num_envs
         self.observation_space = observation_space
         self.action_space = action_space
         self._boundaries = Boundaries(num_envs, autoreset_mode)
         self.autoreset_mode = self._boundaries.mode
         self.len_lookback_buffer = len_lookback_buffer
-        self.reward_dtype = None if reward_dtype is None else np.dtype(reward_dtype)
+        self.reward_dtype = None if reward_dtype is None else checked_number_dtype("reward_dtype", reward_dtype)
         self.episodes = OngoingEpisodes(self, self._all_ongoing)
         self.taken_envs = _NONE  # of the chunks of the last take
         self._rows = RecordedRows(num_envs, observation_space, action_space)

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
+from episodes.arguments import checked_flag, checked_generator, checked_path
 from episodes.batch import Batch
 from episodes.batch.draw_options import check_boundary, check_counts, check_n_step, is_int
 from episodes.columns import Columns
@@ -31,7 +32,7 @@ from episodes.replay.ring.episode_table import NONE
 from episodes.replay.ring.saving import ring_of_state, ring_state
 from episodes.replay.ring.step_ring import LinkedRing
 from episodes.replay.ring.track_ring import Allocator
-from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert
+from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, checked_limit
 from episodes.replay.sequence_grid import SequenceGrid
 from episodes.replay.stored_outputs import chosen_outputs
 from episodes.replay.stored_steps import drawn
@@ -96,11 +97,11 @@ class EpisodeReplayBuffer(SampleCounts):
         if not is_int(capacity) or capacity < 1:
             raise InvalidArgument(f"capacity={capacity!r}: give an int, a buffer needs room for at least one step")
         self.capacity = int(capacity)
-        self.limit = limit
+        self.limit = checked_limit(limit)
         self._grids: dict[int, SequenceGrid] = {}
         self._written: dict[str, int] = {}  # by data set, the number of the step after the last one that is there
-        self.generator = np.random.default_rng(seed)
-        self._path = path
+        self.generator = checked_generator(seed)
+        self._path = checked_path(path)
         self._ring = LinkedRing(self.capacity, Allocator(path))
         self.lock = self._ring.lock
         self._spaces: tuple[Any, ...] = (None, None)
@@ -110,7 +111,7 @@ class EpisodeReplayBuffer(SampleCounts):
             check_counts(lineage=lineage)
         self.lineage = lineage
         self._ring.keep_log(lineage)
-        if resume:
+        if checked_flag("resume", resume):
             self._resume()
 
     def __len__(self) -> int:

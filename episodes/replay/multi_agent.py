@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from episodes.arguments import checked_generator
 from episodes.batch import Batch
 from episodes.batch.draw_options import check_counts, is_int
 from episodes.columns import Columns
@@ -23,7 +24,7 @@ from episodes.replay.history import BoundViews
 from episodes.replay.locking import locked
 from episodes.replay.multi_agent_pieces import Piece, give_packs
 from episodes.replay.ring.episode_table import NONE
-from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert
+from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, checked_limit
 from episodes.tracks.drawn import drawn_by
 
 
@@ -51,11 +52,11 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         if not is_int(capacity) or capacity < 1:
             raise InvalidArgument(f"capacity={capacity!r}: give an int, a buffer needs room for at least one env step")
         self.capacity = int(capacity)
-        self.limit = limit
+        self.limit = checked_limit(limit)
         self._piece = max(
             capacity // 16, 1
         )  # env steps added at once: agent after agent, so the oldest go piece by piece
-        self.generator = np.random.default_rng(seed)
+        self.generator = checked_generator(seed)
         self.lock = RLock()
         self._held = _Held({}, {}, EnvSteps(capacity))
         self._work: tuple[Callable[[], None], ...] = ()

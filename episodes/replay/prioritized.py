@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from episodes.arguments import checked_flag, checked_number
 from episodes.batch.draw_options import check_counts
 from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange, WrongType
 from episodes.replay.buffer import EpisodeReplayBuffer
@@ -52,8 +53,11 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         lineage: int | None = None,
     ) -> None:
         super().__init__(capacity, seed=seed, path=path, limit=limit, lineage=lineage)
-        if not alpha >= 0 or not min_priority > 0:
-            raise InvalidArgument(f"alpha={alpha}, min_priority={min_priority}: give alpha >= 0 and min_priority > 0")
+        alpha, min_priority = (
+            checked_number(name, value, 0.0) for name, value in (("alpha", alpha), ("min_priority", min_priority))
+        )
+        if not min_priority:
+            raise InvalidArgument("min_priority=0: give a number above 0, so that every step can be drawn again")
         if unit not in _UNITS:
             raise InvalidArgument(f"unit={unit!r}: give one of {list(_UNITS)}")
         if period is not None:
@@ -73,14 +77,12 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._num_gone = 0  # steps with smaller numbers have none any more
         self._num_known = 0  # steps with smaller numbers have their priorities
         self.set_beta(beta)
-        if resume:
+        if checked_flag("resume", resume):
             self._resume()
 
     def set_beta(self, beta: float) -> None:
         """Let the weights of later draws correct more (1: fully) or less (0: not at all)."""
-        if not beta >= 0:
-            raise InvalidArgument(f"beta={beta}: give a number >= 0")
-        self.beta = beta
+        self.beta = checked_number("beta", beta, 0.0)
 
     @property
     def nbytes(self) -> int:
@@ -168,7 +170,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             InvalidArgument: a priority is negative or not finite.
             StepOutOfRange: a step was never added. Nothing is changed, as with the others.
         """
-        numbers, given = _step_numbers(indices), np.asarray(priorities, np.float64)
+        numbers, given = _step_numbers(indices), _as_numbers(priorities)
         if numbers.shape != given.shape:
             raise ShapeMismatch(f"{given.shape} priorities for {numbers.shape} indices; give one for each")
         if not (given >= 0).all() or np.isinf(given).any():
@@ -232,4 +234,17 @@ def _step_numbers(indices: Any) -> np.ndarray:
 
 _MOST = float(np.finfo(np.float64).max)
 _LEAST = 1e-290  # far above the smallest float, so that sums, draws and weights of such shares are still exact
+
+
+def _as_numbers(priorities: Any) -> np.ndarray:
+    """Priorities as float64, of tensors of any precision too; `WrongType` for what are no numbers."""
+    given = priorities.detach().double().cpu() if hasattr(priorities, "detach") else priorities
+    try:
+        return np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise WrongType(
+            f"priorities are a {type(priorities).__name__}: {error}; give a number for each step"
+        ) from error
+
+
 _STATE = ("alpha", "beta", "unit", "period", "min_priority", "num_stale", "_num_known", "_num_gone")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, WrongType
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +93,10 @@ class SampleCounts:
     def may_add(self) -> bool:
         """Whether steps may be added now, as the `limit` sees it."""
         return self.limit is None or self.limit.may_add(num_added=self.num_added, num_sampled=self.num_sampled)
+
+
+def checked_limit(limit: Any) -> SamplesPerInsert | None:
+    """The limit, or None; `WrongType` for anything else."""
+    if limit is not None and not isinstance(limit, SamplesPerInsert):
+        raise WrongType(f"limit={limit!r}: give a SamplesPerInsert, or None for no limit")
+    return limit

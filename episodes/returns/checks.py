@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from episodes.arguments import checked_number
 from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
 
 FINAL_VALUES_OF_PACKED = (
@@ -78,9 +79,7 @@ def check_like_rewards(name: str, shape: tuple[int, ...], rewards: tuple[int, ..
 
 def check_fraction(name: str, value: float) -> float:
     """The discount as Python's float, which leaves float32 alone; `InvalidArgument` unless it lies in [0, 1]."""
-    if not 0 <= value <= 1:
-        raise InvalidArgument(f"{name}={value}: it must lie in [0, 1]")
-    return float(value)
+    return checked_number(name, value, 0.0, 1.0)
 
 
 def check_steps(n_step: int) -> int:

@@ -145,9 +145,9 @@ def test_learning_from_raw_episodes_sees_what_acting_stored() -> None:
 def test_what_is_for_several_agents_is_refused_in_the_pipeline_of_one_and_says_where_it_belongs() -> None:
     box = SEEN["flyer"]
     with pytest.raises(InvalidArgument, match=r"give it as joint=\[...\]; in the pieces .* ForEachAgent"):
-        env_to_module_pipeline(box, ACTIONS, pieces=[MeanStdFilter(multi_agent=True)]).rewrite(np.zeros((2, 3)))
+        env_to_module_pipeline(box, ACTIONS, pieces=[MeanStdFilter(multi_agent=True)])
     with pytest.raises(InvalidArgument, match=r"agent_ids=\['a'\].*: the agents of one module have one space"):
-        env_to_module_pipeline(box, ACTIONS, pieces=[FlattenObservations(agent_ids=["a"])]).rewrite(np.zeros((2, 3)))
+        env_to_module_pipeline(box, ACTIONS, pieces=[FlattenObservations(agent_ids=["a"])])
 
 
 @pytest.mark.parametrize("piece", [FrameStacking(num_frames=2), len])

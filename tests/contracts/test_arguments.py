@@ -1,0 +1,112 @@
+"""Constructors told what they cannot work with: each refuses it where it comes in, by its name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import connectors
+import connectors.learner as learner
+import connectors.module_to_env as module_to_env
+import connectors.views as views
+from connectors.rewriting import MeanStdFilter
+from episodes.errors import EpisodeError, WrongType
+from episodes.recorder import VectorRecorder
+from episodes.replay import (
+    EpisodeReplayBuffer,
+    MultiAgentEpisodeReplayBuffer,
+    MultiAgentPrioritizedEpisodeReplayBuffer,
+    PrioritizedEpisodeReplayBuffer,
+)
+from runners import SingleAgentEnvRunner
+
+MAKERS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+    (connectors.ConnectorPipeline, {}),
+    (connectors.env_to_module_pipeline, {}),
+    (connectors.learner_pipeline, {}),
+    (connectors.module_to_env_pipeline, {}),
+    (connectors.EnvToModulePipeline, {}),
+    (connectors.LearnerPipeline, {}),
+    (connectors.ModuleToEnvPipeline, {}),
+    (learner.AddColumns, {}),
+    (learner.AddPolicyVersions, {}),
+    (learner.AddTimeDimensionAndZeroPad, {"max_seq_len": 3}),
+    (learner.ComputeReturnsToGo, {}),
+    (learner.GeneralizedAdvantageEstimation, {}),
+    (learner.VTrace, {}),
+    (module_to_env.GetActions, {}),
+    (module_to_env.NormalizeAndClipActions, {}),
+    (views.FlattenObservations, {}),
+    (views.FrameStacking, {}),
+    (views.PrevActionsPrevRewards, {}),
+    (views.TransformerContext, {}),
+    (MeanStdFilter, {}),
+    (VectorRecorder, {"num_envs": 2, "autoreset_mode": "NextStep"}),
+    (EpisodeReplayBuffer, {"capacity": 10}),
+    (PrioritizedEpisodeReplayBuffer, {"capacity": 10}),
+    (MultiAgentEpisodeReplayBuffer, {"capacity": 10}),
+    (MultiAgentPrioritizedEpisodeReplayBuffer, {"capacity": 10}),
+    (SingleAgentEnvRunner, {"env": "CartPole-v1"}),
+]
+WRONG: dict[str, Any] = {
+    "None": None,
+    "text": "high",
+    "-1": -1,
+    "NaN": float("nan"),
+    "[]": [],
+    "object": object(),
+    "1.5": 1.5,
+}
+SKIPPED = {
+    *("name", "policy", "env_to_module", "module_to_env"),  # whatever there is, or checked elsewhere
+    *("input_observation_space", "input_action_space", "observation_space", "action_space"),
+}
+RIGHT = {  # arguments that make sense after all
+    "None": {"clip_by_value", "reward_dtype", "dtype"},
+    "text": {"path"},
+    "-1": {"axis"},
+    "[]": {"connectors", "given", "pieces", "hooks", "extra_model_outputs", "agent_ids", "seed"},
+    "1.5": {"alpha", "beta", "min_priority", "clip_by_value", "clip_rho", "clip_pg_rho"},
+}
+
+
+@pytest.mark.parametrize(("make", "given"), MAKERS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_wrong_argument_is_refused_by_a_clear_error(make, given):
+    make(**given)
+    for name, parameter in inspect.signature(make).parameters.items():
+        if name in SKIPPED or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        for kind, value in WRONG.items():
+            is_default = value is None and parameter.default is None
+            if is_default or name in RIGHT.get(kind, ()):
+                continue
+            if not refuses(make, {**given, name: value}):
+                pytest.fail(f"{make.__name__}({name}={value!r}) is taken without a word")
+
+
+def refuses(make: Callable[..., Any], arguments: dict[str, Any]) -> bool:
+    try:
+        make(**arguments)
+    except EpisodeError:
+        return True
+    return False
+
+
+def test_hooks_have_a_method_that_is_called():
+    with pytest.raises(WrongType, match="none of the methods on_episode_start"):
+        SingleAgentEnvRunner("CartPole-v1", hooks=[object()])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_priorities_may_be_tensors_of_any_precision(dtype):
+    buffer = PrioritizedEpisodeReplayBuffer(10, seed=0)
+    with SingleAgentEnvRunner("CartPole-v1", seed=0) as runner:
+        buffer.add(runner.sample(num_timesteps=4, random_actions=True))
+    buffer.update_priorities([0, 1, 2], torch.tensor([1.0, 0.0, 0.5], dtype=dtype, requires_grad=True))
+    assert set(buffer.sample(64).indices.tolist()) <= {0, 2, 3}
+    with pytest.raises(WrongType, match="priorities are a list"):
+        buffer.update_priorities([0], ["high"])
