@@ -13,14 +13,15 @@ import numpy as np
 from episodes.errors import InvalidArgument, WrongType
 
 
-def checked_count(name: str, value: Any, at_least: int = 1) -> int:
-    """The value as an int; `InvalidArgument` unless it is one, no bool, of at least so much."""
+def checked_count(name: str, value: Any, at_least: float = 1) -> int:
+    """The value as an int; `InvalidArgument` unless it is one, no bool, of at least so much (-inf: of any sign)."""
     try:
         count = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
     except TypeError:
         count = None
     if count is None or count < at_least:
-        raise InvalidArgument(f"{name}={value!r}: give an int of at least {at_least}")
+        bound = "" if at_least == -math.inf else f" of at least {at_least}"
+        raise InvalidArgument(f"{name}={value!r}: give an int{bound}")
     return count
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,7 +53,7 @@ class GetActions(Connector):
         log_probs: bool = True,
         name: str | None = None,
     ) -> None:
-        self._seed = None if seed is None else checked_count("seed", seed, 0)
+        self._seed = None if seed is None else checked_count("seed", seed, -math.inf)
         self.adds_log_probs = checked_flag("log_probs", log_probs)
         self._generator: torch.Generator | None = None
         self._distribution: ActionDistribution | None = None

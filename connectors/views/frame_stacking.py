@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium as gym
@@ -41,7 +42,7 @@ class FrameStacking(ViewPiece):
         name: str | None = None,
     ) -> None:
         checked_flag("multi_agent", multi_agent)
-        self.num_frames, self.axis = checked_count("num_frames", num_frames), checked_count("axis", axis, -32)
+        self.num_frames, self.axis = checked_count("num_frames", num_frames), checked_count("axis", axis, -math.inf)
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def see(self, history: History) -> dict[str, Any]:

@@ -68,7 +68,7 @@ SKIPPED = {
 RIGHT = {  # arguments that make sense after all
     "None": {"clip_by_value", "reward_dtype", "dtype"},
     "text": {"path"},
-    "-1": {"axis"},
+    "-1": {"axis", "seed"},
     "[]": {"connectors", "given", "pieces", "hooks", "extra_model_outputs", "agent_ids", "seed"},
     "1.5": {"alpha", "beta", "min_priority", "clip_by_value", "clip_rho", "clip_pg_rho"},
 }
