@@ -17,8 +17,8 @@ import gymnasium as gym
 from connectors.connector import ColumnDict, Connector, Needed
 from connectors.trace import Trace
 from connectors.wiring import check_wiring, named
-from episodes.arguments import checked_items
 from episodes.errors import StateMismatch, UnknownKey, WrongType
+from episodes.tracks.arguments import checked_items
 from episodes.tracks.drawn import drawn_by
 
 __all__ = ["ConnectorPipeline"]

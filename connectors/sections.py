@@ -21,9 +21,9 @@ from connectors.rewriting import ObservationRewriter
 from connectors.views.piece import ViewPiece
 from connectors.views.samples import space_of
 from connectors.views.view import Views, name_of
-from episodes.arguments import checked_items
 from episodes.errors import InvalidArgument, UnwiredPipeline, WrongType
 from episodes.history import History
+from episodes.tracks.arguments import checked_items
 
 __all__ = ["SectionedPipeline"]
 

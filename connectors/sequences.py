@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from episodes.arguments import checked_count
 from episodes.errors import TrackMismatch
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_count
 from episodes.tracks.infos import Infos
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from connectors.connector import Connector
-from episodes.arguments import checked_items
 from episodes.errors import InvalidArgument, UnwiredPipeline, WrongType
+from episodes.tracks.arguments import checked_items
 
 
 def named(connectors: Iterable[Connector], beside: Mapping[str, Connector] | None = None) -> dict[str, Connector]:

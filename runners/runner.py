@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from connectors.editable_episodes import EditableEpisodes
-from episodes.arguments import checked_flag, checked_items
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.recorder import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.arguments import checked_flag, checked_items
 from runners.callbacks import as_hook
 from runners.metrics_logger import MetricsLogger
 

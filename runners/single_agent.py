@@ -16,7 +16,6 @@ from connectors import env_to_module_pipeline, module_to_env_pipeline
 from connectors.acting import Acted, EnvToModule, ModuleToEnv, check_pipeline, fingerprint_of
 from connectors.fingerprint import check_fingerprint, stamp
 from connectors.policy import Policy, check_asked, module_of, random_share_of
-from episodes.arguments import checked_flag
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 from episodes.pack import EpisodePack
@@ -25,6 +24,7 @@ from episodes.recorder.boundaries import Boundaries, final_observations_of, info
 from episodes.replay import EpisodeReplayBuffer, ReplayRecorder
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_flag
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.spaces import as_rows
 from runners.environment_errors import name_culprit

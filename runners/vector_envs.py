@@ -11,9 +11,9 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
-from episodes.arguments import checked_count
 from episodes.errors import InvalidArgument, WrongType
 from episodes.recorder.boundaries import checked_mode
+from episodes.tracks.arguments import checked_count
 from runners.serial_envs import SerialVectorEnv
 
 __all__ = ["EnvLike", "autoreset_mode_of", "close_vector_env", "env_like", "make_vector_env"]

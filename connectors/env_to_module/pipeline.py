@@ -23,11 +23,11 @@ from connectors.trace import Trace
 from connectors.views.piece import newest_history
 from connectors.views.policies import check_sees
 from connectors.views.view import View
-from episodes.arguments import checked_items
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.history import HistorySpaces
 from episodes.recorder import OngoingEpisodes
+from episodes.tracks.arguments import checked_items
 
 __all__ = ["EnvToModulePipeline", "env_to_module_pipeline"]
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
-from episodes.arguments import checked_items
 from episodes.columns import Columns
 from episodes.errors import UnknownKey
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_items
 
 __all__ = ["AddColumns"]
 

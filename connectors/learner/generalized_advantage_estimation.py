@@ -12,11 +12,11 @@ from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from connectors.learner.step_returns import StepReturns
 from connectors.learner.values import ValueFunction
 from connectors.views.seen import Seen
-from episodes.arguments import checked_flag
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 from episodes.returns import gae
 from episodes.returns.checks import check_fraction
+from episodes.tracks.arguments import checked_flag
 
 __all__ = ["GeneralizedAdvantageEstimation"]
 

@@ -29,7 +29,7 @@ from connectors.trace import Trace
 from connectors.views.policies import check_sees
 from connectors.views.seen import Seen
 from connectors.views.view import View, Views
-from episodes.arguments import checked_flag, checked_items
+from episodes.tracks.arguments import checked_flag, checked_items
 from episodes.batch import TrainBatch
 from episodes.batch.origin import Came
 from episodes.columns import Columns

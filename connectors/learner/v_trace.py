@@ -17,13 +17,13 @@ from connectors.learner.values import ValueFunction, on_host
 from connectors.policy import module_of, seen_columns
 from connectors.tensors import NumpyToTensor
 from connectors.views.seen import Seen
-from episodes.arguments import checked_number
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.returns import vtrace
 from episodes.returns.checks import check_fraction
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_number
 
 __all__ = ["VTrace"]
 

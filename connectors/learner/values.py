@@ -12,11 +12,11 @@ from connectors.policy import module_of
 from connectors.sequences import Sequences
 from connectors.tensors import NumpyToTensor
 from connectors.views.seen import Seen
-from episodes.arguments import checked_count
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_count
 
 
 class ValueFunction:

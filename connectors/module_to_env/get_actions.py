@@ -16,11 +16,11 @@ from connectors.distributions import ActionDistribution, distribution_for
 from connectors.module_to_env.tensor_to_numpy import TensorToNumpy, check_numbers
 from connectors.policy import distribution_of, module_of
 from connectors.tensors import tensor_of
-from episodes.arguments import checked_count, checked_flag
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_count, checked_flag
 
 __all__ = ["GetActions"]
 

@@ -10,10 +10,10 @@ import numpy as np
 from gymnasium import spaces
 
 from connectors.connector import ColumnDict, Connector, Needed
-from episodes.arguments import checked_flag
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_flag
 
 __all__ = ["NormalizeAndClipActions"]
 

@@ -21,10 +21,10 @@ from connectors.module_to_env.tensor_to_numpy import TensorToNumpy
 from connectors.module_to_env.unbatch_items import UnbatchItems, check_rows
 from connectors.pipeline import ConnectorPipeline, RowCall
 from connectors.policy import module_of
-from episodes.arguments import checked_items
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
+from episodes.tracks.arguments import checked_items
 
 __all__ = ["ModuleToEnvPipeline", "module_to_env_pipeline"]
 

@@ -12,9 +12,9 @@ import numpy as np
 from gymnasium import spaces
 
 from connectors.rewriting.rewriter import ObservationRewriter
-from episodes.arguments import checked_flag, checked_number
 from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_flag, checked_number
 
 __all__ = ["MeanStdFilter"]
 

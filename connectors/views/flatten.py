@@ -12,10 +12,10 @@ from gymnasium import spaces
 from connectors.connector import ColumnDict
 from connectors.rewriting import ObservationRewriter
 from connectors.views.piece import ViewPiece
-from episodes.arguments import checked_flag, checked_items, checked_number_dtype
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.history import History, HistorySpaces
+from episodes.tracks.arguments import checked_flag, checked_items, checked_number_dtype
 from episodes.tracks.flattening import Flattener
 
 __all__ = ["FlattenObservations"]

@@ -10,11 +10,11 @@ import numpy as np
 from gymnasium import spaces
 
 from connectors.views.piece import ViewPiece
-from episodes.arguments import checked_count, checked_flag
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.history import History, HistorySpaces
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_count, checked_flag
 
 __all__ = ["FrameStacking"]
 

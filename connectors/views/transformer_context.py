@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from episodes.arguments import checked_count
 from episodes.columns import Columns
 from episodes.history import History
+from episodes.tracks.arguments import checked_count
 
 __all__ = ["TransformerContext"]
 

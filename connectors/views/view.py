@@ -35,11 +35,11 @@ import gymnasium as gym
 import numpy as np
 
 from connectors.views.samples import SampleHistory, fits, space_of
-from episodes.arguments import checked_items
 from episodes.columns import Columns
 from episodes.errors import EpisodeError, InvalidArgument, ShapeMismatch, WrongType
 from episodes.history import History, HistorySpaces, OtherObservations, zeroed
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_items
 
 __all__ = ["View", "Views"]
 

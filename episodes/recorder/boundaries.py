@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from episodes.arguments import checked_count
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_count
 from episodes.tracks.infos.dicts import objects
 from episodes.tracks.spaces import as_rows, stacked
 

@@ -16,7 +16,6 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import DTypeLike
 
-from episodes.arguments import checked_count, checked_number_dtype
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.facts.facts import random_ids
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn, checked_version
@@ -29,6 +28,7 @@ from episodes.recorder.row_blocks import gather
 from episodes.recorder.rows import LastObservations, RecordedRows, ResetInfo, last_observations_at
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_count, checked_number_dtype
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.kinds import EmptyInfos
 

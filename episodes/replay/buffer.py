@@ -12,7 +12,6 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from episodes.arguments import checked_flag, checked_generator, checked_path
 from episodes.batch import Batch
 from episodes.batch.draw_options import check_boundary, check_counts, check_n_step, is_int
 from episodes.columns import Columns
@@ -42,6 +41,7 @@ from episodes.returns.checks import check_fraction
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage.header import read_header
+from episodes.tracks.arguments import checked_flag, checked_generator, checked_path
 from episodes.tracks.drawn import drawn_by
 from episodes.tracks.filling import ones
 

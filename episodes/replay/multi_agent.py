@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from episodes.arguments import checked_generator
 from episodes.batch import Batch
 from episodes.batch.draw_options import check_counts, is_int
 from episodes.columns import Columns
@@ -25,6 +24,7 @@ from episodes.replay.locking import locked
 from episodes.replay.multi_agent_pieces import Piece, give_packs
 from episodes.replay.ring.episode_table import NONE
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, checked_limit
+from episodes.tracks.arguments import checked_generator
 from episodes.tracks.drawn import drawn_by
 
 

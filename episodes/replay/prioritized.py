@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from episodes.arguments import checked_flag, checked_number
 from episodes.batch.draw_options import check_counts
 from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange, WrongType
 from episodes.replay.buffer import EpisodeReplayBuffer
@@ -16,6 +15,7 @@ from episodes.replay.priority_peaks import PriorityPeaks
 from episodes.replay.ring.track_ring import positions
 from episodes.replay.samples_per_insert import SamplesPerInsert
 from episodes.replay.sum_tree import SumTree
+from episodes.tracks.arguments import checked_flag, checked_number
 
 _UNITS = ("transition", "sequence")
 

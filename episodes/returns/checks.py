@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from episodes.arguments import checked_number
 from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
+from episodes.tracks.arguments import checked_number
 
 FINAL_VALUES_OF_PACKED = (
     "final_values with offsets: packed values already hold each episode's last one; give final_values for [T, N] only"
@@ -79,7 +79,7 @@ def check_like_rewards(name: str, shape: tuple[int, ...], rewards: tuple[int, ..
 
 def check_fraction(name: str, value: float) -> float:
     """The discount as Python's float, which leaves float32 alone; `InvalidArgument` unless it lies in [0, 1]."""
-    return checked_number(name, value, 0.0, 1.0)
+    return value if type(value) is float and 0 <= value <= 1 else checked_number(name, value, 0.0, 1.0)
 
 
 def check_steps(n_step: int) -> int:
