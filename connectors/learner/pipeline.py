@@ -29,7 +29,6 @@ from connectors.trace import Trace
 from connectors.views.policies import check_sees
 from connectors.views.seen import Seen
 from connectors.views.view import View, Views
-from episodes.tracks.arguments import checked_flag, checked_items
 from episodes.batch import TrainBatch
 from episodes.batch.origin import Came
 from episodes.columns import Columns
@@ -38,6 +37,7 @@ from episodes.history import HistorySpaces
 from episodes.pack import EpisodePack
 from episodes.pack.steps import PackSteps
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_flag, checked_items
 
 __all__ = ["LearnerPipeline", "learner_pipeline"]
 
@@ -133,11 +133,7 @@ def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: 
 
 def _num_rows(batch: ColumnDict) -> int:
     """The rows of the first column. Shapes are asked first: `len` of a tensor takes ten times as long."""
-<<<<<<< HEAD
     first: Any = next(iter(batch.values()), None)
-=======
-    first: Any = next(iter(batch.values()), ())
->>>>>>> fb11b24 (Wrong arguments of constructors are refused where they come in, by name; pieces for several agents are refused when the pipeline of one is built)
     if nested.is_leaf(first) and hasattr(first, "shape"):
         return first.shape[0]
     columns = nested.leaves(batch)
