@@ -97,10 +97,9 @@ class EpisodeReplayBuffer(SampleCounts):
         if not is_int(capacity) or capacity < 1:
             raise InvalidArgument(f"capacity={capacity!r}: give an int, a buffer needs room for at least one step")
         self.capacity = int(capacity)
-        self.limit = checked_limit(limit)
+        self.limit, self.generator = checked_limit(limit), checked_generator(seed)
         self._grids: dict[int, SequenceGrid] = {}
         self._written: dict[str, int] = {}  # by data set, the number of the step after the last one that is there
-        self.generator = checked_generator(seed)
         self._path = checked_path(path)
         self._ring = LinkedRing(self.capacity, Allocator(path))
         self.lock = self._ring.lock
