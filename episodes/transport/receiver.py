@@ -368,9 +368,7 @@ class EpisodeReceiver(Endpoint):
         self._peers.move_to_end(head.sender)
         peer.floor = max(peer.floor, head.highest)
         arrived = _Arrived(peer, head, parts)
-        peer.num_waiting += (
-            1  # no call from here on but the one that appends, so that an interrupt leaves all or nothing
-        )
+        peer.num_waiting += 1  # no call but the one that appends, so that an interrupt leaves all or nothing
         self._waiting.append(arrived)
         return True
 

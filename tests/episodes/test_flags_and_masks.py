@@ -25,6 +25,7 @@ NO_FLAGS: list[Any] = [
     np.array([True]),
     np.ma.masked,
 ]
+NAMES = [type(flag).__name__ if type(flag) is object else repr(flag) for flag in NO_FLAGS]
 FLAGS: list[Any] = [True, False, 1, 0, np.bool_(True), np.bool_(False), np.array(True), 1.0]
 
 
@@ -42,7 +43,7 @@ def agents_stepped(**flags: Any) -> MultiAgentEpisode:
     return episode
 
 
-@pytest.mark.parametrize("flag", NO_FLAGS, ids=repr)
+@pytest.mark.parametrize("flag", NO_FLAGS, ids=NAMES)
 @pytest.mark.parametrize("name", ["terminated", "truncated"])
 def test_what_is_no_flag_neither_ends_an_episode_nor_lets_it_go_on(name, flag):
     with pytest.raises(WrongType, match="no flag of an ending"):
