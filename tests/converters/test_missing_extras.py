@@ -123,7 +123,9 @@ def hidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     remembered = (arrow_files.pyarrow, query.duckdb, query.database)
 
     def hide(package: str) -> None:
-        monkeypatch.setitem(sys.modules, package, None)
+        loaded = [name for name in sys.modules if name.startswith(f"{package}.")]  # by other tests
+        for name in [package, *loaded]:
+            monkeypatch.setitem(sys.modules, name, None)
         for function in remembered:
             function.cache_clear()
 
