@@ -62,9 +62,10 @@ class AddColumns(Connector):
                 batch[name] = in_batch_form(column, batch, episodes)
         if not {Columns.TERMINATEDS, Columns.TRUNCATEDS} <= given:
             lasts, which = last_steps(episodes)
+            num_steps = episodes.num_steps
             for name, flags in ((Columns.TERMINATEDS, episodes.terminated), (Columns.TRUNCATEDS, episodes.truncated)):
                 if name not in given:
-                    column = np.zeros(episodes.num_steps, bool)
+                    column = np.zeros(num_steps, bool)
                     column[lasts] = flags[which]
                     batch[name] = in_batch_form(column, batch, episodes)
         return batch
@@ -84,7 +85,7 @@ class AddColumns(Connector):
 def last_steps(pack: EpisodePack) -> tuple[np.ndarray, np.ndarray | slice]:
     """Where in a column [num_steps] each episode's last step is, and which episodes have one."""
     ends = pack.lengths.cumsum()
-    if pack.lengths.min(initial=1) > 0:
+    if np.count_nonzero(pack.lengths) == len(ends):
         return ends - 1, slice(None)
     which = np.flatnonzero(pack.lengths)
     return ends[which] - 1, which

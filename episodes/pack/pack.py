@@ -377,7 +377,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @cached_property
     def _has_lookback(self) -> bool:
-        return bool(self.lookbacks.any())
+        return bool(np.count_nonzero(self.lookbacks))
 
     def observation_rows(self, shift: int = 0) -> np.ndarray:
         """The rows [num_steps] of the observations before each real step (`shift=0`) or after it (`shift=1`)."""
@@ -385,7 +385,11 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @cached_property
     def _observed_rows(self) -> np.ndarray:
-        return _frozen(ranges(self.observation_offsets[:-1] + self.lookbacks, self.lengths))
+        if self._has_lookback:
+            return _frozen(ranges(self.observation_offsets[:-1] + self.lookbacks, self.lengths))
+        rows = np.arange(len(self)).repeat(self.lengths)  # each episode before has one observation more than steps
+        rows += np.arange(len(rows))
+        return _frozen(rows)
 
     def all_observation_rows(self) -> slice | np.ndarray:
         """The rows [num_steps + n] of the T + 1 real observations per episode; a slice without lookbacks."""

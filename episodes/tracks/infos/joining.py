@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import is_not
+from typing import TypeGuard
 
 import numpy as np
 
@@ -24,16 +27,53 @@ def joined_infos(parts: Sequence[Infos]) -> Infos:
     if not some:
         return EmptyInfos(num)
     first = some[0]
-    if sum(part.num for part in some) == num and all(part.columns is first.columns for part in some):
-        starts, sizes = np.array([part.start for part in some]), np.array([part.num for part in some])
-        if (starts[1:] == starts[:-1] + sizes[:-1]).all():
-            return ColumnInfos(first.columns, num, first.start, first.keys)
-        if num < _LONG * len(some) or first.holds_objects:
-            rows = ranges(starts, sizes)
-            return ColumnInfos({path: column.take(rows) for path, column in first.columns.items()}, num, 0, first.keys)
+    if sum([part.num for part in some]) == num:
+        columns = _of_the_same(some, num) or _side_by_side(some)
+        if columns is not None:
+            return ColumnInfos(columns, num, first.start if columns is first.columns else 0, first.keys)
     paths = dict.fromkeys(path for part in some for path in part.columns)
     places = _places(parts)
     return ColumnInfos({path: _joined(path, places, num) for path in paths}, num)
+
+
+def _of_the_same(parts: list[ColumnInfos], num: int) -> dict[str, Column] | None:
+    """The columns that all parts are of, where they follow one another; or their rows, where gathering is cheap."""
+    first = parts[0]
+    if any(part.columns is not first.columns for part in parts):
+        return None
+    if all(after.start == part.start + part.num for part, after in pairwise(parts)):
+        return first.columns
+    if num >= _LONG * len(parts) and not first.holds_objects:
+        return None
+    rows = ranges(np.array([part.start for part in parts]), np.array([part.num for part in parts]))
+    return {path: column.take(rows) for path, column in first.columns.items()}
+
+
+def _side_by_side(parts: list[ColumnInfos]) -> dict[str, Column] | None:
+    """One concatenate a path, and one for masks that columns share; None where parts have other columns."""
+    first = parts[0].columns
+    paths = list(first)
+    if any(part.columns is not first and list(part.columns) != paths for part in parts):
+        return None
+    spans = [slice(part.start, part.start + part.num) for part in parts]
+    joined: dict[str, Column] = {}
+    mask, masks = None, [None] * len(parts)  # of the columns before
+    for path, columns in zip(paths, zip(*[part.columns.values() for part in parts], strict=True), strict=True):
+        if not _of_one_kind(columns):
+            return None
+        own = [column.mask for column in columns]
+        if any(map(is_not, own, masks)):
+            mask, masks = _masks_joined(own, spans), own
+        values = [column.values[span] for column, span in zip(columns, spans, strict=True)]
+        joined[path] = TypedColumn(np.concatenate(values), mask, columns[0].plain)
+    return joined
+
+
+def _masks_joined(masks: list[np.ndarray | None], spans: list[slice]) -> np.ndarray | None:
+    if all(mask is None for mask in masks):
+        return None
+    there = zip(masks, spans, strict=True)
+    return np.concatenate([np.ones(s.stop - s.start, bool) if mask is None else mask[s] for mask, s in there])
 
 
 @dataclass(slots=True)
@@ -56,8 +96,8 @@ def _places(parts: Sequence[Infos]) -> list[_Place]:
 
 def _joined(path: str, places: list[_Place], num: int) -> Column:
     found = [(place, place.columns[path]) for place in places if path in place.columns]
-    columns = [column for _, column in found if isinstance(column, TypedColumn)]
-    if len(columns) < len(found) or len({_kind(column) for column in columns}) > 1 or columns[0].holds_objects:
+    columns = [column for _, column in found]
+    if not _of_one_kind(columns):
         return _joined_objects(found, num)
     plain, everywhere = columns[0].plain, sum(place.span.stop - place.span.start for place, _ in found) == num
     spans = [column.values[place.span] for (place, _), column in zip(found, columns, strict=True)]
@@ -70,10 +110,22 @@ def _joined(path: str, places: list[_Place], num: int) -> Column:
     return TypedColumn(values, mask, plain)
 
 
-def _kind(column: TypedColumn) -> tuple[object, ...]:
-    """Columns of one kind can be joined; strings have as many dtypes as lengths."""
-    dtype = column.values.dtype
-    return ("U" if dtype.kind == "U" else dtype), column.values.shape[1:], column.plain
+def _of_one_kind(columns: Sequence[Column]) -> TypeGuard[Sequence[TypedColumn]]:
+    """Whether one array can hold the columns' values, and is no array of objects.
+
+    Strings have as many dtypes as lengths.
+    """
+    first = columns[0]
+    if type(first) is not TypedColumn or first.holds_objects:
+        return False
+    dtype, shape, plain = first.values.dtype, first.values.shape[1:], first.plain
+    for column in columns:
+        if type(column) is not TypedColumn or column.plain is not plain or column.values.shape[1:] != shape:
+            return False
+        other = column.values.dtype
+        if other != dtype and not other.kind == dtype.kind == "U":
+            return False
+    return True
 
 
 def _joined_mask(found: list[tuple[_Place, Column]], num: int) -> np.ndarray:
