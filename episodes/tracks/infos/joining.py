@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import is_not
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -51,16 +51,17 @@ def _of_the_same(parts: list[ColumnInfos], num: int) -> dict[str, Column] | None
 
 def _side_by_side(parts: list[ColumnInfos]) -> dict[str, Column] | None:
     """One concatenate a path, and one for masks that columns share; None where parts have other columns."""
-    first = parts[0].columns
-    paths = list(first)
-    if any(part.columns is not first and list(part.columns) != paths for part in parts):
+    tables = list({id(part.columns): part.columns for part in parts}.values())  # views of one pack share theirs
+    paths = list(tables[0])
+    if any(list(table) != paths for table in tables):
+        return None
+    if not all(map(_of_one_kind, zip(*[table.values() for table in tables], strict=True))):
         return None
     spans = [slice(part.start, part.start + part.num) for part in parts]
     joined: dict[str, Column] = {}
     mask, masks = None, [None] * len(parts)  # of the columns before
-    for path, columns in zip(paths, zip(*[part.columns.values() for part in parts], strict=True), strict=True):
-        if not _of_one_kind(columns):
-            return None
+    for path in paths:
+        columns: list[Any] = [part.columns[path] for part in parts]
         own = [column.mask for column in columns]
         if any(map(is_not, own, masks)):
             mask, masks = _masks_joined(own, spans), own
