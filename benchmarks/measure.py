@@ -89,8 +89,10 @@ def interleaved(works: list[Timed | Counted], effort: Effort) -> list[list[float
 
 
 def enough_calls(work: Timed | Counted, seconds: float) -> int:
-    """How many calls a round needs; finding out also warms the work."""
+    """How many calls a round needs; finding out also warms the work. The first one, which may import, tells nothing."""
     calls = 1
+    if isinstance(work, Timed):
+        cost(work, calls)
     while isinstance(work, Timed):
         spent = cost(work, calls) * calls * work.items
         if spent >= seconds:

@@ -41,7 +41,7 @@ def test_both_sides_are_measured_in_turns() -> None:
     calls: list[str] = []
     works: list[Timed | Counted] = [Timed(lambda: calls.append("a")), Timed(lambda: calls.append("b"))]
     costs = interleaved(works, Effort(rounds=4, seconds=0.0))
-    assert "".join(calls) == "ab" + "abbaabba"  # once each to find the number of calls, then round after round
+    assert "".join(calls) == "aabb" + "abbaabba"  # once to warm each, once to find the number of calls, then rounds
     assert [len(rounds) for rounds in costs] == [4, 4]
     assert all(cost > 0 for rounds in costs for cost in rounds)
 
@@ -50,6 +50,14 @@ def test_a_round_repeats_its_work_until_it_lasts_long_enough() -> None:
     calls: list[int] = []
     interleaved([Timed(lambda: calls.append(1))], Effort(rounds=1, seconds=0.002))
     assert len(calls) > 100
+
+
+def test_what_the_first_call_costs_alone_does_not_count() -> None:
+    calls: list[int] = []
+    clock = lambda: len(calls) / 1000 + 10 * bool(calls)  # noqa: E731  # ten seconds, then a millisecond each
+    (costs,) = interleaved([Timed(lambda: calls.append(1), clock=clock)], Effort(rounds=1, seconds=0.01))
+    assert costs == pytest.approx([0.001])
+    assert len(calls) > 10  # as many a round as last long enough
 
 
 def test_costs_are_per_item() -> None:

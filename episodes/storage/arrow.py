@@ -11,6 +11,8 @@ import numpy as np
 
 from episodes.errors import EpisodeError, MissingExtra, UnreadableData
 
+_MOST_BYTES = 2**31 - 1  # of a column of strings, whose bounds are int32
+
 
 @cache
 def pyarrow() -> Any:
@@ -64,6 +66,19 @@ def list_column(array: np.ndarray, offsets: np.ndarray, own: bool) -> Any:
         flat = flat.view(np.uint8)
     values = arrow.Array.from_buffers(type_, flat.size, [None, arrow.py_buffer(flat)])
     return _listed(arrow.large_list(type_), offsets * count, values)
+
+
+def text_column(texts: Any) -> Any:
+    """A column of strings, or None; ASCII of one length, as ids mostly are, in a tenth of the time that Arrow takes."""
+    arrow = pyarrow()
+    if isinstance(texts, np.ndarray) and texts.dtype.kind == "U" and texts.dtype.isnative and texts.dtype.itemsize:
+        codes = np.ascontiguousarray(texts).view(np.uint32)
+        if 0 < codes.size <= _MOST_BYTES and codes.min() > 0 and codes.max() < 128:
+            bounds = np.arange(len(texts) + 1, dtype=np.int32) * np.int32(codes.size // len(texts))
+            buffers = [None, arrow.py_buffer(bounds), arrow.py_buffer(codes.astype(np.uint8))]
+            return arrow.Array.from_buffers(arrow.string(), len(texts), buffers)
+    # of numpy's own strings, Arrow would take what is before a NUL
+    return arrow.array(texts.tolist() if isinstance(texts, np.ndarray) else texts, arrow.string())
 
 
 def documents_column(data: bytes | np.ndarray, bounds: np.ndarray, offsets: np.ndarray) -> Any:

@@ -14,7 +14,7 @@ from episodes.facts.ending import codes_of
 from episodes.facts.facts import FACTS, OPTIONAL, Kind, PackFacts
 from episodes.facts.policy_versions import VersionColumn
 from episodes.pack import EpisodePack
-from episodes.storage.arrow import pyarrow
+from episodes.storage.arrow import pyarrow, text_column
 from episodes.tracks.infos import documents
 
 MOST_STEPS = 1 << 40  # of an episode
@@ -103,7 +103,7 @@ def _id_column(name: str, ids: Any, num: int, other: dict[int, dict[str, Any]]) 
             other.setdefault(i, {})[name] = id_
         ids = [None if i in strange else id_ for i, id_ in enumerate(ids.tolist())]
     try:
-        return pa.array(ids, pa.string())
+        return text_column(ids)
     except UnicodeError as error:
         raise WrongType(f"{name}: a text with a lone surrogate cannot be written as UTF-8 ({error})") from None
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pyarrow as pa
 import pytest
 from gymnasium import spaces
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from strategies import lists_of_episodes
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, unpack_agents
 from episodes.errors import EpisodeError, EpisodeStateError, WrongType
 from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage.arrow import text_column
 
 
 def written(path: Path, episodes: Sequence[SingleAgentEpisode], **options: Any) -> EpisodeDataset:
@@ -251,6 +253,18 @@ def test_ids_of_any_kind_come_back(tmp_path: Path) -> None:
     assert [e.id_ for e in dataset] == ids
     assert all(a.equals(b) for a, b in zip(dataset, episodes, strict=True))
     assert dataset.metadata["agent_id"].tolist() == ids
+
+
+@given(
+    st.lists(st.text(st.sampled_from("ab\0\x7f\x80é€"), max_size=3), max_size=4), st.sampled_from(["<U3", ">U3", "O"])
+)
+def test_texts_are_the_column_that_arrow_makes_of_them(texts: list[str], dtype: str) -> None:
+    of_one_length = [text for text in texts if len(text) == len(texts[0])]
+    for array in (np.array(texts, dtype), np.array(of_one_length, dtype), np.array(of_one_length, dtype)[::-2]):
+        array = array.astype(f"{dtype[0]}U{max(map(len, array.tolist()), default=0)}") if dtype != "O" else array
+        found = text_column(array)
+        found.validate(full=True)
+        assert found.equals(pa.array(array.tolist(), pa.string()))
 
 
 def test_the_three_endings_stay_three(tmp_path: Path) -> None:
