@@ -79,6 +79,16 @@ def test_a_mistake_is_said_and_nothing_is_trained(arguments, message, tmp_path: 
     assert message in capsys.readouterr().err
 
 
+def refusal_of(settings: str, folder: Path, capsys: Any) -> str:
+    """What is said of these settings, which begin no run in `folder / "run"`."""
+    path = folder / "wrong.toml"
+    path.write_text(settings)
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--config", str(path), "--quiet", "--logdir", str(folder / "run")])
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -89,11 +99,7 @@ def test_a_mistake_is_said_and_nothing_is_trained(arguments, message, tmp_path: 
     ids=str,
 )
 def test_a_setting_that_there_is_not_is_refused_by_name(more, message, tmp_path: Path, capsys):
-    path = tmp_path / "wrong.toml"
-    path.write_text('algo = "ppo"\nenv = "CartPole-v1"\n' + more)
-    with pytest.raises(SystemExit):
-        main(["train", "--config", str(path), "--quiet", "--logdir", str(tmp_path / "run")])
-    assert message in capsys.readouterr().err
+    assert message in refusal_of('algo = "ppo"\nenv = "CartPole-v1"\n' + more, tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
@@ -117,12 +123,7 @@ def test_a_setting_that_there_is_not_is_refused_by_name(more, message, tmp_path:
     ids=str,
 )
 def test_a_setting_of_another_kind_is_refused_and_leaves_no_run_behind(settings, message, tmp_path: Path, capsys):
-    path = tmp_path / "wrong.toml"
-    path.write_text(f'env = "CartPole-v1"\n{settings}\n')
-    with pytest.raises(SystemExit) as ended:
-        main(["train", "--config", str(path), "--quiet", "--logdir", str(tmp_path / "run")])
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+    assert message in refusal_of(f'env = "CartPole-v1"\n{settings}\n', tmp_path, capsys)
     assert not (tmp_path / "run").exists()
 
 

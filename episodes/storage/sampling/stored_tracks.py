@@ -67,14 +67,15 @@ class StoredTracks:
         fields = {path: _widest(batches, path, field) for path, field in told.items()}
         self.paths = list(fields)
         compressed = [path for path in fields if any(path in batch.compressed for batch in batches)]
-        self.columns: list[Column] = [
-            _text(batches, path, field)
-            if _are_of_several_widths(batches, path, field)
-            else _mapped(batches, path, field, cache)
-            if cache is not None or path not in compressed
-            else _decoded(batches, path, field, pool_bytes // len(compressed))
-            for path, field in fields.items()
-        ]
+
+        def column(path: str, field: TrackField) -> Column:
+            if _are_of_several_widths(batches, path, field):
+                return _text(batches, path, field)
+            if cache is None and path in compressed:
+                return _decoded(batches, path, field, pool_bytes // len(compressed))
+            return _mapped(batches, path, field, cache)
+
+        self.columns = [column(path, field) for path, field in fields.items()]
         self.structure: dict[str, Any] = {}
         if header.knows_steps:
             tree = assembled(header.structure, {path: place for place, path in enumerate(self.paths)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -34,19 +34,6 @@ def pack_of(number: int, rows: int = 2) -> EpisodePack:
 
 def number_of(pack: Any) -> int:
     return int(pack.t_started[0])
-
-
-@pytest.fixture
-def receiver() -> Iterator[EpisodeReceiver]:
-    with EpisodeReceiver() as receiver:
-        yield receiver
-
-
-@pytest.fixture
-def sender(receiver: EpisodeReceiver) -> Iterator[EpisodeSender]:
-    sender = EpisodeSender(receiver.address)
-    yield sender
-    sender.close(timeout=0)
 
 
 # --- interrupts ---

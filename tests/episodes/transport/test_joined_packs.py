@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import pytest
 
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.transport import EpisodeReceiver, EpisodeSender
 
 SECONDS = 60.0  # the longest that anything may take on a slow machine
 LARGE = 1 << 20
-
-
-@pytest.fixture
-def receiver() -> Iterator[EpisodeReceiver]:
-    with EpisodeReceiver() as receiver:
-        yield receiver
 
 
 def pack_of(number: int, width: int = 3, steps: int = 4, **more: Any) -> EpisodePack:

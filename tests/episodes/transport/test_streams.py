@@ -86,19 +86,6 @@ def shared_memory() -> set[str]:
     return {line.split()[5] for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/" in line}
 
 
-@pytest.fixture
-def receiver() -> Iterator[EpisodeReceiver]:
-    with EpisodeReceiver() as receiver:
-        yield receiver
-
-
-@pytest.fixture
-def sender(receiver: EpisodeReceiver) -> Iterator[EpisodeSender]:
-    sender = EpisodeSender(receiver.address)
-    yield sender
-    sender.close(timeout=0)
-
-
 def received(receiver: EpisodeReceiver, num: int) -> list[Any]:
     return [receiver.recv(SECONDS) for _ in range(num)]
 
