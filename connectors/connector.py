@@ -27,6 +27,7 @@ from connectors.column_parts import ColumnParts, Owner, as_rows, as_single_row, 
 from connectors.fingerprint import settings_of
 from episodes.errors import UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
+from episodes.tracks.arguments import checked_space
 
 __all__ = ["Connector", "Needed"]
 
@@ -135,8 +136,8 @@ class Connector:
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
         """Take new input spaces and recompute the output spaces from them."""
-        self._input_observation_space = observation_space
-        self._input_action_space = action_space
+        self._input_observation_space = checked_space("input_observation_space", observation_space)
+        self._input_action_space = checked_space("input_action_space", action_space)
         if observation_space is None:
             self._observation_space = None
         else:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
-
-import gymnasium as gym
+from typing import Any, TypeVar
 
 from connectors.agent_to_module_mapping import SEATS, AgentToModuleMapping, Seat
 from connectors.connector import ColumnDict, Connector
@@ -14,14 +12,16 @@ from connectors.learner.pipeline import LearnerPipeline, learner_pipeline
 from connectors.module_to_env.module_to_agent_unmapping import ModuleToAgentUnmapping
 from connectors.module_to_env.pipeline import ModuleToEnvPipeline, check_answer, module_to_env_pipeline
 from connectors.pipeline import ConnectorPipeline, set_states
+from connectors.rewriting.agent_spaces import AgentSpaces
 from connectors.rewriting.agents_rewriter import as_joint
 from connectors.rewriting.multi_agent import MultiAgentObservationPreprocessor, rewrite_newest, rewritten_agents
 from connectors.rewriting.rewriter import ObservationRewriter
 from episodes.columns import Columns
-from episodes.errors import StateMismatch, UnknownKey
+from episodes.errors import InvalidArgument, StateMismatch, UnknownKey, WrongType
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_mapping
 from episodes.tracks.drawn import drawn_by
 
 __all__ = [
@@ -50,7 +50,7 @@ class MultiAgentPipeline(Connector):
 
     def __init__(self, modules: Mapping[Any, ConnectorPipeline], joint: Joint = ()) -> None:
         super().__init__()
-        self.modules = dict(modules)
+        self.modules = checked_mapping("modules", modules, "of a pipeline for each module")
         self.joint = ConnectorPipeline(connectors=as_joint(joint))
 
     def __getitem__(self, module_id: Any) -> Any:
@@ -157,11 +157,6 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
         super().__init__(modules, joint)
         self.mapping = AgentToModuleMapping()
 
-    def joint_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[Any, Any]:
-        """The observation spaces of the agents behind the joint preprocessors, which take theirs one after another."""
-        self.joint.set_input_spaces(gym.spaces.Dict(dict(observation_spaces)), gym.spaces.Dict(dict(action_spaces)))
-        return dict(cast(gym.spaces.Dict, self.joint.observation_space).spaces)
-
     def rewrite_joint(self, episode: MultiAgentEpisode, observations: Mapping[Any, Any], update: bool = True) -> None:
         """Send the observations of a growing episode's newest env step through the joint preprocessors, in place."""
         rewrite_newest(self.joint.connectors, episode, observations, update)
@@ -223,6 +218,7 @@ class MultiAgentLearner(MultiAgentPipeline):
     def __init__(self, modules: Mapping[Any, LearnerPipeline], joint: Joint = ()) -> None:
         super().__init__(modules, joint)
         self.mapping = AgentToModuleMapping()
+        self._agents = AgentSpaces(self.joint)
 
     def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
         """`{module_id: train batch}` of the modules that have steps.
@@ -231,23 +227,13 @@ class MultiAgentLearner(MultiAgentPipeline):
             episodes: multi-agent episodes, agents' own episodes, their pack, or `{module_id: its agents' episodes}`.
         """
         if len(self.joint):
-            self._welcome(episodes)
+            for episode in (each for each in episodes if isinstance(each, MultiAgentEpisode)):
+                self._agents.welcome(episode.observation_space, episode.action_space)
             episodes = [
                 own for episode in episodes for own in rewritten_agents(self.joint.connectors, episode) if len(own)
             ]
         dealt = episodes if isinstance(episodes, Mapping) else self.mapping.dealt(episodes)
         return self._called(batch, dealt, rl_module, context)
-
-    def _welcome(self, episodes: Any) -> None:
-        """Let the joint preprocessors know the spaces of agents that come for the first time, as episodes have them."""
-        given = (self.joint.input_observation_space, self.joint.input_action_space)
-        known = [dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {} for space in given]
-        num_known = len(known[0])
-        for episode in (each for each in episodes if isinstance(each, MultiAgentEpisode)):
-            for spaces, own in zip(known, (episode.observation_space, episode.action_space), strict=True):
-                spaces.update({a: space for a, space in (own or {}).items() if a not in spaces})
-        if len(known[0]) > num_known:
-            self.joint.set_input_spaces(*map(gym.spaces.Dict, known))
 
 
 def _episodes_at(seats: Mapping[Any, list[Seat]]) -> dict[Any, list[SingleAgentEpisode]]:
@@ -295,6 +281,8 @@ def multi_agent_learner(
     Args:
         returns: makes the piece that computes advantages or targets, one for each module.
     """
+    if not (returns is None or callable(returns)):
+        raise WrongType(f"returns={returns!r}: give what makes a piece, such as the piece's class, or None")
 
     def build(*spaces: Any, **arguments: Any) -> LearnerPipeline:
         return learner_pipeline(*spaces, returns=None if returns is None else returns(), **arguments)
@@ -310,6 +298,16 @@ def _each(
     options: Mapping[str, Any],
 ) -> dict[Any, P]:
     """A pipeline for each module; a callable `pieces` makes each its own, a mapping `views` has each its own."""
+    observation_spaces, action_spaces = (
+        checked_mapping(name, own, "of a space for each module")
+        for name, own in (("observation_spaces", observation_spaces), ("action_spaces", action_spaces))
+    )
+    for module_id in observation_spaces:
+        if module_id not in action_spaces:
+            raise InvalidArgument(
+                f"action_spaces has none of module {module_id!r}; it has those of {list(action_spaces)}"
+            )
+    policies = None if policies is None else checked_mapping("policies", policies, "of a policy for each module")
     pipelines = {}
     for module_id, observation_space in observation_spaces.items():
         own = dict(options)

@@ -18,7 +18,7 @@ from connectors.connector import ColumnDict, Connector, Needed
 from connectors.trace import Trace
 from connectors.wiring import check_wiring, named
 from episodes.errors import StateMismatch, UnknownKey, WrongType
-from episodes.tracks.arguments import checked_items
+from episodes.tracks.arguments import checked_items, checked_space
 from episodes.tracks.drawn import drawn_by
 
 __all__ = ["ConnectorPipeline"]
@@ -59,8 +59,8 @@ class ConnectorPipeline(Connector):
         self._called: dict[str, Connector] = {}  # what a call calls
         self._active: tuple[Connector, ...] = ()  # of those, the ones that change something
         self._row_calls: tuple[RowCall, ...] = ()  # of those that are called for whole rows
-        self._input_observation_space = input_observation_space
-        self._input_action_space = input_action_space
+        self._input_observation_space = checked_space("input_observation_space", input_observation_space)
+        self._input_action_space = checked_space("input_action_space", input_action_space)
         self._name = name
         self._rewire(named(connectors))
 

@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from episodes.errors import InvalidArgument
+
 ALIGNMENT = 64  # bytes; every array of the buffer starts at a multiple, so that it can be viewed in its dtype
+
+
+def checked_device(device: Any) -> torch.device:
+    """The device; `InvalidArgument` unless torch knows it."""
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InvalidArgument(f"device={device!r}: give one of torch's, such as 'cpu' or 'cuda:0'") from error
 
 
 class StagingBuffer:

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from connectors.connector import ColumnDict, Connector
-from connectors.staging import StagingBuffer
-from episodes.errors import InvalidArgument
+from connectors.staging import StagingBuffer, checked_device
 from episodes.tracks import nested
 
 __all__ = ["NumpyToTensor"]
@@ -45,10 +44,7 @@ class NumpyToTensor(Connector):
 
     def to(self, device: str | torch.device) -> None:
         """Move batches to this device from now on."""
-        try:
-            self.device = torch.device(device)
-        except (RuntimeError, TypeError) as error:
-            raise InvalidArgument(f"device={device!r}: give one of torch's, such as 'cpu' or 'cuda:0'") from error
+        self.device = checked_device(device)
         self._staging = None if self.device.type == "cpu" else StagingBuffer(self.device)
 
     def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:

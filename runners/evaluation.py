@@ -12,6 +12,7 @@ import torch
 
 from connectors.policy import module_of
 from episodes.errors import InvalidArgument
+from episodes.tracks.arguments import checked_count
 from runners.multi_agent import MultiAgentEnvRunner
 from runners.remote.as_one import GroupRunner
 from runners.runner import EnvRunner, copied
@@ -116,8 +117,7 @@ def evaluate(
     >>> result.num_episodes, result.returns.tolist() == result.lengths.tolist()  # one point a step
     (4, True)
     """
-    if num_episodes < 1:
-        raise InvalidArgument(f"evaluate: num_episodes is {num_episodes}; give an int of at least 1")
+    num_episodes = checked_count("num_episodes", num_episodes)
     if isinstance(env, (EnvRunner, GroupRunner)):
         if not all(given is None for given in (policy, env_to_module, module_to_env, agent_to_module_mapping_fn)):
             raise InvalidArgument(

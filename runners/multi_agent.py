@@ -13,13 +13,15 @@ from numpy.typing import DTypeLike
 from connectors.multi_agent import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import check_asked, module_of
 from episodes.columns import DEFAULT_MODULE_ID, Columns
-from episodes.errors import EpisodeError, InvalidArgument
+from episodes.errors import EpisodeError, InvalidArgument, WrongType
 from episodes.facts.facts import random_ids
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.episode import ALL
 from episodes.multi_agent.timeline import RESTS
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_choice, checked_count, checked_flag, checked_number_dtype
+from episodes.tracks.indexing import checked_lookback
 from runners.multi_agent_envs import EnvStep, as_multi_agent_env, makes_envs
 from runners.multi_agent_pipelines import RunnerPipelines
 from runners.multi_agent_stats import MultiAgentCollectStats, Tally, stats_of
@@ -75,8 +77,8 @@ class MultiAgentEnvRunner(EnvRunner):
     ) -> None:
         super().__init__(hooks, seed, update_stats)
         seed = self.seed
-        num_envs = 1 if num_envs is None else num_envs
-        if not isinstance(num_envs, (int, np.integer)) or num_envs < 1 or (num_envs > 1 and not makes_envs(env)):
+        num_envs = 1 if num_envs is None else checked_count("num_envs", num_envs)
+        if num_envs > 1 and not makes_envs(env):
             raise InvalidArgument(f"num_envs={num_envs}: give a callable that makes an environment for several copies")
         self.policies = policies if isinstance(policies, Mapping) or policies is None else {DEFAULT_MODULE_ID: policies}
         for policy in (self.policies or {}).values():
@@ -84,15 +86,19 @@ class MultiAgentEnvRunner(EnvRunner):
         self._made_of = env
         self.num_envs = num_envs
         self.envs = [as_multi_agent_env(env) for _ in range(num_envs)]
-        self._pipelines = RunnerPipelines(self.policies, env_to_module, module_to_env, self.envs, seed, check_pipeline)
+        if not (agent_to_module_mapping_fn is None or callable(agent_to_module_mapping_fn)):
+            raise WrongType(f"agent_to_module_mapping_fn={agent_to_module_mapping_fn!r}: give a function, or None")
+        self._pipelines = RunnerPipelines(
+            self.policies, env_to_module, module_to_env, self.envs, seed, checked_flag("check_pipeline", check_pipeline)
+        )
         self.env_to_module, self.module_to_env = self._pipelines.env_to_module, self._pipelines.module_to_env
         self.stats = MultiAgentCollectStats()  # of the last call of sample
         self.episodes: list[MultiAgentEpisode] = []  # the ongoing ones
         self._mapping_fn = agent_to_module_mapping_fn
-        self._missing = missing_final_observation
-        self._lookback = len_lookback_buffer
-        self.reward_dtype = None if reward_dtype is None else np.dtype(reward_dtype)
-        self.returns_interrupted = returns_interrupted
+        self._missing = checked_choice("missing_final_observation", missing_final_observation, ("raise", "repeat"))
+        self._lookback = checked_lookback(len_lookback_buffer, "env steps")
+        self.reward_dtype = None if reward_dtype is None else checked_number_dtype("reward_dtype", reward_dtype)
+        self.returns_interrupted = checked_flag("returns_interrupted", returns_interrupted)
         self._interrupted: list[MultiAgentEpisode] = []  # what calls that failed have left
         self._failed = False  # the last call did, and what it left is still in its place
         self._in_step: list[tuple[int, int]] = []  # (copy, env step before) of steps that are being recorded

@@ -11,7 +11,8 @@ from connectors.fingerprint import check_fingerprint, stamp
 from connectors.module_to_env.pipeline import module_to_env_pipeline
 from connectors.multi_agent import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import module_of
-from episodes.errors import UnknownKey
+from connectors.rewriting.agent_spaces import AgentSpaces
+from episodes.errors import UnknownKey, WrongType
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
@@ -19,6 +20,20 @@ from runners.multi_agent_envs import MultiAgentEnv, random_action
 
 ByAgent = dict[Any, Any]
 Row = tuple[int, MultiAgentEpisode, ByAgent]  # a copy of the environment, its episode, and what its agents observe
+
+
+def _given(name: str, kind: type, pipeline: Any) -> Any:
+    """The pipeline of this kind; an empty one where none is given.
+
+    Raises:
+        WrongType: it is of another kind.
+    """
+    if pipeline is not None and not isinstance(pipeline, kind):
+        raise WrongType(
+            f"{name}={pipeline!r}: give a {kind.__name__}, which has a pipeline for each module (multi_agent_{name} "
+            "builds one), or None for the default ones"
+        )
+    return kind({}) if pipeline is None else pipeline
 
 
 class RunnerPipelines:
@@ -46,12 +61,12 @@ class RunnerPipelines:
     ) -> None:
         self.policies, self.envs, self.seed, self.checks = policies, envs, seed, checks
         self._fingerprints: dict[Any, dict[str, Any]] = {}  # of the modules whose policies were checked
-        self.env_to_module = MultiAgentEnvToModule({}) if env_to_module is None else env_to_module
-        self.module_to_env = MultiAgentModuleToEnv({}) if module_to_env is None else module_to_env
+        self.env_to_module = _given("env_to_module", MultiAgentEnvToModule, env_to_module)
+        self.module_to_env = _given("module_to_env", MultiAgentModuleToEnv, module_to_env)
         self.observation_spaces: ByAgent = {}
         self.action_spaces: ByAgent = {}
         modules = self.env_to_module.modules
-        self._env_observation_spaces: ByAgent = {}  # as the environments have them
+        self._agents = AgentSpaces(self.env_to_module.joint)
         self._has_joint = len(self.env_to_module.joint) > 0
         self._rewriting = {module_id for module_id, pipeline in modules.items() if pipeline.rewrites}
 
@@ -61,14 +76,14 @@ class RunnerPipelines:
             known = self.observation_spaces
             new = [agent_id for agent_id in observations if agent_id not in known or not episode.has_agent(agent_id)]
             if new:
-                env = self.envs[i]
-                self._env_observation_spaces |= {agent: env.space("observation_space", agent) for agent in new}
-                actions = {agent: self._action_space(env, agent) for agent in self._env_observation_spaces}
-                spaces = self._env_observation_spaces
-                if self._has_joint:
-                    spaces = self.env_to_module.joint_spaces(spaces, actions)
+                env, agents = self.envs[i], self._agents
+                agents.welcome(
+                    {agent: env.space("observation_space", agent) for agent in new},
+                    {agent: self._action_space(env, agent) for agent in new},
+                )
+                spaces = agents.rewritten
                 for agent_id in new:
-                    self._know(agent_id, episode.module_for(agent_id), (spaces[agent_id], actions[agent_id]))
+                    self._know(agent_id, episode.module_for(agent_id), (spaces[agent_id], agents.actions[agent_id]))
 
     def _know(self, agent_id: Any, module_id: Any, spaces: tuple[Any, Any]) -> None:
         if self.policies is not None:

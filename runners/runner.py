@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -15,7 +14,7 @@ from connectors.editable_episodes import EditableEpisodes
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.recorder import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks.arguments import checked_flag, checked_items
+from episodes.tracks.arguments import checked_count, checked_flag, checked_items, checked_seed
 from runners.callbacks import as_hook
 from runners.metrics_logger import MetricsLogger
 
@@ -290,23 +289,11 @@ def quotas(num_episodes: int, num_envs: int, turn: int) -> tuple[np.ndarray, int
     return found, (turn + more) % num_envs
 
 
-def checked_seed(seed: Any) -> int | None:
-    """The seed as a Python int, which Gymnasium asks for; `InvalidArgument` unless it is one of 0 or more, or None."""
-    try:
-        found = None if seed is None else operator.index(seed)
-    except TypeError:
-        found = -1
-    if found is not None and found < 0:
-        raise InvalidArgument(f"seed={seed!r}: give an int of at least 0, or None for random ones")
-    return found
-
-
 def check_counts(num_timesteps: int | None, num_episodes: int | None) -> None:
     """Raise `InvalidArgument` unless exactly one of the two is given, and is an int of at least 1."""
     if (num_timesteps is None) == (num_episodes is None):
         raise InvalidArgument(
             f"sample(num_timesteps={num_timesteps}, num_episodes={num_episodes}): give exactly one of the two"
         )
-    count = num_episodes if num_timesteps is None else num_timesteps
-    if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or count < 1:
-        raise InvalidArgument(f"sample: {count!r} is no count; give an int of at least 1")
+    name = "sample: num_" + ("episodes" if num_timesteps is None else "timesteps")
+    checked_count(name, num_episodes if num_timesteps is None else num_timesteps)

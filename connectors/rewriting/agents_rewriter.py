@@ -14,6 +14,7 @@ from connectors.rewriting.multi_agent import MultiAgentObservationPreprocessor
 from connectors.rewriting.rewriter import ObservationRewriter
 from episodes.errors import WrongType
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_items
 
 __all__ = ["AgentsRewriter", "as_joint"]
 
@@ -96,7 +97,7 @@ def as_joint(pieces: Iterable[Any]) -> list[MultiAgentObservationPreprocessor]:
     Raises:
         WrongType: a piece that is neither.
     """
-    return [_as_joint(piece) for piece in pieces]
+    return [_as_joint(piece) for piece in checked_items("joint", pieces, "joint preprocessors")]
 
 
 def _as_joint(piece: Any) -> MultiAgentObservationPreprocessor:

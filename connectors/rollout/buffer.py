@@ -25,7 +25,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from connectors.returns import gae
+from connectors.staging import checked_device
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
+from episodes.tracks.arguments import checked_count
 
 __all__ = ["FinalObservations", "RolloutBuffer", "add_advantages", "iterate_minibatches", "transition_view"]
 
@@ -129,8 +131,8 @@ class RolloutBuffer:
     ) -> None:
         sizes = {"num_envs": num_envs, "rollout_len": rollout_len, "obs_dim": obs_dim, "action_dim": action_dim}
         for name, size in sizes.items():
-            if size < (1 if name in ("num_envs", "rollout_len") else 0):
-                raise InvalidArgument(f"{name}={size}: a rollout needs at least one")
+            checked_count(name, size, 1 if name in ("num_envs", "rollout_len") else 0)
+        device = checked_device(device)
         self.num_envs, self.rollout_len, self.obs_dim, self.action_dim = num_envs, rollout_len, obs_dim, action_dim
         slots = (num_envs, rollout_len + 1)
         columns = {

@@ -19,7 +19,6 @@ from episodes.columns import DEFAULT_MODULE_ID
 from episodes.errors import (
     ChunkMismatch,
     EpisodeStateError,
-    InvalidArgument,
     ShapeMismatch,
     TrackMismatch,
     WrongType,
@@ -31,6 +30,7 @@ from episodes.multi_agent.getters import MultiAgentGetters
 from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk, complete_steps
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import indexing
+from episodes.tracks.arguments import checked_choice
 from episodes.tracks.casting import REAL_TYPES
 from episodes.tracks.drawn import drawn_by
 from episodes.tracks.indexing import checked_lookback
@@ -119,8 +119,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         agent_to_module_mapping_fn: Callable[[Any, Any], Any] | None = None,
         missing_final_observation: str = "raise",
     ) -> None:
-        if missing_final_observation not in ("raise", "repeat"):
-            raise InvalidArgument(f'missing_final_observation={missing_final_observation!r}: give "raise" or "repeat"')
+        checked_choice("missing_final_observation", missing_final_observation, ("raise", "repeat"))
         num_steps = max(len(observations or ()) - 1, 0)
         lookback = (
             num_steps

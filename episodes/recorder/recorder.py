@@ -28,7 +28,7 @@ from episodes.recorder.row_blocks import gather
 from episodes.recorder.rows import LastObservations, RecordedRows, ResetInfo, last_observations_at
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
-from episodes.tracks.arguments import checked_count, checked_number_dtype
+from episodes.tracks.arguments import checked_count, checked_number_dtype, checked_space
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.kinds import EmptyInfos
 
@@ -67,8 +67,8 @@ class VectorRecorder:
         num_envs = checked_count("num_envs", num_envs)
         len_lookback_buffer = checked_count("len_lookback_buffer", len_lookback_buffer, 0)
         self.num_envs = num_envs
-        self.observation_space = observation_space
-        self.action_space = action_space
+        self.observation_space = checked_space("observation_space", observation_space)
+        self.action_space = checked_space("action_space", action_space)
         self._boundaries = Boundaries(num_envs, autoreset_mode)
         self.autoreset_mode = self._boundaries.mode
         self.len_lookback_buffer = len_lookback_buffer

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import Space
 
 from episodes.errors import InvalidArgument, WrongType
 
@@ -50,6 +51,39 @@ def checked_items(name: str, value: Any, what: str) -> list[Any]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise WrongType(f"{name}={value!r}: give {what} in a list; none is []")
     return list(value)
+
+
+def checked_mapping(name: str, value: Any, what: str) -> dict[Any, Any]:
+    """The value as a dict; `WrongType` for what is no mapping."""
+    if not isinstance(value, Mapping):
+        raise WrongType(f"{name}={value!r}: give a dict {what}")
+    return dict(value)
+
+
+def checked_choice(name: str, value: Any, choices: Collection[str]) -> Any:
+    """The value; `InvalidArgument` unless it is one of the choices."""
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidArgument(f"{name}={value!r}: give " + " or ".join(f'"{choice}"' for choice in choices))
+    return value
+
+
+def checked_key(name: str, value: Any) -> str:
+    """The value; `WrongType` unless it is text."""
+    if not isinstance(value, str):
+        raise WrongType(f"{name}={value!r}: give the key, a str")
+    return value
+
+
+def checked_space(name: str, value: Any, *, or_none: bool = True) -> Any:
+    """The value; `WrongType` unless it is a space, or None where it need not be known."""
+    if not (isinstance(value, Space) or (or_none and value is None)):
+        raise WrongType(f"{name}={value!r}: give a space of gymnasium.spaces{', or None' if or_none else ''}")
+    return value
+
+
+def checked_seed(seed: Any) -> int | None:
+    """The seed as a Python int, which Gymnasium asks for; `InvalidArgument` unless it is one of 0 or more, or None."""
+    return None if seed is None else checked_count("seed", seed, 0)
 
 
 def checked_generator(seed: Any) -> np.random.Generator:

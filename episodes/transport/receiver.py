@@ -23,6 +23,7 @@ from episodes.facts.policy_versions import UNKNOWN, checked_version
 from episodes.multi_agent import MultiAgentEpisode, unpack_agents
 from episodes.pack import EpisodePack
 from episodes.storage.track_schema import Fields, check_same
+from episodes.tracks.arguments import checked_count
 from episodes.transport import keys as curve
 from episodes.transport.journal import Journal
 from episodes.transport.messages import SIZE, Head, Kind, read_head
@@ -195,9 +196,7 @@ class EpisodeReceiver(Endpoint):
             EpisodeStateError: nothing was published, or steps come without versions.
             InvalidArgument: no counts.
         """
-        for name, count in (("num_steps", num_steps), ("max_age", max_age)):
-            if not isinstance(count, int) or count < 1:
-                raise InvalidArgument(f"sample: {name}={count!r}; give an int of at least 1")
+        num_steps, max_age = checked_count("num_steps", num_steps), checked_count("max_age", max_age)
         deadline = deadline_of(timeout)
         while True:
             with self.held(deadline), self.stretch:

@@ -16,6 +16,7 @@ from gymnasium.vector.utils import batch_space
 
 from episodes.errors import EpisodeStateError, InvalidArgument, MissingExtra, ShapeMismatch, UnknownKey
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_count, checked_items, checked_mapping, checked_seed
 
 __all__ = ["EnvPoolVectorEnv"]
 
@@ -58,8 +59,14 @@ class EnvPoolVectorEnv(VectorEnv):
         info_keys: Sequence[str] = (),
         pool_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        self.task, self.num_envs, self._seed = task, num_envs, seed
-        self._kwargs = _checked_kwargs(task, num_envs, max_episode_steps, pool_kwargs or {})
+        num_envs = checked_count("num_envs", num_envs)
+        if max_episode_steps is not None:
+            max_episode_steps = checked_count("max_episode_steps", max_episode_steps)
+        self.task, self.num_envs, self._seed = task, num_envs, checked_seed(seed)
+        pool_kwargs = (
+            {} if pool_kwargs is None else checked_mapping("pool_kwargs", pool_kwargs, "of EnvPool's arguments")
+        )
+        self._kwargs = _checked_kwargs(task, num_envs, pool_kwargs)
         spec = _made("make_spec", task, self._kwargs)
         limit = spec.config.max_episode_steps if max_episode_steps is None else max_episode_steps
         self._limit = limit if 0 < limit < _LARGEST else None
@@ -75,7 +82,7 @@ class EnvPoolVectorEnv(VectorEnv):
             self.action_space = batch_space(self.single_action_space, num_envs)
         self._is_discrete = isinstance(self.single_observation_space, spaces.Discrete)
         self._action_shape = (num_envs, *(self.single_action_space.shape or ()))
-        self._info_keys = tuple(info_keys)
+        self._info_keys = tuple(checked_items("info_keys", info_keys, "names of EnvPool's infos"))
         self._late: np.ndarray | None = None  # bool [N]: stopped by the limit in the newest row, and by nothing else
 
     def reset(
@@ -147,9 +154,7 @@ class EnvPoolVectorEnv(VectorEnv):
             self._pool.close()
 
 
-def _checked_kwargs(task: str, num_envs: int, limit: int | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    if num_envs < 1 or (limit is not None and limit < 1):
-        raise InvalidArgument(f"num_envs={num_envs}, max_episode_steps={limit}: give at least 1")
+def _checked_kwargs(task: str, num_envs: int, given: Mapping[str, Any]) -> dict[str, Any]:
     taken = [key for key in given if key in _ITS_OWN]
     if taken:
         raise InvalidArgument(

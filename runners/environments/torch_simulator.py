@@ -15,6 +15,7 @@ from torch import Tensor
 
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
 from episodes.tracks import nested
+from episodes.tracks.arguments import checked_choice, checked_count, checked_items, checked_key, checked_space
 
 __all__ = ["TorchVectorEnv"]
 
@@ -63,19 +64,21 @@ class TorchVectorEnv(VectorEnv):
         observation_key: str | None = None,
         info_keys: Sequence[str] = (),
     ) -> None:
-        if missing_final_observation not in ("raise", "repeat"):
-            raise InvalidArgument(f'missing_final_observation={missing_final_observation!r}: give "raise" or "repeat"')
+        checked_choice("missing_final_observation", missing_final_observation, ("raise", "repeat"))
         count = getattr(simulator, "num_envs", None) if num_envs is None else num_envs
         if count is None:
             raise InvalidArgument(f"{type(simulator).__name__} does not say its num_envs; pass num_envs")
-        self.simulator, self.num_envs = simulator, int(count)
-        self.single_observation_space, self.single_action_space = observation_space, action_space
+        self.simulator, self.num_envs = simulator, checked_count("num_envs", count)
+        self.single_observation_space = checked_space("observation_space", observation_space, or_none=False)
+        self.single_action_space = checked_space("action_space", action_space, or_none=False)
         self.observation_space = batch_space(observation_space, self.num_envs)
         self.action_space = batch_space(action_space, self.num_envs)
         self._action_shape = (self.num_envs, *(action_space.shape or ()))
         self.missing_final_observation = missing_final_observation
-        self._final_key, self._time_outs = final_observations, time_outs
-        self._observation_key, self._info_keys = observation_key, tuple(info_keys)
+        self._final_key = checked_key("final_observations", final_observations)
+        self._time_outs = checked_key("time_outs", time_outs)
+        self._observation_key = None if observation_key is None else checked_key("observation_key", observation_key)
+        self._info_keys = tuple(checked_items("info_keys", info_keys, "keys of extras"))
         self.observations: Any = None  # the newest tensors [N, ...], the simulator's own
         self._newest: Any = None  # the same as numpy, where somebody asked for that
 

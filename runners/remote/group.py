@@ -14,7 +14,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from episodes.errors import EpisodeStateError, InvalidArgument, RunnerLost
+from episodes.errors import EpisodeStateError, RunnerLost
+from episodes.tracks.arguments import checked_count
 from runners.remote.sampling import Answer, Asked, MakeRunner, RunnerActor, RunnerSample, as_arrays, says_something
 from runners.remote.start import loaded_ray, start_ray
 from runners.runner import check_counts
@@ -100,7 +101,7 @@ class RayRunnerGroup:
         num_cpus_each: float = 1,
         address: str | None = None,
     ) -> None:
-        _check_number(num_runners)
+        num_runners = checked_count("num_runners", num_runners)
         self.make_runner, self.seed = make_runner, seed
         self.slow_after_s, self.lost_after_s, self.merge_every = slow_after_s, lost_after_s, merge_every
         self.policy_version: int | None = None
@@ -210,8 +211,7 @@ class RayRunnerGroup:
         Errors: those of `sample`. Runners can be added and taken away between two samples.
         """
         check_counts(num_timesteps, num_episodes)
-        if in_flight < 1:
-            raise InvalidArgument(f"in_flight={in_flight}: give at least 1")
+        in_flight = checked_count("in_flight", in_flight)
         return self._endless(Asked(num_timesteps, num_episodes, explore, random_actions), in_flight)
 
     def _endless(self, asked: Asked, in_flight: int) -> Iterator[RunnerSample]:
@@ -361,7 +361,7 @@ class RayRunnerGroup:
         Raises:
             RunnerLost: a new one cannot be made.
         """
-        _check_number(num_runners)
+        num_runners = checked_count("num_runners", num_runners)
         self._check_open()
         gone, self._workers = self._workers[num_runners:], self._workers[:num_runners]
         self._left += [worker.statistics for worker in gone if worker.statistics is not None]
@@ -440,11 +440,6 @@ class RayRunnerGroup:
 
     def __repr__(self) -> str:
         return f"RayRunnerGroup({self.num_runners} runners, {len(self.replacements)} replaced)"
-
-
-def _check_number(num_runners: int) -> None:
-    if not isinstance(num_runners, int) or num_runners < 1:
-        raise InvalidArgument(f"num_runners={num_runners!r}: give an int of at least 1")
 
 
 def _goes_with(asked: Asked, explore: bool, random_actions: bool) -> bool:

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from mpe2 import simple_spread_v3
 
 import connectors
 import connectors.learner as learner
 import connectors.module_to_env as module_to_env
 import connectors.views as views
+from benchmarks.torch_cartpole import ACTION_SPACE as ACTIONS
+from benchmarks.torch_cartpole import OBSERVATION_SPACE as OBSERVATIONS
+from benchmarks.torch_cartpole import TorchCartPole
 from connectors.rewriting import MeanStdFilter
 from episodes.errors import EpisodeError, WrongType
 from episodes.recorder import VectorRecorder
@@ -22,8 +26,10 @@ from episodes.replay import (
     MultiAgentPrioritizedEpisodeReplayBuffer,
     PrioritizedEpisodeReplayBuffer,
 )
-from runners import SingleAgentEnvRunner
+from runners import MultiAgentEnvRunner, SingleAgentEnvRunner, make_vector_env
+from runners.environments import EnvPoolVectorEnv, TorchVectorEnv
 
+SPACES = {"observation_spaces": {"m": OBSERVATIONS}, "action_spaces": {"m": ACTIONS}}
 MAKERS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (connectors.ConnectorPipeline, {}),
     (connectors.env_to_module_pipeline, {}),
@@ -51,6 +57,17 @@ MAKERS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (MultiAgentEpisodeReplayBuffer, {"capacity": 10}),
     (MultiAgentPrioritizedEpisodeReplayBuffer, {"capacity": 10}),
     (SingleAgentEnvRunner, {"env": "CartPole-v1"}),
+    (make_vector_env, {"env": "CartPole-v1"}),
+    (connectors.MultiAgentEnvToModule, {"modules": {}}),
+    (connectors.MultiAgentLearner, {"modules": {}}),
+    (connectors.MultiAgentModuleToEnv, {"modules": {}}),
+    (connectors.multi_agent_env_to_module, SPACES),
+    (connectors.multi_agent_learner, SPACES),
+    (connectors.multi_agent_module_to_env, SPACES),
+    (MultiAgentEnvRunner, {"env": simple_spread_v3.parallel_env}),
+    (connectors.RolloutBuffer, {"num_envs": 2, "rollout_len": 3, "obs_dim": 4, "action_dim": 1, "device": "cpu"}),
+    (EnvPoolVectorEnv, {"task": "CartPole-v1", "num_envs": 2}),
+    (TorchVectorEnv, {"simulator": TorchCartPole(2), "observation_space": OBSERVATIONS, "action_space": ACTIONS}),
 ]
 WRONG: dict[str, Any] = {
     "None": None,
@@ -61,15 +78,12 @@ WRONG: dict[str, Any] = {
     "object": object(),
     "1.5": 1.5,
 }
-SKIPPED = {
-    *("name", "policy", "env_to_module", "module_to_env"),  # whatever there is, or checked elsewhere
-    *("input_observation_space", "input_action_space", "observation_space", "action_space"),
-}
+SKIPPED = {"name", "policy"}  # whatever there is, or checked elsewhere
 RIGHT = {  # arguments that make sense after all
     "None": {"clip_by_value", "reward_dtype", "dtype"},
-    "text": {"path"},
+    "text": {"path", "final_observations", "time_outs", "observation_key"},
     "-1": {"axis", "seed"},
-    "[]": {"connectors", "given", "pieces", "hooks", "extra_model_outputs", "agent_ids", "seed"},
+    "[]": {"connectors", "given", "pieces", "hooks", "extra_model_outputs", "agent_ids", "seed", "joint", "info_keys"},
     "1.5": {"alpha", "beta", "min_priority", "clip_by_value", "clip_rho", "clip_pg_rho"},
 }
 

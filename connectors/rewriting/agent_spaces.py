@@ -1,0 +1,56 @@
+"""The spaces of agents, known as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import gymnasium as gym
+
+from connectors.pipeline import ConnectorPipeline
+
+ByAgent = Mapping[Any, Any]  # agent -> space
+
+
+class AgentSpaces:
+    """The spaces of all agents that came so far, before joint preprocessors and behind them.
+
+    Nobody says beforehand who will come: acting learns it from environments, learning from the episodes.
+
+    Args:
+        joint: the preprocessors; their spaces are `Dict` spaces of the agents that came.
+
+    Attributes:
+        observations: by agent, before the preprocessors.
+        actions: likewise.
+    """
+
+    def __init__(self, joint: ConnectorPipeline) -> None:
+        self.joint = joint
+        self.observations, self.actions = map(_by_agent, (joint.input_observation_space, joint.input_action_space))
+
+    def welcome(self, observations: ByAgent | None, actions: ByAgent | None) -> None:
+        """Know these spaces of agents too; the preprocessors compute theirs anew where one is new."""
+        news = [_news(*pair) for pair in ((self.observations, observations), (self.actions, actions))]
+        if any(news):
+            self.observations, self.actions = self.observations | news[0], self.actions | news[1]
+            if len(self.joint):
+                self.joint.set_input_spaces(gym.spaces.Dict(self.observations), gym.spaces.Dict(self.actions))
+
+    @property
+    def rewritten(self) -> dict[Any, Any]:
+        """The observation spaces by agent, behind the preprocessors."""
+        return _by_agent(cast(gym.Space, self.joint.observation_space)) if len(self.joint) else self.observations
+
+
+def _by_agent(space: gym.Space | None) -> dict[Any, Any]:
+    return dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {}
+
+
+def _news(known: ByAgent, given: ByAgent | None) -> dict[Any, Any]:
+    """The spaces that are given, and not known so."""
+    return {
+        agent_id: space
+        for agent_id, space in (given or {}).items()
+        if space is not None and known.get(agent_id) is not space and known.get(agent_id) != space
+    }
