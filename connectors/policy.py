@@ -57,7 +57,8 @@ class Policy(Protocol):
 
         Args:
             batch: the columns that the env-to-module pipeline or the learner pipeline makes, "obs" [B, ...] above all.
-            explore: a bool while acting; None while learning, where an algorithm may ask for more outputs.
+            explore: a bool while acting; None while learning, where an algorithm may ask for more outputs, or for
+                others instead (DQN: what each action is worth).
         """
         ...
 

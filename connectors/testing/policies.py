@@ -26,6 +26,7 @@ __all__ = ["check_policy"]
 
 BATCH_SIZES = (1, 2, 7)
 NUM_STEPS = 4  # of a sequence, where the policy has a memory
+_COMPARED = (Columns.ACTION_DIST_INPUTS, Columns.STATE_OUT, "values")
 
 
 def check_policy(
@@ -41,7 +42,8 @@ def check_policy(
 
     It gives what actions are drawn from, a row for each row it gets; says the same when it learns from a row as when it
     acted on it, in whatever company, also step by step with its own states; keeps nothing between calls; and writes to
-    nothing that it was given. A module is looked at in eval mode, and left in the mode it was in.
+    nothing that it was given. Of a policy that says something else when it learns (what actions are worth, say), that
+    is compared. A module is looked at in eval mode, and left in the mode it was in.
 
     Args:
         observation_space, action_space: of what episodes store.
@@ -143,6 +145,8 @@ class _Trial:
         for explore in (True, False):
             call = f"policy(batch, explore={explore})"
             outputs = self.outputs(columns, explore)
+            if not _says_actions(outputs):
+                raise self._violation("'actions' or 'action_dist_inputs'", f"{list(outputs)}", call=call)
             self._check_outputs(call, outputs, batch_size, 1)
             self._check_equal("the same as in the call before", outputs, self.outputs(columns, explore), call=call)
 
@@ -150,7 +154,10 @@ class _Trial:
         """The same distributions as while acting, values one for each row."""
         num_steps = NUM_STEPS if self.initial else 1
         columns = self.batch(batch_size, num_steps)
-        self._check_outputs("policy(batch)", self.outputs(columns, None), batch_size, num_steps)
+        outputs = self.outputs(columns, None)
+        if not outputs.keys() - {Columns.STATE_OUT}:
+            raise self._violation("what is learned from", f"{list(outputs)}", call="policy(batch)")
+        self._check_outputs("policy(batch)", outputs, batch_size, num_steps)
         columns = self.batch(batch_size, 1)
         acted, learned = self.outputs(columns, True), self.outputs(columns, None)
         self._check_equal("what it said when it acted", acted, learned, call="policy(batch)")
@@ -162,11 +169,12 @@ class _Trial:
 
     def rows_alone(self, batch_size: int) -> None:
         """A row's outputs are its own, whoever is beside it."""
-        num_steps = NUM_STEPS if self.initial else 1
-        columns, some = self.batch(batch_size, num_steps), np.array([batch_size - 1, 1])
-        whole, alone = self.outputs(columns, None), self.outputs(nested.take(columns, some), None)
-        expected = {name: nested.take(column, some) for name, column in whole.items()}
-        self._check_equal("what it is in a larger batch", expected, alone, call="policy(batch)")
+        some = np.array([batch_size - 1, 1])
+        for explore, call in ((None, "policy(batch)"), (False, "policy(batch, explore=False)")):
+            columns = self.batch(batch_size, NUM_STEPS if self.initial and explore is None else 1)
+            whole, alone = self.outputs(columns, explore), self.outputs(nested.take(columns, some), explore)
+            expected = {name: nested.take(column, some) for name, column in whole.items()}
+            self._check_equal("what it is in a larger batch", expected, alone, call=call)
         if self.module.has_values:
             values = {"values": self.values(columns)[some]}, {"values": self.values(nested.take(columns, some))}
             self._check_equal("what it is in a larger batch", *values, call="compute_values(batch)")
@@ -177,19 +185,17 @@ class _Trial:
             return
         columns = self.batch(batch_size, NUM_STEPS)
         whole, state, steps = self.outputs(columns, None), columns.pop(Columns.STATE_IN), []
+        explore = True if _says_actions(whole) else None
         for t in range(NUM_STEPS):
             step = nested.map_leaves(lambda leaf, t=t: leaf[:, t : t + 1], columns)
-            steps.append(self.outputs({**step, Columns.STATE_IN: state}, True))
+            steps.append(self.outputs({**step, Columns.STATE_IN: state}, explore))
             state = steps[-1][Columns.STATE_OUT]
-        one_by_one = {Columns.STATE_OUT: state}
-        if Columns.ACTION_DIST_INPUTS in whole:
-            inputs = [step[Columns.ACTION_DIST_INPUTS] for step in steps]
-            one_by_one[Columns.ACTION_DIST_INPUTS] = np.concatenate(inputs, axis=1)
+        names = [name for name in _compared(whole) if name != Columns.STATE_OUT and name in steps[0]]
+        one_by_one = {name: _in_a_row([step[name] for step in steps]) for name in names}
+        one_by_one[Columns.STATE_OUT] = state
         self._check_equal("what it is step by step", one_by_one, whole, call="policy(batch)")
 
     def _check_outputs(self, call: str, outputs: ColumnDict, batch_size: int, num_steps: int) -> None:
-        if Columns.ACTIONS not in outputs and Columns.ACTION_DIST_INPUTS not in outputs:
-            raise self._violation("'actions' or 'action_dist_inputs'", f"{list(outputs)}", call=call)
         leading = self.leading(batch_size, num_steps)
         for name, column in outputs.items():
             self._check_rows(call, name, column, leading[:1] if name == Columns.STATE_OUT else leading)
@@ -221,9 +227,9 @@ class _Trial:
             raise self._violation(f"state_out {brief(expected)}", brief(state), advice, call=call)
 
     def _check_equal(self, what: str, expected: ColumnDict, found: ColumnDict, **place: Any) -> None:
-        """Raise unless what both say of distributions, states and values is equal but for rounding."""
-        for name in (Columns.ACTION_DIST_INPUTS, Columns.STATE_OUT, "values"):
-            if name not in expected or name not in found:
+        """Raise unless what both say is equal but for rounding; actions and what belongs to them may be drawn."""
+        for name in _compared(expected):
+            if name not in found:
                 continue
             mine, theirs = nested.flatten(found[name], name), nested.flatten(expected[name], name)
             for path, column in mine.items():
@@ -235,6 +241,21 @@ class _Trial:
 
     def _violation(self, expected: str, found: str, advice: str = "", **place: Any) -> EpisodeError:
         return violation(type(self.policy).__name__, expected, found, advice, **place)
+
+
+def _says_actions(outputs: ColumnDict) -> bool:
+    """Whether actions are among the outputs, or what they are drawn from."""
+    return Columns.ACTIONS in outputs or Columns.ACTION_DIST_INPUTS in outputs
+
+
+def _compared(outputs: ColumnDict) -> list[str]:
+    """The outputs that are the same in each call; actions, and what belongs to them, may be drawn."""
+    return [name for name in outputs if name in _COMPARED or not _says_actions(outputs)]
+
+
+def _in_a_row(steps: list[Any]) -> Any:
+    """Nested arrays [B, 1, ...] of steps as one [B, T, ...]."""
+    return nested.map_leaves(lambda *leaves: np.concatenate(leaves, axis=1), *steps)
 
 
 def _near(found: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:

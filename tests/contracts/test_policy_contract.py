@@ -12,19 +12,59 @@ from gymnasium import spaces
 from torch import nn
 
 from connectors.testing import ContractViolation, check_policy
-from connectors.views import FlattenObservations, FrameStacking, PrevActionsPrevRewards, Views, time_steps
-from learners import LSTMPolicy, MLPPolicy, Policy
+from connectors.views import (
+    FlattenObservations,
+    FrameStacking,
+    PrevActionsPrevRewards,
+    TransformerContext,
+    Views,
+    time_steps,
+)
+from learners import LSTMPolicy, LSTMQPolicy, MLPPolicy, Policy, QPolicy, policies
+from learners.networks import Autoregressive
 
 BOX, ACTIONS = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(3, start=1)
+FORCE = spaces.Box(-1.0, 1.0, (2,), np.float32)
+CHOICES = spaces.MultiDiscrete([2, 3])
+MASKED = spaces.Dict({"observation": BOX, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
 
 ACTION_SPACES = [
     ACTIONS,
-    spaces.Box(-1.0, 1.0, (2,), np.float32),
-    spaces.MultiDiscrete([2, 3]),
+    FORCE,
+    CHOICES,
     spaces.MultiBinary(2),
     spaces.Dict({"move": spaces.Box(-1.0, 1.0, (1,), np.float32), "jump": spaces.Discrete(2)}),
 ]
 OBSERVATION_SPACES = [BOX, spaces.Box(0, 255, (4, 4, 1), np.uint8), spaces.Box(-1.0, 1.0, (), np.float32)]
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+SHIPPED: dict[str, list[dict[str, Any]]] = {  # by class: what it is made and checked with
+    "EncoderPolicy": [{}, {"observation_space": MASKED}],
+    "GRUPolicy": [{}, {"observation_space": MASKED}],
+    "LSTMPolicy": [{}, {"action_space": CHOICES, "distribution": Autoregressive(CHOICES, 4, generator=seeded())}],
+    "LSTMQPolicy": [{}, {"dueling": True}, {"observation_space": MASKED}],
+    "MLPPolicy": [{}, {"action_space": FORCE}],
+    "QPolicy": [{}, {"dueling": True}, {"observation_space": MASKED}, {"epsilon": 0.0}],
+    "SACPolicy": [{"action_space": FORCE}],
+    "TransformerPolicy": [{"views": [TransformerContext(k=3)]}],
+}
+BASES = {"Policy", "RecurrentPolicy"}
+
+
+@pytest.mark.parametrize("name", sorted({*policies.__all__} - BASES))
+def test_every_policy_of_the_library_keeps_the_contract(name: str) -> None:
+    for case in SHIPPED[name]:
+        options = {"observation_space": BOX, "action_space": ACTIONS, "views": [], **case}
+        seen, acts, views = (options.pop(key) for key in ("observation_space", "action_space", "views"))
+        policy = getattr(policies, name)(
+            Views(views, seen, acts).observation_space, acts, generator=seeded(), **options
+        )
+        asked = ["compute_values"] if hasattr(policy, "compute_values") else []
+        check_policy(policy, seen, acts, views=views, asked=asked, tolerance=1e-3)
 
 
 @pytest.mark.parametrize("observation_space", OBSERVATION_SPACES, ids=["vector", "image", "number"])
@@ -168,6 +208,46 @@ class ReadsAnotherColumn(Sound):
         return batch["attention_mask"].sum(-1)
 
 
+class WorthOfOthers(QPolicy):
+    """What an action is worth depends on the other rows, when it learns."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, ACTIONS, hidden_sizes=(4,))
+
+    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        outputs = super().forward(batch, explore)
+        return outputs if explore is not None else {"q_values": outputs["q_values"] - outputs["q_values"].mean()}
+
+
+class GreedyOfOthers(QPolicy):
+    """Likewise, when it acts."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, ACTIONS, hidden_sizes=(4,))
+
+    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        outputs = super().forward(batch, explore)
+        if explore is False:
+            outputs["action_dist_inputs"] = outputs["action_dist_inputs"] + batch["obs"].mean()
+        return outputs
+
+
+class WorthOfNoMemory(LSTMQPolicy):
+    """Forgets what it saw, when it learns."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, ACTIONS, hidden_sizes=(4,), state_size=4)
+
+    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        outputs = super().forward(batch, explore)
+        return outputs if explore is not None else {**outputs, "q_values": outputs["q_values"].flip(1)}
+
+
+class SaysNothing(Sound):
+    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        return {} if explore is None else super().forward(batch, explore)
+
+
 class GivesATuple(Sound):
     def forward(self, batch: Any, explore: bool | None = None) -> Any:
         return (self.inputs(batch, explore),)
@@ -202,6 +282,10 @@ MUTANTS = [
     (SaysNoState, r"expected a state_out, found none; get_initial_state\(\) says that it has a memory"),
     (StateOfAnotherShape, r"expected state_out .*the next step's state_in is this step's state_out"),
     (WideHead, r"expected action_dist_inputs \[1, 3\], as Categorical takes, found float32 \[1, 6\]"),
+    (WorthOfOthers, r"call policy\(batch\), column q_values, row 0\): expected what it is in a larger batch"),
+    (GreedyOfOthers, r"explore=False\), column action_dist_inputs, row 0\): expected what it is in a larger batch"),
+    (WorthOfNoMemory, r"call policy\(batch\), column q_values, row 0\): expected what it is step by step"),
+    (SaysNothing, r"call policy\(batch\)\): expected what is learned from, found \[\]"),
     (LosesRows, r"expected features \[2, ...\], found float32 \[1, 3\]"),
     (GivesNaN, r"expected numbers, found NaN in action_dist_inputs"),
     (ValuesWithAnAxis, r"call compute_values\(batch\)\): expected values \[1\], found float32 \[1, 1\]"),
