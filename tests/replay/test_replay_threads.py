@@ -60,13 +60,15 @@ def under_fire(buffer: EpisodeReplayBuffer, seconds: float) -> tuple[int, int]:
             time += 100
 
     def draw() -> None:
-        while not over.is_set():
+        while True:  # once at least, however late it begins
             batch = buffer.sample(64)
             if isinstance(buffer, PrioritizedEpisodeReplayBuffer):
                 buffer.update_priorities(batch.indices, np.ones(64))
             sequences = buffer.sample_sequences(8, 4, burn_in=2, keys=["obs", "actions"])
             mixed[0] += num_mixed(batch) + num_mixed(sequences)
             drawn[0] += 64
+            if over.is_set():
+                return
 
     def watched(work: Any) -> None:
         try:

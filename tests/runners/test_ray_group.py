@@ -97,21 +97,19 @@ class Spread(Constant):
 
 
 class Stuck(Pids):
-    """Takes its time in the second runner."""
+    """Goes on while a file is there."""
 
-    second = False
+    def __init__(self, while_there: Path) -> None:
+        self.while_there = while_there
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        time.sleep(0.5 if self.second else 0.0)
+        while not self.while_there.exists():
+            time.sleep(0.01)
         return super().step(action)
 
 
-class StuckSecond(Stuck):
-    second = True
-
-
-def make_stuck(index: int, seed: int) -> SingleAgentEnvRunner:
-    return SingleAgentEnvRunner(StuckSecond if index else Stuck, Constant(), seed=seed)
+def make_stuck(folder: Path, index: int, seed: int) -> SingleAgentEnvRunner:
+    return SingleAgentEnvRunner(partial(Stuck, folder / str(index)), Constant(), seed=seed)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -288,16 +286,20 @@ def test_samples_come_as_they_are_ready_and_runners_come_and_go_meanwhile(group:
 
 
 @pytest.mark.slow
-def test_a_slow_runner_is_not_waited_for_and_is_replaced_when_it_hangs() -> None:
-    with RayRunnerGroup(make_stuck, 2, slow_after_s=0.3, lost_after_s=4.0) as group:
+def test_a_slow_runner_is_not_waited_for_and_is_replaced_when_it_hangs(tmp_path: Path) -> None:
+    first, second = tmp_path / "0", tmp_path / "1"
+    first.touch()
+    with RayRunnerGroup(partial(make_stuck, tmp_path), 2, slow_after_s=0.3) as group:
         assert [sample.index for sample in group.sample(num_timesteps=4)] == [0]
-        time.sleep(1.0)
-        assert [sample.index for sample in group.sample(num_timesteps=4)] == [0, 1]  # what it had not finished then
+        second.touch()
+        while [sample.index for sample in group.sample(num_timesteps=4)] != [0, 1]:  # what it had not finished then
+            time.sleep(0.01)
+        second.unlink()
+        group.lost_after_s = 4.0
         samples = group.sample_async(num_timesteps=60)
-        while not group.replacements:
+        while 1 not in (found := {one.index: one.reason for one in group.replacements}):
             next(samples)
-        assert group.replacements[0].index == 1
-        assert "at one request for 4 s" in group.replacements[0].reason
+        assert "at one request for" in found[1]
 
 
 def test_errors_of_a_runner_are_ours_and_nothing_is_lost_by_them(group: RayRunnerGroup) -> None:

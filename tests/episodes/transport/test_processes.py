@@ -19,8 +19,7 @@ from episodes.transport import EpisodeReceiver, EpisodeSender
 from tests.house import ROOT
 
 ME = "tests.episodes.transport.test_processes"
-PATIENCE_S = 60.0
-LONGEST_WAIT_S = 60.0  # of one call, while a receiver starts on a busy machine
+PATIENCE_S = 60.0  # of one call: on a busy machine a receiver may be long in starting
 
 
 def episode_of(sender: int, number: int) -> EpisodePack:
@@ -39,16 +38,11 @@ def episode_of(sender: int, number: int) -> EpisodePack:
 
 
 def send(address: str, sender: int, num: int) -> None:
-    """A process that sends so many episodes; it prints the longest call."""
-    longest = 0.0
+    """A process that sends so many episodes; no call waits for longer than it is told to."""
     with EpisodeSender(address) as stream:
         for number in range(num):
-            pack = episode_of(sender, number)
-            start = time.perf_counter()
-            stream.send(pack, LONGEST_WAIT_S)
-            longest = max(longest, time.perf_counter() - start)
+            stream.send(episode_of(sender, number), PATIENCE_S)
         stream.flush(PATIENCE_S)
-        print(longest, stream.stats.resent)
 
 
 def receive(address: str, journal: str, log: str) -> None:
@@ -116,9 +110,8 @@ def moved(tmp_path: Path, running: list[subprocess.Popen[str]], num: int, kills:
         receiver = started("receive", address, journal, log)
         running.append(receiver)
     for sender in senders:
-        longest, _ = sender.communicate(timeout=PATIENCE_S * 10)[0].split()
+        sender.wait(PATIENCE_S * 10)
         assert sender.returncode == 0
-        assert float(longest) <= LONGEST_WAIT_S + 1
     wait_for(lambda: len(arrived(lines())) >= 2 * num - lost(lines()))  # the last one is acknowledged, then noted
     ended(receiver)
     check(lines(), num, kills)
