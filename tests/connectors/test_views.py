@@ -11,14 +11,14 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from numbered_envs import Goals, Numbered, Pixels
+from numbered_envs import Numbered
+from own_views import joint
 from reference_connectors import WholeEpisode, whole_episodes
 
 from connectors.testing import ContractViolation, check_view
 from connectors.views import (
     FlattenObservations,
     FrameStacking,
-    OneHotAgentId,
     PrevActionsPrevRewards,
     TransformerContext,
     Views,
@@ -110,44 +110,6 @@ def test_the_episode_of_a_row_ends_with_its_observation() -> None:
 
 
 # --- views -------------------------------------------------------------------------------------------------------
-
-SHIPPED = {
-    "frames": [FrameStacking(num_frames=3)],
-    "frames of frames": [FrameStacking(num_frames=2), FrameStacking(num_frames=2)],
-    "previous": [PrevActionsPrevRewards(n_prev_actions=2, n_prev_rewards=1)],
-    "flat": [PrevActionsPrevRewards(), FlattenObservations(), FrameStacking(num_frames=3)],
-    "agents": [OneHotAgentId(["left", None])],
-    "times": [time_steps],
-    "context": [TransformerContext(k=5), time_steps],
-    "context of frames": [FrameStacking(num_frames=2), TransformerContext(k=3)],
-}
-
-
-@pytest.mark.parametrize("chain", SHIPPED.values(), ids=SHIPPED)
-@pytest.mark.parametrize("make_env", [Numbered, Pixels])
-def test_the_views_of_the_library_show_the_same_wherever_an_observation_lies(chain: list[Any], make_env: type) -> None:
-    check_view(chain, make_env)
-
-
-def attention(history: History) -> dict[str, Any]:
-    """A context of our own, with positions."""
-    seen = history.observed(6)
-    return {
-        "obs": history.observations(6),
-        "mask": seen,
-        "position": np.where(seen, history.t[:, None] - np.arange(5, -1, -1), 0),
-    }
-
-
-def joint(history: History) -> dict[str, Any]:
-    """What all agents of an env step observe, in one vector each."""
-    agents = history.observations(2)
-    return {"obs": np.concatenate([part.reshape(len(history), -1) for part in agents.values()], 1)}
-
-
-@pytest.mark.parametrize(("view", "make_env"), [(attention, Numbered), (joint, Goals)])
-def test_views_of_a_users_own_show_the_same_wherever_an_observation_lies(view: Any, make_env: type) -> None:
-    check_view(view, make_env)
 
 
 def test_how_far_a_chain_looks_back_is_found() -> None:

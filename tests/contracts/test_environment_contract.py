@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import inspect
+import pkgutil
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import gymnasium as gym
 import numpy as np
@@ -14,12 +19,17 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from mpe2 import simple_spread_v3
 
+import learners
+import runners
 from benchmarks.torch_cartpole import ACTION_SPACE, OBSERVATION_SPACE, TorchCartPole
-from episodes import MultiAgentEpisode
+from episodes import MultiAgentEpisode, storage
+from episodes.storage import RecordEpisodes
+from episodes.storage.record_episodes import RecordVectorEpisodes
 from episodes.testing import check_vector_env
 from runners import make_vector_env
 from runners.environments import EnvPoolVectorEnv, TorchVectorEnv
 from runners.multi_agent_envs import as_multi_agent_env, random_action
+from runners.serial_envs import SerialVectorEnv
 
 MODES = list(AutoresetMode)
 ENVS = {
@@ -47,6 +57,35 @@ def test_environments_made_in_other_processes_keep_their_word(mode: AutoresetMod
 
 def test_an_environments_own_vector_environment_keeps_its_word() -> None:
     check_vector_env(make_vector_env("CartPole-v1", 3, vectorization="vector_entry_point"), num_steps=50)
+
+
+WRAPPERS: dict[str, Callable[[Path], Any]] = {  # of one environment, and of many
+    "RecordEpisodes": lambda path: lambda: RecordEpisodes(gym.make("CartPole-v1"), path / str(uuid4())),
+    "RecordVectorEpisodes": lambda path: RecordVectorEpisodes(make_vector_env("CartPole-v1", 2), path),
+    "WithoutVelocities": lambda path: "learners.environments:CartPoleWithoutVelocities-v1",
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_an_environment_behind_a_wrapper_keeps_its_word(name: str, tmp_path: Path) -> None:
+    made = make_vector_env(WRAPPERS[name](tmp_path), 2)
+    check_vector_env(made, num_steps=50)
+    made.close()
+
+
+def test_every_environment_that_we_ship_is_checked() -> None:
+    shipped = set()
+    for package in (runners, learners, storage):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                own = vars(importlib.import_module(module.name)).values()
+                shipped |= {kind.__name__ for kind in own if is_env(kind) and kind.__module__ == module.name}
+    assert shipped == {*WRAPPERS, "SerialVectorEnv", "EnvPoolVectorEnv", "TorchVectorEnv"}
+    assert isinstance(make_vector_env("CartPole-v1", 2), SerialVectorEnv)
+
+
+def is_env(kind: Any) -> bool:
+    return inspect.isclass(kind) and issubclass(kind, (gym.Env, gym.vector.VectorEnv))
 
 
 POOLS = {
@@ -77,7 +116,27 @@ def test_a_torch_simulator_behind_its_adapter_keeps_its_word(name: str, device: 
     made.close()
 
 
+class Countdown:
+    """Plain dicts: agents that come late, rest, and end one after the other."""
+
+    observation_spaces = {name: gym.spaces.Box(0, 9, (1,), np.float32) for name in ("early", "late")}
+    action_spaces = {name: gym.spaces.Discrete(2) for name in ("early", "late")}
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.t = 0
+        return {"early": np.zeros(1, np.float32)}, {}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        self.t += 1
+        there = ("early",) if self.t % 3 and self.t <= 7 else ()
+        there += ("late",) if self.t >= 2 else ()
+        seen = {name: np.full(1, self.t, np.float32) for name in there}
+        ended = {"early": self.t == 7, "late": False, "__all__": self.t == 9}
+        return seen, dict.fromkeys(seen, 1.0), ended, {"__all__": False}, {}
+
+
 AGENTS = {
+    "plain dicts": Countdown,
     "simple_spread": simple_spread_v3.parallel_env,
     "knights_archers_zombies": partial(pettingzoo.make, "parallel", "butterfly/knights_archers_zombies_v11"),
     "tic_tac_toe": partial(pettingzoo.make, "aec", "classic/tictactoe_v3"),

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from own_views import attention, joint
 from torch import Tensor, nn
 
-from connectors import env_to_module_pipeline
+from connectors import env_to_module_pipeline, multi_agent_env_to_module
 from connectors.distributions import distribution_for
 from connectors.env_to_module import FlattenObservations, FrameStacking, PrevActionsPrevRewards
-from connectors.views import TransformerContext, time_steps
-from learners import PPO, LSTMPolicy, MLPPolicy, Policy, PPOConfig
+from connectors.views import OneHotAgentId, TransformerContext, time_steps
+from learners import PPO, LSTMPolicy, MLPPolicy, MultiAgentAlgorithm, Policy, PPOConfig
 from learners.algorithms.ppo import ppo_pipeline
-from runners import SingleAgentEnvRunner
+from runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 
 ACTIONS = spaces.Discrete(2)
 
@@ -71,6 +72,32 @@ class ContextPolicy(Policy):
         return self.critic(self._inputs(batch)).squeeze(-1)
 
 
+class Twice(gym.ObservationWrapper):
+    """The same bit for each of two agents, one of which sees its opposite."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        seen: Any = env.observation_space
+        self.observation_space = spaces.Dict({"left": seen, "right": seen})
+
+    def observation(self, observation: np.ndarray) -> dict[str, np.ndarray]:
+        return {"left": observation, "right": -observation}
+
+
+class MaskedPolicy(ContextPolicy):
+    """Looks at a context with a mask and positions."""
+
+    def __init__(self, views: Any) -> None:
+        Policy.__init__(self, views.observation_space, ACTIONS)
+        torch.manual_seed(0)
+        size = sum(int(np.prod(space.shape)) for space in views.spaces.values())
+        self.actor = nn.Sequential(nn.Linear(size, 32), nn.Tanh(), nn.Linear(32, 2))
+        self.critic = nn.Sequential(nn.Linear(size, 32), nn.Tanh(), nn.Linear(32, 1))
+
+    def _inputs(self, batch: Mapping[str, Any]) -> Tensor:
+        return torch.cat([batch["obs"].flatten(1), batch["mask"].float(), batch["position"].float() / 10], 1)
+
+
 def perceptron(views: Any) -> MLPPolicy:
     generator = torch.Generator().manual_seed(0)
     return MLPPolicy(views.observation_space, ACTIONS, hidden_sizes=(32,), generator=generator)
@@ -81,17 +108,20 @@ def memory(views: Any) -> LSTMPolicy:
     return LSTMPolicy(views.observation_space, ACTIONS, hidden_sizes=(16,), state_size=16, generator=generator)
 
 
-KINDS = {
+KINDS: dict[str, tuple[list[Any], Any, bool]] = {
     "frames": ([FrameStacking(num_frames=2)], perceptron, True),
     "previous steps, flattened": ([PrevActionsPrevRewards(), FlattenObservations()], perceptron, False),
     "previous steps with a memory": ([PrevActionsPrevRewards(), FlattenObservations()], memory, False),
     "context with mask, actions and time": ([TransformerContext(k=3), time_steps], ContextPolicy, True),
+    "a context of one's own": ([attention], MaskedPolicy, True),
+    "what all agents observe": ([joint], perceptron, True),
 }
 
 
 @pytest.mark.parametrize(("chain", "make_policy", "recall"), KINDS.values(), ids=KINDS)
 def test_ppo_learns_what_only_the_past_tells(chain: list[Any], make_policy: Any, recall: bool) -> None:
-    env = gym.vector.SyncVectorEnv([lambda: Alternate(recall)] * 16)
+    make_env = (lambda: Twice(Alternate(recall))) if joint in chain else lambda: Alternate(recall)
+    env = gym.vector.SyncVectorEnv([make_env] * 16)
     views = env_to_module_pipeline(env.single_observation_space, ACTIONS, pieces=chain).views
     policy = make_policy(views)
     seeing = env_to_module_pipeline(env.single_observation_space, ACTIONS, pieces=chain, policy=policy)
@@ -111,3 +141,47 @@ def test_ppo_learns_what_only_the_past_tells(chain: list[Any], make_policy: Any,
         if pack.rewards[pack.step_rows()].mean() > 0.9:
             return
     pytest.fail(f"right in {pack.rewards[pack.step_rows()].mean():.0%} of the steps after 30 updates")
+
+
+class Unlike:
+    """Two agents see the same; to be done is 0 for one of them, and 1 for the other."""
+
+    observation_spaces = dict.fromkeys(("left", "right"), spaces.Box(-1, 1, (1,), np.float32))
+    action_spaces = dict.fromkeys(("left", "right"), ACTIONS)
+
+    def _show(self) -> dict[str, np.ndarray]:
+        return {name: np.ones(1, np.float32) for name in ("left", "right")}
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        self.t = 0
+        return self._show(), {}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        self.t += 1
+        rewards = {"left": float(actions["left"] == 0), "right": float(actions["right"] == 1)}
+        return self._show(), rewards, {"__all__": False}, {"__all__": self.t == 10}, {}
+
+
+class KnowsWho(MaskedPolicy):
+    """Looks at who it acts for."""
+
+    def _inputs(self, batch: Mapping[str, Any]) -> Tensor:
+        return torch.cat([batch["obs"], batch["agent_id"]], 1)
+
+
+def test_ppo_learns_who_it_acts_for() -> None:
+    box, module = Unlike.observation_spaces["left"], "default_policy"
+    seeing = multi_agent_env_to_module(
+        {module: box}, {module: ACTIONS}, pieces=lambda: [OneHotAgentId(["left", "right"])]
+    )
+    views = seeing[module].views
+    policy, config = KnowsWho(views), PPOConfig(learning_rate=5e-3, num_epochs=6, minibatch_size=128, gamma=0.5)
+    algorithm = MultiAgentAlgorithm({module: PPO(policy, config, pipeline=ppo_pipeline(policy, config, views=views))})
+    runner = MultiAgentEnvRunner(Unlike, policy, env_to_module=seeing, num_envs=4, seed=0)
+    means = []
+    for _ in range(20):
+        algorithm.update(runner.sample(num_timesteps=200))
+        means.append(float(np.mean(runner.stats.returns)) / 20)
+        if means[-1] > 0.9:
+            return
+    pytest.fail(f"right in {means[-1]:.0%} of the steps after 20 updates")

@@ -1,0 +1,51 @@
+"""Every view that we ship, and two of a user's own, show the same wherever an observation lies."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from numbered_envs import Goals, Numbered, Pixels
+from own_views import attention, joint
+
+from connectors import views
+from connectors.testing import check_view
+from connectors.views import (
+    FlattenObservations,
+    FrameStacking,
+    OneHotAgentId,
+    PrevActionsPrevRewards,
+    TransformerContext,
+    time_steps,
+)
+
+CHAINS: dict[str, list[Any]] = {
+    "frames": [FrameStacking(num_frames=3)],
+    "frames of frames": [FrameStacking(num_frames=2), FrameStacking(num_frames=2)],
+    "previous": [PrevActionsPrevRewards(n_prev_actions=2, n_prev_rewards=1)],
+    "flat": [PrevActionsPrevRewards(), FlattenObservations(), FrameStacking(num_frames=3)],
+    "agents": [OneHotAgentId(["left", None])],
+    "times": [time_steps],
+    "context": [TransformerContext(k=5), time_steps],
+    "context of frames": [FrameStacking(num_frames=2), TransformerContext(k=3)],
+}
+NO_VIEWS = {"View", "ViewPiece", "Views"}  # the protocol, what makes a piece of a view, and chains
+
+
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize("make_env", [Numbered, Pixels])
+def test_the_views_of_the_library_show_the_same_wherever_an_observation_lies(chain: list[Any], make_env: type) -> None:
+    check_view(chain, make_env)
+
+
+@pytest.mark.parametrize(("view", "make_env"), [(attention, Numbered), (joint, Goals)])
+def test_views_of_a_users_own_show_the_same_wherever_an_observation_lies(view: Any, make_env: type) -> None:
+    check_view(view, make_env)
+
+
+@pytest.mark.parametrize("name", sorted({*views.__all__} - NO_VIEWS))
+def test_every_view_is_in_a_chain(name: str) -> None:
+    view = getattr(views, name)
+    parts = [part for chain in CHAINS.values() for part in chain]
+    assert view in parts or any(inspect.isclass(view) and type(part) is view for part in parts)
