@@ -439,16 +439,20 @@ def counted(whole: np.ndarray, returns: np.ndarray, num_steps: int) -> list[str]
 
 def sums_of_parts(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     """The sums [n] of `values[starts[i]:stops[i]]` in float64; parts in order that do not overlap, and may be empty."""
+    there = starts < stops
+    if there.all() and len(there) and (starts[1:] == stops[:-1]).all():
+        return _sums_from(values[: int(stops[-1])], starts)
     sums = np.zeros(len(starts))
-    there = np.flatnonzero(starts < stops)
-    if len(there):
-        bounds = np.stack([starts[there], stops[there]], axis=1).reshape(-1)[:-1]
-        in_a_row = (bounds[1::2] == bounds[2::2]).all()
-        rows = values[: int(stops[there[-1]])]
-        with np.errstate(over="ignore", invalid="ignore"):  # of infinite values
-            every = np.add.reduceat(rows, bounds[::2] if in_a_row else bounds, dtype=np.float64)
-        sums[there] = every[:: 1 + (not in_a_row)]
+    if there.any():
+        bounds = np.stack([starts[there], stops[there]], axis=1).reshape(-1)
+        sums[there] = _sums_from(values[: int(bounds[-1])], bounds[:-1])[::2]
     return sums
+
+
+def _sums_from(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """The sums [n] from each start to the next one, of the last to the end."""
+    with np.errstate(over="ignore", invalid="ignore"):  # of infinite values
+        return np.add.reduceat(values, starts, dtype=np.float64)
 
 
 def _offsets(sizes: np.ndarray) -> np.ndarray:

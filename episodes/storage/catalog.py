@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from episodes.errors import UnreadableData
-from episodes.storage.files import put, sync
-from episodes.storage.sums import checked, with_sum
+from episodes.storage.files import append, put, sync
+from episodes.storage.sums import checked, signed_line, with_sum
 
 SEALED, UNFINISHED, MADE = ".arrow", ".arrow.partial", ".arrow.new"
 MANIFEST = ".manifest"
@@ -74,12 +74,11 @@ class Manifest:
         self.shards[shard] = {"open": is_open, "episodes": episodes}
         path = self.path(directory)
         if not self._is_whole:
-            put(path, "".join(map(_line, [self._head, *map(self._entry, self.shards)])))
+            put(path, "".join(map(signed_line, [self._head, *map(self._entry, self.shards)])))
             self._is_whole = True
         else:
             self._is_whole = False
-            with path.open("ab", buffering=0) as file:
-                file.write(_line(self._entry(shard)).encode())
+            append(path, signed_line(self._entry(shard)))
             self._is_whole = True
         if fsync:
             sync(path)
@@ -91,7 +90,7 @@ class Manifest:
     def of_shards(self, names: Container[str]) -> bytes:
         """The file's bytes, of these shards alone."""
         told = [self._head, *(self._entry(shard) for shard in self.shards if shard in names)]
-        return "".join(map(_line, told)).encode()
+        return "".join(map(signed_line, told)).encode()
 
     @property
     def _head(self) -> dict[str, Any]:
@@ -104,10 +103,6 @@ class Manifest:
     def is_gone(self) -> bool:
         """Whether the process is known to have ended; one of another machine is not."""
         return self.host == socket.gethostname() and process_start(self.pid) != self.started
-
-
-def _line(value: dict[str, Any]) -> str:
-    return json.dumps(with_sum(value)) + "\n"
 
 
 @lru_cache(maxsize=1)

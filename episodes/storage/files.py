@@ -74,30 +74,49 @@ def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> Non
     Raises:
         FileExistsError: there is one and it is to be `new`.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    final = os.fspath(path)
+    folder, name = os.path.split(final)
+    draft = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        draft.write_bytes(text.encode())
-        if fsync:
-            _sync(draft)
+        _write(draft, os.O_CREAT | os.O_EXCL, text, fsync)
         if new:
-            _link(draft, path)
+            _link(draft, final)
+            os.unlink(draft)
         else:
-            os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+            os.replace(draft, final)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
     if fsync:
         sync(path)
 
 
-def _link(draft: Path, final: Path) -> None:
+def append(path: Path, text: str) -> None:
+    """Write at the end of a file, all of it or an `OSError`."""
+    _write(os.fspath(path), os.O_APPEND, text)
+
+
+def _write(path: str, flags: int, text: str, fsync: bool = False) -> None:
+    """Write to a file that `flags` open: without Python's own files, which ask the system three times as much."""
+    descriptor = os.open(path, os.O_WRONLY | flags | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        data = memoryview(text.encode())
+        while data:  # of a disk that is filling up, a part is taken before the error comes
+            data = data[os.write(descriptor, data) :]
+        if fsync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _link(draft: str, final: str) -> None:
     """Give the draft its final name; `FileExistsError` where there is such a file."""
     try:
         os.link(draft, final)
     except FileExistsError:
         raise
     except OSError:  # a file system without links: whole in the end, but not at once
-        with final.open("x") as file:
-            file.write(draft.read_text())
+        _write(final, os.O_CREAT | os.O_EXCL, Path(draft).read_text())
 
 
 @contextmanager

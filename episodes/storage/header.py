@@ -16,7 +16,7 @@ from episodes.errors import InvalidArgument, UnreadableData, WrongType
 from episodes.storage import space_json
 from episodes.storage.arrow import reading
 from episodes.storage.files import put
-from episodes.storage.sums import checked, with_sum
+from episodes.storage.sums import algorithm, checked, sorted_json, sum_of_text
 from episodes.storage.track_schema import Fields, TrackField, check_same, observed
 from episodes.tracks.infos import documents
 from episodes.tracks.infos.kinds import same_info
@@ -99,7 +99,8 @@ class Header:
 def read_header(directory: Path) -> Header | None:
     """The header of a data set; None where there is none. `UnreadableData` for something else or a newer version."""
     try:
-        text = (directory / NAME).read_bytes()
+        with open(f"{directory}/{NAME}", "rb") as file:
+            text = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
     return header_of(text, str(directory / NAME))
@@ -158,10 +159,13 @@ def settled_header(directory: Path, header: Header) -> Header:
 
 def put_header(directory: Path, header: Header, *, new: bool) -> bool:
     """Put the header there; False where it is to be `new` and another writer's is there already."""
-    value = with_sum(header.to_json())
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(part)}" for name, part in value.items())
+    value = header.to_json()
+    parts = {name: sorted_json(part) for name, part in value.items()}
+    whole = ", ".join(f'"{name}": {parts[name]}' for name in sorted(parts))  # as `sorted_json` writes the value
+    parts["metadata"] = json.dumps(value["metadata"])  # a user's keys stay in their order
+    lines = ",\n".join(f'"{name}": {part}' for name, part in parts.items())
     try:
-        put(directory / NAME, f"{{\n{lines}\n}}\n", new=new)
+        put(directory / NAME, f'{{\n{lines},\n"sum": "{sum_of_text(f"{{{whole}}}", algorithm())}"\n}}\n', new=new)
         return True
     except FileExistsError:
         return False
@@ -198,6 +202,8 @@ def _spec_from_json(value: Any) -> EnvSpec | str | None:
 
 def _metadata_to_json(metadata: dict[str, Any]) -> Any:
     """As JSON where that gives the same back, else msgpack in base64."""
+    if not metadata:
+        return {"json": {}}
     document = documents.encode(metadata, "metadata")
     try:
         if documents.is_json(metadata):

@@ -13,6 +13,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from episodes.storage.sums import NAMES, algorithm, damaged_columns, digest_of, 
 
 _MAGIC_BYTES = 8  # at the beginning of an Arrow file
 _END = b"ARROW1"
+_TOGETHER = 1 << 15  # bytes: Arrow writes some 60 buffers a batch, most of them small, each by a call of the system
 _END_OF_STREAM = 8  # bytes
 _NAME, _SUM = b"rl-episodes.shard", b"rl-episodes.sum"  # of the schema's metadata
 
@@ -48,15 +50,17 @@ class ShardWriter:
         self.name = name
         self.path = directory / (name + end)
         self.num_episodes = self.num_batches = 0
-        self._sealed = directory / (name + sealed)
+        self._sealed = f"{directory}/{name}{sealed}"
         self._algorithm = algorithm()
         self._digest = digest_of(self._algorithm)
         self._num_rows_columns = num_columns(schema.names)
-        self._sink = arrow.OSFile(str(self.path), "wb")
+        self._file = arrow.OSFile(str(self.path), "wb")
+        self._sink = arrow.BufferedOutputStream(self._file, _TOGETHER)
         try:
-            self._writer = arrow.ipc.new_file(self._sink, _signed(schema, name, self._algorithm))
+            self._writer = arrow.ipc.new_file(self._sink, _signed(schema, name, self._algorithm), options=_options())
+            self._sink.flush()
         except OSError:
-            self._sink.close()
+            self._abandon()
             self.path.unlink(missing_ok=True)
             raise
 
@@ -70,15 +74,23 @@ class ShardWriter:
         try:
             self.append(batch)
         except BaseException:
-            self._sink.close()
+            self._abandon()
             raise
         self.num_batches += 1
         self.num_episodes += batch.num_rows
+
+    def _abandon(self) -> None:
+        """Close the file; what did not get into it goes nowhere, and is not tried again when this object ends."""
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), self._file.fileno())
+        self._sink.close()
+        self._file.close()
 
     def append(self, batch: Any) -> None:
         """Append a record batch, or a part of it, and raise."""
         sums = sums_of(batch, self._num_rows_columns, _place(self.name, self.num_batches), self._digest)
         self._writer.write_batch(batch, custom_metadata={self._algorithm: sums.tobytes()})
+        self._sink.flush()
 
     def sync(self) -> None:
         """Wait until what was written is on the disk."""
@@ -88,7 +100,14 @@ class ShardWriter:
         """Write the footer and give the file its final name."""
         self._writer.close()
         self._sink.close()
+        self._file.close()
         os.rename(self.path, self._sealed)
+
+
+@cache
+def _options() -> Any:
+    """Arrow's own, which otherwise asks the environment for them each time."""
+    return pyarrow().ipc.IpcWriteOptions()
 
 
 def _place(name: str, batch: int) -> bytes:

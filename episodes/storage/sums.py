@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -88,28 +89,31 @@ def damaged_columns(batch: Any, num_rows_columns: int, place: bytes, name: str, 
     return names
 
 
-def _parts(array: Any, facts: list[int]) -> Iterator[memoryview]:
+def _parts(array: Any, facts: list[int]) -> list[memoryview]:
     """The bytes of an array that say what it holds, buffer by buffer; its length and null count go to the facts."""
-    pa = pyarrow()
-    size, nulls, type_ = len(array), array.null_count, array.type
+    size, nulls = len(array), array.null_count
     facts += (size, nulls)
-    buffers = array.buffers()
-    if nulls:
-        yield _bytes(buffers[0], -(-size // 8))
     if nulls == size:  # of no array, or of nulls alone, Arrow writes the other buffers as it likes
-        return
-    if pa.types.is_large_list(type_):
-        yield _bytes(buffers[1], 8 * (size + 1))
-        yield from _parts(array.values, facts)
-    elif pa.types.is_large_binary(type_) or pa.types.is_string(type_):
-        width = np.dtype(np.int64 if pa.types.is_large_binary(type_) else np.int32)
-        bounds = _bytes(buffers[1], width.itemsize * (size + 1))
-        yield bounds
-        last = int(np.frombuffer(bounds[-width.itemsize :], width)[0])
-        if last:
-            yield _bytes(buffers[2], last)
-    else:
-        yield _bytes(buffers[1], -(-size * type_.bit_width // 8))
+        return [_bytes(array.buffers()[0], -(-size // 8))] if nulls else []
+    buffers, type_ = array.buffers(), array.type
+    parts = [_bytes(buffers[0], -(-size // 8))] if nulls else []
+    bounds_of = _bounds_by_type().get(type_.id)
+    if bounds_of is None:
+        return [*parts, _bytes(buffers[1], -(-size * type_.bit_width // 8))]
+    bounds = _bytes(buffers[1], bounds_of.size * (size + 1))
+    parts.append(bounds)
+    if type_.num_fields:
+        return parts + _parts(array.values, facts)
+    (last,) = bounds_of.unpack(bounds[-bounds_of.size :])
+    return [*parts, _bytes(buffers[2], last)] if last else parts
+
+
+@cache
+def _bounds_by_type() -> dict[int, Struct]:
+    """How a bound is written of the types whose items differ in length, by the numbers that Arrow gives the types."""
+    arrow = pyarrow()
+    lists, documents, texts = arrow.large_list(arrow.null()), arrow.large_binary(), arrow.string()
+    return {lists.id: Struct("<q"), documents.id: Struct("<q"), texts.id: Struct("<i")}
 
 
 def _bytes(buffer: Any, size: int) -> memoryview:
@@ -119,15 +123,29 @@ def _bytes(buffer: Any, size: int) -> memoryview:
     return memoryview(buffer)[:size] if buffer is not None else memoryview(b"")
 
 
+sorted_json = json.JSONEncoder(sort_keys=True).encode
+"""The text of a JSON value that its sum is of."""
+
+
 def sum_of_json(value: dict[str, Any], name: str | None = None) -> str:
     """The sum of a JSON object, as `algorithm:hexadecimal`."""
-    name = name or algorithm()
-    return f"{name}:{digest_of(name)(json.dumps(value, sort_keys=True).encode()):016x}"
+    return sum_of_text(sorted_json(value), name or algorithm())
+
+
+def sum_of_text(text: str, name: str) -> str:
+    """The same of what `sorted_json` made of it."""
+    return f"{name}:{digest_of(name)(text.encode()):016x}"
 
 
 def with_sum(value: dict[str, Any]) -> dict[str, Any]:
     """The JSON object and, under `sum`, its sum."""
     return value | {"sum": sum_of_json(value)}
+
+
+def signed_line(value: dict[str, Any]) -> str:
+    """A line of the JSON object, its keys sorted, with its sum: the text is made once."""
+    text = sorted_json(value)
+    return f'{text[:-1]}, "sum": "{sum_of_text(text, algorithm())}"}}\n'
 
 
 def checked(text: str | bytes, source: str) -> dict[str, Any]:

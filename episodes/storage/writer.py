@@ -152,7 +152,7 @@ class EpisodeWriter:
         header, pack, tracks = self._fitted(pack)
         pack, tracks = widened(pack, tracks, self._layout.tracks)
         columns = info_schema.columns_of(pack.infos)
-        layout = Layout(self._structure(pack), tracks, info_schema.joined(self._layout.infos, columns))
+        layout = Layout(self._structure(pack, header), tracks, info_schema.joined(self._layout.infos, columns))
         if layout == self._layout:
             layout, schema = self._layout, self._schema
         else:
@@ -240,8 +240,10 @@ class EpisodeWriter:
             return replace(header, tracks=tracks, structure=structure_of(columns_of(pack))), pack, tracks
         return replace(header, tracks=observed(tracks)), pack, tracks
 
-    def _structure(self, pack: EpisodePack) -> Any:
+    def _structure(self, pack: EpisodePack, header: Header) -> Any:
         """How the pack's tracks are nested; as those there, where the order of keys is all that differs."""
+        if header.knows_steps and not self._header.knows_steps:
+            return header.structure  # was made of this pack
         if is_flat(pack) and pack.tracks.keys() == self._layout.tracks.keys() and self._layout.is_flat:
             return self._layout.structure
         structure, there = structure_of(columns_of(pack)), self._header.structure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -205,8 +206,32 @@ def test_a_disk_that_is_full_loses_what_it_could_not_take_and_no_more(
 
 
 def half_a_batch(shard: shard_files.ShardWriter, batch: pa.RecordBatch) -> None:
-    shard._sink.write(b"\xff\xff\xff\xff half a batch")
+    shard._file.write(b"\xff\xff\xff\xff half a batch")
     raise OSError(28, "No space left on device")
+
+
+def test_what_a_full_disk_did_not_take_is_not_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def part_of_a_batch(shard: shard_files.ShardWriter, batch: pa.RecordBatch) -> None:
+        shard._sink.write(b"waits to be written with more")
+        raise OSError(28, "No space left on device")
+
+    writer = EpisodeWriter(tmp_path)
+    writer.add([episode(0)])
+    writer.flush()
+    (file,) = tmp_path.glob("*.arrow.partial")
+    size = file.stat().st_size
+    writer.add([episode(1)])
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_files.ShardWriter, "append", part_of_a_batch)
+        with pytest.raises(OSError, match="No space left"):
+            writer.flush()
+    gc.collect()
+    assert file.stat().st_size == size
+    assert capfd.readouterr().err == ""
+    writer.close()
+    assert [e.id_ for e in EpisodeDataset(tmp_path)] == ["0", "1"]
 
 
 def test_a_shard_has_its_size_at_most_and_one_batch(tmp_path: Path) -> None:
