@@ -404,11 +404,15 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     # --- state -----------------------------------------------------------------------------------------------
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """One buffer per track, out of band with protocol 5; what is per episode goes in band."""
-        own = self.columns, self.facts, in_band(self.lengths), in_band(self.lookbacks)
+        """One buffer per track, out of band with protocol 5; what is per episode goes in band.
+
+        Spaces go without the state of their random numbers, and packs that are unpickled share equal ones: who wants
+        to sample from a space copies and seeds it.
+        """
+        bands = in_band(self.lengths), in_band(self.lookbacks)
         if protocol >= 5 and pickling.is_plain(self.columns, self.facts):
-            return _unpickled_within, pickling.within(*own)
-        return _unpickled, own
+            return _unpickled_within, pickling.within(self.columns, self.facts, *bands)
+        return _unpickled, (self.columns, pickling.unseeded(self.facts), *bands)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EpisodePack):

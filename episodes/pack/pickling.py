@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import lru_cache, partial
 from typing import Any
 
@@ -39,7 +40,7 @@ def within(columns: Tracks, facts: PackFacts, *bands: Any) -> tuple[bytes, bytes
     """What is plain, as a pickle, one of the spaces, and the large buffers of the first one."""
     buffers: list[pickle.PickleBuffer] = []
     own = (columns, facts._replace(observation_space=None, action_space=None), *bands)
-    return pickle.dumps(own, 5, buffer_callback=partial(_is_small, buffers)), _pickled_spaces(*facts.spaces), buffers
+    return pickle.dumps(own, 5, buffer_callback=partial(_is_small, buffers)), _pickled_spaces(facts), buffers
 
 
 def from_within(data: bytes, own_spaces: bytes, buffers: Sequence[Any]) -> tuple[Any, ...]:
@@ -61,22 +62,47 @@ def _is_gymnasiums(space: spaces.Space[Any] | None) -> bool:
     """Whether there is no space, or it and those in it are of Gymnasium's own classes."""
     if space is None:
         return True
-    parts = getattr(space, "spaces", ())
-    parts = parts.values() if isinstance(parts, Mapping) else parts
+    parts = [part for held in vars(space).values() for part in _spaces_in(held)]
     return type(space).__module__.startswith("gymnasium.spaces.") and all(map(_is_gymnasiums, parts))
 
 
-def _pickled_spaces(*own: Any) -> bytes:
-    """Two spaces as one pickle, which is made once: most packs have those of others.
+def unseeded(facts: PackFacts) -> PackFacts:
+    """The facts with spaces that have no state of random numbers, which would be that of their first pickle."""
+    observed, acted = map(_unseeded, facts.spaces)
+    return facts._replace(observation_space=observed, action_space=acted)
 
-    So the state of a space's random numbers does not travel: who samples from a space elsewhere seeds it there.
-    """
+
+def _unseeded(held: Any) -> Any:
+    """A space, or what a space has of spaces, with nothing in it that was seeded; anything else as it is."""
+    if isinstance(held, spaces.Space):
+        bare = copy(held)
+        inner = {name: _unseeded(part) for name, part in vars(held).items() if _spaces_in(part)}
+        vars(bare).update(inner, _np_random=None)
+        return bare
+    if not _spaces_in(held):
+        return held
+    if isinstance(held, Mapping):
+        return {key: _unseeded(part) for key, part in held.items()}
+    return type(held)(map(_unseeded, held))
+
+
+def _spaces_in(held: Any) -> list[Any]:
+    """The space that something is, or the spaces in a container of them."""
+    if isinstance(held, spaces.Space):
+        return [held]
+    parts = held.values() if isinstance(held, Mapping) else held if type(held) in (tuple, list) else ()
+    return [part for part in parts if isinstance(part, spaces.Space)]
+
+
+def _pickled_spaces(facts: PackFacts) -> bytes:
+    """Two spaces as one pickle, which is made once: most packs have those of others."""
+    own = facts.spaces
     key = (id(own[0]), id(own[1]))
     known = _known.get(key)
     if known is None:
         if len(_known) >= _MOST_SPACES:
             _known.clear()
-        known = _known[key] = pickle.dumps(own, 5), own  # kept, so that no other space gets its id
+        known = _known[key] = pickle.dumps(unseeded(facts).spaces, 5), own  # kept, so that no other space gets its id
     return known[0]
 
 

@@ -1,0 +1,88 @@
+"""What of a pack's spaces goes along with it: all that describes them, and nothing of their random numbers."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import pytest
+from gymnasium import spaces
+
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+
+
+class Own(spaces.Discrete):
+    """A user's own space; packs with it are pickled in another way."""
+
+
+NESTED = spaces.Dict({"a": spaces.Tuple((spaces.Discrete(9), spaces.Discrete(9))), "b": spaces.Box(0, 1, (2,))})
+SPACES: dict[str, Callable[[], spaces.Space]] = {
+    "plain": lambda: spaces.Discrete(10**6),
+    "nested": lambda: copy.deepcopy(NESTED),
+    "a user's own": lambda: Own(10**6),
+    "in a user's own": lambda: spaces.Dict({"a": Own(10**6), "b": spaces.Discrete(10**6)}),
+}
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "protocol 5": lambda pack: pickle.loads(pickle.dumps(pack, 5)),
+    "protocol 4": lambda pack: pickle.loads(pickle.dumps(pack, 4)),
+    "a copy": copy.copy,
+    "a deep copy": copy.deepcopy,
+}
+
+
+def pack_of(space: spaces.Space) -> EpisodePack:
+    episode = SingleAgentEpisode("e", action_space=space)
+    episode.add_env_reset(0.0)
+    for t in range(2):
+        episode.add_env_step(t + 1.0, space.sample(), 1.0)
+    return EpisodePack.from_episodes([episode])
+
+
+def states(space: Any) -> list[Any]:
+    """The generators of a space and those in it, where they were seeded."""
+    parts = getattr(space, "spaces", ())
+    parts = parts.values() if isinstance(parts, dict) else parts
+    return [space._np_random, *(state for part in parts for state in states(part))]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", SPACES)
+def test_the_random_numbers_of_a_space_stay_where_it_was_seeded(kind: str, way: str) -> None:
+    space, twin = SPACES[kind](), SPACES[kind]()
+    for seed in (1, 2):
+        space.seed(seed)
+        twin.seed(seed)
+        pack = pack_of(space)
+        pack_of(twin)
+        there = WAYS[way](pack)
+        assert there == pack
+        assert there.action_space == space
+        assert type(there.action_space) is type(space)
+        assert set(states(there.action_space)) == {None}
+        assert str(pack_of(space).actions) == str(pack_of(twin).actions)  # it draws on as it would have
+
+
+def test_a_space_that_is_seeded_again_later_travels_as_one_that_never_was() -> None:
+    space = spaces.Discrete(10**6)
+    first = pickle.dumps(pack_of(space), 5)
+    space.seed(3)
+    assert pickle.dumps(pack_of(space).action_space) != pickle.dumps(spaces.Discrete(10**6))
+    again = pickle.loads(first), pickle.loads(pickle.dumps(pack_of(space), 5))
+    assert [states(pack.action_space) for pack in again] == [[None], [None]]
+    assert again[0].action_space is again[1].action_space  # so what joins packs need not compare them
+    assert again[0].action_space is not space
+
+
+def test_a_users_own_space_is_found_wherever_a_space_holds_it() -> None:
+    class Local(spaces.Discrete):
+        """It cannot be imported, so a pickler has to look at it."""
+
+    for space in (spaces.Sequence(Local(3)), spaces.Tuple((spaces.OneOf((Local(2),)),)), spaces.Dict({"a": Local(2)})):
+        episode = SingleAgentEpisode("e", observations=[0.0, 1.0], actions=[0], rewards=[1.0])
+        episode.observation_space = space
+        pack = EpisodePack.from_episodes([episode])
+        assert pickle.loads(cloudpickle.dumps(pack, protocol=5)).observation_space == space
