@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.figure import Counted, Figure, Side, Size, Timed, at_least, at_most, cpu_seconds, limit
 from benchmarks.peers import ECHO
 
-STEPS, WINDOW, JOIN = 64, 64, 1 << 18
+STEPS, WINDOW, JOIN = 64, 64, 1 << 20
 SMALL, LARGE = (4,), (84, 84)  # items of 1.3 kB episodes, and of 450 kB ones
 
 Sender = Callable[[Any, Any, int, int], None]  # of a pipe that says "go", an address, messages, episodes in each

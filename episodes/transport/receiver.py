@@ -27,10 +27,11 @@ from episodes.tracks.arguments import checked_count
 from episodes.transport import keys as curve
 from episodes.transport.journal import Journal
 from episodes.transport.messages import SIZE, Head, Kind, read_head
+from episodes.transport.parts import Buffer
 from episodes.transport.peers import Peer, Peers
 from episodes.transport.sockets import MOST_BYTES, Endpoint, deadline_of
 from episodes.transport.weights import encoded_weights
-from episodes.transport.wire import Buffer, PackLayout, decoded, fields_of, id_of, layouts_of
+from episodes.transport.wire import PackLayout, decoded, fields_of, id_of, layouts_of
 
 Received = EpisodePack | list[MultiAgentEpisode]
 

@@ -5,35 +5,33 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from episodes.errors import InvalidArgument, NotAdmitted, TrackMismatch, TransportTimeout, UnreadableData, WrongType
+from episodes.errors import InvalidArgument, NotAdmitted, TrackMismatch, TransportTimeout, UnreadableData
 from episodes.facts.policy_versions import UNKNOWN
-from episodes.multi_agent import MultiAgentEpisode, pack_agents
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.transport import keys as curve
 from episodes.transport.messages import SIZE, Head, Kind, read_head
+from episodes.transport.sendable import Sendable, finished, packed
 from episodes.transport.sockets import MOST_BYTES, Endpoint, deadline_of
 from episodes.transport.waiting import Waiting
 from episodes.transport.weights import Weights, decoded_weights
-from episodes.transport.wire import Message, Schemas, encoded
-
-Sendable = (
-    EpisodePack | SingleAgentEpisode | MultiAgentEpisode | Sequence[SingleAgentEpisode] | Sequence[MultiAgentEpisode]
-)
+from episodes.transport.wire import Message, Schemas, encoded, encoded_as_one
 
 _CONNECT_S = 5.0  # that the first message waits for a connection
+_LOOK_S = 0.0002  # between two looks at what the receiver says: each asks the system, which costs as much as a pack
+_ENCODED = {False: encoded, True: encoded_as_one}
 
 
 @dataclass(frozen=True, slots=True)
 class SenderStats:
     """What a sender did so far."""
 
-    sent: int = 0  # messages; a message is a pack, or several small episodes as one
+    sent: int = 0  # messages; a message is a pack, or several small episodes or packs as one
     episodes: int = 0
     bytes: int = 0
     taken: int = 0  # messages that the receiver's user has
@@ -48,6 +46,7 @@ class _Sent(NamedTuple):
 
     kind: Kind
     packs: Sequence[EpisodePack]
+    as_one: bool  # they arrive as one pack
     time: float
 
 
@@ -107,12 +106,13 @@ class EpisodeSender(Endpoint):
         self._told: set[int] = set()  # schemas that this connection knows
         self._schemas = Schemas()
         self._coalesce, self._join = coalesce, join
-        self._waiting = Waiting(coalesce, join, max_delay, self._schemas)
-        self._waited: EpisodePack | None = None  # of what waited, what was sent, until that is noted
+        self._waiting = Waiting(coalesce, min(join, max_message_bytes // 4), max_delay, self._schemas)
+        self._waited: list[EpisodePack] = []  # of what waited, what was sent, until that is noted
         self._refusals: dict[int, str] = {}
         self._weights: Weights | None = None
         self._is_connected = self._is_new = False  # the receiver was greeted; it is there, and was not
         self._failed_handshakes = 0
+        self._next_look = 0.0  # when it is time for one
         self._counts = Counter[str]()
         try:
             self._connect()
@@ -133,17 +133,16 @@ class EpisodeSender(Endpoint):
         """
         deadline = deadline_of(timeout)
         with self.held(deadline), self.stretch:
-            if not self._is_connected or self.has_message():
-                self._look()
+            self._glance()
             if self._refusals:
                 self._raise_refusals()
             if self._coalesce and isinstance(episodes, SingleAgentEpisode):
-                episodes = _finished(episodes)
+                episodes = finished(episodes)
                 if self._keep(episodes, deadline):
                     return
             elif self._join and isinstance(episodes, EpisodePack) and self._keep(episodes, deadline):
                 return
-            kind, packs = _packed(episodes)
+            kind, packs = packed(episodes)
             if self._waiting:
                 self._send_waiting(deadline)  # what came first goes first
             for group in packs:
@@ -188,23 +187,25 @@ class EpisodeSender(Endpoint):
         return True
 
     def _send_waiting(self, deadline: float) -> None:
-        pack = self._waiting.joined()
-        if pack is not None:
-            if pack is not self._waited:  # else a call sent it that broke off then
-                self._send(Kind.DATA, [pack], deadline, waited=pack)
+        packs = self._waiting.together()
+        if packs:
+            if packs is not self._waited:  # else a call sent them that broke off then
+                self._send(Kind.DATA, packs, deadline, has_waited=True)
             self._waiting.clear()
-            self._waited = None
+            self._waited = []
 
-    def _send(self, kind: Kind, packs: Sequence[EpisodePack], deadline: float, waited: Any = None) -> None:
-        message = encoded(packs, self._schemas)
-        largest = SIZE + max((sum(map(len, message.body)), *map(len, message.large)))
-        if largest > self._most:
-            raise InvalidArgument(f"{largest} bytes in a piece; at most {self._most} go: send fewer steps")
+    def _send(self, kind: Kind, packs: list[EpisodePack], deadline: float, has_waited: bool = False) -> None:
+        as_one, waited = has_waited and len(packs) > 1, packs if has_waited else []
+        message = _ENCODED[as_one](packs, self._schemas)
+        if SIZE + message.largest > self._most:
+            raise InvalidArgument(
+                f"{SIZE + message.largest} bytes in a piece; at most {self._most} go: send fewer steps"
+            )
         while len(self._unacked) >= self._window:
             self._wait(deadline)
         if not self._unacked and not self._is_connected:
             self._await_connection(min(deadline, time.monotonic() + _CONNECT_S))
-        number, sent = self._next, _Sent(kind, packs, time.time())
+        number, sent = self._next, _Sent(kind, packs, as_one, time.time())
         self._unacked[number] = sent  # no call until it has its number, so that an interrupt leaves all or nothing
         self._next, self._waited = number + 1, waited
         nbytes = self._post(number, sent, message)  # unless it goes after the greeting, as all that was not taken
@@ -215,7 +216,7 @@ class EpisodeSender(Endpoint):
 
     def _post(self, number: int, sent: _Sent, message: Message) -> int:
         """Hand a message to the socket, if somebody is there; its bytes."""
-        schema, schema_id, _, large, versions = message
+        schema, schema_id, _, large, _, versions = message
         low, high = versions or (UNKNOWN, UNKNOWN)
         head = Head(sent.kind, 1 + len(large), self._id, number, schema_id, sent.time, low, high)
         frames = message.parts(head.packed())
@@ -289,6 +290,14 @@ class EpisodeSender(Endpoint):
             return NotAdmitted(f"{waiting}, which breaks off every handshake: give both sides keys= of one make_keys")
         return TransportTimeout(f"{waiting}, where nobody answers")
 
+    def _glance(self) -> None:
+        """Look, if it is time, and there is something to see."""
+        now = time.monotonic()
+        if not self._is_connected or now >= self._next_look:
+            self._next_look = now + _LOOK_S
+            if not self._is_connected or self.has_message():
+                self._look()
+
     def _look(self) -> None:
         """Heed what the receiver says, and what happened to the connection."""
         zmq = self.zmq
@@ -336,7 +345,7 @@ class EpisodeSender(Endpoint):
             return  # the socket does not know yet what its monitor told: another time
         self._is_connected, self._is_new = True, False
         for number, sent in list(self._unacked.items()):
-            self._post(number, sent, encoded(sent.packs, self._schemas))
+            self._post(number, sent, _ENCODED[sent.as_one](sent.packs, self._schemas))
 
     def _raise_refusals(self) -> None:
         if self._refusals:
@@ -368,28 +377,3 @@ class EpisodeSender(Endpoint):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(timeout=10.0 if kind is None else 0)
-
-
-def _finished(episode: SingleAgentEpisode) -> SingleAgentEpisode:
-    """The episode as it is now; its owner may go on growing it."""
-    if episode.is_numpy:
-        return episode
-    return SingleAgentEpisode.of(episode.facts, episode.finalized_tracks(), dict(episode.custom_data))
-
-
-def _packed(episodes: Any) -> tuple[Kind, list[list[EpisodePack]]]:
-    """What messages are made of: packs, each by itself; those of multi-agent episodes together."""
-    if isinstance(episodes, EpisodePack):
-        return Kind.DATA, [[episodes]]
-    if isinstance(episodes, SingleAgentEpisode):
-        return Kind.DATA, [[EpisodePack.from_episodes([episodes])]]
-    given = [episodes] if isinstance(episodes, MultiAgentEpisode) else episodes
-    if not isinstance(given, Iterable):
-        raise WrongType(f"send({type(episodes).__name__}); give a pack, an episode, or a list of episodes")
-    own: list[Any] = list(given)
-    if not own:
-        return Kind.DATA, []
-    several = [episode for episode in own if isinstance(episode, MultiAgentEpisode)]
-    if len(several) == len(own):
-        return Kind.MULTI_AGENT, [pack_agents(several)]
-    return Kind.DATA, [[EpisodePack.from_episodes(own)]]

@@ -11,11 +11,11 @@ from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.small_episodes import SmallEpisodes
 from episodes.transport.facts_on_the_way import bounds_of
-from episodes.transport.wire import Schemas
+from episodes.transport.wire import Schemas, arrays_of, look_of
 
 
 class Waiting:
-    """Small episodes, as copies, or small packs: they are alike, and become one pack.
+    """Small episodes, as copies, or small packs: they are alike, and arrive as one pack.
 
     A quarter of what goes together is small.
 
@@ -30,18 +30,18 @@ class Waiting:
         self._episodes = SmallEpisodes()
         self._packs: list[EpisodePack] = []
         self._nbytes = 0  # of the packs
-        self._alike: Any = None  # their schema and policy versions
+        self._alike: Any = None  # what they look like, and their policy versions
         self._since = 0.0  # when the oldest came; 0: nothing waits
-        self._joined: EpisodePack | None = None  # what could not be sent yet
+        self._joined: list[EpisodePack] = []  # what could not be sent yet
 
     def __bool__(self) -> bool:
         """Whether anything waits."""
-        return self._joined is not None or bool(self._packs) or self._episodes.nbytes > 0
+        return bool(self._joined) or bool(self._packs) or self._episodes.nbytes > 0
 
     @property
     def is_full(self) -> bool:
         """Whether nothing more is taken."""
-        return self._joined is not None or self._nbytes >= self._join > 0 or self._episodes.nbytes >= self._coalesce > 0
+        return bool(self._joined) or self._nbytes >= self._join > 0 or self._episodes.nbytes >= self._coalesce > 0
 
     @property
     def is_late(self) -> bool:
@@ -71,27 +71,33 @@ class Waiting:
     def _take_pack(self, pack: EpisodePack) -> bool:
         if not self._join or self._episodes.nbytes:
             return False
-        nbytes = pack.nbytes
+        arrays = arrays_of(pack)
+        nbytes = sum([array.nbytes for array in arrays])
         if nbytes > self._join // 4 or not _is_plain(pack):
             return False
-        alike = self._schemas.of([pack])[1], bounds_of([pack])
-        if self._packs and alike != self._alike:
+        alike = look_of(pack, arrays), bounds_of([pack])
+        if not self._packs:
+            self._schemas.of([pack])  # an error for what cannot travel
+        elif alike != self._alike:
             return False
         self._nbytes += nbytes  # no call but the one that appends, so that an interrupt leaves all or nothing
         self._alike = alike
         self._packs.append(pack)
         return True
 
-    def joined(self) -> EpisodePack | None:
-        """All of it as one pack, the same one until `clear`; None where nothing waits."""
-        if self._joined is None:
-            self._joined = EpisodePack.concat(self._packs) if self._packs else self._episodes.pop()
-            self._packs, self._nbytes = [], 0
+    def together(self) -> list[EpisodePack]:
+        """All of it, as packs that travel as one: the same list until `clear`, an empty one where nothing waits."""
+        if not self._joined:
+            packs = self._packs
+            if not packs:
+                pack = self._episodes.pop()
+                packs = [pack] if pack is not None else []
+            self._joined, self._packs, self._nbytes = packs, [], 0
         return self._joined
 
     def clear(self) -> None:
-        """Forget what was joined: it was sent."""
-        self._joined, self._since = None, 0.0
+        """Forget what went together: it was sent."""
+        self._joined, self._since = [], 0.0
 
 
 def _is_plain(pack: EpisodePack) -> bool:

@@ -10,7 +10,8 @@ import numpy as np
 from episodes.errors import UnreadableData
 from episodes.storage.track_schema import TrackField, assembled, structure_of
 from episodes.tracks import nested
-from episodes.transport.wire import DAMAGES, Buffer, Laid, Read, checked_field, item_size
+from episodes.transport.parts import Buffer, Laid, Read
+from episodes.transport.wire import DAMAGES, checked_field, item_size
 
 
 class Weights(NamedTuple):

@@ -5,8 +5,10 @@
     parts     an array of at least SMALL bytes each: the pack's own memory, which is not copied
 
 A part costs a socket what a message costs, so all that is small is one, together with the message's head. What is small
-is what a socket would copy anyway. Nothing is ever pickled, and each number that
-is read is compared with the bytes that are there before anything is made of it.
+is what a socket would copy anyway. A message of one part has all arrays in its body, of whatever size: so packs travel
+that were joined, for these are copied next to each other in any case.
+Nothing is ever pickled, and each number that is read is compared with the bytes that are there before anything is made
+of it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgpack
@@ -29,20 +32,15 @@ from episodes.tracks import ArrayTrack, InfoTrack, Tracks, nested
 from episodes.tracks.field import ACTIONS, EXTRA, OBSERVATIONS, REWARDS, extra_field
 from episodes.tracks.infos import documents
 from episodes.tracks.infos.columns import Column, ColumnInfos, PackedColumn, TypedColumn
+from episodes.tracks.infos.joining import joined_infos
 from episodes.tracks.infos.kinds import EmptyInfos, Infos
 from episodes.transport.facts_on_the_way import INTEGERS, MOST_ROWS, READERS, WRITERS, bounds_of, counts_of, integers_of
+from episodes.transport.parts import ALL, Buffer, Laid, Read
 
-SMALL = 64 * 1024
-_COPIED_AT_ONCE = 4096  # bytes of an array, of which a copy is no dearer than to ask whether it can be put off
 _MOST_SCHEMAS = 64  # kept by a sender, by what packs look like
-_SIZE = struct.Struct("<I")
-_PADDING = [bytes(-size % 8) for size in range(8)]  # by what is beyond a multiple of 8
 _BOOL, _BYTE = np.dtype(bool), np.dtype(np.uint8)
 _NAMES = ("observations", "actions", "rewards")
 DAMAGES = (EpisodeError, ValueError, KeyError, TypeError, IndexError, OverflowError, struct.error, RecursionError)
-
-Buffer = Any  # bytes or a memoryview
-Item = tuple[np.dtype, tuple[int, ...], int, bool]  # of a track: dtype, shape, bytes, whether it is observed
 
 _new: Any = tuple.__new__  # half the price of the class call
 _NOT_TOLD = [None] * len(FACTS)
@@ -55,6 +53,7 @@ class Message(NamedTuple):
     schema_id: int
     body: list[Buffer]  # pieces of the first part
     large: list[Buffer]  # the other parts
+    largest: int  # bytes of the largest part
     versions: tuple[int, int] | None  # the lowest and the highest policy version
 
     def parts(self, head: bytes = b"") -> list[Buffer]:
@@ -65,86 +64,6 @@ class Message(NamedTuple):
 def id_of(schema: bytes) -> int:
     """The id of a schema: a hash, so that whoever has the schema knows it."""
     return int.from_bytes(hashlib.blake2b(schema, digest_size=8).digest(), "little")
-
-
-# --- arrays into parts, and back --------------------------------------------------------------------------------------
-
-
-class Laid:
-    """Arrays as parts: what is small goes into the first one, each large one is one by itself."""
-
-    def __init__(self) -> None:
-        self.small: list[Buffer] = []
-        self.large: list[Buffer] = []
-
-    def put(self, array: np.ndarray) -> None:
-        nbytes = array.nbytes
-        if nbytes >= SMALL:
-            flat = np.ascontiguousarray(array)
-            self.large.append(flat.reshape(-1).view(np.uint8).data)
-        elif nbytes:
-            is_copied_later = nbytes > _COPIED_AT_ONCE and array.dtype.kind in "biuf" and array.flags.c_contiguous
-            self.small.append(array if is_copied_later else array.tobytes())
-            if nbytes & 7:
-                self.small.append(_PADDING[nbytes & 7])
-
-    def body(self, facts: Any) -> list[Buffer]:
-        """The pieces of the first part; `facts` is what msgpack takes."""
-        head: Any = msgpack.packb(facts)
-        return [_SIZE.pack(len(head)), head, _PADDING[(_SIZE.size + len(head)) & 7], *self.small]
-
-
-class Read:
-    """Arrays out of parts, in the order in which they were laid: read-only views wherever they are aligned.
-
-    Args:
-        start: where the body begins in the first part.
-    """
-
-    __slots__ = ("at", "body", "facts", "part", "parts")
-
-    def __init__(self, parts: Sequence[Buffer], start: int = 0) -> None:
-        body = parts[0]
-        if type(body) is not bytes and not np.frombuffer(body, np.int64, 1).flags.aligned:
-            body = bytes(body)
-        (size,) = _SIZE.unpack_from(body, start)
-        facts = start + _SIZE.size
-        self.facts: Any = msgpack.unpackb(body[facts : facts + size])
-        self.at = facts + size + (-_SIZE.size - size & 7)
-        self.body = body
-        self.parts = parts
-        self.part = 1
-
-    def arrays(self, items: Sequence[Item], num_steps: int, num_observed: int) -> list[np.ndarray]:
-        """The next arrays, of so many of each of these items."""
-        body, found = self.body, []
-        for dtype, shape, size, more in items:
-            rows = num_observed if more else num_steps
-            nbytes = rows * size
-            if 0 < nbytes < SMALL:
-                found.append(np.ndarray((rows, *shape), dtype, body, self.at))
-                self.at += nbytes + 7 & ~7
-            else:
-                found.append(self.array(dtype, (rows, *shape), nbytes))
-        return found
-
-    def array(self, dtype: np.dtype, shape: tuple[int, ...], nbytes: int) -> np.ndarray:
-        """The next array of this shape, which takes so many bytes."""
-        if nbytes < SMALL:
-            at = self.at
-            self.at = at + (nbytes + 7 & ~7)
-            return np.ndarray(shape, dtype, self.body if nbytes else b"", at if nbytes else 0)
-        part = memoryview(self.parts[self.part]).toreadonly()
-        self.part += 1
-        if len(part) != nbytes:
-            raise UnreadableData(f"{len(part)} bytes for an array of {nbytes}")
-        found = np.ndarray(shape, dtype, part)
-        return found if found.flags.aligned else nested.frozen(found.copy())
-
-    def end(self) -> None:
-        """Raise unless all was read."""
-        if self.part != len(self.parts) or self.at != len(self.body):
-            raise UnreadableData(f"{len(self.parts) - self.part} parts and {len(self.body) - self.at} bytes too many")
 
 
 # --- schemas ----------------------------------------------------------------------------------------------------------
@@ -158,7 +77,7 @@ class Schemas:
 
     def of(self, packs: Sequence[EpisodePack]) -> tuple[bytes, int]:
         """The schema and its id. `WrongType` names a track or a space that cannot travel."""
-        key = tuple(map(_look, packs))
+        key = tuple(map(look_of, packs))
         known = self._known.get(key)
         if known is None:
             schema = schema_of(packs)
@@ -169,12 +88,24 @@ class Schemas:
         return known[0], known[1]
 
 
-def _look(pack: EpisodePack) -> Any:
-    """Equal for packs of one schema."""
-    tracks = tuple([(path, array.dtype, array.shape[1:]) for path, array in pack.tracks.items()])
-    structure = None if is_flat(pack) else repr(structure_of(columns_of(pack)))
+def look_of(pack: EpisodePack, arrays: list[np.ndarray] | None = None) -> Any:
+    """Equal for packs of one schema.
+
+    Args:
+        arrays: those of its tracks, where they are at hand.
+    """
+    items = [(array.dtype, array.shape[1:]) for array in arrays or arrays_of(pack)]
+    names: Any = tuple(pack.columns.extra) if is_flat(pack) else repr(structure_of(columns_of(pack)))
     observed, acted = pack.facts.spaces
-    return tracks, structure, id(observed), id(acted)
+    return (*items, names, id(observed), id(acted))
+
+
+def arrays_of(pack: EpisodePack) -> list[np.ndarray]:
+    """The arrays of a pack's tracks, in their order."""
+    observations, _, actions, rewards, extra = pack.columns
+    flat: list[Any] = [observations.data, actions.data, rewards.data]
+    flat += [track.data for track in extra.values()] if extra else ()
+    return flat if {*map(type, flat)} == {np.ndarray} else [*pack.tracks.values()]
 
 
 def schema_of(packs: Sequence[EpisodePack]) -> bytes:
@@ -297,10 +228,19 @@ def item_size(field: TrackField) -> int:
 
 def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
     """Packs as they travel. `WrongType` names a value that msgpack, or a space that JSON, cannot hold."""
-    schema, schema_id = schemas.of(packs)
     laid = Laid()
-    facts = [_put(pack, laid) for pack in packs]
-    return Message(schema, schema_id, laid.body(facts), laid.large, bounds_of(packs))
+    return _message(packs, [_put((pack,), laid) for pack in packs], laid, schemas)
+
+
+def encoded_as_one(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
+    """Packs that look alike as they travel as one: no array is made of theirs, they are copied next to each other."""
+    laid = Laid(small=ALL)
+    return _message(packs[:1], [_put(packs, laid)], laid, schemas)
+
+
+def _message(packs: Sequence[EpisodePack], facts: list[Any], laid: Laid, schemas: Schemas) -> Message:
+    """What is laid, with the schema and the versions of packs."""
+    return Message(*schemas.of(packs), laid.body(facts), laid.large, laid.largest, bounds_of(packs))
 
 
 def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int = 0) -> list[EpisodePack]:
@@ -318,23 +258,28 @@ def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int =
     return packs
 
 
-def _put(pack: EpisodePack, laid: Laid) -> list[Any]:
-    """Lay down the columns of a pack; its facts."""
-    for array in pack.tracks.values():
-        laid.put(array)
-    infos: Any = pack.infos
+def _put(packs: Sequence[EpisodePack], laid: Laid) -> list[Any]:
+    """Lay down the columns of packs as those of one; its facts."""
+    for arrays in zip(*map(arrays_of, packs), strict=True):
+        laid.put(*arrays)
+    lengths, lookbacks = packs[0].lengths, packs[0].lookbacks
+    facts, infos = packs[0].facts, packs[0].infos
+    if len(packs) > 1:
+        lengths, lookbacks = (np.concatenate([*map(attrgetter(own), packs)]) for own in ("lengths", "lookbacks"))
+        facts = PackFacts.concat([pack.facts for pack in packs])
+        infos = joined_infos([pack.infos for pack in packs])
     described = None
     if type(infos) is not EmptyInfos:
         described = _put_infos(infos.travelling(), laid) if isinstance(infos, ColumnInfos) else None
-    facts, lookbacks = pack.facts, integers_of(pack.lookbacks)
+    before = integers_of(lookbacks)
     own = [None if column is None else write(column) for column, write in zip(facts, WRITERS, strict=False)]
     while own[-1] is None:
         own.pop()
     custom = documents.encode(facts.custom_data, "custom_data") if facts.custom_data is not None else None
     return [
-        len(pack),
-        integers_of(pack.lengths),
-        lookbacks if lookbacks.strip(b"\0") else None,
+        len(lengths),
+        integers_of(lengths),
+        before if before.strip(b"\0") else None,
         own,
         described,
         custom,

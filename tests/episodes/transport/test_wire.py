@@ -18,8 +18,9 @@ from episodes.errors import UnreadableData, WrongType
 from episodes.facts import VersionRuns
 from episodes.testing import strategies
 from episodes.transport.messages import Head, Kind, read_head
+from episodes.transport.parts import SMALL, Laid
 from episodes.transport.weights import decoded_weights, encoded_weights
-from episodes.transport.wire import SMALL, Laid, Message, Schemas, decoded, encoded, layouts_of
+from episodes.transport.wire import Message, Schemas, decoded, encoded, encoded_as_one, layouts_of
 from tests.house import ROOT
 
 
@@ -98,6 +99,27 @@ def test_ids_and_other_facts_of_every_kind_arrive(ids: Any) -> None:
     assert found.policy_versions.tolist() == [[1, 2], [-1, -1], [9, 9]]
     assert found.facts.policy_versions == pack.facts.policy_versions
     assert found.custom_data == pack.custom_data
+
+
+@pytest.mark.parametrize("steps", [3, 4000])
+def test_packs_that_travel_as_one_are_one_part_and_arrive_joined(steps: int) -> None:
+    packs = [
+        pack_of(
+            2, steps, infos=[{"n": i + k} for k in range(2 * (steps + 1))] if steps < 9 else None, ids=["a", f"{i}"]
+        )
+        for i in range(3)
+    ]
+    message = encoded_as_one([packs[0][1:], *packs, packs[2].select([1, 0])], Schemas())
+    (part,) = message.parts(bytes(64))
+    assert len(part) == 64 + message.largest
+    (found,) = travelled(message)
+    check_same(found, EpisodePack.concat([packs[0][1:], *packs, packs[2].select([1, 0])]))
+
+
+@pytest.mark.parametrize("infos", [None, [{"large": np.zeros(4000)} for _ in range(9)]], ids=["none", "large"])
+def test_a_message_says_how_large_its_largest_part_is(infos: Any) -> None:
+    message = encoded([pack_of(3, 2, infos=infos), pack_of(3, 4000)], Schemas())
+    assert message.largest == max(map(len, map(memoryview, message.parts())))
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [0, 3, 0]])

@@ -1,0 +1,113 @@
+"""Arrays as the parts of a message, and back."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from episodes.errors import UnreadableData
+from episodes.tracks import nested
+
+SMALL = 64 * 1024
+ALL = float("inf")  # bytes: no array is large
+_COPIED_AT_ONCE = 4096  # bytes of an array, of which a copy is no dearer than to ask whether it can be put off
+_SIZE = struct.Struct("<I")
+_PADDING = [bytes(-size % 8) for size in range(8)]  # by what is beyond a multiple of 8
+
+Buffer = Any  # bytes or a memoryview
+Item = tuple[np.dtype, tuple[int, ...], int, bool]  # of a track: dtype, shape, bytes, whether it is observed
+
+
+class Laid:
+    """Arrays as parts: what is small goes into the first one, each large one is one by itself.
+
+    Args:
+        small: bytes from which on an array is large.
+    """
+
+    def __init__(self, small: float = SMALL) -> None:
+        self.small: list[Buffer] = []
+        self.large: list[Buffer] = []
+        self._limit = small
+        self._nbytes = 0  # of all that is small
+        self.largest = 0  # bytes of the largest part, once there is a body
+
+    def put(self, *arrays: np.ndarray) -> None:
+        """Lay down arrays as one, each after the one before."""
+        nbytes = 0
+        for array in arrays:
+            size = array.nbytes
+            if size >= self._limit:
+                flat = np.ascontiguousarray(array)
+                self.large.append(flat.reshape(-1).view(np.uint8).data)
+            elif size:
+                is_copied_later = size > _COPIED_AT_ONCE and array.dtype.kind in "biuf" and array.flags.c_contiguous
+                self.small.append(array if is_copied_later else array.tobytes())
+                nbytes += size
+        if nbytes & 7:
+            self.small.append(_PADDING[nbytes & 7])
+        self._nbytes += nbytes + 7 & ~7
+
+    def body(self, facts: Any) -> list[Buffer]:
+        """The pieces of the first part; `facts` is what msgpack takes."""
+        head: Any = msgpack.packb(facts)
+        self.largest = max((_SIZE.size + len(head) + 7 & ~7) + self._nbytes, *map(len, self.large), 0)
+        return [_SIZE.pack(len(head)), head, _PADDING[(_SIZE.size + len(head)) & 7], *self.small]
+
+
+class Read:
+    """Arrays out of parts, in the order in which they were laid: read-only views wherever they are aligned.
+
+    Args:
+        start: where the body begins in the first part.
+    """
+
+    __slots__ = ("at", "body", "facts", "limit", "part", "parts")
+
+    def __init__(self, parts: Sequence[Buffer], start: int = 0) -> None:
+        body = parts[0]
+        if type(body) is not bytes and not np.frombuffer(body, np.int64, 1).flags.aligned:
+            body = bytes(body)
+        (size,) = _SIZE.unpack_from(body, start)
+        facts = start + _SIZE.size
+        self.facts: Any = msgpack.unpackb(body[facts : facts + size])
+        self.at = facts + size + (-_SIZE.size - size & 7)
+        self.body = body
+        self.parts = parts
+        self.part = 1
+        self.limit = SMALL if len(parts) > 1 else ALL
+
+    def arrays(self, items: Sequence[Item], num_steps: int, num_observed: int) -> list[np.ndarray]:
+        """The next arrays, of so many of each of these items."""
+        body, limit, found = self.body, self.limit, []
+        for dtype, shape, size, more in items:
+            rows = num_observed if more else num_steps
+            nbytes = rows * size
+            if 0 < nbytes < limit:
+                found.append(np.ndarray((rows, *shape), dtype, body, self.at))
+                self.at += nbytes + 7 & ~7
+            else:
+                found.append(self.array(dtype, (rows, *shape), nbytes))
+        return found
+
+    def array(self, dtype: np.dtype, shape: tuple[int, ...], nbytes: int) -> np.ndarray:
+        """The next array of this shape, which takes so many bytes."""
+        if nbytes < self.limit:
+            at = self.at
+            self.at = at + (nbytes + 7 & ~7)
+            return np.ndarray(shape, dtype, self.body if nbytes else b"", at if nbytes else 0)
+        part = memoryview(self.parts[self.part]).toreadonly()
+        self.part += 1
+        if len(part) != nbytes:
+            raise UnreadableData(f"{len(part)} bytes for an array of {nbytes}")
+        found = np.ndarray(shape, dtype, part)
+        return found if found.flags.aligned else nested.frozen(found.copy())
+
+    def end(self) -> None:
+        """Raise unless all was read."""
+        if self.part != len(self.parts) or self.at != len(self.body):
+            raise UnreadableData(f"{len(self.parts) - self.part} parts and {len(self.body) - self.at} bytes too many")
