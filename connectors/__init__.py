@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from connectors.acting_state import ActingState, compute_action
+from connectors.acting_by_hand import ActingState, compute_action
 from connectors.agent_to_module_mapping import AgentToModuleMapping
 from connectors.connector import Connector
 from connectors.distributions import ActionDistribution, distribution_for

@@ -27,7 +27,7 @@ from learners.algorithms import (
     linear_decay,
     ppo_pipeline,
 )
-from learners.history import EpisodeHistory
+from learners.episode_history import EpisodeHistory
 from learners.multi_agent import MultiAgentAlgorithm
 from learners.policies import (
     EncoderPolicy,

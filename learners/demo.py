@@ -21,7 +21,7 @@ import torch
 from episodes.errors import EpisodeError, InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.storage import EpisodeWriter
-from learners.history import EpisodeHistory
+from learners.episode_history import EpisodeHistory
 from learners.report import draw_run, episode_table
 from learners.run import Run, presets
 from learners.trainers import Trainer

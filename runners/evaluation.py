@@ -14,7 +14,7 @@ from connectors.policy import module_of
 from episodes.errors import InvalidArgument
 from episodes.tracks.arguments import checked_count
 from runners.multi_agent import MultiAgentEnvRunner
-from runners.remote.as_one import GroupRunner
+from runners.remote.group_runner import GroupRunner
 from runners.runner import EnvRunner, copied
 from runners.single_agent import SingleAgentEnvRunner
 

@@ -71,7 +71,7 @@ class RunnerPipelines:
         self._rewriting = {module_id for module_id, pipeline in modules.items() if pipeline.rewrites}
 
     def welcome(self, rows: Sequence[Row]) -> None:
-        """Know the spaces of agents that come for the first time, and the pipelines of their modules."""
+        """Ask the environments for the spaces of new agents, and make the pipelines of their modules ready."""
         for i, episode, observations in rows:
             known = self.observation_spaces
             new = [agent_id for agent_id in observations if agent_id not in known or not episode.has_agent(agent_id)]

@@ -24,7 +24,7 @@ class RandomActions:
         self._choices: Any = self._space if type(self._space) is gym.spaces.MultiDiscrete else None
 
     def draw(self, observations: Any) -> Any:
-        """Actions [N, ...] after the environments' own observations."""
+        """Actions [N, ...]; masks are those of the observations, as the environments themselves gave them."""
         choices = self._choices
         if not self.looks_at_observations:
             if choices is None:

@@ -1,4 +1,4 @@
-"""The spaces of agents, known as they come."""
+"""The spaces of agents, which are learned as the agents come."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ByAgent = Mapping[Any, Any]  # agent -> space
 
 
 class AgentSpaces:
-    """The spaces of all agents that came so far, before joint preprocessors and behind them.
+    """The spaces of all agents so far: as the environments give them, and as joint preprocessors make them.
 
     Nobody says beforehand who will come: acting learns it from environments, learning from the episodes.
 
@@ -30,7 +30,7 @@ class AgentSpaces:
         self.observations, self.actions = map(_by_agent, (joint.input_observation_space, joint.input_action_space))
 
     def welcome(self, observations: ByAgent | None, actions: ByAgent | None) -> None:
-        """Know these spaces of agents too; the preprocessors compute theirs anew where one is new."""
+        """Add the spaces of these agents; where one is new or another than before, the preprocessors get all anew."""
         news = [_news(*pair) for pair in ((self.observations, observations), (self.actions, actions))]
         if any(news):
             self.observations, self.actions = self.observations | news[0], self.actions | news[1]
@@ -48,7 +48,7 @@ def _by_agent(space: gym.Space | None) -> dict[Any, Any]:
 
 
 def _news(known: ByAgent, given: ByAgent | None) -> dict[Any, Any]:
-    """The spaces that are given, and not known so."""
+    """Those of the given spaces that are not among the known ones: of new agents, or other ones than before."""
     return {
         agent_id: space
         for agent_id, space in (given or {}).items()

@@ -109,7 +109,7 @@ class Fragments:
         return ranges(self.starts, self.lengths + 1)
 
     def ends(self) -> np.ndarray:
-        """The rows [F] of the last steps; of no use where there is no step."""
+        """The rows [F] of the last steps; of a fragment without a step, the row before its first."""
         return self.starts + self.lengths - 1
 
     def last_observations(self) -> np.ndarray:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from episodes.converters.bounded_packs import Given, some_of
 from episodes.converters.d4rl import d4rl_episodes
 from episodes.converters.lerobot import to_lerobot
 from episodes.converters.lerobot_reading import lerobot_episodes
 from episodes.converters.losses import LossReport
-from episodes.converters.many import Given, some_of
 from episodes.converters.minari import minari_episodes, to_minari
 from episodes.converters.parquet import parquet_episodes, to_parquet
 from episodes.converters.parquet_files import files_of, schema_of

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from episodes.converters import lerobot_features as features
+from episodes.converters.bounded_packs import Given, each_of
 from episodes.converters.columns import nested_column
 from episodes.converters.feature_stats import RunningStats, Stats, frame_stats_of, stats_of
 from episodes.converters.lerobot_features import BASE, FLAGS, OURS, Feature
 from episodes.converters.losses import LossReport, kept, tell_other_spaces
-from episodes.converters.many import Given, each_of
 from episodes.converters.parquet_files import Parts, parquet
 from episodes.converters.step_tables import is_document
 from episodes.converters.videos import VideoWriter, pyav

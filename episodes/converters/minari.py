@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from episodes.converters.bounded_packs import Given, some_of
 from episodes.converters.info_arrays import info_arrays, infos_from
 from episodes.converters.losses import FACTS, LossReport, tell_left_out, tell_other_spaces
-from episodes.converters.many import Given, some_of
 from episodes.errors import InvalidArgument, MissingExtra
 from episodes.facts import VersionRuns
 from episodes.single_agent import SingleAgentEpisode
@@ -154,7 +154,7 @@ _root_lock = threading.Lock()
 
 @contextmanager
 def _root(path: Path) -> Iterator[None]:
-    """Let Minari's data sets of this process be there, as short as can be: others may look for theirs."""
+    """Where Minari looks for data sets, for as short as can be: other threads may look for theirs meanwhile."""
     name = "MINARI_DATASETS_PATH"
     with _root_lock:
         before = os.environ.get(name)

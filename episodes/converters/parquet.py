@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from episodes.converters.bounded_packs import Given, packs_of
 from episodes.converters.losses import LossReport
-from episodes.converters.many import Given, packs_of
 from episodes.converters.parquet_files import files_of, groups_of, new_parts
 from episodes.converters.step_tables import pack_of, table_of
 from episodes.errors import InvalidArgument, MissingExtra

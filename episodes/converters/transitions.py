@@ -31,7 +31,7 @@ class Transitions:
     first_row: int = 0  # the number of the first one, where these are a part
 
     def episodes(self, name: str, report: LossReport, first: int = 0, **spaces: Any) -> list[SingleAgentEpisode]:
-        """The episodes "NAME/FIRST", ...; where one row does not lead to the next, and none ended, it is told."""
+        """The episodes "NAME/FIRST", ...; one is cut, and the report told, where a row does not lead to the next."""
         count = len(self.rewards)
         if not count:
             return []

@@ -47,7 +47,7 @@ def _flag(value: Any) -> bool:
     if value is True or value is False:
         return value
     try:
-        is_flag = not getattr(value, "ndim", 0) and (value == 0 or value == 1)  # booleans of numpy and torch are
+        is_flag = not getattr(value, "ndim", 0) and (value == 0 or value == 1)  # so are numpy's and torch's
     except (TypeError, ValueError, RuntimeError):
         is_flag = False
     if not is_flag or isinstance(value, np.ma.MaskedArray):

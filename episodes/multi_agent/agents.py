@@ -122,7 +122,7 @@ class Agents:
             elif line.phase != WAITS:
                 raise line.cannot_observe(env_t)
             if not is_rewarded and line.reward is None:
-                raise line.is_unpaid(env_t)
+                raise line.no_reward(env_t)
             try:
                 fits = observation.shape == line.item_shape
             except AttributeError:
@@ -226,7 +226,7 @@ class Agents:
                     line.reward = reward if line.reward is None else line.reward + reward
 
     def enter(self, own: SingleAgentEpisode, env_t: int, reward: Any = None) -> None:
-        """Let in an agent whose own episode has been reset; a reward that came with its first observation is apart."""
+        """Add an agent whose own episode has been reset; a reward beside its first observation is of no step."""
         self.timelines[own.agent_id] = line = Timeline(own, [env_t])
         line.item_shape = reading.shape_of(own.get_observations(0))
         if reward is not None:

@@ -130,7 +130,7 @@ class Timeline:
             return InvalidArgument(done_since(place, self.ended_at))
         return InvalidArgument(f"{place}: it acted at env step {self.acted[-1]} and still waits for an observation")
 
-    def is_unpaid(self, env_t: int) -> InvalidArgument:
+    def no_reward(self, env_t: int) -> InvalidArgument:
         """The error for an observation that completes a step without a reward."""
         return InvalidArgument(
             f"{self._place(env_t)}: no reward came since it acted, though its next observation is here; "

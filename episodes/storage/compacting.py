@@ -88,7 +88,7 @@ def merge(target: str | Path, *sources: str | Path) -> int:
 
 
 def settled(directory: Path) -> Catalog:
-    """The catalog of a directory, once what earlier commits left to be done is done."""
+    """The catalog of a directory, in which commits that were broken off are finished first: names, files to remove."""
     catalog, changed = Catalog.of(directory), False
     for name in catalog.made:
         waiting = directory / (name + MADE)

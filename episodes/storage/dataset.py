@@ -28,7 +28,7 @@ from episodes.storage.layout import StoredBatch
 from episodes.storage.remote.mirror import CACHE_BYTES, Mirror
 from episodes.storage.remote.places import is_elsewhere
 from episodes.storage.sampling import Episodes, Moments, Sampler, Steps, Windows
-from episodes.storage.sampling.kinds import kind_of
+from episodes.storage.sampling.draw_kinds import kind_of
 from episodes.storage.sampling.sampler import POOL_BYTES
 from episodes.storage.search.episode_table import CUSTOM, ENDING_WORDS, EpisodeTable
 from episodes.storage.search.query import run

@@ -14,7 +14,7 @@ import gymnasium as gym
 import torch
 from torch import nn
 
-from connectors.acting_state import ActingState, compute_action
+from connectors.acting_by_hand import ActingState, compute_action
 from connectors.distributions import ActionDistribution, distribution_for
 
 __all__ = ["Policy"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runners.remote.as_one import GroupRunner
 from runners.remote.group import RayRunnerGroup, Replacement
+from runners.remote.group_runner import GroupRunner
 from runners.remote.sampling import RunnerSample
 from runners.remote.start import start_ray
 

@@ -82,7 +82,7 @@ def _patience() -> Iterator[None]:
 
 
 def patient(get_node: Callable[..., Any], *arguments: Any, interval_s: float = 0.1) -> Any:
-    """The node, once it is there: until then there is a RuntimeError."""
+    """What `get_node` gives, which is asked again as long as it raises RuntimeError: the node is not there yet."""
     until = monotonic() + _PATIENCE_S
     while True:
         try:

@@ -214,7 +214,7 @@ def test_an_episode_that_ends_twice_is_told() -> None:
 
 
 def test_more_than_are_written_at_once_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("episodes.converters.many.MOST_EPISODES", 2)
+    monkeypatch.setattr("episodes.converters.bounded_packs.MOST_EPISODES", 2)
     given_ = [some(1, id_=f"e{i}") for i in range(5)]
     dataset, _ = to_minari(iter(given_), name())
     assert [e.id_ for e in from_minari(dataset)[0]] == [e.id_ for e in given_]

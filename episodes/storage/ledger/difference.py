@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from episodes.storage.ledger.ledger import UNKNOWN
-from episodes.storage.ledger.stored import StoredLedger, Update
+from episodes.storage.ledger.stored_ledger import StoredLedger, Update
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def _check_commits(commits: list[Path], place: Place, sizes: dict[str, int | Non
 
 
 def _send_shards(catalog: Catalog, place: Place, sizes: dict[str, int | None]) -> int:
-    """Send what is not there yet; a shard that stands for others under a name that counts from its commit on."""
+    """Send what is not there yet; what a commit made, under a name that readers pass over until they see the commit."""
     num = 0
     for file in catalog.shards:
         name = file.name + (MADE if file.name in catalog.made else SEALED)

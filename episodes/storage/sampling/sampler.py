@@ -28,9 +28,9 @@ from episodes.storage.sampling.ahead import Ahead
 from episodes.storage.sampling.batch_columns import INDICES, checked_keys, columns_of, states_before
 from episodes.storage.sampling.dataset_steps import DatasetSteps
 from episodes.storage.sampling.decoded_columns import DecodedColumn
+from episodes.storage.sampling.draw_kinds import Episodes, Kind, Steps
 from episodes.storage.sampling.draws import StepDraw, WindowDraw
 from episodes.storage.sampling.history import BoundViews
-from episodes.storage.sampling.kinds import Episodes, Kind, Steps
 from episodes.storage.sampling.n_step import followed
 from episodes.storage.sampling.orders import Blocks, Drawn, InOrder, Order, Shuffled, Weighted, runs_of, uniforms
 from episodes.storage.sampling.step_table import Located
@@ -45,8 +45,8 @@ _RUN_BLOCKS = 4  # of compressed items that a run of steps is in: what is observ
 _PLAIN_RUN, _PLAIN_RUNS = 4096, 64  # steps in a run, and runs that are mixed, where nothing is compressed
 
 
-class Stored(Protocol):
-    """What a sampler asks of a data set."""
+class StoredEpisodes(Protocol):
+    """What a sampler asks of a data set: an `EpisodeDataset`."""
 
     @property
     def path(self) -> Path | str: ...
@@ -76,7 +76,7 @@ class Sampler:
 
     def __init__(
         self,
-        dataset: Stored,
+        dataset: StoredEpisodes,
         what: Kind,
         *,
         order: str | None = None,
@@ -95,7 +95,7 @@ class Sampler:
         check_counts(pool_bytes=pool_bytes)
         if seed is not None:
             check_counts(0, seed=seed)
-        self.dataset: Stored = dataset
+        self.dataset: StoredEpisodes = dataset
         self.what, self.weights, self.collate = what, weights, collate
         self._pool_bytes, self._cache = pool_bytes, None if cache is None else Path(cache)
         self._given_order = order
@@ -358,7 +358,7 @@ class Sampler:
             self._ahead.position = (epoch + 1) * self._ahead.order.num
             return len(self._tracks.table) - before
 
-    def _is_all_of(self, there: Stored) -> bool:
+    def _is_all_of(self, there: StoredEpisodes) -> bool:
         """Whether nothing has come, though shards may have been joined."""
         known = self.dataset.snapshot()
         if known == there.snapshot():

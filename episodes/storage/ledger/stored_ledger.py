@@ -71,7 +71,7 @@ class StoredLedger(Sequence[Update]):
         self._in_shard = [np.full(len(names) + 1, UNKNOWN, np.int64) for names in self._names]
 
     def _standing(self) -> list[_Place]:
-        """The places of the updates that nothing stands for."""
+        """Where the updates are that count: those that no later update of the same number, or a lower one, replaced."""
         standing: dict[str, list[_Place]] = {}
         for shard, batches in enumerate(self._shards):
             for number, batch in enumerate(batches):
@@ -109,7 +109,7 @@ class StoredLedger(Sequence[Update]):
         )
 
     def _numbered(self, shard: int, episode: np.ndarray) -> np.ndarray:
-        """The episodes' numbers in the ledger, of those in the shard [n]; the last place there stands for none."""
+        """From the episodes' numbers in their shard [n] to those in the whole ledger [n]; `UNKNOWN` stays."""
         numbers = self._in_shard[shard]
         for i in np.unique(episode[numbers[episode] == UNKNOWN]).tolist():
             if i != UNKNOWN:
