@@ -69,7 +69,7 @@ def describe_space(space: spaces.Space | None, *, bounds: bool = False) -> str:
 
 def stamp(policy: Any, fingerprint: dict[str, Any] | None) -> None:
     """Write the fingerprint onto a policy that is a module; other callables have no weights that rely on it."""
-    if isinstance(policy, torch.nn.Module) and stamped(policy) is not fingerprint:
+    if getattr(policy, ATTRIBUTE, None) is not fingerprint and isinstance(policy, torch.nn.Module):
         setattr(policy, ATTRIBUTE, fingerprint)
 
 

@@ -136,7 +136,9 @@ class MultiAgentEnvRunner(EnvRunner):
             EpisodeStateError: the runner is closed, or samples already (a hook called this).
         """
         check_counts(num_timesteps, num_episodes)
-        with self._sampling():
+        self._check_may_sample()
+        try:
+            self._is_sampling = True
             if self.policies is None and not random_actions:
                 raise InvalidArgument("this runner has no policies; give them, or sample with random_actions=True")
             began = perf_counter()
@@ -167,6 +169,8 @@ class MultiAgentEnvRunner(EnvRunner):
                 raise
             self._taken, self._interrupted = [], self._interrupted[len(left) :]
             return chunks
+        finally:
+            self._is_sampling = False
 
     def _run(
         self, num_timesteps: int | None, num_episodes: int | None, act: Callable[[bool], Answers], explore: bool

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from copy import deepcopy
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -165,17 +164,11 @@ class EnvRunner:
     def policy_version(self, version: Any) -> None:
         raise NotImplementedError
 
-    @contextmanager
-    def _sampling(self) -> Iterator[None]:
-        """The time of a call that samples: of a runner that is open, and one call at a time."""
+    def _check_may_sample(self) -> None:
+        """Raise `EpisodeStateError` unless the runner is open and does not sample already."""
         if self._closed:
             raise EpisodeStateError("sample after close(); make a new runner")
         self._check_not_sampling("sample")
-        try:
-            self._is_sampling = True
-            yield
-        finally:
-            self._is_sampling = False
 
     def _check_not_sampling(self, call: str) -> None:
         if self._is_sampling:

@@ -117,6 +117,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._raw_observations: Any = None  # and as the environments gave it
         self._row: Any = None  # what they gave last
         self._random = RandomActions(self.env)
+        self._inference = torch.inference_mode()  # for each call anew: a runner samples once at a time
         self._reset_seed = seed
         self._turn = 0  # the environment whose turn it is to give an episode more
         self._quotas = np.zeros(self.num_envs, int)  # of the last call for whole episodes
@@ -195,18 +196,24 @@ class SingleAgentEnvRunner(EnvRunner):
             EpisodeStateError: the runner is closed, or samples already (a hook called this).
         """
         check_counts(num_timesteps, num_episodes)
-        with self._sampling():
+        if self._closed or self._is_sampling:
+            self._check_may_sample()
+        try:
+            self._is_sampling = True
             began = perf_counter()
             if num_episodes is not None or not self.returns_interrupted:
                 self._put_interrupted_aside()
             self._updates = self.update_stats and explore
             self._record_into_packs()
             self._recorder.stand_ins[Columns.STATE_OUT] = module_of(self.policy).initial_state() or None
-            self._begin(force_reset or num_episodes is not None)
+            if self._needs_reset or force_reset or num_episodes is not None:
+                self._begin()
             if num_episodes is not None:
                 self._recorder.take()  # nothing from before the reset counts
             self._run(num_timesteps, num_episodes, explore, random_actions)
             return self._take(num_episodes, began)
+        finally:
+            self._is_sampling = False
 
     def sample_into(
         self,
@@ -233,16 +240,22 @@ class SingleAgentEnvRunner(EnvRunner):
             EpisodeStateError: the runner is closed, or samples already (a hook called this).
         """
         check_counts(num_timesteps, None)
-        with self._sampling():
+        if self._closed or self._is_sampling:
+            self._check_may_sample()
+        try:
+            self._is_sampling = True
             began = perf_counter()
-            self._put_interrupted_aside()
             self._updates = self.update_stats and explore
             goes_on = self._record_into(buffer, extra_model_outputs)
-            self._begin(force_reset or not goes_on)
+            if force_reset or self._needs_reset or not goes_on:
+                self._begin()
             num_steps = self._run(num_timesteps, None, explore, random_actions)
-            self._count(num_steps, perf_counter() - began)
-            self._tell_end_of_sample(self.stats)
-            return self.stats
+            stats = self._count(num_steps, perf_counter() - began)
+            if self._on_sample_end:
+                self._tell_end_of_sample(stats)
+            return stats
+        finally:
+            self._is_sampling = False
 
     @property
     def policy_version(self) -> int | None:
@@ -294,6 +307,7 @@ class SingleAgentEnvRunner(EnvRunner):
         if isinstance(sink, ReplayRecorder) and self._buffer is buffer and sink.is_reset:
             sink.keys = keys
             return True
+        self._put_interrupted_aside()
         self._sink = buffer.recorder(
             self.num_envs,
             autoreset_mode=self.autoreset_mode,
@@ -307,9 +321,8 @@ class SingleAgentEnvRunner(EnvRunner):
         self._buffer = buffer
         return False
 
-    def _begin(self, reset: bool) -> None:
-        if not (self._needs_reset or reset):
-            return
+    def _begin(self) -> None:
+        """Begin new episodes everywhere, for a call that samples."""
         self._needs_reset = True  # until it is done
         try:
             self._reset()
@@ -329,7 +342,7 @@ class SingleAgentEnvRunner(EnvRunner):
         stores_alone = self.num_envs == 1 and isinstance(self._sink, ReplayRecorder) and not self._sink.keys
         self._random_share = random_share_of(self.policy) if explore and stores_alone else 0.0
         try:
-            with torch.inference_mode():
+            with self._inference:
                 if self._ignored_actions:  # of the last call, whose outputs may have had other names
                     self._ignored_actions = act(explore)
                 if num_timesteps is not None:
@@ -339,13 +352,16 @@ class SingleAgentEnvRunner(EnvRunner):
                 return 0
         except BaseException as error:
             self._needs_reset = True  # the environments may be a step ahead of what is recorded
+            self._inference = torch.inference_mode()  # an interrupt may have left the other one entered
             name_culprit(error, self.env, self._row, lambda: self._sink.ages, self, self._sink)
             raise
 
-    def _count(self, num_steps: int, seconds: float) -> None:
-        self.stats = CollectStats(num_steps, seconds, *self._running.take())
+    def _count(self, num_steps: int, seconds: float) -> CollectStats:
+        returns, lengths = self._running.take()
+        self.stats = stats = CollectStats(num_steps, seconds, returns, lengths)
         self._num_steps += num_steps
-        self.num_episodes += self.stats.num_episodes
+        self.num_episodes += len(returns)
+        return stats
 
     def _reset(self) -> None:
         """Begin new episodes everywhere; those that were going on are cut."""
@@ -364,12 +380,12 @@ class SingleAgentEnvRunner(EnvRunner):
 
     def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> int:
         """So many steps at least, in as few vector steps as that takes; how many they were."""
-        sink = self._sink
-        stop, missing = sink.num_steps + num_timesteps, num_timesteps
+        counted = self._sink if self._buffer is None else self._running
+        stop, missing = counted.num_steps + num_timesteps, num_timesteps
         while missing > 0:
             for _ in range(-(-missing // self.num_envs)):
                 self._step(*(self._ignored_actions or act(explore)))
-            missing = stop - sink.num_steps
+            missing = stop - counted.num_steps
         return num_timesteps - missing
 
     def _run_episodes(self, quotas: np.ndarray, act: Callable[..., Any], explore: bool) -> None:

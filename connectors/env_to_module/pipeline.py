@@ -42,6 +42,7 @@ class EnvToModulePipeline(SectionedPipeline):
     """
 
     given = (Columns.OBS,)
+    rewrites: bool  # whether there are rewriters
     see = ConnectorPipeline.on_rows  # the runner's way in
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
@@ -60,11 +61,6 @@ class EnvToModulePipeline(SectionedPipeline):
                 check_rewritten(rewriter, name, observations, given)
                 self._in_their_spaces.add(name)
         return observations
-
-    @property
-    def rewrites(self) -> bool:
-        """Whether there are rewriters."""
-        return bool(self._sections.rewriters)
 
     def check_policy(self, policy: Any) -> None:
         """Run a policy that is a module once on samples of what it sees here, unless your own pieces make columns.
@@ -94,6 +90,7 @@ class EnvToModulePipeline(SectionedPipeline):
     def _take(self, pieces: dict[str, Connector]) -> None:
         super()._take(pieces)
         self._straight = all(piece.reads_tracks for piece in pieces.values())
+        self.rewrites = bool(self._sections.rewriters)
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
         for name, piece in self._called.items():

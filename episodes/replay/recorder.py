@@ -134,7 +134,7 @@ class ReplayRecorder:
         ring = self._ring
         with ring.lock:
             if ring.waiting is self and not ring.work:
-                return self._is_of_now  # whoever writes lays the staged rows down first: nobody did
+                return self._generation == ring.generation  # whoever writes lays the staged rows down first: nobody did
             ring.settle()
             behind = self._behind
             alone = (ring.head, ring.rows_head) == (behind.head, behind.rows_head)

@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pytest
 import torch
 
 import episodes
@@ -65,7 +66,7 @@ def test_a_vector_step_of_sample_calls_few_functions() -> None:
     runner = SingleAgentEnvRunner(Endless(4), even, seed=0)
     runner.sample(num_timesteps=4 * 512)  # blocks have grown
     short, long = (calls_of(lambda rows=rows: runner.sample(num_timesteps=4 * rows)) for rows in (100, 500))
-    assert (long - short) / 400 <= 18
+    assert (long - short) / 400 <= 17
 
 
 def test_a_vector_step_of_sample_into_calls_few_functions() -> None:
@@ -74,11 +75,12 @@ def test_a_vector_step_of_sample_into_calls_few_functions() -> None:
     short, long = (
         calls_of(lambda rows=rows: runner.sample_into(buffer, num_timesteps=4 * rows)) for rows in (100, 500)
     )
-    assert (long - short) / 400 <= 19
+    assert (long - short) / 400 <= 17
 
 
-def test_a_call_of_sample_into_for_one_row_calls_few_functions() -> None:
-    runner, buffer = SingleAgentEnvRunner(Endless(1), even, seed=0), EpisodeReplayBuffer(100_000, seed=0)
-    runner.sample_into(buffer, num_timesteps=512)
-    one = [calls_of(lambda: runner.sample_into(buffer, num_timesteps=1)) for _ in range(50)]
-    assert np.median(one) <= 45
+@pytest.mark.parametrize("num_envs", [1, 8])
+def test_a_call_of_sample_into_for_one_row_calls_few_functions(num_envs: int) -> None:
+    runner, buffer = SingleAgentEnvRunner(Endless(num_envs), even, seed=0), EpisodeReplayBuffer(100_000, seed=0)
+    runner.sample_into(buffer, num_timesteps=512 * num_envs)
+    one = [calls_of(lambda: runner.sample_into(buffer, num_timesteps=num_envs)) for _ in range(50)]
+    assert np.median(one) <= 32
