@@ -22,7 +22,8 @@ class MultiAgentAlgorithm(nn.Module):
 
     Args:
         algorithms: an algorithm for each module id; with one entry all agents share one policy.
-        train: the ids of the modules that learn; all by default. The others stay as they are.
+        train: the ids of the modules that learn; all by default. The others stay as they are, and modules that have no
+            algorithm here may act too, such as the opponents of a league.
 
     >>> from gymnasium.spaces import Box, Discrete
     >>> from learners import MLPPolicy, PPO
@@ -37,6 +38,7 @@ class MultiAgentAlgorithm(nn.Module):
         self._names = {module_id: _name_of(module_id) for module_id in algorithms}
         self.algorithms = nn.ModuleDict({self._names[module_id]: one for module_id, one in algorithms.items()})
         self.train_ids = tuple(algorithms) if train is None else tuple(train)
+        self._knows_all = train is None  # every module that acts has an algorithm
         unknown = [module_id for module_id in self.train_ids if module_id not in self._names]
         if unknown:
             raise UnknownKey(f"train={unknown}: the modules are {', '.join(map(str, self._names))}")
@@ -58,22 +60,32 @@ class MultiAgentAlgorithm(nn.Module):
         A module without a step has nothing to learn from, and is left out.
 
         Raises:
-            UnknownKey: a module acted that has no algorithm here.
-            InvalidArgument: there are no episodes.
+            UnknownKey: a module acted that has no algorithm here, and nothing was said of who learns.
+            InvalidArgument: there are no episodes; or what an algorithm raises, with a note that names its module. All
+                modules are then as they were before.
         """
-        packs = AgentToModuleMapping.packs(episodes)
-        if not packs:
+        if not len(episodes):
             raise InvalidArgument("there are no episodes: sample some first")
+        packs = AgentToModuleMapping.packs(episodes)
         unknown = [module_id for module_id in packs if module_id not in self._names]
-        if unknown:
+        if unknown and self._knows_all:
             raise UnknownKey(
-                f"update: module {unknown[0]!r} acted; there are algorithms for {', '.join(map(str, self._names))}"
+                f"update: module {unknown[0]!r} acted; there are algorithms for {', '.join(map(str, self._names))}; "
+                "make one for it, or name those that learn as train="
             )
-        return {
-            module_id: self[module_id].update(packs[module_id])
-            for module_id in self.train_ids
-            if module_id in packs and packs[module_id].num_steps
-        }
+        learning = [one for one in self.train_ids if one in packs and packs[one].num_steps]
+        metrics: dict[Any, dict[str, float]] = {}
+        undo = []
+        try:
+            for module_id in learning:
+                undo.append(self[module_id].undo())
+                metrics[module_id] = self[module_id].update(packs[module_id])
+        except BaseException as error:
+            error.add_note(f"module {learning[len(metrics)]!r}")
+            for take_back in undo:
+                take_back()
+            raise
+        return metrics
 
 
 def _name_of(module_id: Hashable) -> str:

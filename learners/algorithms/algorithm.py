@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from math import isfinite
 from typing import Any, Self, cast
@@ -184,6 +185,23 @@ class Algorithm(nn.Module, ABC):
             self.optimizers[name].restore(snapshot)
         for name, values in targets.items():
             self._target(name).set_vector(values)
+
+    def undo(self) -> Callable[[], None]:
+        """What takes back the next update: calling it lets everything be as it is now."""
+        snapshot, progress = self._snapshot(), self.get_progress()
+        schedules = {name: deepcopy(scheduler.state_dict()) for name, scheduler in self.schedulers.items()}
+        groups = [group for one in self.optimizers.values() for group in one.optimizer.param_groups]
+        rates = [group["lr"] for group in groups]
+
+        def take_back() -> None:
+            self._restore(*snapshot)
+            self.set_progress(progress)
+            for name, scheduler in self.schedulers.items():
+                scheduler.load_state_dict(schedules[name])
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+
+        return take_back
 
     def _target(self, name: str) -> TargetNetwork:
         return cast(TargetNetwork, self.targets[name])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
-import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +14,8 @@ import numpy as np
 
 from episodes.errors import EpisodeStateError, RunnerLost
 from episodes.tracks.arguments import checked_count
+from runners.remote.hold import RayHold
 from runners.remote.sampling import Answer, Asked, MakeRunner, RunnerActor, RunnerSample, as_arrays, says_something
-from runners.remote.start import loaded_ray, start_ray
 from runners.runner import check_counts
 
 __all__ = ["RayRunnerGroup", "Replacement"]
@@ -82,7 +80,7 @@ class RayRunnerGroup:
             waits until no request is under way.
         num_cpus_each: what Ray reserves for each runner, where it is there for others too.
         address: of a cluster to be joined. By default Ray is started here by `start_ray`, unless it runs already; what
-            was started here ends with `close`.
+            groups have started ends with the last of them that is closed.
 
     Raises:
         MissingExtra: Ray is not installed.
@@ -116,17 +114,9 @@ class RayRunnerGroup:
         self._num_begins = 0
         self._left: list[Any] = []  # statistics of runners that are no more
         self._generations: dict[int, int] = {}
-        self._temp_dir: str | None = None
-        self._ray = loaded_ray()
-        if not self._ray.is_initialized():
-            self._temp_dir = tempfile.mkdtemp(prefix="runners-")
-            try:
-                start_ray(math.ceil(num_runners * num_cpus_each) + 1, address=address, temp_dir=self._temp_dir)
-            except BaseException:
-                shutil.rmtree(self._temp_dir, ignore_errors=True)
-                raise
-        is_ours = self._temp_dir is not None and address is None  # nobody else is there for whom to reserve
-        each = 0 if is_ours else num_cpus_each
+        self._hold = RayHold(math.ceil(num_runners * num_cpus_each) + 1, address)
+        self._ray = self._hold.ray
+        each = 0 if self._hold.is_for_groups_alone else num_cpus_each
         self._actor_class = self._ray.remote(num_cpus=each, max_restarts=0, max_task_retries=0)(RunnerActor)
         self._closed = False
         try:
@@ -159,7 +149,7 @@ class RayRunnerGroup:
         Raises:
             InvalidArgument: neither count, both, or one below 1; or what a runner raised.
             RunnerLost: a runner dies again and again.
-            EpisodeStateError: the group is closed.
+            EpisodeStateError: the group is closed, or Ray was shut down.
         """
         check_counts(num_timesteps, num_episodes)
         self._check_open()
@@ -309,9 +299,16 @@ class RayRunnerGroup:
             if answered is not None:
                 self._fetch(answered)
         self._merge_if_idle(at_least=1)
-        if self._merged is None:
-            return None
-        return self._ray.get(self._workers[0].actor.merged.remote(self._merged))
+        return None if self._merged is None else self._merged_by(self._workers[0])
+
+    def _merged_by(self, worker: _Worker) -> Any:
+        """One state out of those that everyone merges, made by this worker or by who comes in its place."""
+        errors = self._ray.exceptions
+        while True:
+            try:
+                return self._ray.get(worker.actor.merged.remote(self._merged), timeout=self.lost_after_s)
+            except (errors.RayActorError, errors.ObjectLostError, errors.GetTimeoutError) as error:
+                self._replace(worker, str(error), error)
 
     def begin_anew(self, number: int, statistics: Any = None) -> None:
         """Let all runners begin new episodes with their next request, seeded by this number and their own seeds.
@@ -323,17 +320,20 @@ class RayRunnerGroup:
             statistics: what all their pipelines know then, as `statistics` gives it; None: what each does.
         """
         self._check_open()
+        has_learned = (
+            any(one.pending or one.statistics is not None for one in self._workers) or self._merged is not None
+        )
         self._found = []
         for worker in self._workers:
             worker.pending.clear()
         self._anew = number
         self._num_begins += 1
-        if statistics is not None and says_something(statistics):
+        if statistics is not None and (has_learned or says_something(statistics)):
             self._told([statistics])
 
     def _is_merge_due(self, at_least: int) -> bool:
-        workers = self._workers
-        return any(one.num_answers >= at_least and one.statistics is not None for one in workers)
+        has_new = any(one.num_answers >= at_least and one.statistics is not None for one in self._workers)
+        return has_new or (at_least == 1 and bool(self._left))
 
     def _merge_if_idle(self, at_least: int) -> None:
         """Let all runners merge what each has learned, with their next request.
@@ -418,19 +418,23 @@ class RayRunnerGroup:
     def _check_open(self) -> None:
         if self._closed:
             raise EpisodeStateError("the group of runners is closed; make a new one")
+        if not self._hold.is_there:
+            raise EpisodeStateError("Ray was shut down, and the runners of this group with it; make a new group")
 
     def close(self) -> None:
-        """Close the runners, end their processes, and Ray where it was started here; may be called again."""
+        """Close the runners and end their processes; Ray too, where this is the last group of those that started it.
+
+        It may be called again.
+        """
         if self._closed:
             return
         self._closed = True
         workers, self._workers, self._weights, self._merged = self._workers, [], None, None
         try:
-            self._end(workers)
+            if self._hold.is_there:
+                self._end(workers)
         finally:
-            if self._temp_dir is not None:
-                self._ray.shutdown()
-                shutil.rmtree(self._temp_dir, ignore_errors=True)
+            self._hold.end()
 
     def __enter__(self) -> Self:
         return self

@@ -14,7 +14,8 @@ from episodes.errors import InvalidArgument, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from learners import PPO, MLPPolicy, MultiAgentAlgorithm, PPOConfig
+from learners import DQN, PPO, MLPPolicy, MultiAgentAlgorithm, PPOConfig, QPolicy
+from learners.algorithms import linear_decay
 
 OBSERVATIONS = {"a": spaces.Box(-1.0, 1.0, (2,)), "b": spaces.Box(-1.0, 1.0, (3,))}
 ACTIONS = {"a": spaces.Discrete(2), "b": spaces.Discrete(4)}
@@ -111,6 +112,50 @@ def test_modules_that_are_not_trained_stay_as_they_are():
 
 def test_a_module_whose_agents_did_nothing_is_left_out():
     assert list(algorithm().update([game(20, ("a",), agent_to_module_mapping_fn=own_module)])) == ["a"]
+
+
+def test_opponents_without_an_algorithm_may_act_where_it_is_said_who_learns():
+    learner = algorithm(("a",), train=["a"])
+    assert list(learner.update([game(20, agent_to_module_mapping_fn=own_module)])) == ["a"]
+    assert learner.update([game(20, ("b",), agent_to_module_mapping_fn=own_module)]) == {}
+
+
+def test_of_episodes_in_which_no_agent_has_completed_a_step_nothing_is_learned():
+    learner, waiting = algorithm(), game(0)
+    before = weights(learner)
+    waiting.add_env_step({}, {"a": 1, "b": 0}, {})
+    assert learner.update([waiting]) == {}
+    assert all(map(torch.equal, before, weights(learner)))
+
+
+def test_where_one_module_cannot_learn_all_are_as_they_were():
+    def made():
+        policies = {name: MLPPolicy(OBSERVATIONS["a"], ACTIONS["a"], generator=torch.Generator()) for name in "xyz"}
+        kinds = {"x": PPO, "y": DQN, "z": PPO}
+        q_policy = QPolicy(OBSERVATIONS["a"], ACTIONS["a"], generator=torch.Generator())
+        return MultiAgentAlgorithm(
+            {
+                name: kinds[name](q_policy if name == "y" else policies[name], scheduler=linear_decay(5))
+                for name in kinds
+            }
+        )
+
+    def sampled(last_reward):
+        rng = np.random.default_rng(0)
+        arrays = rng.uniform(-1, 1, (21, 2)).astype(np.float32), rng.integers(0, 2, 20)
+        outputs = {"extra_model_outputs": {"action_logp": np.full(20, np.log(0.5), np.float32)}, "truncated": True}
+        rewards = {name: np.ones(20) for name in "xyz"} | {"z": np.full(20, last_reward)}
+        return [SingleAgentEpisode.from_arrays(*arrays, rewards[name], module_id=name, **outputs) for name in rewards]
+
+    learner, other = made(), made()
+    for one in (learner, other):
+        one.update(sampled(1.0))
+    with pytest.raises(InvalidArgument, match="not finite") as caught:
+        learner.update(sampled(np.nan))
+    assert caught.value.__notes__ == ["module 'z'"]
+    assert learner.update(sampled(2.0)) == other.update(sampled(2.0))
+    assert all(map(torch.equal, weights(learner), weights(other)))
+    assert [learner[name].num_updates for name in "xyz"] == [2, 2, 2]
 
 
 def test_episodes_without_module_ids_belong_to_the_default_module():

@@ -244,6 +244,7 @@ def test_a_killed_runner_is_replaced_by_one_with_its_weights_and_its_statistics(
         seen = 2 * 2 * (10 + 1)  # each runner has two episodes of 10 steps
         assert _count(group.statistics()) == seen
         os.kill(pid_in(group, 0), signal.SIGKILL)
+        assert _count(group.statistics()) == seen
         found = group.sample(num_timesteps=40)
         assert [numbers_of(sample) for sample in found] == [{4.0}, {4.0}]
         assert [sample.policy_version for sample in found] == [0, 0]

@@ -1,0 +1,99 @@
+"""What groups have of Ray: who starts it, who ends it, and that nobody asks one that is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from episodes.errors import EpisodeStateError
+from runners.remote import hold
+from runners.remote.hold import RayHold
+
+
+class Ray:
+    """The module `ray`, which counts how many times it was started."""
+
+    def __init__(self) -> None:
+        self.is_running, self.starts, self.address = False, 0, "127.0.0.1:1"
+
+    def is_initialized(self) -> bool:
+        return self.is_running
+
+    def get_runtime_context(self) -> Any:
+        if not self.is_running:
+            raise AssertionError("Ray would be started by being asked")
+        names = {"get_node_id": f"node {self.starts}", "get_job_id": "01000000"}
+        answers = {name: lambda answer=answer: answer for name, answer in names.items()}
+        return SimpleNamespace(gcs_address=self.address, **answers)
+
+    def start(self, num_cpus: int | None = None, *, address: str | None = None, temp_dir: str | None = None) -> None:
+        assert temp_dir is None or Path(temp_dir).is_dir()
+        self.is_running, self.starts = True, self.starts + 1
+        self.address = address or self.address
+        self.temp_dir = temp_dir
+
+    def shutdown(self) -> None:
+        self.is_running = False
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
+    made = Ray()
+    monkeypatch.setattr(hold, "loaded_ray", lambda: made)
+    monkeypatch.setattr(hold, "start_ray", made.start)
+    monkeypatch.setattr(RayHold, "_started", None)
+    return made
+
+
+def test_ray_that_a_group_has_started_ends_with_the_last_group_and_nothing_is_left(ray: Ray) -> None:
+    first, second = RayHold(3, None), RayHold(2, None)
+    folder = Path(str(ray.temp_dir))
+    assert ray.starts == 1
+    assert first.is_for_groups_alone
+    assert second.is_for_groups_alone
+    first.end()
+    assert second.is_there
+    assert folder.is_dir()
+    second.end()
+    assert not ray.is_running
+    assert not folder.exists()
+    third = RayHold(1, None)
+    assert (ray.starts, third.is_there, second.is_there) == (2, True, False)
+    third.end()
+
+
+def test_ray_that_runs_already_is_used_as_it_is_and_stays(ray: Ray) -> None:
+    ray.start()
+    held = RayHold(3, None)
+    assert not held.is_for_groups_alone
+    held.end()
+    assert ray.is_running
+    assert ray.starts == 1
+
+
+def test_ray_that_somebody_shut_down_is_not_asked_and_another_one_is_not_ended(ray: Ray) -> None:
+    held = RayHold(3, None)
+    folder = Path(str(ray.temp_dir))
+    ray.shutdown()
+    assert not held.is_there
+    ray.start()
+    assert not held.is_there
+    held.end()
+    assert ray.is_running
+    assert not folder.exists()
+
+
+def test_a_cluster_is_joined_and_left_and_another_one_cannot_be_joined_beside_it(ray: Ray) -> None:
+    held = RayHold(3, "10.0.0.1:6379")
+    assert not held.is_for_groups_alone
+    with pytest.raises(EpisodeStateError, match=r"Ray runs in this process already, at 10\.0\.0\.1:6379"):
+        RayHold(1, "10.0.0.2:6379")
+    others = [RayHold(1, address) for address in (None, "auto", "10.0.0.1:6379")]
+    for one in others:
+        one.end()
+    assert ray.is_running
+    held.end()
+    assert not ray.is_running

@@ -1,0 +1,183 @@
+"""What the filters of many runners know together is what one filter would know that had seen all that was sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from connectors import env_to_module_pipeline
+from connectors.env_to_module import MeanStdFilter
+from runners import RayRunnerGroup, SingleAgentEnvRunner
+from runners.remote import group as group_module
+from tests.runners.in_process_ray import InProcessRay
+
+OBSERVATIONS, ACTIONS = spaces.Box(-np.inf, np.inf, (2,), np.float64), spaces.Discrete(2)
+
+
+class Walk(gym.Env):
+    """Two numbers of very different sizes, seven steps long; it fails when it is told to."""
+
+    observation_space, action_space = OBSERVATIONS, ACTIONS
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t = 0
+        return self.seen(), {}
+
+    def seen(self) -> np.ndarray:
+        return self.np_random.normal((0.0, 1e4), (1e-3, 1.0))
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return self.seen(), 1.0, self.t == 7, False, {}
+
+
+class NotingFilter(MeanStdFilter):
+    """Notes all rows that it learns from, until they are taken."""
+
+    def _learn(self, rows: dict[str, np.ndarray]) -> None:
+        vars(self).setdefault("noted", []).extend(np.concatenate([leaf.copy() for leaf in rows.values()]))
+        super()._learn(rows)
+
+
+class Even(torch.nn.Module):
+    """Any action is as good; one that fails takes none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails = torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        if self.fails > 0:
+            raise ValueError("no action")
+        return {"action_dist_inputs": torch.zeros(len(batch["obs"]), 2)}
+
+
+def make_runner(index: int, seed: int) -> SingleAgentEnvRunner:
+    seeing = env_to_module_pipeline(OBSERVATIONS, ACTIONS, pieces=[NotingFilter()])
+    return SingleAgentEnvRunner(Walk, Even(), num_envs=2, seed=seed, env_to_module=seeing)
+
+
+class Hold:
+    """Ray of this process, which is always there."""
+
+    is_for_groups_alone = is_there = True
+    ray: Any = None
+
+    def __init__(self, num_cpus: int, address: str | None) -> None:
+        """Nothing has to be started."""
+
+    def end(self) -> None:
+        """Nothing has to be ended."""
+
+
+@pytest.fixture(autouse=True)
+def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Groups whose actors are in this process, and leave torch's random numbers alone."""
+    monkeypatch.setattr(group_module, "RayHold", Hold)
+    with torch.random.fork_rng([]):
+        yield
+
+
+OPERATIONS = st.one_of(
+    st.tuples(st.just("sample"), st.sampled_from([1, 3, 12])),  # of one step in all, only the first runner takes any
+    st.tuples(st.just("look"), st.just(5)),  # without exploring nothing is learned
+    st.tuples(st.just("stream"), st.integers(1, 5)),
+    st.tuples(st.just("kill"), st.integers(0, 2)),
+    st.tuples(st.just("resize"), st.integers(1, 3)),
+    st.tuples(st.just("fail"), st.just(4)),
+    st.tuples(st.just("merge"), st.just(0)),
+    st.tuples(st.just("begin anew"), st.booleans()),  # with what is known, or with nothing, as before the first sample
+)
+
+
+class Sampled:
+    """A group, and all rows that its answers have told of and of which nothing was forgotten since."""
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.rows: list[np.ndarray] = []
+        ray = InProcessRay(lambda count: int(rng.integers(count)), noted_by, self.rows.extend)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Hold, "ray", ray)
+            self.group = RayRunnerGroup(make_runner, 2, seed=seed, merge_every=2)
+        self.group.set_weights(Even())
+
+    def apply(self, operation: str, number: int) -> None:
+        """One operation, with a number that says how much or who."""
+        group = self.group
+        if operation == "sample":
+            group.sample(num_timesteps=number)
+        elif operation == "look":
+            group.sample(num_timesteps=number, explore=False)
+        elif operation == "stream":
+            list(islice(group.sample_async(num_timesteps=2), number))
+        elif operation == "kill":
+            group._workers[number % group.num_runners].actor.die()
+        elif operation == "resize":
+            group.resize(number)
+        elif operation == "fail":
+            self.fail(number)
+        elif operation == "merge":
+            self.check()
+        elif number:
+            group.begin_anew(7, group.statistics())
+        else:
+            group.begin_anew(7, {"NotingFilter": MeanStdFilter().get_state()})
+            self.rows.clear()
+
+    def fail(self, num_timesteps: int) -> None:
+        """A request that fails everywhere, and what it has learned is forgotten, as all go back to what they told."""
+        failing = Even()
+        torch.nn.init.ones_(failing.fails)
+        if self.group.statistics() is None:
+            return
+        self.group.set_weights(failing)
+        with pytest.raises(ValueError, match="no action"):
+            self.group.sample(num_timesteps=num_timesteps)
+        self.group.set_weights(Even())
+
+    def check(self) -> None:
+        """What all know is what one filter knows that learned from all rows at once, up to rounding."""
+        state = self.group.statistics()
+        if not self.rows:
+            assert state is None or state == {"NotingFilter": MeanStdFilter().get_state()}
+            return
+        (known,) = state.values()
+        one = MeanStdFilter()
+        one.rewrite(np.array(self.rows))
+        (wanted,) = one.get_state()["own"].values()
+        found = known["synced"][""]
+        assert not known["own"]
+        assert found["count"] == wanted["count"] == len(self.rows)
+        np.testing.assert_allclose(found["mean"], wanted["mean"], rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(found["squares"], wanted["squares"], rtol=1e-9)
+
+
+def noted_by(actor: Any) -> list[np.ndarray]:
+    """The rows that an actor's filter has learned from, which are noted once."""
+    (piece,) = [piece for piece in actor.runner.env_to_module if isinstance(piece, NotingFilter)]
+    return vars(piece).pop("noted", [])
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 9), st.lists(OPERATIONS, max_size=10))
+@example(0, [("stream", 1), ("kill", 0), ("resize", 1)])  # who is left knows nothing, and the others are gone
+def test_what_all_filters_know_is_what_one_knows_that_saw_everything(
+    seed: int, operations: list[tuple[str, int]]
+) -> None:
+    sampled = Sampled(seed)
+    for operation, number in operations:
+        sampled.apply(operation, number)
+    sampled.check()
+    sampled.group.sample(num_timesteps=8)
+    sampled.check()
