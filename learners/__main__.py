@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 
 from episodes.errors import EpisodeError, InvalidArgument, UnreadableData
-from episodes.storage import EpisodeWriter
+from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage.header import NAME as DATASET_FILE
 from learners.loggers import CSVLogger, Logger, MultiLogger, TensorBoardLogger, WandbLogger, describe_run
 from learners.run import ALGORITHMS, Run
 from learners.trainers import Trainer
-from runners import evaluate
+from runners import Evaluation, evaluate
 
 RUN = "run.json"
 DEFAULT_FOLDER = "runs"
@@ -136,20 +138,37 @@ def _resumed(folder: Path, device: str | None) -> Trainer[Any]:
 
 
 def _evaluate(chosen: argparse.Namespace) -> int:
-    trainer = _resumed(chosen.folder, chosen.device)
-    print(evaluate(trainer.runner, num_episodes=chosen.episodes, seed=chosen.seed))  # type: ignore[attr-defined]
+    print(_found(chosen, chosen.seed or 0))
     return 0
 
 
 def _play(chosen: argparse.Namespace) -> int:
-    """Record episodes of the policy into a data set."""
-    trainer = _resumed(chosen.folder, chosen.device)
-    found = evaluate(trainer.runner, num_episodes=chosen.episodes, seed=chosen.seed)  # type: ignore[attr-defined]
+    """Record episodes of the policy into a data set: other ones than those that are there."""
     target = chosen.out or chosen.folder / "episodes"
+    known = set(EpisodeDataset(target).metadata["id"]) if (target / DATASET_FILE).exists() else set()
+    found = _found(chosen, _fresh_seed(len(known)) if chosen.seed is None else chosen.seed)
+    twice = [id_ for id_ in found.episodes.ids if id_ in known]
+    if twice:
+        raise InvalidArgument(
+            f"{target} has {len(twice)} of the {found.num_episodes} episodes of this seed already, such as {twice[0]}: "
+            "leave --seed out, give another one, or keep them elsewhere by --out"
+        )
     with EpisodeWriter(target, env_spec=_described(chosen.folder).env) as writer:
         writer.add(found.episodes)
     print(f"{found}, kept in {target}")
     return 0
+
+
+def _fresh_seed(num_known: int) -> int:
+    """0 for the first episodes, and seeds that nobody gives by hand for what comes after so many."""
+    return int(np.random.SeedSequence(num_known).generate_state(1)[0]) if num_known else 0
+
+
+def _found(chosen: argparse.Namespace, seed: int) -> Evaluation:
+    """What a test of a run's policy finds."""
+    trainer = _resumed(chosen.folder, chosen.device)
+    with trainer.runner as runner:  # type: ignore[attr-defined]
+        return evaluate(runner, num_episodes=chosen.episodes, seed=seed)
 
 
 def _logger(folder: Path, chosen: argparse.Namespace) -> Logger:
@@ -203,7 +222,8 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         command.add_argument("folder", type=Path)
         command.add_argument("--episodes", type=_count, default=20)
-        command.add_argument("--seed", type=int, default=0)
+        fresh = "0" if name == "evaluate" else "another one each time, so that new episodes come"
+        command.add_argument("--seed", type=int, help=f"of the environments (default: {fresh})")
         command.add_argument("--device", help="where the policy is (default: where it was trained)")
         if name == "play":
             command.add_argument("--out", type=Path, help="the data set (default: DIR/episodes)")

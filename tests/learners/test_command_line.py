@@ -49,6 +49,12 @@ def test_a_run_is_trained_gone_on_with_evaluated_and_played(settings: Path, tmp_
     data = EpisodeDataset(folder / "episodes")
     assert len(data) == 3
     assert all(episode.is_done for episode in data)
+    assert main(["play", str(folder), "--episodes", "2"]) == 0
+    assert len(set(EpisodeDataset(folder / "episodes").metadata["id"])) == 5  # other ones
+    with pytest.raises(SystemExit):
+        main(["play", str(folder), "--episodes", "2", "--seed", "0"])
+    assert "has 2 of the 2 episodes of this seed already" in capsys.readouterr().err
+    assert len(EpisodeDataset(folder / "episodes")) == 5
     assert main(["train", "--resume", str(folder), "--stop-at", "9999"]) == 0
     assert "2 epochs" in capsys.readouterr().out  # it was done already
     assert main(["train", "--resume", str(folder), "--stop-at", "9999", "--epochs", "3"]) == 0
