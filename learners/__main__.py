@@ -46,15 +46,14 @@ def _train(chosen: argparse.Namespace) -> int:
             f"{folder} holds a run: go on with it by --resume {folder}, or keep this one elsewhere by --logdir"
         )
     trainer = run.make(folder=folder, stop_fn=_enough(run, chosen.stop_at))
-    with trainer.runner:  # type: ignore[attr-defined]
-        trainer.logger = logger = _logger(folder, chosen)
+    with trainer.runner, _logger(folder, chosen) as logger:  # type: ignore[attr-defined]
+        trainer.logger = logger
         if chosen.resume is not None:
             _go_on(trainer, chosen.stop_at)
         logger.describe(describe_run(**asdict(run)))
         result = trainer.run()
         if result.num_epochs:
             trainer.save()
-    logger.close()
     print(
         f"{run.algo} on {run.env}: {result.num_steps:,} steps, {result.num_epochs} epochs in {result.seconds:.1f} s "
         f"({result.stopped_by}); best test {result.best_score:.1f} in epoch {result.best_epoch}; kept in {folder}"

@@ -17,6 +17,7 @@ from runners.multi_agent import MultiAgentEnvRunner
 from runners.remote.group_runner import GroupRunner
 from runners.runner import EnvRunner, copied
 from runners.single_agent import SingleAgentEnvRunner
+from runners.stats import spread_of
 
 __all__ = ["Evaluation", "evaluate"]
 
@@ -56,11 +57,8 @@ class Evaluation:
         """The numbers that a logger takes."""
         numbers = {
             "num_episodes": float(self.num_episodes),
-            "mean_return": self.mean_return,
-            "std_return": self.std_return,
-            "min_return": float(self.returns.min()),
-            "max_return": float(self.returns.max()),
-            "mean_length": self.mean_length,
+            **spread_of("return", self.returns),
+            **spread_of("length", self.lengths),
             "seconds": self.seconds,
         }
         for kind, returns in (("agent", self.agent_returns), ("module", self.module_returns)):

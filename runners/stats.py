@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 from episodes.pack import EpisodePack
 from episodes.recorder.boundaries import Boundaries
 
-__all__ = ["CollectStats"]
+__all__ = ["CollectStats", "spread_of"]
 
 _MOST_WAITING = 256  # rows
 _NO_RETURNS, _NO_LENGTHS = np.zeros(0), np.zeros(0, np.int64)
@@ -52,13 +52,25 @@ class CollectStats:
             "num_episodes": self.num_episodes,
             "seconds": self.seconds,
             "steps_per_second": self.steps_per_second,
-            "mean_return": self.mean_return,
-            "mean_length": self.mean_length,
+            **spread_of("return", self.returns),
+            **spread_of("length", self.lengths),
         }
 
     def __repr__(self) -> str:
         whole = f"{self.num_episodes} episodes ended, mean return {self.mean_return:g}, length {self.mean_length:g}"
         return f"CollectStats({self.num_steps} steps, {whole}, {self.steps_per_second:,.0f} steps/s)"
+
+
+def spread_of(kind: str, values: np.ndarray) -> dict[str, float]:
+    """The mean, deviation (over n), least and greatest of values [k] of a kind; NaN of none.
+
+    >>> spread_of("return", np.array([1.0, 3.0]))
+    {'mean_return': 2.0, 'std_return': 1.0, 'min_return': 1.0, 'max_return': 3.0}
+    """
+    names = [f"{name}_{kind}" for name in ("mean", "std", "min", "max")]
+    if not len(values):
+        return dict.fromkeys(names, float("nan"))
+    return dict(zip(names, map(float, (values.mean(), values.std(), values.min(), values.max())), strict=True))
 
 
 class RunningReturns:

@@ -7,13 +7,17 @@ from collections.abc import Mapping
 __all__ = ["curves_of"]
 
 _SCOPES = {"train": "training"}
-_STEPS = {"train": "env_step", "test": "env_step", "update": "update_step"}
+_STEP = "env_step"  # over which all curves are drawn, one of its own in each scope but "info"
 _NAMES = {
     "mean_return": "returns_stat/mean",
     "std_return": "returns_stat/std",
     "min_return": "returns_stat/min",
     "max_return": "returns_stat/max",
     "mean_length": "lens_stat/mean",
+    "std_length": "lens_stat/std",
+    "min_length": "lens_stat/min",
+    "max_length": "lens_stat/max",
+    "num_updates": "update_step",
     "num_episodes": "n_collected_episodes",
     "num_steps": "n_collected_steps",
     "seconds": "collect_time",
@@ -28,5 +32,5 @@ def curves_of(scope: str, metrics: Mapping[str, float], step: int) -> dict[str, 
     {'test/env_step': 100, 'test/returns_stat/mean': 9.5}
     """
     shown = _SCOPES.get(scope, scope)
-    steps = {f"{shown}/{_STEPS[scope]}": step} if scope in _STEPS else {}
+    steps = {} if scope == "info" else {f"{shown}/{_STEP}": step}
     return {**steps, **{f"{shown}/{_NAMES.get(name, name)}": value for name, value in metrics.items()}}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 from episodes.errors import InvalidArgument
@@ -30,8 +32,7 @@ class Logger:
 
     def log(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
         """Take metrics of a scope after so many environment steps, unless the last ones are too near."""
-        if scope not in SCOPES:
-            raise InvalidArgument(f"{scope!r} is no scope; there are {', '.join(SCOPES)}")
+        check_scope(scope)
         last = self._last.get(scope)
         if last is None or step - last >= self.intervals.get(scope, 0) or step < last:
             self._last[scope] = step
@@ -61,28 +62,51 @@ class Logger:
 
 
 class MultiLogger(Logger):
-    """Several loggers, each with intervals of its own."""
+    """Several loggers, each with intervals of its own.
+
+    One that fails, on a full disk or without a network, is left out from then on, with a warning: the run and the
+    others go on. The error of the last one is raised.
+    """
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
         super().__init__()
-        self.loggers = list(loggers)
+        self.loggers = list(loggers)  # those that work
+        self._failed: list[Logger] = []
+
+    def _each(self, name: str, *told: Any) -> None:
+        """Call a method of all."""
+        for logger in self.loggers[:]:
+            try:
+                getattr(logger, name)(*told)
+            except Exception as error:
+                self.loggers.remove(logger)
+                self._failed.append(logger)
+                if not self.loggers:
+                    raise
+                kind = type(logger).__name__
+                warnings.warn(f"{kind}.{name} failed, it is left out from now on: {error!r}", RuntimeWarning, 3)
 
     def log(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
-        for logger in self.loggers:
-            logger.log(scope, metrics, step)
+        check_scope(scope)
+        self._each("log", scope, metrics, step)
 
     def describe(self, description: Mapping[str, Any]) -> None:
-        for logger in self.loggers:
-            logger.describe(description)
+        self._each("describe", description)
 
     def resume(self, step: int) -> None:
-        for logger in self.loggers:
-            logger.resume(step)
+        self._each("resume", step)
 
     def flush(self) -> None:
-        for logger in self.loggers:
-            logger.flush()
+        self._each("flush")
 
     def close(self) -> None:
-        for logger in self.loggers:
-            logger.close()
+        for logger in self._failed:
+            with suppress(Exception):  # it was told of
+                logger.close()
+        self._each("close")
+
+
+def check_scope(scope: str) -> None:
+    """Raise InvalidArgument where there is no such scope."""
+    if scope not in SCOPES:
+        raise InvalidArgument(f"{scope!r} is no scope; there are {', '.join(SCOPES)}")

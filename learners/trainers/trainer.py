@@ -185,7 +185,7 @@ class Trainer(ABC, Generic[Config]):
     def _update(self, metrics: dict[str, float], num_updates: int = 1) -> None:
         """Count and tell of updates."""
         self.num_updates += num_updates
-        self.logger.log("update", metrics, self.num_steps)
+        self.logger.log("update", {"num_updates": self.num_updates, **metrics}, self.num_steps)
         self._progress.note(metrics)
         self._tell("on_update", metrics)
 

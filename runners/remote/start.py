@@ -14,6 +14,7 @@ from episodes.errors import EpisodeStateError, MissingExtra
 __all__ = ["start_ray"]
 
 _PATIENCE_S = 300  # that Ray waits for processes which it has started; by itself it gives up after 30 s
+_LOOPBACK = ("127.", "localhost:")  # what the addresses of a Ray of this machine alone begin with
 _PATIENT = {
     "RAY_gcs_server_port_wait_time_s": f"{_PATIENCE_S}",
     "RAY_agent_register_timeout_ms": f"{_PATIENCE_S}000",
@@ -42,19 +43,21 @@ def start_ray(
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    if address is None:
+    is_local = address is None or address.startswith(_LOOPBACK)
+    if is_local:
         # Ray takes the address of the network card for 127.0.0.1, unless it believes that it cannot be a cluster.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray = loaded_ray()
     if ray.is_initialized():
         raise EpisodeStateError("start_ray: Ray runs already in this process; ray.shutdown() first, or use it as it is")
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if is_local:
+        from ray._private import ray_constants
+
+        ray_constants.ENABLE_RAY_CLUSTER = False  # it was read when Ray was imported
     if address is not None:
         ray.init(address=address, **quiet)
         return
-    from ray._private import ray_constants
-
-    ray_constants.ENABLE_RAY_CLUSTER = False  # it was read when Ray was imported
     for name, value in _PATIENT.items():
         os.environ.setdefault(name, value)
     with _patience():

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from episodes.errors import InvalidArgument
 from learners.loggers import CSVLogger, Logger, MultiLogger, TensorBoardLogger, WandbLogger, describe_run
+from learners.loggers.curves import curves_of
+from runners import CollectStats
 
 
 class Kept(Logger):
@@ -102,6 +105,62 @@ def test_several_loggers_get_everything_each_at_its_own_interval(tmp_path: Path)
     description = json.loads((tmp_path / "run.json").read_text())
     assert description["configuration"] == {"gamma": 0.9}
     assert set(description["versions"]) >= {"python", "torch", "numpy"}
+
+
+class Failing(Kept):
+    """Fails when it is told what it is to fail at."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at, self.is_closed = at, False
+
+    def write(self, scope, metrics, step):
+        if self.at == scope:
+            raise OSError("no space left")
+        super().write(scope, metrics, step)
+
+    def flush(self):
+        if self.at == "flush":
+            raise OSError("no space left")
+
+    def close(self):
+        self.is_closed = True
+        super().close()
+
+
+def write(logger, step):
+    logger.log("test", {"mean_return": float(step)}, step)
+    logger.flush()
+
+
+@pytest.mark.parametrize("at", ["test", "flush"])
+def test_a_logger_that_fails_is_left_out_and_the_others_go_on(at, tmp_path: Path):
+    failing, other = Failing(at), Kept()
+    logger = MultiLogger([failing, other, CSVLogger(tmp_path)])
+    logger.log("update", {"loss": 1.0}, 0)
+    with pytest.warns(RuntimeWarning, match=r"Failing\..* failed, it is left out from now on: .*no space left"):
+        write(logger, 0)
+    write(logger, 10)
+    logger.close()
+    assert failing.is_closed
+    assert [step for _, step, _ in other.rows] == [0, 0, 10]
+    assert [row["mean_return"] for row in CSVLogger(tmp_path).rows("test")] == ["0.0", "10.0"]
+
+
+def test_the_last_logger_that_fails_is_an_error_and_a_scope_that_is_none_is_nobodys_fault():
+    logger = MultiLogger([Failing("test")])
+    with pytest.raises(InvalidArgument, match="no scope"):
+        logger.log("loss", {}, 0)
+    with pytest.raises(OSError, match="no space left"):
+        logger.log("test", {}, 0)
+
+
+def test_curves_say_how_far_returns_and_lengths_were_apart():
+    stats = CollectStats(4, 2.0, np.array([1.0, 3.0]), np.array([1, 3]))
+    found = curves_of("train", stats.as_dict(), 4)
+    for kind in ("returns_stat", "lens_stat"):
+        shown = [found[f"training/{kind}/{name}"] for name in ("mean", "std", "min", "max")]
+        assert shown == [2.0, 1.0, 1.0, 3.0]
 
 
 def test_weights_and_biases_keeps_a_run_offline_and_goes_on_under_its_id(tmp_path: Path, monkeypatch):

@@ -164,13 +164,17 @@ def test_the_curves_of_a_killed_run_lack_no_row_and_have_none_twice(make, tmp_pa
         curves = accumulators.EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
         for scope, name in {
             "train": "training/env_step",
-            "update": "update/update_step",
+            "update": "update/env_step",
             "test": "test/env_step",
         }.items():
             rows = [int(row["step"]) for row in CSVLogger(folder).rows(scope)]
             assert rows == steps.setdefault(scope, rows)
             assert rows == [event.step for event in curves.Scalars(name)]
             assert len(set(rows)) == len(rows)
+        updates = [int(row["num_updates"]) for row in CSVLogger(folder).rows("update")]
+        assert updates == [event.value for event in curves.Scalars("update/update_step")]
+        assert updates[-1] == trainer.num_updates
+        assert updates == sorted(set(updates))
 
 
 def test_what_is_told_of_a_collection_is_told_with_its_steps_counted(tmp_path: Path):
