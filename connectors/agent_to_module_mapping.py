@@ -9,6 +9,7 @@ import numpy as np
 
 from connectors.connector import ColumnDict, Connector
 from episodes.columns import DEFAULT_MODULE_ID, Columns
+from episodes.errors import ShapeMismatch
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
@@ -46,7 +47,7 @@ class AgentToModuleMapping(Connector):
         for module_id, rows in seats.items():
             columns = batch.setdefault(module_id, {})
             if Columns.OBS not in columns:
-                columns[Columns.OBS] = nested.stack([seat.episode.observations.get(-1) for seat in rows])
+                columns[Columns.OBS] = newest_rows(module_id, [seat.episode for seat in rows])
         return batch
 
     @staticmethod
@@ -81,6 +82,25 @@ class AgentToModuleMapping(Connector):
             for own in _agents_of(episode):
                 by_module.setdefault(_module_id(own.module_id), []).append(own)
         return by_module
+
+
+def newest_rows(module_id: Any, owners: Sequence[SingleAgentEpisode]) -> Any:
+    """The newest observations [n, ...] of a module's agents.
+
+    Raises:
+        ShapeMismatch: they do not go into one batch; it names two of the agents.
+    """
+    items = [own.observations.get(-1) for own in owners]
+    try:
+        return nested.stack(items)
+    except (ValueError, KeyError, TypeError) as error:
+        shapes = [str(nested.map_leaves(lambda leaf: list(np.shape(leaf)), item)) for item in items]
+        other = next((i for i, own in enumerate(shapes) if own != shapes[0]), 0)
+        raise ShapeMismatch(
+            f"module {module_id!r}: agent {owners[other].agent_id!r} observes arrays of shape {shapes[other]}, agent "
+            f"{owners[0].agent_id!r} of {shapes[0]}; map agents that observe unlike things to modules of their own, or "
+            "bring their observations into one shape by a joint preprocessor"
+        ) from error
 
 
 def _agents_of(episode: MultiAgentEpisode | SingleAgentEpisode) -> list[SingleAgentEpisode]:

@@ -267,8 +267,8 @@ class MultiAgentEnvRunner(EnvRunner):
         observations, infos = self.envs[i].reset(seed=seed)
         episode = MultiAgentEpisode(
             id_=None if self.seed is None else random_ids(1, self._id_generator).item(),
-            observation_space=self._pipelines.observation_spaces,
-            action_space=self._pipelines.action_spaces,
+            observation_space={},  # of the agents that come
+            action_space={},
             agent_to_module_mapping_fn=self._mapping_fn,
             missing_final_observation=self._missing,
         )

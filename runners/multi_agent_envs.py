@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import gymnasium as gym
 import numpy as np
 
-from episodes.errors import UnknownKey, WrongType
+from episodes.errors import EpisodeStateError, UnknownKey, WrongType
 from episodes.tracks import nested
 
 __all__ = ["DictEnv", "EnvStep", "MultiAgentEnv", "TurnBasedEnv", "as_multi_agent_env"]
@@ -79,6 +79,9 @@ class DictEnv:
 
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
         observations, infos = checked_parts(self.env, "reset", self.env.reset(seed=seed), ("observations", "infos"))
+        agents = getattr(self.env, "agents", None)
+        if not observations and agents is not None and not agents:
+            raise _has_nobody(self.env)
         return _copied(observations), infos
 
     def step(self, actions: Mapping[Any, Any]) -> EnvStep:
@@ -113,6 +116,10 @@ class TurnBasedEnv:
         self.env.reset(seed=seed)
         self._acted: set[Any] = set()
         first = self._turns()
+        if first.is_over:
+            raise _has_nobody(self.env)
+        if first.terminateds:
+            raise EpisodeStateError(f"{self.env}.reset: the agents {list(first.terminateds)} have ended before a step")
         return first.observations, first.infos
 
     def step(self, actions: Mapping[Any, Any]) -> EnvStep:
@@ -146,6 +153,12 @@ class TurnBasedEnv:
 
     def close(self) -> None:
         self.env.close()
+
+
+def _has_nobody(env: Any) -> EpisodeStateError:
+    return EpisodeStateError(
+        f"{env}.reset left no agent to play with: env.agents is empty, and the episode over before its first step"
+    )
 
 
 _OF_A_STEP = ("observations", "rewards", "terminateds", "truncateds", "infos")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from connectors.acting import fingerprint_of
+from connectors.agent_to_module_mapping import newest_rows
 from connectors.env_to_module.pipeline import env_to_module_pipeline
 from connectors.fingerprint import check_fingerprint, stamp
 from connectors.module_to_env.pipeline import module_to_env_pipeline
@@ -44,10 +45,6 @@ class RunnerPipelines:
         envs: the copies of the environment.
         seed: of random actions, and of the default pipelines.
         checks: refuse policies that were trained in other pipelines.
-
-    Attributes:
-        observation_spaces: by agent, of what is recorded.
-        action_spaces: by agent, the environment's.
     """
 
     def __init__(
@@ -63,18 +60,17 @@ class RunnerPipelines:
         self._fingerprints: dict[Any, dict[str, Any]] = {}  # of the modules whose policies were checked
         self.env_to_module = _given("env_to_module", MultiAgentEnvToModule, env_to_module)
         self.module_to_env = _given("module_to_env", MultiAgentModuleToEnv, module_to_env)
-        self.observation_spaces: ByAgent = {}
-        self.action_spaces: ByAgent = {}
         modules = self.env_to_module.modules
         self._agents = AgentSpaces(self.env_to_module.joint)
+        self._num_seeded = 0  # action spaces
         self._has_joint = len(self.env_to_module.joint) > 0
         self._rewriting = {module_id for module_id, pipeline in modules.items() if pipeline.rewrites}
 
     def welcome(self, rows: Sequence[Row]) -> None:
         """Ask the environments for the spaces of new agents, and make the pipelines of their modules ready."""
         for i, episode, observations in rows:
-            known = self.observation_spaces
-            new = [agent_id for agent_id in observations if agent_id not in known or not episode.has_agent(agent_id)]
+            known = episode.observation_space
+            new = [agent_id for agent_id in observations if agent_id not in known]
             if new:
                 env, agents = self.envs[i], self._agents
                 agents.welcome(
@@ -83,9 +79,10 @@ class RunnerPipelines:
                 )
                 spaces = agents.rewritten
                 for agent_id in new:
-                    self._know(agent_id, episode.module_for(agent_id), (spaces[agent_id], agents.actions[agent_id]))
+                    self._know(episode, agent_id, (spaces[agent_id], agents.actions[agent_id]))
 
-    def _know(self, agent_id: Any, module_id: Any, spaces: tuple[Any, Any]) -> None:
+    def _know(self, episode: MultiAgentEpisode, agent_id: Any, spaces: tuple[Any, Any]) -> None:
+        module_id = episode.module_for(agent_id)
         if self.policies is not None:
             self._make(module_id, agent_id, spaces)
         seeing = self.env_to_module.modules.get(module_id)
@@ -94,7 +91,10 @@ class RunnerPipelines:
                 pipeline.bind(*spaces)
         if self.policies is not None and module_id not in self._fingerprints:
             self._check(module_id)
-        self.observation_spaces[agent_id] = spaces[0] if seeing is None else seeing.recorded_observation_space
+        recorded = spaces[0]
+        if seeing is not None and (seeing.rewrites or _are_alike(recorded, seeing.input_observation_space)):
+            recorded = seeing.recorded_observation_space
+        episode.action_space[agent_id], episode.observation_space[agent_id] = spaces[1], recorded
 
     def _check(self, module_id: Any) -> None:
         """Check the module's policy when its first agent has come, and its pipelines know their spaces."""
@@ -126,12 +126,13 @@ class RunnerPipelines:
             self.module_to_env.modules[module_id] = made
 
     def _action_space(self, env: MultiAgentEnv, agent_id: Any) -> Any:
-        """The agent's action space, seeded when it is first asked for."""
-        space = self.action_spaces.get(agent_id)
-        if space is None:
-            space = self.action_spaces[agent_id] = env.space("action_space", agent_id)
-            if self.seed is not None:
-                space.seed(self.seed + len(self.action_spaces))
+        """The agent's action space, seeded when it first comes; also where an environment has made another one."""
+        space, known = env.space("action_space", agent_id), self._agents.actions.get(agent_id)
+        if known is not None and (known is space or known == space):
+            return known
+        self._num_seeded += 1
+        if self.seed is not None:
+            space.seed(self.seed + self._num_seeded)
         return space
 
     def rewrite(self, rows: Sequence[Row], update: bool) -> None:
@@ -152,7 +153,7 @@ class RunnerPipelines:
                 if module_id in self._rewriting:
                     seats.setdefault(module_id, []).append(owners[agent_id])
         for module_id, owners in seats.items():
-            stacked = nested.stack([own.get_observations(-1) for own in owners])
+            stacked = newest_rows(module_id, owners)
             rewritten = self.env_to_module[module_id].rewrite(stacked, owners, update)
             for row, own in enumerate(owners):
                 own.set_observations(new_data=nested.take(rewritten, row), at_indices=-1)
@@ -161,10 +162,10 @@ class RunnerPipelines:
         """Random actions of the agents that must act, by copy: as their policies would put them, and for the envs."""
         for_env = [
             {
-                agent_id: random_action(self._action_space(env, agent_id), own.get_observations(-1), own.get_infos(-1))
+                agent_id: random_action(episode.action_space[agent_id], own.get_observations(-1), own.get_infos(-1))
                 for agent_id, own in episode.episodes_to_act()
             }
-            for env, episode in zip(self.envs, episodes, strict=True)
+            for episode in episodes
         ]
         actions = [
             {agent_id: self._as_policys(episode.module_for(agent_id), action) for agent_id, action in own.items()}
@@ -176,3 +177,8 @@ class RunnerPipelines:
         """An environment's action as the module's policy would have put it."""
         pipeline = self.module_to_env.modules.get(module_id)
         return action if pipeline is None else nested.take(pipeline.from_env(nested.stack([action])), 0)
+
+
+def _are_alike(space: Any, known: Any) -> bool:
+    """Whether what is observed in one space fits into the other, as far as their shapes say."""
+    return known is None or getattr(space, "shape", None) == getattr(known, "shape", None)

@@ -1,0 +1,176 @@
+"""Environments whose agents, and the spaces of their agents, are others in each episode and each copy."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from pettingzoo import AECEnv, ParallelEnv
+
+from connectors import multi_agent_learner
+from connectors.env_to_module import MultiAgentObservationPreprocessor
+from episodes.errors import EpisodeStateError, ShapeMismatch
+from runners import MultiAgentEnvRunner
+
+with warnings.catch_warnings(action="ignore"):  # PettingZoo's own: its tests import environments in an old way
+    from pettingzoo.test.example_envs import generated_agents_env_action_mask_info_v0
+
+
+class Sized(ParallelEnv[str, np.ndarray, int]):
+    """Agents with as many actions and numbers to observe as the episode says; the environment checks its actions."""
+
+    metadata = {"name": "sized"}
+    num_made = 0
+
+    def __init__(self, sizes: tuple[int, ...] = (2, 5, 3), agents: tuple[str, ...] = ("a", "b")) -> None:
+        self.sizes, self.all_agents, self.t = sizes, agents, 0
+        self.num_episodes, Sized.num_made = Sized.num_made, Sized.num_made + 1
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(-99, 99, (self.size(agent),), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(self.size(agent))
+
+    def size(self, agent: str) -> int:
+        return self.sizes[self.num_episodes % len(self.sizes)]
+
+    def observed(self) -> dict[str, np.ndarray]:
+        return {agent: np.full(self.size(agent), self.t, np.float32) for agent in self.agents}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self.t, self.num_episodes = list(self.all_agents), 0, self.num_episodes + 1
+        return self.observed(), {}
+
+    def step(self, actions: Any) -> Any:
+        assert all(action in self.action_space(agent) for agent, action in actions.items())
+        self.t += 1
+        row, over = self.observed(), dict.fromkeys(self.agents, self.t == 4)
+        paid, goes_on = dict.fromkeys(self.agents, 1.0), dict.fromkeys(self.agents, False)
+        self.agents = [] if self.t == 4 else self.agents
+        return row, paid, over, goes_on, {}
+
+
+class First:
+    """A policy that always takes the first action."""
+
+    def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        return {"actions": torch.zeros(len(batch["obs"]), dtype=torch.int64)}
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_an_agent_has_the_spaces_of_its_episode_where_each_reset_makes_others(num_envs: int) -> None:
+    Sized.num_made = 0
+    with MultiAgentEnvRunner(Sized, num_envs=num_envs, seed=0) as runner:
+        found = runner.sample(num_episodes=6, random_actions=True)
+        taken = [runner.sample(num_timesteps=3, random_actions=True) for _ in range(5)]
+    sizes = set()
+    for episode in [*found, *(chunk for chunks in taken for chunk in chunks)]:
+        for own in episode.agent_episodes.values():
+            assert own.get_observations().shape[1:] == own.observation_space.shape == (own.action_space.n,)
+            assert own.get_actions().max(initial=0) < own.action_space.n
+            sizes.add(own.action_space.n)
+        assert episode.observation_space.keys() == episode.action_space.keys() == {"a", "b"}
+    assert sizes == {2, 3, 5}
+
+
+def test_random_actions_are_legal_where_a_real_environment_makes_its_spaces_anew() -> None:
+    with MultiAgentEnvRunner(
+        lambda: generated_agents_env_action_mask_info_v0.raw_env(max_cycles=3), num_envs=2, seed=0
+    ) as runner:
+        episodes = runner.sample(num_episodes=4, random_actions=True)
+    legal = 0
+    for episode in episodes:
+        for own in episode.agent_episodes.values():
+            for t, action in enumerate(own.get_actions()):
+                legal += int(own.get_infos(t)["action_mask"][action])
+            assert not len(own) or own.get_observations().shape[1:] == own.observation_space.shape
+    assert legal == sum(len(own) for episode in episodes for own in episode.agent_episodes.values()) > 50
+
+
+def test_the_same_seed_draws_the_same_actions_also_in_spaces_made_anew() -> None:
+    def drawn() -> list[Any]:
+        Sized.num_made = 0
+        with MultiAgentEnvRunner(Sized, num_envs=2, seed=3) as runner:
+            found = runner.sample(num_episodes=6, random_actions=True)
+        return [own.get_actions().tolist() for episode in found for own in episode.agent_episodes.values()]
+
+    first = drawn()
+    assert first == drawn()
+    assert len({str(actions) for actions in first}) > 6  # no episode draws another's actions again
+
+
+class Unlike(Sized):
+    """Agent b observes more than agent a."""
+
+    def size(self, agent: str) -> int:
+        return 3 if agent == "b" else 2
+
+
+def test_agents_that_observe_unlike_things_are_named_where_one_module_is_to_act_for_both() -> None:
+    told = r"module 'default_policy': agent 'b' observes arrays of shape \[3\], agent 'a' of \[2\]; map agents that"
+    with MultiAgentEnvRunner(Unlike, First()) as runner, pytest.raises(ShapeMismatch, match=told):
+        runner.sample(num_timesteps=2)
+    policies = {"a": First(), "b": First()}
+    with MultiAgentEnvRunner(Unlike, policies, agent_to_module_mapping_fn=lambda agent, _: agent) as runner:
+        (episode,) = runner.sample(num_episodes=1)
+    assert {agent: own.observation_space.shape for agent, own in episode.agent_episodes.items()} == {
+        "a": (2,),
+        "b": (3,),
+    }
+
+
+class Nobody(Sized):
+    """The reset leaves no agents."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents: list[str] = []
+        return {}, {}
+
+
+class NobodysTurn(AECEnv[str, np.ndarray, int]):
+    """The same, with turns."""
+
+    metadata = {"name": "nobody"}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.agents: list[str] = []
+
+
+@pytest.mark.parametrize("make", [Nobody, NobodysTurn])
+def test_an_environment_that_leaves_nobody_to_play_is_an_error_and_no_endless_loop(make: Any) -> None:
+    for asked in ({"num_episodes": 1}, {"num_timesteps": 3}):
+        with pytest.raises(EpisodeStateError, match="left no agent to play with"):
+            MultiAgentEnvRunner(make).sample(random_actions=True, **asked)
+
+
+class Spread(MultiAgentObservationPreprocessor):
+    """Leaves all as it is, and counts how often it was given spaces."""
+
+    times = 0
+
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
+        self.times += 1
+        return input_observation_space
+
+    def preprocess(self, observations: Any, episode: Any) -> Any:
+        return observations
+
+
+def test_joint_preprocessors_get_their_spaces_anew_only_where_an_agent_brings_new_ones() -> None:
+    Sized.num_made, counting = 0, Spread()
+    with MultiAgentEnvRunner(lambda: Sized((4, 2, 2)), First()) as runner:
+        episodes = runner.sample(num_episodes=2)
+        other = runner.sample(num_episodes=1, random_actions=True)
+    box, actions = episodes[0].observation_space["a"], episodes[0].action_space["a"]
+    learner = multi_agent_learner({"default_policy": box}, {"default_policy": actions}, joint=[counting])
+    learner(episodes=episodes[:1])
+    times = counting.times
+    learner(episodes=episodes)
+    assert counting.times == times
+    assert set(learner.joint.observation_space.spaces) == {"a", "b"}
+    assert other[0].observation_space["a"] != box
