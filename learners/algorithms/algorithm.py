@@ -257,7 +257,7 @@ def tensors_of(batch: Mapping[str, Any]) -> dict[str, Any]:
 def means(measured: list[Measured]) -> dict[str, float]:
     """The mean of each measurement over the gradient steps: the one time that the host waits for the device."""
     if len(measured) == 1 and all(value.is_cpu for value in measured[0].values()):
-        return {name: cast(Any, value).tolist() for name, value in measured[0].items()}  # nothing to wait for
+        return {name: value.item() for name, value in measured[0].items()}  # nothing to wait for
     rows = [torch.stack(list(row.values())) for row in measured]
     mean = rows[0] if len(rows) == 1 else torch.stack(rows).mean(0)
     return dict(zip(measured[0], mean.tolist(), strict=True))

@@ -100,16 +100,16 @@ class DQN(ReplayAlgorithm[DQNConfig]):
         """What `Algorithm.backward` does with `loss`: Huber's is as steep as the error is large, but at most 1."""
         later, num_rows = minibatch[Columns.NEXT_OBS], obs.shape[0]
         if self.config.double and type(self).targets_of is DQN.targets_of and later.dtype is obs.dtype:
-            both = outputs_of(layers, torch.cat([obs, later]))  # in half the operations
-            outputs = [each[:num_rows] for each in both]
-            targets = self.targets_of(minibatch, both[-1][num_rows:])
+            both = outputs_of(layers, torch.cat((obs, later)))  # in half the operations
+            outputs = [obs, *[each[:num_rows] for each in both[1:]]]
+            targets = self._rewards_and_values(minibatch, {Columns.OBS: later}, both[-1][num_rows:])
         else:
             outputs, targets = outputs_of(layers, obs), self.targets_of(minibatch)
         values, chosen, weights = outputs[-1], self._chosen(minibatch), minibatch.get(Columns.WEIGHTS)
         taken = values.gather(-1, chosen).squeeze(-1)
         errors = taken - targets
         slopes = errors.clamp(-1.0, 1.0)
-        losses = slopes * (errors - 0.5 * slopes)
+        losses = torch.sub(errors, slopes, alpha=0.5).mul_(slopes)
         if weights is not None:
             losses, slopes = losses * weights, slopes * weights
         slopes *= scale / num_rows
@@ -143,7 +143,12 @@ class DQN(ReplayAlgorithm[DQNConfig]):
         Args:
             said_later: what the policy says [B, n] that all actions are worth then, where that is known already.
         """
-        later = after(minibatch)
+        return self._rewards_and_values(minibatch, after(minibatch), said_later)
+
+    def _rewards_and_values(
+        self, minibatch: Mapping[str, Any], later: dict[str, Any], said_later: Tensor | None
+    ) -> Tensor:
+        """As `targets_of`, of what is seen later; where no gradients are recorded."""
         worth = cast(QPolicy, self._target("policy").module).q_values(later)
         if self.config.double:
             said_later = self.policy.q_values(later) if said_later is None else said_later

@@ -155,7 +155,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """The rows in their order, `batch_size` at a time; of episodes, which are no draw, in random order."""
         columns = tensors_of(batch)
-        num_rows, size = len(columns[Columns.REWARDS]), self.config.batch_size
+        num_rows, size = columns[Columns.REWARDS].shape[0], self.config.batch_size
         if not num_rows:
             raise InvalidArgument(f"{type(self).__name__}: the batch has no steps; sample some first")
         if INDICES not in columns:
@@ -169,6 +169,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
 
     def measured_errors(self, errors: torch.Tensor) -> Measured:
         """What is told of the errors [B] of a gradient step's targets; they are kept for priorities."""
-        errors = errors.detach()
+        if errors.requires_grad:
+            errors = errors.detach()
         self._errors.append(errors)
         return {"td_error": errors.abs().mean()}

@@ -82,8 +82,10 @@ class SAC(ReplayAlgorithm[SACConfig]):
 
     def backward(self, minibatch: Mapping[str, Any], optimizer: str, scale: float = 1.0) -> Measured:
         """See `Algorithm.backward`. Of plain perceptrons the gradients are written out."""
-        own, layers = type(self), self.policy.plain_layers(minibatch[Columns.OBS])
-        if layers is not None and own.loss is SAC.loss:
+        own = type(self)
+        is_written = own.loss is SAC.loss and optimizer != "temperature"
+        layers = self.policy.plain_layers(minibatch[Columns.OBS]) if is_written else None
+        if layers is not None:
             actor, *critics = layers
             if optimizer == "critic" and own.loss_of_values is SAC.loss_of_values:
                 return self._critic_backward(critics, minibatch, scale)
@@ -195,4 +197,5 @@ class SAC(ReplayAlgorithm[SACConfig]):
         self._noise().set_state(progress["noise"].cpu())
 
     def after_step(self) -> None:
-        self._target("critics").blend(self.policy.critics, self.config.target_blend)
+        trained = self.optimizers["critic"].vector  # which its step has just looked over
+        self._target("critics").blend(self.policy.critics, self.config.target_blend, trained)

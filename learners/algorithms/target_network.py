@@ -31,6 +31,7 @@ class TargetNetwork(nn.Module):
     def __init__(self, source: nn.Module) -> None:
         super().__init__()
         self.module = deepcopy(source).requires_grad_(False)
+        self._has_buffers = next(self.module.buffers(), None) is not None
         self._lay()
 
     def _lay(self) -> None:
@@ -56,13 +57,20 @@ class TargetNetwork(nn.Module):
         """Become equal to the source."""
         self.blend(source, 1.0)
 
-    def blend(self, source: nn.Module, share: float) -> None:
-        """Go that share, 0..1, of the way to the source (Polyak averaging)."""
+    def blend(self, source: nn.Module, share: float, values: Tensor | None = None) -> None:
+        """Go that share, 0..1, of the way to the source (Polyak averaging).
+
+        Args:
+            values: the source's parameters that are trained, side by side as a `FlatOptimizer` has them; if these are
+                all of them, nothing has to be collected, which takes longer than the rest.
+        """
         with torch.no_grad():
-            values = torch.cat([parameter.detach().reshape(-1) for parameter in source.parameters()])
+            if values is None or values.shape != self.vector.shape:
+                values = torch.cat([parameter.detach().reshape(-1) for parameter in source.parameters()])
             self.vector.copy_(values) if share == 1.0 else self.vector.lerp_(values, share)
-            for ours, theirs in zip(self.module.buffers(), source.buffers(), strict=True):
-                ours.copy_(theirs)
+            if self._has_buffers:
+                for ours, theirs in zip(self.module.buffers(), source.buffers(), strict=True):
+                    ours.copy_(theirs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)

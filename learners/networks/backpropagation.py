@@ -6,16 +6,16 @@ than the arithmetic, so an algorithm that knows the gradient of its loss with re
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.networks.layers import CastLinear, has_hooks, weights_of
+from learners.networks.layers import CastLinear, hooks_of, parameters_of
 
-__all__ = ["Layer", "backpropagate", "gradient_of_inputs", "outputs_of", "plain_layers"]
+__all__ = ["Layer", "PlainLayers", "backpropagate", "gradient_of_inputs", "outputs_of"]
 
 
 class Layer(NamedTuple):
@@ -26,23 +26,67 @@ class Layer(NamedTuple):
     activation: type[nn.Module] | None  # ReLU, Tanh or none
 
 
-def plain_layers(modules: Iterable[nn.Module], dtype: torch.dtype) -> list[Layer] | None:
-    """Modules that are called one behind the other as layers; None where they are more than such layers of the dtype.
+class PlainLayers:
+    """Modules that are called one behind the other, as layers, for as long as they are nothing more than layers.
 
-    Every weight is to be one that is learned, and to have a gradient to add to; nothing has hooked into a module.
+    Looking at every module takes as long as a product of matrices. So they are looked at once, and asked before each
+    use whether anything has come in between: a hook, another module, another parameter. A copy has looked at nothing:
+    it would tell of the modules that were copied.
+
+    Args:
+        owners: the modules whose own call this stands for; children of theirs are the others. None: nothing is seen.
+        modules: those that are called.
     """
-    layers: list[Layer] = []
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        return None
-    for module in modules:
-        kind = type(module)
-        if has_hooks(module):
+
+    __slots__ = ("_children", "_hooks", "_layers", "_parameters")
+
+    def __init__(self, owners: Sequence[nn.Module], modules: Iterable[nn.Module]) -> None:
+        called = list(modules)
+        self._children = [(vars(owner)["_modules"], tuple(owner.children())) for owner in owners]
+        self._hooks = tuple(hooks for module in (*owners, *called) for hooks in hooks_of(module))
+        self._layers = layers_of(called) or []
+        linear = [module for module in called if type(module) is CastLinear] if self._layers else []
+        found = zip(map(parameters_of, linear), self._layers, strict=True)
+        self._parameters = [(own, layer.weight, layer.bias) for own, layer in found]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PlainLayers, ((), ())
+
+    @property
+    def are_there(self) -> bool:
+        """Whether the modules and parameters are still those that were looked at."""
+        for modules, children in self._children:
+            if tuple(modules.values()) != children:
+                return False
+        for own, weight, bias in self._parameters:
+            if own.get("weight") is not weight or own.get("bias") is not bias:
+                return False
+        return bool(self._children)
+
+    def now(self, dtype: torch.dtype, *, learned: bool) -> list[Layer] | None:
+        """The layers, if all of them are of the dtype, and nothing but layers.
+
+        Args:
+            learned: whether every weight is also to be one that is learned, and to have a gradient to add to.
+        """
+        if any(self._hooks) or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             return None
-        if kind is CastLinear:
-            layer = Layer(*weights_of(module), None)  # type: ignore[arg-type]
-            if layer.weight.dtype is not dtype or layer.bias is None or not all(map(_is_learned, layer[:2])):
+        for weight, bias, _ in self._layers:
+            if weight.dtype is not dtype or (learned and not (_is_learned(weight) and _is_learned(bias))):
                 return None
-            layers.append(layer)
+        return self._layers or None
+
+
+def layers_of(modules: Sequence[nn.Module]) -> list[Layer] | None:
+    """The modules as layers; None where one is something else."""
+    layers: list[Layer] = []
+    for module in modules:
+        kind = type(module)  # another one where a layer is parametrized
+        if kind is CastLinear:
+            own = parameters_of(module)
+            if own.get("weight") is None or own.get("bias") is None:
+                return None
+            layers.append(Layer(own["weight"], own["bias"], None))
         elif kind in (nn.ReLU, nn.Tanh) and layers and layers[-1].activation is None:
             layers[-1] = layers[-1]._replace(activation=kind)
         else:
@@ -77,7 +121,7 @@ def backpropagate(layers: list[Layer], outputs: list[Tensor], gradient: Tensor) 
         weight, bias, activation = layers[at]
         gradient = _before(activation, outputs[at + 1], gradient)
         _add_product(weight.grad, gradient, outputs[at])
-        bias.grad.add_(gradient.sum(0))  # type: ignore[union-attr]  # see `plain_layers`
+        bias.grad.add_(gradient.sum(0))  # type: ignore[union-attr]  # see `PlainLayers.now`
         if at:
             gradient = gradient.mm(weight)
 

@@ -25,8 +25,9 @@ __all__ = [
     "flat_size",
     "has_hooks",
     "hidden_layers",
+    "hooks_of",
     "linear",
-    "weights_of",
+    "parameters_of",
     "whole",
 ]
 
@@ -69,9 +70,9 @@ def applied(layer: Any, input: Tensor, is_own: bool = False) -> tuple[Tensor, bo
     if has_hooks(layer):
         return layer(input), False
     if kind is CastLinear:
-        weight, bias = weights_of(layer)
-        if input.dtype is weight.dtype:
-            return functional.linear(input, weight, bias), True
+        own = parameters_of(layer)
+        if input.dtype is own["weight"].dtype:
+            return functional.linear(input, own["weight"], own["bias"]), True
     elif kind is nn.ReLU:
         return (input.relu_() if is_own else input.relu()), False  # its gradient is computed from what it gives
     elif kind is nn.Tanh:
@@ -79,17 +80,21 @@ def applied(layer: Any, input: Tensor, is_own: bool = False) -> tuple[Tensor, bo
     return layer(input), False
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody wants to be told when the module is called, or when gradients come to it."""
+def hooks_of(module: nn.Module) -> tuple[Any, ...]:
+    """Where a module keeps whoever wants to be told when it is called, or when gradients come to it: for good."""
     own = vars(module)
-    forward = own["_forward_pre_hooks"] or own["_forward_hooks"]
-    return bool(forward or own["_backward_pre_hooks"] or own["_backward_hooks"])
+    forward = (own["_forward_pre_hooks"], own["_forward_hooks"])
+    return *forward, own["_backward_pre_hooks"], own["_backward_hooks"]
 
 
-def weights_of(layer: nn.Linear) -> tuple[Tensor, Any]:
-    """The weight and the bias of a layer that has both as parameters; asking the module for each takes 1 us."""
-    own = vars(layer)["_parameters"]
-    return own["weight"], own["bias"]
+def has_hooks(module: nn.Module) -> bool:
+    """Whether there are such."""
+    return any(hooks_of(module))
+
+
+def parameters_of(module: nn.Module) -> dict[str, Any]:
+    """A module's own parameters by name; asking the module for each takes 1 us."""
+    return vars(module)["_parameters"]
 
 
 def linear(num_in: int, num_out: int, gain: float, generator: torch.Generator | None) -> nn.Linear:

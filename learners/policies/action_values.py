@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.tracks.nested import first_leaf, map_leaves
-from learners.networks.backpropagation import Layer, plain_layers
+from learners.networks.backpropagation import Layer, PlainLayers, outputs_of
 from learners.networks.encoders import FlatEncoder, encoder_for
 from learners.networks.heads import ACTION_MASK, legal_inputs
-from learners.networks.layers import VALUE_GAIN, has_hooks, linear, whole
+from learners.networks.layers import VALUE_GAIN, linear, whole
 from learners.networks.memory import LSTMMemory
 from learners.policies.policy import Policy
 
@@ -38,6 +38,8 @@ class QPolicy(Policy):
     Attributes:
         epsilon: 0..1, set by the algorithm as it goes along.
     """
+
+    _plain = PlainLayers((), ())  # what was found at the last look
 
     def __init__(
         self,
@@ -65,6 +67,9 @@ class QPolicy(Policy):
     def q_values(self, batch: Mapping[str, Any]) -> Tensor:
         """What each action is worth, [B, n]; minus infinity where the observations' "action_mask" forbids it."""
         obs = batch[Columns.OBS]
+        layers = None if torch.is_grad_enabled() else self.plain_layers(obs, learned=False)
+        if layers is not None:  # calling a module takes 4 us
+            return whole(outputs_of(layers, obs)[-1])
         return self.legal_worth(self.body(obs), obs)
 
     def legal_worth(self, features: Tensor, obs: Any) -> Tensor:
@@ -78,14 +83,24 @@ class QPolicy(Policy):
             return worth
         return whole(self.value(features)) + worth - worth.mean(-1, keepdim=True)
 
-    def plain_layers(self, obs: Any) -> list[Layer] | None:
-        """The layers from such observations [B, k] to values [B, n]; None where there is more to it than layers."""
+    def plain_layers(self, obs: Any, *, learned: bool = True) -> list[Layer] | None:
+        """The layers from such observations [B, k] to values [B, n]; None where there is more to it than layers.
+
+        Args:
+            learned: whether all of them are to be learned, and to have gradients to add to.
+        """
+        if type(obs) is not Tensor or obs.ndim != 2:
+            return None
+        plain = self._plain
+        if not plain.are_there:
+            plain = vars(self)["_plain"] = self._looked_at()
+        return plain.now(obs.dtype, learned=learned)
+
+    def _looked_at(self) -> PlainLayers:
         body = self.body
-        if type(self) is not QPolicy or type(body) is not FlatEncoder or self.value is not None:
-            return None
-        if type(obs) is not Tensor or obs.ndim != 2 or body.num_axes != 1 or has_hooks(self) or has_hooks(body):
-            return None
-        return plain_layers((*body, self.head), obs.dtype)
+        if type(self) is QPolicy and type(body) is FlatEncoder and body.num_axes == 1 and self.value is None:
+            return PlainLayers((self, body), (*body, self.head))
+        return PlainLayers((self,), ())
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
         return self.told(self.q_values(batch), explore)

@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from connectors.distributions import SquashedGaussian
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
-from learners.networks.backpropagation import Layer, plain_layers
+from learners.networks.backpropagation import Layer, PlainLayers
 from learners.networks.layers import (
     ACTION_GAIN,
     VALUE_GAIN,
     Perceptron,
     flat,
     flat_size,
-    has_hooks,
     hidden_layers,
     linear,
 )
@@ -35,6 +34,8 @@ class SACPolicy(Policy):
     Args:
         action_space: a Box of floats with two finite bounds in each dimension.
     """
+
+    _plain: tuple[PlainLayers, ...] = (PlainLayers((), ()),)  # what was found at the last look
 
     def __init__(
         self,
@@ -63,11 +64,18 @@ class SACPolicy(Policy):
 
     def plain_layers(self, obs: Any) -> list[list[Layer]] | None:
         """The layers of the actor and of each critic for such observations [B, k]; None where there is more to them."""
-        if type(self) is not SACPolicy or type(obs) is not Tensor or obs.ndim != 2 or has_hooks(self):
+        if type(self) is not SACPolicy or type(obs) is not Tensor or obs.ndim != 2:
             return None
-        found = [plain_layers(part, obs.dtype) for part in (self.actor, *self.critics) if type(part) is Perceptron]
-        layers = [part for part in found if part]
-        return layers if len(layers) == 1 + len(self.critics) else None
+        if not all(part.are_there for part in self._plain):
+            vars(self)["_plain"] = self._looked_at()
+        found = [part.now(obs.dtype, learned=True) for part in self._plain]
+        layers = [part for part in found if part is not None]
+        return layers if len(layers) == len(found) else None
+
+    def _looked_at(self) -> tuple[PlainLayers, ...]:
+        parts: Any = (self.actor, *self.critics)
+        owners = (self, self.critics)
+        return tuple(PlainLayers((*owners, part), part if type(part) is Perceptron else ()) for part in parts)
 
 
 def lowest_of(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> Tensor:

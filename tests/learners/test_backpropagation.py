@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations, prune
 
 from learners import DQN, SAC, DQNConfig, FlatOptimizer, QPolicy, SACConfig, SACPolicy
 from learners.algorithms.algorithm import Algorithm
-from learners.networks.backpropagation import backpropagate, gradient_of_inputs, outputs_of, plain_layers
+from learners.networks.backpropagation import Layer, PlainLayers, backpropagate, gradient_of_inputs, outputs_of
 from learners.networks.layers import Perceptron, hidden_layers, linear
 
 SEEN = gym.spaces.Box(-1.0, 1.0, (3,))
@@ -32,6 +32,10 @@ def perceptron(sizes: tuple[int, ...], activation: type[nn.Module] = nn.ReLU, se
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
             parameter.grad = torch.zeros_like(parameter)
     return made
+
+
+def plain_layers(made: Perceptron) -> list[Layer] | None:
+    return PlainLayers((made,), made).now(torch.float64, learned=True)
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
@@ -51,7 +55,7 @@ def test_a_gradient_that_is_written_out_is_that_of_autograd(activation, sizes, n
     expected = [gradient_of(parameter).clone() for parameter in made.parameters()]
     of_inputs = x.grad
     made.zero_grad(set_to_none=False)
-    layers = plain_layers(made, torch.float64)
+    layers = plain_layers(made)
     assert layers is not None
     with torch.no_grad():
         outputs = outputs_of(layers, x.detach())
@@ -91,7 +95,7 @@ CHANGES: dict[str, Callable[[Perceptron], Any]] = {
 def test_what_is_more_than_plain_layers_is_left_to_autograd_and_called_as_any_module(change):
     made = perceptron((3, 6, 2))
     change(made)
-    assert plain_layers(made, torch.float64) is None
+    assert plain_layers(made) is None
     x = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     x = x.to(next(made.parameters()).dtype)
     expected = x
@@ -103,7 +107,53 @@ def test_what_is_more_than_plain_layers_is_left_to_autograd_and_called_as_any_mo
 def test_layers_are_left_to_autograd_where_it_chooses_dtypes():
     made = perceptron((3, 6, 2))
     with torch.autocast("cpu", torch.bfloat16):
-        assert plain_layers(made, torch.float64) is None
+        assert plain_layers(made) is None
+
+
+POLICY_CHANGES: dict[str, Callable[[Any], Any]] = {
+    "a hook of the policy": lambda policy: policy.register_forward_hook(lambda module, given, found: None),
+    "a hook of a part": lambda policy: part_of(policy).register_forward_pre_hook(lambda module, given: None),
+    "another body": lambda policy: vars(policy)["_modules"].update({next(policy.named_children())[0]: nn.Identity()}),
+    **{name: lambda policy, change=change: change(part_of(policy)) for name, change in CHANGES.items()},
+}
+
+
+def part_of(policy: Any) -> Perceptron:
+    """What it sees observations with: two layers with activations behind them, and for actions one more."""
+    return policy.actor if isinstance(policy, SACPolicy) else policy.body
+
+
+@pytest.mark.parametrize("make", [lambda: dqn().policy, lambda: sac().policy], ids=["QPolicy", "SACPolicy"])
+@pytest.mark.parametrize("change", POLICY_CHANGES.values(), ids=POLICY_CHANGES)
+def test_what_comes_to_layers_that_were_looked_at_before_is_seen(make, change):
+    policy, obs = make(), torch.zeros(1, 3, dtype=torch.float64)
+    assert policy.plain_layers(obs) is not None
+    other = deepcopy(policy)
+    change(policy)
+    assert policy.plain_layers(obs) is None
+    for parameter in other.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    assert other.plain_layers(obs) is not None, "a copy is looked at itself"
+
+
+def test_weights_that_take_the_place_of_others_are_those_that_are_asked():
+    policy, obs = dqn().policy, torch.ones(1, 3, dtype=torch.float64)
+    with torch.no_grad():
+        before = policy.q_values({"obs": obs})
+        policy.head.weight = nn.Parameter(2.0 * policy.head.weight)
+        policy.body[0] = linear(3, 8, 1.0, torch.Generator().manual_seed(5)).double()
+        after = policy.q_values({"obs": obs})
+    torch.testing.assert_close(after, policy.q_values({"obs": obs}).detach(), rtol=0, atol=1e-12)
+    assert not torch.allclose(before, after)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_values_without_gradients_are_those_with_them(dueling):
+    policy, obs = dqn(dueling=dueling).policy, torch.randn(5, 3, generator=torch.Generator().manual_seed(1)).double()
+    for given in (obs, obs[0], obs[:, None]):
+        with torch.no_grad():
+            found = policy.q_values({"obs": given})
+        torch.testing.assert_close(found, policy.q_values({"obs": given}).detach(), rtol=0, atol=1e-12)
 
 
 def minibatch(actions: Tensor, weighted: bool) -> dict[str, Tensor]:

@@ -161,3 +161,19 @@ def test_a_target_follows_its_source_buffers_too():
 
 def network_like(source: nn.Module) -> nn.Module:
     return deepcopy(source).apply(lambda part: None if not hasattr(part, "weight") else nn.init.zeros_(part.weight))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("share", [0.1, 1.0])
+def test_a_target_network_goes_the_same_way_by_the_values_of_an_optimizer(share, frozen):
+    source = network()
+    source[0].requires_grad_(not frozen)  # of a frozen layer the optimizer has no values
+    by_modules, by_values = TargetNetwork(source), TargetNetwork(source)
+    optimizer = FlatOptimizer(source.parameters(), ADAM)
+    for seed in range(3):
+        loss_of(source, seed).backward()
+        optimizer.step()
+        by_modules.blend(source, share)
+        by_values.blend(source, share, optimizer.vector)
+    assert torch.equal(by_values.vector, by_modules.vector)
+    assert not torch.equal(by_values.vector, TargetNetwork(network()).vector)
