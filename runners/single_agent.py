@@ -239,7 +239,8 @@ class SingleAgentEnvRunner(EnvRunner):
             UnknownKey: an extra model output that there is not.
             EpisodeStateError: the runner is closed, or samples already (a hook called this).
         """
-        check_counts(num_timesteps, None)
+        if type(num_timesteps) is not int or num_timesteps < 1:
+            check_counts(num_timesteps, None)
         if self._closed or self._is_sampling:
             self._check_may_sample()
         try:
