@@ -112,3 +112,10 @@ def checked_path(path: Any) -> Any:
     if path is not None and not isinstance(path, (str, os.PathLike)):
         raise WrongType(f"path={path!r}: give the path of a directory, or None for memory")
     return path
+
+
+def checked_place(name: str, value: Any) -> Any:
+    """The value, or None; `WrongType` for what is no path, such as the number of an open file."""
+    if value is not None and not isinstance(value, (str, os.PathLike)):
+        raise WrongType(f"{name}={value!r}: give a path, or None")
+    return value

@@ -23,19 +23,20 @@ from episodes.facts.policy_versions import UNKNOWN, checked_version
 from episodes.multi_agent import MultiAgentEpisode, unpack_agents
 from episodes.pack import EpisodePack
 from episodes.storage.track_schema import Fields, check_same
-from episodes.tracks.arguments import checked_count
+from episodes.tracks.arguments import checked_count, checked_place
 from episodes.transport import keys as curve
 from episodes.transport.journal import Journal
 from episodes.transport.messages import SIZE, Head, Kind, read_head
 from episodes.transport.parts import Buffer
 from episodes.transport.peers import Peer, Peers
-from episodes.transport.sockets import MOST_BYTES, Endpoint, deadline_of
+from episodes.transport.sockets import MOST_BYTES, Endpoint, checked_address, deadline_of
 from episodes.transport.weights import encoded_weights
-from episodes.transport.wire import PackLayout, decoded, fields_of, id_of, layouts_of
+from episodes.transport.wire import PackLayout, decoded, fields_wanted, id_of, layouts_of
 
 Received = EpisodePack | list[MultiAgentEpisode]
 
 _MOST_STRANGERS = 4096
+_MOST_AT_ALL = 1 << 30  # what ZeroMQ takes
 _MOST_SCHEMAS = 1024
 _MOST_SCHEMA_BYTES = 1 << 20
 _ACKNOWLEDGE = 16  # messages at once, or whatever there is when nothing else comes, or after some time
@@ -106,12 +107,16 @@ class EpisodeReceiver(Endpoint):
         max_message_bytes: int = MOST_BYTES,
         most_waiting: int = 64,
     ) -> None:
+        keys, journal = checked_place("keys", keys), checked_place("journal", journal)
+        address = checked_address(address)
+        most = checked_count("max_message_bytes", max_message_bytes)
+        most_waiting = checked_count("most_waiting", most_waiting)
+        self._like = fields_wanted(like)
         super().__init__()
         self._peers = Peers()
-        self._most = max_message_bytes
+        self._most = most
         self._asked: OrderedDict[bytes, None] = OrderedDict()  # addresses of strangers, asked who they are
         self._layouts: OrderedDict[int, tuple[PackLayout, ...] | str] = OrderedDict()  # or why a schema is refused
-        self._like = [fields_of(pack) for pack in ([like] if isinstance(like, EpisodePack) else like or [])]
         self._refused: Counter[str] = Counter()
         self._counts = Counter[str]()
         self._last: Head | None = None  # of the newest message
@@ -129,7 +134,7 @@ class EpisodeReceiver(Endpoint):
         try:
             self._journal = Journal(journal) if journal is not None else None
             self._counts["lost"] = self._journal.num_in_hand if self._journal else 0
-            self._listen(address, keys, max_message_bytes, most_waiting)
+            self._listen(address, keys, most, most_waiting)
         except BaseException:
             self._release_all()
             raise
@@ -138,7 +143,7 @@ class EpisodeReceiver(Endpoint):
         zmq = self.zmq
         socket = self.open(zmq.ROUTER, max_message_bytes)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # who is gone is an error, and not silence
-        socket.setsockopt(zmq.RCVHWM, most_waiting)
+        socket.setsockopt(zmq.RCVHWM, min(most_waiting, _MOST_AT_ALL))
         if keys is not None:
             pair = curve.own_pair(keys)
             self._guard = curve.Guard(self.context, keys)

@@ -14,10 +14,11 @@ from episodes.errors import InvalidArgument, NotAdmitted, TrackMismatch, Transpo
 from episodes.facts.policy_versions import UNKNOWN
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.arguments import checked_count, checked_number, checked_place
 from episodes.transport import keys as curve
 from episodes.transport.messages import SIZE, Head, Kind, read_head
 from episodes.transport.sendable import Sendable, finished, packed
-from episodes.transport.sockets import MOST_BYTES, Endpoint, deadline_of
+from episodes.transport.sockets import MOST_BYTES, Endpoint, checked_address, deadline_of
 from episodes.transport.waiting import Waiting
 from episodes.transport.weights import Weights, decoded_weights
 from episodes.transport.wire import Message, Schemas, encoded, encoded_as_one
@@ -62,7 +63,7 @@ class EpisodeSender(Endpoint):
 
     Raises:
         MissingExtra: without pyzmq.
-        InvalidArgument: an address that there cannot be.
+        InvalidArgument: an address that there cannot be, or no such numbers; `WrongType`: what is none, or no path.
         UnreadableData: no keys in the folder.
 
     Args:
@@ -95,18 +96,19 @@ class EpisodeSender(Endpoint):
         max_delay: float = 0.2,
         max_message_bytes: int = MOST_BYTES,
     ) -> None:
-        if window < 1:
-            raise InvalidArgument(f"window={window}; give the number of messages that may be on their way, at least 1")
+        self._window, most = checked_count("window", window), checked_count("max_message_bytes", max_message_bytes)
+        coalesce, join = checked_count("coalesce", coalesce, at_least=0), checked_count("join", join, at_least=0)
+        max_delay = checked_number("max_delay", max_delay, low=0)
+        self.address = checked_address(address)
+        self._keys, self._most = checked_place("keys", keys), most
         super().__init__()
-        self.address = address
-        self._window, self._keys, self._most = window, keys, max_message_bytes
         self._id = os.urandom(8)
         self._next = self._never_put = 0  # numbers of messages: of the next one, of the first that no socket had yet
         self._unacked: OrderedDict[int, _Sent] = OrderedDict()
         self._told: set[int] = set()  # schemas that this connection knows
         self._schemas = Schemas()
         self._coalesce, self._join = coalesce, join
-        self._waiting = Waiting(coalesce, min(join, max_message_bytes // 4), max_delay, self._schemas)
+        self._waiting = Waiting(coalesce, min(join, most // 4), max_delay, self._schemas)
         self._waited: list[EpisodePack] = []  # of what waited, what was sent, until that is noted
         self._refusals: dict[int, str] = {}
         self._weights: Weights | None = None
@@ -363,6 +365,7 @@ class EpisodeSender(Endpoint):
         if self.is_over:
             return
         try:
+            deadline_of(timeout)
             if timeout != 0 and not self.is_closed:
                 self.flush(timeout)
         finally:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from episodes.errors import EpisodeError, EpisodeStateError, MissingExtra, TransportTimeout
+from episodes.errors import EpisodeError, EpisodeStateError, MissingExtra, TransportTimeout, WrongType
+from episodes.tracks.arguments import checked_number
 
 MOST_BYTES = 256 << 20  # of one part: what a socket takes at a peer's word
 _SLICE_S = 0.1  # a lock is held so long while nothing comes
@@ -18,6 +20,7 @@ _COPIED = 1 << 14  # bytes of a part that are copied on arrival: dearer are a vi
 _COPIED_OUT = 1 << 16  # likewise of one that is sent: dearer is an object that tells when the socket has done with it
 _NOBLOCK, _MORE, _POLLIN, _EVENTS = 1, 2, 1, 15
 """ZeroMQ's numbers of flags: pyzmq has them as enums, of which two joined take longer than a message of a socket."""
+_PYTHONS, _ALL_TIME = (float, int), 1e9  # types of timeouts that need no further look, and seconds
 _numbers = itertools.count()  # of monitors
 
 
@@ -55,7 +58,7 @@ class Endpoint:
         zmq = self.zmq
         socket = self.socket = self.context.socket(kind)
         socket.linger = 0
-        socket.setsockopt(zmq.MAXMSGSIZE, max_message_bytes)
+        socket.setsockopt(zmq.MAXMSGSIZE, min(max_message_bytes, 1 << 62))
         socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30_000)  # a process that computes answers through its io thread
         socket.setsockopt(zmq.HANDSHAKE_IVL, 10_000)
@@ -224,5 +227,16 @@ def _left(deadline: float) -> float:
 
 
 def deadline_of(timeout: float | None) -> float:
-    """When to give up, in `time.monotonic()`; never for None."""
-    return float("inf") if timeout is None else time.monotonic() + timeout
+    """When to give up, in `time.monotonic()`; never for None. `InvalidArgument` for what is no number of seconds."""
+    if timeout is None:
+        return math.inf
+    if type(timeout) not in _PYTHONS or not -_ALL_TIME < timeout < _ALL_TIME:
+        timeout = checked_number("timeout", timeout)
+    return time.monotonic() + timeout
+
+
+def checked_address(address: Any) -> str:
+    """The address; `WrongType` for what is none."""
+    if not isinstance(address, str):
+        raise WrongType(f"address={address!r}: give a text such as 'tcp://127.0.0.1:5555'")
+    return address

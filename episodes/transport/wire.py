@@ -23,12 +23,13 @@ from typing import Any, NamedTuple
 import msgpack
 import numpy as np
 
-from episodes.errors import EpisodeError, UnreadableData
+from episodes.errors import EpisodeError, UnreadableData, WrongType
 from episodes.facts.facts import FACTS, PackFacts
 from episodes.pack import EpisodePack
 from episodes.storage import space_json
 from episodes.storage.track_schema import TrackField, assembled, columns_of, is_flat, is_observed, structure_of
 from episodes.tracks import ArrayTrack, InfoTrack, Tracks, nested
+from episodes.tracks.arguments import checked_items
 from episodes.tracks.field import ACTIONS, EXTRA, OBSERVATIONS, REWARDS, extra_field
 from episodes.tracks.infos import documents
 from episodes.tracks.infos.columns import Column, ColumnInfos, PackedColumn, TypedColumn
@@ -125,6 +126,14 @@ def schema_of(packs: Sequence[EpisodePack]) -> bytes:
 def fields_of(pack: EpisodePack) -> dict[str, TrackField]:
     """The fields of a pack's tracks by path."""
     return {path: TrackField.of(path, array, "none") for path, array in pack.tracks.items()}
+
+
+def fields_wanted(like: Any) -> list[dict[str, TrackField]]:
+    """The fields of the tracks of a pack, of several, or of none; `WrongType` for what is no pack."""
+    given = [like] if isinstance(like, EpisodePack) else checked_items("like", () if like is None else like, "packs")
+    if not all(isinstance(pack, EpisodePack) for pack in given):
+        raise WrongType(f"like={like!r}: give a pack, or a list of packs")
+    return [fields_of(pack) for pack in given]
 
 
 def layouts_of(schema: bytes) -> tuple[PackLayout, ...]:

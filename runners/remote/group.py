@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from episodes.errors import EpisodeStateError, RunnerLost
-from episodes.tracks.arguments import checked_count
+from episodes.tracks.arguments import checked_count, checked_number
 from runners.remote.hold import RayHold
 from runners.remote.sampling import Answer, Asked, MakeRunner, RunnerActor, RunnerSample, as_arrays, says_something
 from runners.runner import check_counts
@@ -85,6 +85,7 @@ class RayRunnerGroup:
     Raises:
         MissingExtra: Ray is not installed.
         RunnerLost: a runner cannot be made.
+        InvalidArgument: no such numbers.
     """
 
     def __init__(
@@ -100,8 +101,11 @@ class RayRunnerGroup:
         address: str | None = None,
     ) -> None:
         num_runners = checked_count("num_runners", num_runners)
+        num_cpus_each = checked_number("num_cpus_each", num_cpus_each, low=0, high=1e6)
         self.make_runner, self.seed = make_runner, seed
-        self.slow_after_s, self.lost_after_s, self.merge_every = slow_after_s, lost_after_s, merge_every
+        self.slow_after_s = None if slow_after_s is None else checked_number("slow_after_s", slow_after_s, low=0)
+        self.lost_after_s = checked_number("lost_after_s", lost_after_s, low=0)
+        self.merge_every = checked_count("merge_every", merge_every)
         self.policy_version: int | None = None
         self.replacements: list[Replacement] = []  # all there were
         self._workers: list[_Worker] = []
@@ -367,8 +371,9 @@ class RayRunnerGroup:
         self._left += [worker.statistics for worker in gone if worker.statistics is not None]
         self._end(gone)
         new = [self._started(index) for index in range(len(self._workers), num_runners)]
+        limit = None if math.isinf(self.lost_after_s) else self.lost_after_s
         try:
-            self._ray.get([worker.actor.__ray_ready__.remote() for worker in new], timeout=self.lost_after_s)
+            self._ray.get([worker.actor.__ray_ready__.remote() for worker in new], timeout=limit)
         except self._ray.exceptions.GetTimeoutError as error:
             self._end(new)
             has, free = (
