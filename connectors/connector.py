@@ -38,7 +38,7 @@ class Needed(Enum):
     """When a piece, with the spaces and arguments that it has, changes anything."""
 
     ALWAYS = "always"
-    NOT_FOR_ROWS = "not for rows"  # nothing in a batch of whole rows that comes with all it needs
+    NOT_FOR_ROWS = "not for rows"  # not where the batch is a whole vector row with all its columns
     NEVER = "never"
 
 
@@ -54,7 +54,7 @@ class Connector:
     reads: tuple[str, ...] = ()  # columns that must be in the batch
     writes: tuple[str, ...] = ()  # columns that it may put there
     reads_tracks: ClassVar[bool] = False  # it works on whole tracks of a pack or a recorder, not episode by episode
-    needed: Needed = Needed.ALWAYS  # its pipeline calls it only then
+    needed: Needed = Needed.ALWAYS  # when its pipeline calls it
     lookback: int = 0  # items before a chunk's first step that must be kept for learning from it as it was acted
 
     _input_observation_space: gym.Space | None = None

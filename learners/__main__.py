@@ -129,7 +129,7 @@ def _described(folder: Path) -> Run:
 def _resumed(folder: Path, device: str | None) -> Trainer[Any]:
     run = _described(folder)
     run.device = device or run.device
-    run.num_runners = 0  # what tests and plays is here
+    run.num_runners = 0  # tests and plays in this process
     trainer = run.make(folder=folder)
     if not trainer.resume():
         raise FileNotFoundError(f"{folder} has no checkpoint yet")

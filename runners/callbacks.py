@@ -77,7 +77,7 @@ class CallbackHook:
     def _tell_steps(self, runner: Any) -> None:
         for env, episode in enumerate(runner.episodes):
             now = episode.id_, episode.env_t if isinstance(episode, MultiAgentEpisode) else episode.t
-            if now[1] and self._told.get(env) != now:  # neither just reset nor waiting for the others
+            if now[1] and self._told.get(env) != now:  # not just reset, and not told of before
                 self._told[env] = now
                 self.callback.on_episode_step(episode=episode, env_index=env, **_of_runner(runner))
 

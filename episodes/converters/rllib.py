@@ -49,7 +49,7 @@ def rllib_objects(episodes: Iterable[Any], report: LossReport) -> Iterator[Any]:
 
 def _with_spaces(made: Any, episode: SingleAgentEpisode) -> Any:
     """RLlib's episode with the very spaces, also those that its states have no form for, and the very id."""
-    made.id_ = episode.id_  # in place of one that is false, such as 0, it makes another
+    made.id_ = episode.id_  # RLlib takes an id such as 0 or "" for none, and makes another
     made.observation_space, made.action_space = episode.observation_space, episode.action_space
     return made
 

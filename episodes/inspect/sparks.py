@@ -119,7 +119,7 @@ def _stroke(points: np.ndarray) -> str:
     whole = (points + 0.5).astype(np.int32)
     x, y = whole[0].tolist()
     if len(whole) == 1:
-        return f"M{x - 4} {y}h8"  # seen, where a dot would hardly be
+        return f"M{x - 4} {y}h8"  # a short line: a dot would hardly be seen
     return f"M{x} {y}l{' '.join(map(str, np.diff(whole, axis=0).ravel().tolist()))}"
 
 

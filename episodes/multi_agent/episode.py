@@ -296,7 +296,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         if agents.passed_on is not None:
             raise self._refusal("add_env_step")
         told, extra = infos or NOTHING, extra_model_outputs or NOTHING
-        endings: Any = None  # looked at where some agent ends
+        endings: Any = None  # worked out only where some flag is set
         ends = _may_end(terminateds) or _may_end(truncateds)
         if ends:
             terminateds, truncateds = terminateds or NOTHING, truncateds or NOTHING

@@ -86,7 +86,7 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
             self._own = self._episodes[:] if len(self._envs) > 1 else {env: self._episodes[env]}
         own = self._own[env]
         whole = self._continued(own, observation, _row((self._actions, self._rewards), env), told)
-        whole.custom_data = own.custom_data  # what is written there arrives
+        whole.custom_data = own.custom_data  # the same dict: what is written there is kept
         return whole
 
     @staticmethod

@@ -25,7 +25,7 @@ def record_of(name: str, doc: str) -> property:
         setattr(episode, name, record)
         episode.growth = None
 
-    return property(attrgetter(name), change, doc=doc)  # read without a call of Python, which each agent saves
+    return property(attrgetter(name), change, doc=doc)  # `attrgetter` reads without a call of Python: agents are many
 
 
 def track_of(name: str) -> Any:

@@ -23,7 +23,8 @@ def state_of(facts: EpisodeFacts, tracks: Tracks, custom_data: dict[str, Any]) -
 def parts_of(state: Mapping[str, Any]) -> tuple[EpisodeFacts, Tracks, dict[str, Any]]:
     """Facts, tracks and custom data of a `state_of`; they share no memory with it."""
     state = deepcopy(dict(state))
-    known: dict[str, Any] = {name: state[name] for name in EpisodeFacts._fields if name in state}  # not later ones
+    # A state that is older than some fact lacks it.
+    known: dict[str, Any] = {name: state[name] for name in EpisodeFacts._fields if name in state}
     known["ending"] = Ending(state["ending"])
     if known.get("policy_versions") is not None:
         known["policy_versions"] = VersionRuns(*map(tuple, known["policy_versions"]))

@@ -103,7 +103,7 @@ class StoredBatch:
 
     def __init__(self, batch: Any, layout: Layout, header: Header, source: str, place: bytes) -> None:
         self.batch = batch
-        self.place = place  # the shard's name and the batch's number: no other batch has ever the same
+        self.place = place  # the shard's name and the batch's number, which no other batch ever has
         self._layout = layout
         self._header = header
         self.source = source  # the shard's file

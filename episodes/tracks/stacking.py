@@ -45,7 +45,7 @@ def joined_bytes(items: Sequence[Any], uniform: bool = False) -> np.ndarray | No
         if kind in _CODES:
             code, dtype = _CODES[kind]
             return np.frombuffer(struct.pack(f"{num}{code}", *items), dtype)
-        if issubclass(kind, np.number) and kind is not np.timedelta64:  # whose dtype has a unit too
+        if issubclass(kind, np.number) and kind is not np.timedelta64:  # its dtype has a unit, too
             return np.frombuffer(b"".join(items), kind) if list(map(type, items)).count(kind) == num else None
         if not uniform or kind is not np.ndarray:
             return None

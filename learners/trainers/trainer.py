@@ -26,7 +26,7 @@ from runners import CollectStats, Evaluation, GroupRunner, SingleAgentEnvRunner
 
 __all__ = ["TrainResult", "Trainer", "TrainerConfig"]
 
-_MAY_DIFFER = ("max_epochs", "shows_progress")  # in two runs that are the same as far as both go
+_MAY_DIFFER = ("max_epochs", "shows_progress")  # from the run that is resumed: they change nothing of what was
 _KEPT = 2  # checkpoints: the newest, and the one before it
 
 

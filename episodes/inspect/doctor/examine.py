@@ -96,7 +96,7 @@ def _of_env(env: Any, num_steps: int, seconds: float, seed: int) -> list[Finding
         found += gathered("seed", _differences(play.trials, again.trials))
     kinds = {finding.kind: finding for finding in reversed(found)}  # the first of each kind
     if "no_reset" in kinds:
-        kinds.pop("seed", None)  # it follows
+        kinds.pop("seed", None)  # without a reset nothing is seeded: one finding says both
     return [finding for finding in found if kinds.get(finding.kind) is finding]
 
 

@@ -85,7 +85,7 @@ class Ledger:
         self._waiting: list[_Note] = []
         self._shard: ShardWriter | None = None
         self._lock = RLock()  # of what waits and is written
-        hash_of_values(None)  # it can be made
+        hash_of_values(None)  # where the package for hashes is missing, that is said now
 
     def note(
         self,

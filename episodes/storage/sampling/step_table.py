@@ -10,8 +10,8 @@ END, LENGTH, FLAGS, LOOKBACK, BEFORE, AFTER, FIRST_BASE = range(7)
 """What is known of an episode: the number after its last step, its steps, how it ends (1: terminated, 2: truncated),
 its items before step 0, rows of its record batch before and after its own, and by track the unit of step number 0."""
 
-_PER_EPISODE = 2  # buckets
-_STEPS_ON = 8  # from episode to episode before it is searched
+_PER_EPISODE = 2  # buckets, at least
+_STEPS_ON = 8  # how many episodes on one is looked for, before it is found by bisection
 
 
 class StepTable:

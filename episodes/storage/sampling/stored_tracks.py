@@ -109,9 +109,8 @@ class StoredTracks:
         lacking = [field.fill is not None and path not in batch.written for batch in self.batches]
         if not any(lacking):
             return None
-        item = (
-            field.filled(1).astype(dtype).reshape(field.shape)
-        )  # an array also where it has no axes: a text would shrink
+        # An array, also where an item has no axes: a scalar of text would have the dtype of its own length.
+        item = field.filled(1).astype(dtype).reshape(field.shape)
         return np.repeat(lacking, [len(batch) for batch in self.batches])[self.numbers], item
 
     @cached_property

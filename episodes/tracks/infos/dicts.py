@@ -19,7 +19,7 @@ _PLAIN = (bool, int, float, str)
 
 def infos_of(dicts: Sequence[dict[str, Any]]) -> Infos:
     """The dicts as `Infos` of their own: what happens to a dict later is not seen."""
-    if type(dicts) is not list and isinstance(dicts, Infos):  # ABCs answer slowly
+    if type(dicts) is not list and isinstance(dicts, Infos):  # `isinstance` is slow for abstract classes
         return dicts
     num = len(dicts)
     if not any(dicts):
@@ -109,7 +109,7 @@ def regular(values: Sequence[Any], types: set[type]) -> np.ndarray | None:
         first = values[0]
         same = first.ndim and all(value.dtype == first.dtype and value.shape == first.shape for value in values)
         return np.array(values) if same and first.dtype.kind in "biufcM" else None
-    if issubclass(kind, (np.number, np.bool_)) and kind is not np.timedelta64:  # whose dtype has a unit too
+    if issubclass(kind, (np.number, np.bool_)) and kind is not np.timedelta64:  # its dtype has a unit, too
         return np.fromiter(values, kind, len(values))
     return None
 
