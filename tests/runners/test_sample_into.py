@@ -109,6 +109,22 @@ def test_a_fed_buffer_holds_what_added_packs_hold(mode: AutoresetMode, policy: s
     assert feeds.num_episodes == adds.num_episodes > 5
 
 
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("mode", MODES)
+def test_row_by_row_steps_and_episodes_are_counted_as_in_one_call(mode: AutoresetMode, num_envs: int) -> None:
+    by_row, at_once = (runner(mode, num_envs, policy=Halting()) for _ in range(2))
+    buffer, rows = EpisodeReplayBuffer(500, seed=0), []
+    for _ in range(90):
+        num_before = len(buffer)
+        rows.append(by_row.sample_into(buffer, num_timesteps=1))
+        assert rows[-1].num_steps == len(buffer) - num_before > 0
+    stats = at_once.sample_into(EpisodeReplayBuffer(500, seed=0), num_timesteps=len(buffer))
+    assert stats.num_steps == len(buffer) == by_row.num_steps
+    assert [x for row in rows for x in row.returns.tolist()] == stats.returns.tolist()
+    assert [x for row in rows for x in row.lengths.tolist()] == stats.lengths.tolist()
+    assert by_row.num_episodes == len(stats.lengths) > 5
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_sampling_in_between_begins_new_episodes_and_loses_none(mode: AutoresetMode) -> None:
     one = runner(mode)
