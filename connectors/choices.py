@@ -44,22 +44,22 @@ class CategoricalRows:
 
     def sample(self, distribution: Categorical, inputs: np.ndarray) -> np.ndarray:
         """What `distribution.sample` draws with these clocks."""
-        size = inputs.size
-        clocks = self._ahead[:size]
-        if len(clocks) != size:
-            self._draw(size)
-            clocks = self._ahead[:size]
-        self._ahead = self._ahead[size:]
-        choices = (inputs - clocks.reshape(inputs.shape)).argmax(-1)
+        choices = (inputs - self._clocks(inputs.size).reshape(inputs.shape)).argmax(-1)
         return choices + distribution.start if distribution.start else choices
 
-    def _draw(self, num: int) -> None:
-        """Have at least so many clocks ahead: logarithms of the times at which exponential clocks of rate 1 ring."""
+    def _clocks(self, num: int) -> np.ndarray:
+        """The next clocks [num]: logarithms of the times at which exponential clocks of rate 1 ring."""
         if self._seed is None:
-            self._ahead = torch.empty(num).exponential_().log_().numpy()
-            return
+            return torch.empty(num).exponential_().log_().numpy()
+        if len(self._ahead) < num:
+            self._draw(self._seed, num)
+        clocks, self._ahead = self._ahead[:num], self._ahead[num:]
+        return clocks
+
+    def _draw(self, seed: int, num: int) -> None:
+        """Have at least so many clocks ahead."""
         if self._stream is None:
-            self._stream = np.random.default_rng(self._seed % 2**64)
+            self._stream = np.random.default_rng(seed % 2**64)
         times = self._stream.standard_exponential(max(num - len(self._ahead), _AHEAD), np.float32)
         np.maximum(times, _SOONEST, out=times)  # a time of zero, one in some millions, would choose what is masked
         self._ahead = np.concatenate([self._ahead, np.log(times, out=times)])

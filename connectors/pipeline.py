@@ -57,7 +57,7 @@ class ConnectorPipeline(Connector):
         self._pieces: dict[str, Connector] = {}
         self._order: tuple[Connector, ...] = ()
         self._called: dict[str, Connector] = {}  # what a call calls
-        self._active: tuple[Connector, ...] = ()  # of those, the ones that change something
+        self._active: tuple[Callable[..., ColumnDict | None], ...] = ()  # of those, the ones that change something
         self._row_calls: tuple[RowCall, ...] = ()  # of those that are called for whole rows
         self._input_observation_space = checked_space("input_observation_space", input_observation_space)
         self._input_action_space = checked_space("input_action_space", input_action_space)
@@ -225,8 +225,8 @@ class ConnectorPipeline(Connector):
     def _call_in_order(self, pieces: Mapping[str, Connector]) -> None:
         """Let a call of the pipeline call these."""
         self._called = dict(pieces)
-        self._active = tuple(piece for piece in pieces.values() if piece.needed is not Needed.NEVER)
-        self._row_calls = self._calls_for_rows(tuple(self._called_for_rows(self._active)))
+        active = tuple(piece for piece in pieces.values() if piece.needed is not Needed.NEVER)
+        self._active, self._row_calls = active, self._calls_for_rows(tuple(self._called_for_rows(active)))
 
     def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
         """Take these input spaces, unless there are some."""
@@ -327,5 +327,5 @@ def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict
     return batch
 
 
-def _no_batch(piece: Connector) -> WrongType:
+def _no_batch(piece: Any) -> WrongType:
     return WrongType(f"{piece.name} returned None, not a batch; end its __call__ with `return batch`")

@@ -8,6 +8,7 @@ from connectors.column_parts import ColumnParts
 from connectors.connector import ColumnDict, Connector, Needed
 from connectors.env_to_module.recent import recent
 from episodes.columns import Columns
+from episodes.errors import StepOutOfRange
 from episodes.tracks import nested
 
 __all__ = ["AddObservations"]
@@ -33,4 +34,9 @@ class AddObservations(Connector):
 
 def newest_observations(episodes: Any) -> Any:
     """The newest observation of each episode, nested arrays [N, ...]."""
+    if type(episodes) is list and episodes:
+        try:
+            return nested.stack([episode.get_observations(-1) for episode in episodes])
+        except StepOutOfRange:  # one that has not begun
+            pass
     return nested.take(recent(episodes, "observations", 1)[0], 0)

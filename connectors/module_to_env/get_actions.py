@@ -89,21 +89,25 @@ class GetActions(Connector):
         rl_module: Any,
         batch: ColumnDict,
         episodes: Any,
-        explore: bool,
+        explore: bool | None,
         shared_data: dict[str, Any],
+        **kwargs: Any,
     ) -> ColumnDict:
         """The call, and that of `to_numpy` right behind it. A choice among few is made in numpy then."""
         distribution = None
         if Columns.ACTIONS not in batch:
             inputs, distribution = self._described(batch, rl_module)
-            if self.adds_log_probs or not chooses_in_host_memory(distribution, inputs):
+            if not chooses_in_host_memory(distribution, inputs):
                 self(rl_module=rl_module, batch=batch, explore=explore)
             else:
                 array = batch[Columns.ACTION_DIST_INPUTS] = inputs.numpy()
                 check_numbers(Columns.ACTION_DIST_INPUTS, array, episodes, rl_module, distribution)
                 choose = self._rows.mode if explore is False else self._rows.sample
-                batch[Columns.ACTIONS] = choose(distribution, array)
-                if len(batch) == 2:
+                actions = batch[Columns.ACTIONS] = choose(distribution, array)
+                if self.adds_log_probs and Columns.ACTION_LOGP not in batch:
+                    log_probs = distribution.log_prob(inputs, torch.from_numpy(actions))
+                    batch[Columns.ACTION_LOGP] = log_probs.numpy()
+                if len(batch) == 2 + self.adds_log_probs:
                     return batch
         return to_numpy.converted(batch, episodes, rl_module, distribution)
 

@@ -97,6 +97,8 @@ class ModuleToEnvPipeline(ConnectorPipeline):
 
     def _call_in_order(self, pieces: Mapping[str, Connector]) -> None:
         super()._call_in_order(pieces)
+        active = tuple(piece for piece in pieces.values() if piece.needed is not Needed.NEVER)
+        self._active = _with_arrays_at_once(active, active)
         self._inverted = [change for change in self._changes() if change.needed is Needed.ALWAYS]
 
     def log_probs(self, policy: Any, outputs: Mapping[str, Any], actions: Any) -> np.ndarray | None:
@@ -118,16 +120,19 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         return next((piece for piece in pieces if not piece.adds_log_probs), None)
 
     def _calls_for_rows(self, pieces: tuple[Connector, ...]) -> tuple[RowCall, ...]:
-        calls = list(super()._calls_for_rows(pieces))
-        for at, (piece, after) in enumerate(pairwise(pieces)):
-            if type(piece) is GetActions and type(after) is TensorToNumpy:
-                calls[at : at + 2] = [partial(piece.on_row_to_numpy, after)]
-                break
-        return tuple(calls)
+        return _with_arrays_at_once(pieces, super()._calls_for_rows(pieces))
 
     def _called_for_rows(self, pieces: Iterable[Connector]) -> Iterable[Connector]:
         """The pieces that do something to rows; where "actions_for_env" is left out, it is "actions"."""
         return (piece for piece in pieces if piece.needed is Needed.ALWAYS)
+
+
+def _with_arrays_at_once(pieces: tuple[Connector, ...], calls: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The calls of the pieces, where actions that are made arrays next are made as arrays: a quarter of both."""
+    for at, (piece, after) in enumerate(pairwise(pieces)):
+        if type(piece) is GetActions and type(after) is TensorToNumpy:
+            return (*calls[:at], partial(piece.on_row_to_numpy, after), *calls[at + 2 :])
+    return calls
 
 
 def check_answer(outputs: Any) -> None:

@@ -41,18 +41,26 @@ class TensorToNumpy(Connector):
     def converted(self, batch: ColumnDict, episodes: Any, policy: Any, distribution: Any = None) -> ColumnDict:
         """The batch as arrays, checked; `distribution` of a policy that has none of its own."""
         for name, column in batch.items():
-            if type(column) is not np.ndarray:
-                try:
-                    batch[name] = array_of(column) if type(column) is Tensor else nested.map_leaves(array_of, column)
-                except (TypeError, RuntimeError) as error:
-                    raise WrongType(
-                        f"the policy's output {name!r} cannot be an array: {error}; put out dense tensors of numbers"
-                    ) from error
+            try:
+                batch[name] = column.numpy()
+            except (AttributeError, TypeError, RuntimeError):  # no tensor, or one that is not so easily an array
+                batch[name] = _arrays_of(name, column)
         checked = Columns.ACTION_DIST_INPUTS if Columns.ACTION_DIST_INPUTS in batch else Columns.ACTIONS
         column = batch.get(checked)
         for leaf in (column,) if type(column) is np.ndarray else nested.leaves(column):
             check_numbers(checked, leaf, episodes, policy, distribution)
         return batch
+
+
+def _arrays_of(name: str, column: Any) -> Any:
+    if type(column) is np.ndarray:
+        return column
+    try:
+        return nested.map_leaves(array_of, column)
+    except (TypeError, RuntimeError) as error:
+        raise WrongType(
+            f"the policy's output {name!r} cannot be an array: {error}; put out dense tensors of numbers"
+        ) from error
 
 
 def array_of(leaf: Any) -> Any:

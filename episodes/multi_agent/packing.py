@@ -8,7 +8,7 @@ over a socket, through pickles, into a replay buffer or a learner.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from episodes.errors import InvalidArgument, TrackMismatch
 from episodes.facts import EpisodeFacts
@@ -18,11 +18,13 @@ from episodes.multi_agent.episode import MultiAgentEpisode
 from episodes.multi_agent.timeline import Timeline
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.infos.columns import own as own_value
 
 __all__ = ["pack_agents", "unpack_agents"]
 
 KEY = "multi_agent"  # of `custom_data`
 
+_COPIED = frozenset(("seen", "acted"))  # of a timeline's record, already
 _HEADER = ("env_t", "lookback", "missing_final_observation", "custom_data")
 
 
@@ -35,19 +37,32 @@ def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
     Raises:
         InvalidArgument: an episode without agents, of which nothing would be left.
     """
-    groups: list[tuple[Any, list[SingleAgentEpisode]]] = []
+    groups: list[tuple[Any, _Alike]] = []
     for index, episode in enumerate(episodes):
         if not episode.agent_ids:
             raise InvalidArgument(f"episode {episode.id_} has no agents, and cannot be packed; leave it out")
         for place, line in enumerate(episode.agents.timelines.values()):
             own = _finished(line.episode)
-            own.custom_data[KEY] = _record(episode, line, index, place)
             schema = _schema(own)
             alike = next((group for known, group in groups if known == schema), None)
             if alike is None:
-                groups.append((schema, alike := []))
-            alike.append(own)
-    return [EpisodePack.from_episodes(group) for _, group in groups]
+                groups.append((schema, alike := _Alike([], [])))
+            alike.episodes.append(own)
+            alike.records.append(_record(episode, line, index, place))
+    return [alike.packed() for _, alike in groups]
+
+
+class _Alike(NamedTuple):
+    """Agents of one schema: their own episodes, and what else is to be known of each."""
+
+    episodes: list[SingleAgentEpisode]
+    records: list[dict[str, Any]]
+
+    def packed(self) -> EpisodePack:
+        pack = EpisodePack.from_episodes(self.episodes)
+        customs = pack.facts.custom_data or [{}] * len(self.records)
+        records = [{**(data or {}), KEY: record} for data, record in zip(customs, self.records, strict=True)]
+        return EpisodePack.of(pack.columns, pack.facts._replace(custom_data=records), pack.lengths, pack.lookbacks)
 
 
 def unpack_agents(packs: Sequence[EpisodePack]) -> list[MultiAgentEpisode]:
@@ -73,19 +88,21 @@ def unpack_agents(packs: Sequence[EpisodePack]) -> list[MultiAgentEpisode]:
 
 
 def _record(episode: MultiAgentEpisode, line: Timeline, index: int, place: int) -> dict[str, Any]:
-    """What is to be known of an agent beside its own episode; of the episode too, with the first agent."""
-    record = {**line.record(), "index": index, "place": place, "env_t_started": episode.env_t_started}
+    """What is to be known of an agent beside its own episode, copied; of the episode too, with the first agent."""
+    record = line.record()
+    waiting = {name: own_value(value) for name, value in record.items() if name not in _COPIED}
+    record = {**record, **waiting, "index": index, "place": place, "env_t_started": episode.env_t_started}
     if place == 0:
         facts = {"id_": episode.id_, "ending": episode.ending.code}
         rest = {name: getattr(episode, name) for name in _HEADER}
-        record["episode"] = facts | rest | {"num_agents": len(episode.agents.timelines)}
-        record["rest"] = episode.agents.record()
+        record["episode"] = facts | own_value(rest) | {"num_agents": len(episode.agents.timelines)}
+        record["rest"] = own_value(episode.agents.record())
     return record
 
 
 def _finished(own: SingleAgentEpisode) -> SingleAgentEpisode:
     """A finalized episode of the same data; `own` stays as it is."""
-    return own.of(own.facts, own.finalized_tracks(), dict(own.custom_data))
+    return own.of(own.facts, own.finalized_tracks(), own.custom_data)
 
 
 def _schema(own: SingleAgentEpisode) -> Any:

@@ -17,7 +17,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import DTypeLike
 
 from episodes.errors import EpisodeStateError, InvalidArgument
-from episodes.facts.facts import random_ids
+from episodes.facts.ending import codes_of
+from episodes.facts.facts import PackFacts, own_custom_data, random_ids
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn, checked_version
 from episodes.pack import EpisodePack
 from episodes.recorder.boundaries import Boundaries, Row, final_observations_of, infos_at_ends
@@ -27,7 +28,7 @@ from episodes.recorder.recent import RecentRows
 from episodes.recorder.row_blocks import gather
 from episodes.recorder.rows import LastObservations, RecordedRows, ResetInfo, last_observations_at
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks import nested
+from episodes.tracks import Tracks, nested
 from episodes.tracks.arguments import checked_count, checked_number_dtype, checked_space
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.kinds import EmptyInfos
@@ -401,23 +402,22 @@ class VectorRecorder:
             nested.map_leaves(lambda leaf, values: leaf.__setitem__(ends, values), observations, finals)
         actions, rewards, extras = rows.steps(chunks.step_index(num_envs))
         from_base = chunks.start_rows == self._base
-        return EpisodePack(
-            observations=observations,
-            actions=actions,
-            rewards=rewards if self.reward_dtype is None else rewards.astype(self.reward_dtype, copy=False),
-            extra_model_outputs=extras,
-            infos=self._infos_at(index, ends, found),
-            lengths=chunks.lengths,
-            lookbacks=chunks.lookbacks,
-            ids=self._ids_of(chunks, from_base, name),
-            t_started=np.where(from_base, self._base_ages[chunks.envs], 0),
-            terminated=rows.terminateds.gather(last) & stepped,
-            truncated=rows.truncateds.gather(last) & stepped,
+        rewards = rewards if self.reward_dtype is None else rewards.astype(self.reward_dtype, copy=False)
+        columns = Tracks.finished(observations, self._infos_at(index, ends, found), actions, rewards, extras)
+        terminated, truncated = (flags.gather(last) & stepped for flags in (rows.terminateds, rows.truncateds))
+        customs = [self._custom.get(key) for key in chunks.places()] if self._custom else None
+        facts = PackFacts(
+            ids=nested.frozen(self._ids_of(chunks, from_base, name)),
+            t_started=nested.frozen(np.where(from_base, self._base_ages[chunks.envs], 0)),
+            endings=nested.frozen(codes_of(terminated, truncated)),
             policy_versions=self._versions_of(chunks),
-            custom_data=[dict(self._custom.get(key, ())) for key in chunks.places()] if self._custom else None,
             observation_space=self.observation_space,
             action_space=self.action_space,
+            custom_data=own_custom_data(customs),
         )
+        pack = EpisodePack.of(columns, facts, chunks.lengths, chunks.lookbacks)
+        pack.check()
+        return pack
 
     def _versions_of(self, chunks: Chunks) -> VersionColumn | None:
         if self._versions == [(0, UNKNOWN)]:

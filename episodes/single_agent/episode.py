@@ -158,9 +158,10 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         >>> SingleAgentEpisode.from_arrays(np.zeros((3, 2)), [0, 1], [1.0, 1.0], terminated=True, id_="a")
         SingleAgentEpisode(a: 2 steps, return 2, terminated)
         """
-        arrays = nested.map_leaves(nested.as_array, (observations, actions, rewards, dict(extra_model_outputs or {})))
-        told = EmptyInfos(len(nested.first_leaf(arrays[0]))) if infos is None else infos_of(infos)
-        tracks = Tracks.finished(arrays[0], told, *arrays[1:])
+        observed, acted, paid = map(nested.as_arrays, (observations, actions, rewards))
+        outputs = {key: nested.as_arrays(values) for key, values in (extra_model_outputs or {}).items()}
+        told = EmptyInfos(len(nested.first_leaf(observed))) if infos is None else infos_of(infos)
+        tracks = Tracks.finished(observed, told, acted, paid, outputs)
         ending, ids = Ending.of(terminated, truncated), (agent_id, module_id, multi_agent_episode_id)
         facts = EpisodeFacts(
             new_id() if id_ is None else id_,

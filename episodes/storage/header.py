@@ -16,7 +16,7 @@ from episodes.errors import InvalidArgument, UnreadableData, WrongType
 from episodes.storage import space_json
 from episodes.storage.arrow import reading
 from episodes.storage.files import put
-from episodes.storage.sums import algorithm, checked, sorted_json, sum_of_text
+from episodes.storage.sums import algorithm, sorted_json, sum_of_text, unsigned
 from episodes.storage.track_schema import Fields, TrackField, check_same, observed
 from episodes.tracks.infos import documents
 from episodes.tracks.infos.kinds import same_info
@@ -119,7 +119,7 @@ def header_of(text: bytes, file: str) -> Header:
             raise UnreadableData(
                 f"it has version {found['version']} of the format; this library reads up to {VERSION}: update it"
             )
-        return _from_json(checked(text, "it"))
+        return _from_json(unsigned(found, "it"))
 
 
 def _from_json(found: dict[str, Any]) -> Header:

@@ -157,8 +157,17 @@ class StoredBatch:
 
     def _offsets(self, observed: bool) -> np.ndarray:
         """Where the items of each episode begin and end [n + 1]."""
-        sizes = self._rows.lengths + self._rows.lookbacks + observed
-        return np.concatenate([[0], np.cumsum(sizes)])
+        return self._observed_offsets if observed else self._stepped_offsets
+
+    @cached_property
+    def _stepped_offsets(self) -> np.ndarray:
+        offsets = np.zeros(len(self) + 1, np.int64)
+        (self._rows.lengths + self._rows.lookbacks).cumsum(out=offsets[1:])
+        return offsets
+
+    @cached_property
+    def _observed_offsets(self) -> np.ndarray:
+        return self._stepped_offsets + np.arange(len(self) + 1)
 
     @cached_property
     def whole(self) -> EpisodePack:

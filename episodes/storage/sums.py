@@ -159,6 +159,11 @@ def checked(text: str | bytes, source: str) -> dict[str, Any]:
         raise UnreadableData(f"{source} is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise UnreadableData(f"{source} is no JSON object")
+    return unsigned(found, source)
+
+
+def unsigned(found: dict[str, Any], source: str) -> dict[str, Any]:
+    """The JSON object of `with_sum` without its sum, as `checked` gives it."""
     told = found.pop("sum", None)
     try:
         matches = isinstance(told, str) and told == sum_of_json(found, told.partition(":")[0])

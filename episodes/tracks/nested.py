@@ -124,7 +124,7 @@ def flatten(nested: Any, prefix: str | None = None) -> dict[str, Any]:
     >>> flatten({"camera": 1, "joints": (2, 3)}, "observations")
     {'observations/camera': 1, 'observations/joints/0': 2, 'observations/joints/1': 3}
     """
-    if is_leaf(nested):
+    if type(nested) is np.ndarray or is_leaf(nested):
         return {prefix or "": nested}
     flat: dict[str, Any] = {}
     for name, value in children(nested):
@@ -245,6 +245,11 @@ def frozen(data: Any) -> Any:
         data = data.view()
         data.setflags(write=False)
     return data
+
+
+def as_arrays(value: Any) -> Any:
+    """The nested value with each leaf as an array."""
+    return value if type(value) is np.ndarray else map_leaves(as_array, value)
 
 
 def as_array(leaf: Any) -> np.ndarray:
