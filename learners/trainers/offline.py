@@ -59,6 +59,11 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         super().__init__(algorithm, config or OfflineConfig(), **of_trainer)
         self.data, self.runner, self.evaluate_fn = data, runner, evaluate_fn
         self._at = 0  # the next episode
+        is_drawn = isinstance(data, (EpisodeReplayBuffer, Sampler))
+        if not is_drawn and (isinstance(data, Mapping) or not hasattr(data, "__getitem__")):
+            raise InvalidArgument(
+                f"data is a {type(data).__name__}: give a list of episodes, a pack, a data set, a sampler or a buffer"
+            )
         gives_steps = isinstance(data, EpisodeReplayBuffer) or _gives_steps(data)
         if gives_steps and not isinstance(algorithm, (BC, ReplayAlgorithm)):
             raise InvalidArgument(
@@ -71,15 +76,24 @@ class OfflineTrainer(Trainer[OfflineConfig]):
             self.num_steps += steps
             self._update(learner.update_from(self.data, steps), steps)  # type: ignore[operator]
             return
-        episodes = self.data.draw() if isinstance(self.data, Sampler) else self._next_episodes()
+        episodes = self.data.draw() if isinstance(self.data, Sampler) else self._next_with_steps()
         self.num_steps += sum(len(episode) for episode in episodes)
         self._update(learner.update(episodes))
 
-    def _next_episodes(self) -> Sequence[SingleAgentEpisode]:
-        if self._at >= len(self.data):
+    def _next_with_steps(self) -> Sequence[SingleAgentEpisode]:
+        """The next episodes; where none of them has a step, those after them."""
+        data: Any = self.data
+        for _ in range(-(-len(data) // self.config.episodes_per_update) + 1):
+            episodes = self._next_episodes(data)
+            if any(len(episode) for episode in episodes):
+                return episodes
+        raise InvalidArgument(f"OfflineTrainer: none of {len(data)} episodes has a step to learn from")
+
+    def _next_episodes(self, data: Any) -> Sequence[SingleAgentEpisode]:
+        if self._at >= len(data):
             self._at = 0
         start, self._at = self._at, self._at + self.config.episodes_per_update
-        return self.data[start : self._at]  # type: ignore[index]
+        return data[start : self._at]
 
     def test(self, seed: int) -> Evaluation | None:
         if self.runner is not None:

@@ -15,6 +15,7 @@ from connectors import ObservationRewriter, env_to_module_pipeline, learner_pipe
 from connectors.env_to_module import MeanStdFilter
 from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.tracks.infos.kinds import same_info
 from learners import (
@@ -533,3 +534,23 @@ def test_a_runner_with_another_policy_is_refused():
 def test_what_is_asked_after_tests_needs_tests():
     with pytest.raises(InvalidArgument, match="num_test_episodes is 0"):
         ppo_trainer(config={"num_test_episodes": 0}, stop_fn=lambda score: True)
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_episodes_without_a_step_are_passed_over_and_data_of_nothing_else_are_refused(most: int):
+    policy = MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,))
+    seen = np.zeros((4, 4), np.float32)
+    empty = SingleAgentEpisode.from_arrays(seen[:1], np.zeros(0, int), np.zeros(0))
+    one = SingleAgentEpisode.from_arrays(seen, np.zeros(3, int), np.zeros(3), terminated=True)
+    config = OfflineConfig(**{**SHORT, "num_test_episodes": 0, "max_epochs": 1}, episodes_per_update=most)
+    result = OfflineTrainer(BC(policy), [empty, empty, one, empty, empty], config).run()
+    assert result.num_steps == 3 * result.num_updates == 66
+    for nothing in ([], [empty] * 3):
+        with pytest.raises(InvalidArgument, match=f"none of {len(nothing)} episodes has a step"):
+            OfflineTrainer(BC(policy), nothing, config).run()
+
+
+@pytest.mark.parametrize("odd", [iter(()), {"a": 1}, 3], ids=["an iterator", "a dict", "a number"])
+def test_data_that_are_no_sequence_of_episodes_are_refused_before_anything_is_learned(odd: Any):
+    with pytest.raises(InvalidArgument, match="give a list of episodes, a pack, a data set"):
+        OfflineTrainer(BC(MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,))), odd)
