@@ -282,14 +282,14 @@ class ConnectorPipeline(Connector):
         }
 
 
-def set_states(pieces: Mapping[Any, Connector], states: Mapping[Any, Any], before: Mapping[Any, Any]) -> None:
+def set_states(pieces: Mapping[Any, Any], states: Mapping[Any, Any], before: Mapping[Any, Any]) -> None:
     """Restore the state of every piece, or of none: where one refuses its state, all get back the one `before`."""
     try:
         for name, state in states.items():
             pieces[name].set_state(state)
-    except Exception:
-        for name, state in before.items():
-            pieces[name].set_state(state)
+    except BaseException:
+        for name in states.keys() & before.keys():
+            pieces[name].set_state(before[name])
         raise
 
 

@@ -86,6 +86,7 @@ class MultiAgentEnvRunner(EnvRunner):
         self._made_of = env
         self.num_envs = num_envs
         self.envs = [as_multi_agent_env(env) for _ in range(num_envs)]
+        self._open = self.envs
         if not (agent_to_module_mapping_fn is None or callable(agent_to_module_mapping_fn)):
             raise WrongType(f"agent_to_module_mapping_fn={agent_to_module_mapping_fn!r}: give a function, or None")
         self._pipelines = RunnerPipelines(
@@ -164,10 +165,11 @@ class MultiAgentEnvRunner(EnvRunner):
                 self._num_steps += self.stats.num_env_steps
                 self.num_episodes += self.stats.num_episodes
                 self._tell_end_of_sample(chunks)
+                later = self._interrupted[len(left) :]
             except BaseException:
                 self._needs_reset = self._failed = True
                 raise
-            self._taken, self._interrupted = [], self._interrupted[len(left) :]
+            self._taken, self._interrupted = [], later  # no call from here on, so that nothing is lost
             return chunks
         finally:
             self._is_sampling = False
@@ -254,6 +256,7 @@ class MultiAgentEnvRunner(EnvRunner):
         return max(self._lookback, episode.env_steps_back(self.env_to_module.lookback))
 
     def _reset_all(self) -> None:
+        self._needs_reset = True  # until all are: some may be when one fails
         self._taken = []
         self._tallies = [Tally() for _ in self.envs]
         self.episodes = [self._fresh(i) for i in range(len(self.envs))]
@@ -434,11 +437,12 @@ class MultiAgentEnvRunner(EnvRunner):
 
     def _close(self) -> None:
         errors = []
-        for env in self.envs:  # all of them, also where one fails
+        while self._open:  # all of them, also where one fails
             try:
-                env.close()
+                self._open[0].close()
             except Exception as error:
                 errors.append(error)
+            self._open = self._open[1:]
         if errors:
             raise errors[0]
 

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from connectors.editable_episodes import EditableEpisodes
-from episodes.errors import EpisodeStateError, InvalidArgument
+from connectors.pipeline import set_states
+from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch
 from episodes.recorder import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.arguments import checked_count, checked_flag, checked_items, checked_seed
@@ -134,7 +135,8 @@ class EnvRunner:
         self._has_hooks = bool(self._on_episode_start or self._on_step or self._on_episode_end)
         self._shown: ShownEpisodes | None = None  # while hooks look
         self._needs_reset = True
-        self._closed = False
+        self._closed = False  # for those who sample
+        self._is_shut = False  # the environments are closed
         self._is_sampling = False
 
     def _show(self, shown: ShownEpisodes) -> None:
@@ -206,14 +208,26 @@ class EnvRunner:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` gave. The next `sample` begins new episodes, seeded by the seed and the steps."""
-        self.env_to_module.set_state(state["env_to_module"])
-        self.module_to_env.set_state(state["module_to_env"])
-        self._num_steps, self.num_episodes = state[self.steps_counted], state["num_episodes"]
-        self.seed = state["seed"]
-        if self.seed is not None:
-            self._reseed(np.random.SeedSequence((self.seed, self._num_steps)))
+        """Restore what `get_state` gave. The next `sample` begins new episodes, seeded by the seed and the steps.
+
+        Raises:
+            StateMismatch: the state of something else; the runner stays as it was.
+        """
+        before = self.get_state()
+        missing = [name for name in before if name not in state]
+        if missing:
+            raise StateMismatch(f"{type(self).__name__}.set_state: a state without {missing}; give what get_state gave")
         self._needs_reset = True
+        pipelines: dict[str, Any] = {"env_to_module": self.env_to_module, "module_to_env": self.module_to_env}
+        seed, num_steps = state["seed"], state[self.steps_counted]
+        set_states(pipelines, {name: state[name] for name in pipelines}, before)
+        try:
+            if seed is not None:
+                self._reseed(np.random.SeedSequence((seed, num_steps)))
+        except BaseException:
+            set_states(pipelines, {name: before[name] for name in pipelines}, before)
+            raise
+        self.seed, self._num_steps, self.num_episodes = seed, num_steps, state["num_episodes"]  # no call in between
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
         """Seed the next resets."""
@@ -222,10 +236,15 @@ class EnvRunner:
     # --- closing ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the environments; may be called again."""
-        if not self._closed:
-            self._closed = True
-            self._close()
+        """Close the environments; may be called again, and goes on where it was interrupted."""
+        self._closed = True
+        if not self._is_shut:
+            try:
+                self._close()
+            except Exception:
+                self._is_shut = True
+                raise
+            self._is_shut = True
 
     def _close(self) -> None:
         raise NotImplementedError
