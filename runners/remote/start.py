@@ -62,6 +62,7 @@ def start_ray(
         os.environ.setdefault(name, value)
     with _patience():
         ray.init(
+            address="local",  # otherwise Ray joins whatever RAY_ADDRESS or an earlier `ray start` tells of
             num_cpus=num_cpus,
             include_dashboard=False,
             _node_ip_address="127.0.0.1",

@@ -118,6 +118,7 @@ def started() -> Iterator[None]:
     try:
         with pytest.MonkeyPatch.context() as patch:  # actors import this file
             patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+            patch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # of a cluster that nobody has asked for
             start_ray(6, object_store_memory=100 * 2**20, temp_dir=folder)
         yield
     finally:
