@@ -157,6 +157,12 @@ class Boundaries:
             return self._with_reset_rows(dones)
         return Rows(np.ones_like(dones), dones)
 
+    def last_of(self, rows: Rows) -> Row:
+        """What the last one of the rows is, as `look` would have said."""
+        stepped, ended = rows.stepped[-1], rows.ended[-1].nonzero()[0]
+        reset = (~stepped).nonzero()[0]
+        return Row(stepped.nonzero()[0], reset, ended, ended if self.last_lies_apart else reset)
+
     def commit_all(self, rows: Rows) -> None:
         """The rows were recorded."""
         num_rows = len(rows.ended)
@@ -175,7 +181,7 @@ class Boundaries:
         steps, ends = np.empty_like(dones), dones
         steps[:1] = True
         steps[:1, self.waiting] = False
-        touching = (dones[1:] & dones[:-1]).any() or not steps[:1][dones[:1]].all()
+        touching = np.count_nonzero(dones[1:] & dones[:-1]) or np.count_nonzero(dones[:1, self.waiting])
         if touching:  # flags on reset rows, rare: of flags that follow each other every second one is a reset's
             number = np.arange(len(dones))[:, None]
             unflagged = np.maximum.accumulate(np.where(dones, -1, number), axis=0)  # the last row without a flag; -1

@@ -16,6 +16,11 @@ from episodes.tracks.stacking import check_strings, refuse_masked
 _IN_MEMORYVIEWS = "?bBhHiIlLqQfd"  # dtypes that a memoryview can be assigned
 
 
+def takes_memoryview(dtype: np.dtype) -> bool:
+    """Whether numbers of the dtype can be assigned to a memoryview."""
+    return dtype.char in _IN_MEMORYVIEWS
+
+
 class RowBlock:
     """The rows [capacity, N, ...] of one leaf. A row is copied in, so that its owner may use it again.
 
@@ -42,8 +47,7 @@ class RowBlock:
         self.numbers = None  # so that an interrupt leaves none of the data before
         self.data = data
         # Rows of one number each, one after another; None where rows are made of more than that.
-        is_plain = data.ndim == 2 and data.dtype.char in _IN_MEMORYVIEWS
-        self.numbers = data.reshape(-1).data if is_plain else None
+        self.numbers = data.reshape(-1).data if data.ndim == 2 and takes_memoryview(data.dtype) else None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__ if name != "numbers"}

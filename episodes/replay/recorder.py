@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch
 from episodes.facts.policy_versions import checked_version
 from episodes.recorder import OngoingEpisodes, VectorRecorder
-from episodes.recorder.boundaries import Boundaries, Row, final_observations_of, infos_at_ends
+from episodes.recorder.boundaries import Boundaries, Row, Rows, final_observations_of, infos_at_ends
 from episodes.recorder.info_rows import InfoRows
 from episodes.recorder.recent import RecentRows
 from episodes.replay.laid_rows import Behind, LaidRows, LaidRun
@@ -47,6 +47,15 @@ class _StagedRow(NamedTuple):
     info: int = 0
     last_info: int = 0
     finals: Any = None
+
+
+class _Settled(NamedTuple):
+    """What is known of the first `num_rows` staged rows; `rows` is what these are, if all were looked at at once."""
+
+    num_rows: int
+    boundaries: Boundaries
+    newest: Row | None = None
+    rows: Rows | None = None
 
 
 _PLAIN = _StagedRow()
@@ -100,7 +109,7 @@ class ReplayRecorder:
         self._newest: Any = None  # observations that nobody looks back at yet
         nowhere = np.full(num_envs, NONE, np.int64)
         self._behind = Behind(nowhere, nowhere, nowhere, 0, 0, self._boundaries)
-        self._settled = (0, self._boundaries, None)
+        self._settled = _Settled(0, self._boundaries)
         self._infos = InfoRows(num_envs)  # of the staged rows
         self._generation = 0  # of the ring, at the last reset of all
         self._version: int | None = None
@@ -183,7 +192,7 @@ class ReplayRecorder:
         block = Block(observations, None if everyone else envs, len(envs), {}, None, links, dealt)
 
         def then() -> None:
-            self._go_on_from(after, self._settled[2], fresh)
+            self._go_on_from(after, self._settled.newest, fresh)
             self._generation = ring.generation
 
         ring.add(Addition(room, ring.table.change(room.closed, 0), block, then=then))
@@ -196,7 +205,7 @@ class ReplayRecorder:
     def _go_on_from(self, behind: Behind, newest: Row | None, fresh: dict[int, tuple[str, dict[str, Any]]]) -> None:
         """No row is staged, and what comes next continues what is in the ring."""
         self._behind, self._fresh = behind, fresh
-        self._settled = (0, behind.boundaries, newest)
+        self._settled = _Settled(0, behind.boundaries, newest)
         self._rows = []
         self._infos.keep(_NO_SLOTS)
 
@@ -298,20 +307,21 @@ class ReplayRecorder:
 
     def _settle(self) -> Boundaries:
         """The boundaries up to the newest row. What rows mean is looked at when somebody asks, mostly for many."""
-        (count, boundaries, _), stage = self._settled, self._stage
-        if stage is not None and count < len(self._rows):
-            boundaries = boundaries.copy()
-            last = len(self._rows) - 1
-            if count < last:
-                dones = stage.dones(count, last)
-                if len(boundaries.waiting) or np.count_nonzero(dones):
-                    boundaries.commit_all(boundaries.look_at(dones))
-                else:
-                    boundaries.commit_steps(last - count)
-            row = boundaries.look(stage.tracks[TERMINATEDS][last], stage.tracks[TRUNCATEDS][last])
-            boundaries.commit(row)
-            self._settled = (last + 1, boundaries, row)
-        return boundaries
+        settled, stage, stop = self._settled, self._stage, len(self._rows)
+        if stage is not None and settled.num_rows < stop:
+            boundaries, last = settled.boundaries.copy(), stop - 1
+            dones = stage.dones(settled.num_rows, stop)
+            if settled.num_rows < last and (len(boundaries.waiting) or np.count_nonzero(dones[:-1])):
+                rows = boundaries.look_at(dones)
+                row = boundaries.last_of(rows)
+                boundaries.commit_all(rows)
+            else:
+                rows = None
+                boundaries.commit_steps(last - settled.num_rows)
+                row = boundaries.look(stage.tracks[TERMINATEDS][last], stage.tracks[TRUNCATEDS][last])
+                boundaries.commit(row)
+            self._settled = _Settled(stop, boundaries, row, None if settled.num_rows else rows)
+        return self._settled.boundaries
 
     # --- the ongoing episodes ------------------------------------------------------------------------------------
 
@@ -324,7 +334,7 @@ class ReplayRecorder:
     def newest(self) -> Row:
         """Which environments stepped, ended and began with the newest row."""
         self._settle()
-        newest = self._settled[2]
+        newest = self._settled.newest
         if newest is None:
             raise EpisodeStateError("no row yet; call step first")
         return newest
@@ -393,7 +403,7 @@ class ReplayRecorder:
             self._pass_on_to(recorder)
 
     def _pass_on_to(self, recorder: VectorRecorder) -> None:
-        if self._settled[2] is None and not self._is_of_now:
+        if self._settled.newest is None and not self._is_of_now:
             return  # nothing was recorded
         ids, table = np.full(self.num_envs, "", "U32"), self._ring.table
         custom_data = {env: data for env, (_, data) in self._fresh.items()}
@@ -461,11 +471,11 @@ class ReplayRecorder:
         if stage is None or not count:
             room = ring.room(0, 0)
             return Addition(room, ring.table.change(room.closed, 0), then=self._nothing_waits)
-        boundaries, last = self._settle(), self._settled[2]
-        if last is not None and self._is_run(stage, count):
+        boundaries, last, rows = self._settle(), self._settled.newest, self._settled.rows
+        if last is not None and rows is None and self._is_run(stage, count):
             steps = LaidRun(count, last, behind)
         else:
-            rows = behind.boundaries.look_at(stage.dones(0, count))
+            rows = rows or behind.boundaries.look_at(stage.dones(0, count))
             steps = LaidRows.of(rows, behind, boundaries.last_lies_apart)
         room = ring.room(steps.num_steps, steps.num_rows)
         episodes = ring.table.change(room.closed, len(steps.first_steps))
@@ -483,8 +493,8 @@ class ReplayRecorder:
             self._go_on_from(after, last, fresh)
             ring.waiting = None
 
-        newest = links[ENTRY, steps.newest], links[NEXT, steps.newest]
-        return Addition(room, episodes, block, newest, then)
+        newest = steps.newest
+        return Addition(room, episodes, block, (links[ENTRY, newest], links[NEXT, newest]), then)
 
     def _is_run(self, stage: StagedRows, count: int) -> bool:
         """Whether the staged rows are steps of the same environments, and only with the last one some end."""

@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import TrackMismatch
+from episodes.recorder.row_blocks import takes_memoryview
 from episodes.replay.ring.step_links import NUM_LINKS
-from episodes.replay.ring.step_ring import REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS
+from episodes.replay.ring.step_ring import ACTIONS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS
 from episodes.tracks import nested
 
 _MOST_STEPS = 8192
 _MOST_BYTES = 1 << 20
+_FEW_NUMBERS = 16
+_REFUSED = (AttributeError, TypeError, ValueError, NotImplementedError)  # by a row that is no plain arrays, or others
 
 
 class StagedRows:
@@ -30,25 +33,36 @@ class StagedRows:
     def __init__(self, observations: Any, tracks: dict[str, Any], most_rows: int) -> None:
         rows = (observations, tracks)
         self._structure = nested.map_leaves(lambda leaf: None, rows)
-        self._leaves = _kinds(rows)
+        self._leaves = _kinds_of(rows)
         row_bytes = sum(leaf.nbytes for leaf in nested.leaves(rows))
         num_envs = len(tracks[REWARDS])
         self.size = max(1, min(most_rows, _MOST_STEPS // num_envs, _MOST_BYTES // max(row_bytes, 1)))
         self.links = np.empty((NUM_LINKS, self.size * num_envs), np.int64)
-        self._views: list[tuple[np.ndarray, ...]] = []
-        self._kinds: tuple[Any, ...] = ()  # dtype and shape of each of the views
+        self._views: list[tuple[Any, ...]] = []  # of each row, as far as memoryviews take them, and arrays [N, ...]
+        self._kinds: tuple[Any, ...] = ()  # dtypes and shapes of observations and of actions that are not numbers
         self.observations, self.tracks = observations, tracks
         if self.size > 1:
             self.observations, self.tracks = nested.map_leaves(self._room, rows)
         plain = [self.observations, *(self.tracks[name] for name in STEP_TRACKS)]
         if self.size > 1 and len(tracks) == len(STEP_TRACKS) and all(type(a) is np.ndarray for a in plain):
-            self._views = [tuple(array[k] for array in plain) for k in range(self.size)]
-            tracks_of_first: dict[str, Any] = dict(zip(STEP_TRACKS, self._views[0][1:], strict=True))
-            self._first = (self._views[0][0], tracks_of_first)
-            kinds = [observations, *(tracks[name] for name in STEP_TRACKS)]
-            self._kinds = tuple(part for array in kinds for part in (array.dtype, array.shape))
+            self._hold(plain, tracks[ACTIONS])
+
+    def _hold(self, plain: list[np.ndarray], actions: np.ndarray) -> None:
+        """Make the views of all rows, and those of the first one."""
+        if not all(array.ndim == 2 and takes_memoryview(array.dtype) for array in plain[2:]):
+            return
+        views = [[array[k] for array in plain] for k in range(self.size)]
+        self._first = (views[0][0], dict[str, Any](zip(STEP_TRACKS, views[0][1:], strict=True)))
+        self._kinds = (plain[0].dtype, plain[0].shape[1:])
+        first_number = 1
+        if actions.ndim > 1 or not takes_memoryview(actions.dtype):
+            self._kinds, first_number = (*self._kinds, actions.dtype, actions.shape), 2
+        self._views = [(*row[:first_number], *map(memoryview, row[first_number:])) for row in views]
 
     def _room(self, leaf: np.ndarray) -> np.ndarray:
+        """Room for rows that lie in memory as this one does: an array that is the transpose of another is common."""
+        if leaf.ndim > 1 and leaf.flags.f_contiguous and not leaf.flags.c_contiguous:
+            return np.empty((self.size, *leaf.shape[::-1]), leaf.dtype).transpose(0, *range(leaf.ndim, 0, -1))
         return np.empty((self.size, *leaf.shape), leaf.dtype)
 
     @property
@@ -59,7 +73,7 @@ class StagedRows:
     def fits(self, observations: Any, tracks: dict[str, Any]) -> bool:
         """Whether rows are of the kind that there is room for."""
         rows = (observations, tracks)
-        return nested.same_structure(rows, self._structure) and _kinds(rows) == self._leaves
+        return nested.same_structure(rows, self._structure) and _kinds_of(rows) == self._leaves
 
     def put(self, k: int, observations: Any, tracks: dict[str, Any]) -> None:
         """Copy such a row into place k."""
@@ -73,27 +87,23 @@ class StagedRows:
     def put_arrays(self, k: int, observations: Any, actions: Any, rewards: Any, ends: Any, cuts: Any) -> bool:
         """Copy a row into place k if it is of the very kind, plain arrays and no extra model outputs; else False.
 
-        A tenth of a microsecond for each column is all there is to save: hence no loop.
+        A memoryview refuses numbers of another shape or dtype, in the time that numpy needs to tell them. A tenth of a
+        microsecond for each column is all there is to save: hence no loop.
         """
         try:
-            kinds = (
-                observations.dtype,
-                observations.shape,
-                actions.dtype,
-                actions.shape,
-                rewards.dtype,
-                rewards.shape,
-                ends.dtype,
-                ends.shape,
-                cuts.dtype,
-                cuts.shape,
-            )
-        except AttributeError:
+            if len(self._kinds) > 2:
+                if (observations.dtype, observations.shape, actions.dtype, actions.shape) != self._kinds:
+                    return False
+                v0, v1, v2, v3, v4 = self._views[k]
+                v1[...], v2[:], v3[:], v4[:] = actions, rewards, ends, cuts
+            else:
+                if (observations.dtype, observations.shape) != self._kinds:
+                    return False
+                v0, v1, v2, v3, v4 = self._views[k]
+                v1[:], v2[:], v3[:], v4[:] = actions, rewards, ends, cuts
+            v0[...] = observations
+        except _REFUSED:
             return False
-        if kinds != self._kinds:
-            return False
-        v0, v1, v2, v3, v4 = self._views[k]
-        v0[...], v1[...], v2[...], v3[...], v4[...] = observations, actions, rewards, ends, cuts
         return True
 
     def first_rows(self, count: int) -> tuple[Any, dict[str, Any]]:
@@ -114,11 +124,22 @@ class StagedRows:
 def flat(items: Any, num_rows: int) -> Any:
     """The first rows of nested arrays [size, N, ...] as [num_rows * N, ...]."""
     if type(items) is np.ndarray:
-        return items[:num_rows].reshape(-1, *items.shape[2:])
-    return nested.map_leaves(lambda leaf: leaf[:num_rows].reshape(-1, *leaf.shape[2:]), items)
+        return _flat(items[:num_rows])
+    return nested.map_leaves(lambda leaf: _flat(leaf[:num_rows]), items)
 
 
-def _kinds(rows: Any) -> list[tuple[np.dtype, tuple[int, ...]]]:
+def _flat(rows: np.ndarray) -> np.ndarray:
+    """Rows [k, N, ...] as [k * N, ...]. Of transposed ones with few numbers, one after the other is copied, in a third
+    of the time."""
+    if rows.ndim == 3 and rows.shape[2] <= _FEW_NUMBERS and not rows.flags.c_contiguous:
+        in_order = np.empty(rows.shape, rows.dtype)
+        for i in range(rows.shape[2]):
+            in_order[..., i] = rows[..., i]
+        rows = in_order
+    return rows.reshape(-1, *rows.shape[2:])
+
+
+def _kinds_of(rows: Any) -> list[tuple[np.dtype, tuple[int, ...]]]:
     return [(leaf.dtype, leaf.shape) for leaf in nested.leaves(rows)]
 
 

@@ -47,8 +47,7 @@ class Room:
     Attributes:
         head, rows_head: numbers that the first new step and the first new observation row get.
         tail: number of the oldest step afterwards.
-        slots, following: positions [k] of the steps that are evicted, and of those that follow them.
-        entries: theirs, [k].
+        first, entries: of episodes that lose their beginning, the positions [k] of their first steps now, and entries.
         closed: entries of episodes that have no step left.
         kept_from: what `LinkedRing.kept_from` becomes.
     """
@@ -56,8 +55,7 @@ class Room:
     head: int
     rows_head: int
     tail: int
-    slots: slice | np.ndarray
-    following: np.ndarray
+    first: np.ndarray
     entries: np.ndarray
     closed: np.ndarray
     kept_from: int

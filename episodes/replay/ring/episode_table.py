@@ -52,7 +52,7 @@ class TableChange:
 
     places: np.ndarray
     values: np.ndarray
-    closed: list[int]
+    closed: np.ndarray
     opened: np.ndarray
     num_used: int
     ids: Sequence[str | None] | None = None
@@ -127,7 +127,7 @@ class EpisodeTable:
         """The change that forgets the entries `closed` [k], in use and distinct, and opens others."""
         used, left = self._num_used, self._num_used - len(closed)
         if not (len(closed) or num_opened):
-            return TableChange(closed, closed, [], closed, used)
+            return TableChange(closed, closed, closed, closed, used)
         while left + num_opened > len(self._all):
             self._grow()
         places = self._place[closed]
@@ -137,11 +137,11 @@ class EpisodeTable:
         places = np.concatenate([places[holes], np.arange(left, used)])
         values = np.concatenate([self._all[left:used][stays], closed])
         opened = np.concatenate([closed, self._all[used : used + num_opened]])[:num_opened]
-        return TableChange(places, values, closed.tolist(), opened, left + num_opened, serial=self.names.num)
+        return TableChange(places, values, closed, opened, left + num_opened, serial=self.names.num)
 
     def apply(self, change: TableChange) -> None:
         """Make a change; broken off, it can be made again."""
-        for entry in change.closed if self._ids or self.facts or self.custom_data else ():
+        for entry in change.closed.tolist() if self._ids or self.facts or self.custom_data else ():
             id_ = self._ids.get(entry)
             if id_ is not None:
                 if self._entries.get(id_) == entry:

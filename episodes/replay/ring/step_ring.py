@@ -266,13 +266,19 @@ class LinkedRing:
     def _without(self, stop: int, head: int, tail: int) -> Room:
         """What evicting the steps before number `stop` means."""
         if stop == self.tail:
-            return Room(head, self.rows_head, tail, slice(0, 0), _NOTHING, _NOTHING, _NOTHING, self.kept_from)
+            return Room(head, self.rows_head, tail, _NOTHING, _NOTHING, _NOTHING, self.kept_from)
         count, start = stop - self.tail, self.tail % self.capacity
-        slots = positions(self.tail, count, self.capacity)
-        in_a_row = slice(start, start + count) if start + count <= self.capacity else slots
-        following, entries = self.links.next[in_a_row].copy(), self.links.entry[in_a_row].copy()
-        closed = entries[following == slots]
-        return Room(head, self.rows_head, tail, in_a_row, following, entries, closed, self.kept_from)
+        if start + count <= self.capacity:
+            offsets = self.links.next[start : start + count] - start  # of the steps that follow, from the oldest one on
+        else:
+            offsets = self.links.next[positions(self.tail, count, self.capacity)] - start
+            offsets[offsets < 0] += self.capacity
+        places = np.arange(count)
+        last = np.flatnonzero((offsets <= places) | (offsets >= count))  # of their episodes, of those that are evicted
+        offsets, entries = offsets.take(last), self.links.entry[(last + start) % self.capacity]
+        stay = offsets != last
+        first = (offsets[stay] + start) % self.capacity
+        return Room(head, self.rows_head, tail, first, entries[stay], entries[~stay], self.kept_from)
 
     def widen(self, window: int) -> None:
         """Let steps refer to observations this many rows before the one that they lead to."""
@@ -337,9 +343,9 @@ class LinkedRing:
         room, block, rows_head, num_steps = addition.room, addition.block, addition.room.rows_head, 0
         if self.resume_point is not None:
             self.resume_point.before_write(room.tail)
-        if len(room.following):
-            self.links.previous[room.following] = room.following
-            self.table.first[room.entries] = room.following
+        if len(room.first):
+            self.links.previous[room.first] = room.first
+            self.table.first[room.entries] = room.first
         self.table.apply(addition.episodes)
         if self.log is not None:
             self.log.name(self.table, addition.episodes)
@@ -372,8 +378,8 @@ class LinkedRing:
             self.log.write(room.head, self.table.serials[block.links[ENTRY]], block.links[T])
         if self.beside is not None:
             source = self.observations.items
-            put(self.beside[0].items, self.capacity, start, source[block.links[ROW]])
-            put(self.beside[1].items, self.capacity, start, source[block.links[NEXT_ROW]])
+            put(self.beside[0].items, self.capacity, start, source.take(block.links[ROW]))
+            put(self.beside[1].items, self.capacity, start, source.take(block.links[NEXT_ROW]))
 
     def put_beside(self) -> None:
         """Put the observations of all steps that are there into their records, if that is where they belong."""

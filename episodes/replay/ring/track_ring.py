@@ -155,7 +155,7 @@ class TrackRing:
         start = number % self.size
         if self.plain:
             if rows is not None:
-                items = items[rows] if items.ndim == 1 else picked(items, rows)
+                items = picked(items, rows)
             stop = start + len(items)
             if stop <= self.size:
                 self.data[start:stop] = items
@@ -206,7 +206,7 @@ def picked(items: np.ndarray, rows: slice | np.ndarray | None) -> np.ndarray:
     """`items[rows]`, or all of them."""
     if rows is None:
         return items
-    return items[rows] if items.ndim == 1 or isinstance(rows, slice) else items.take(rows, 0)
+    return items[rows] if isinstance(rows, slice) else items.take(rows, 0)
 
 
 def gathered(ring: np.ndarray, positions: np.ndarray) -> np.ndarray:
