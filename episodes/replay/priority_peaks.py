@@ -1,12 +1,14 @@
 """`PriorityPeaks`: the priorities that steps were given, and the highest of them at any time.
 
-The positions are cut into stretches, and each knows its highest priority. One is looked for anew only when the highest
-of a stretch was lowered or forgotten, which is rare: about as rare as the stretch is long.
+The positions are cut into stretches, and of each it is known what none of its priorities is above. That is looked at
+anew only where it is the highest of all, when somebody asks for that: so giving priorities costs next to nothing.
 """
 
 from __future__ import annotations
 
 import numpy as np
+
+_FEW = 8
 
 
 class PriorityPeaks:
@@ -23,11 +25,18 @@ class PriorityPeaks:
         self._shift = max(size.bit_length() // 2, 3)  # stretches about as long as there are many
         self._given = np.zeros((-(-size >> self._shift), 1 << self._shift))  # [stretches, their positions]
         self._flat = self._given.reshape(-1)
-        self._peaks = np.zeros(len(self._given))
+        self._peaks = np.zeros(len(self._given))  # no priority of a stretch is higher; none may be as high any more
 
     @property
     def highest(self) -> float:
         """The highest of all; 0 when none was given."""
+        for _ in range(_FEW):
+            stretch = self._peaks.argmax()
+            peak = self._given[stretch].max()
+            if peak == self._peaks[stretch]:
+                return float(peak)
+            self._peaks[stretch] = peak
+        self._peaks[:] = self._given.max(axis=1)
         return float(self._peaks.max())
 
     @property
@@ -36,14 +45,8 @@ class PriorityPeaks:
 
     def set(self, positions: np.ndarray, priorities: np.ndarray) -> None:
         """Give the positions [n] priorities [n]; of positions that occur twice, the last one counts."""
-        stretches = positions >> self._shift
-        before = self._flat[positions]
-        were_peaks = (before > 0) & (before == self._peaks[stretches])
         self._flat[positions] = priorities
-        np.maximum.at(self._peaks, stretches, self._flat[positions])
-        if were_peaks.any():
-            changed = stretches[were_peaks]
-            self._peaks[changed] = self._given[changed].max(axis=1)
+        np.maximum.at(self._peaks, positions >> self._shift, priorities)
 
     def forget(self, start: int, stop: int) -> None:
         """No priority was given to the positions [start, stop)."""
