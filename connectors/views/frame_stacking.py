@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import gymnasium as gym
@@ -56,9 +57,15 @@ class FrameStacking(ViewPiece):
     def _joined(self, frames: np.ndarray) -> np.ndarray:
         """Frames [B, k, ...] one after another along the items' axis."""
         place = 1 + self.axis % (frames.ndim - 2)  # where the axis is once k is away; k goes before it
-        moved = frames if place == 1 else frames.transpose(0, *range(2, place + 1), 1, *range(place + 1, frames.ndim))
+        moved = frames if place == 1 else frames.transpose(_order(place, frames.ndim))
         shape = moved.shape
         return moved.reshape(*shape[:place], shape[place] * shape[place + 1], *shape[place + 2 :])
+
+
+@lru_cache(maxsize=16)
+def _order(place: int, num_axes: int) -> tuple[int, ...]:
+    """Axis 1 moved to the place, the others in order."""
+    return 0, *range(2, place + 1), 1, *range(place + 1, num_axes)
 
 
 def stacked_space(space: gym.Space, num_frames: int, axis: int) -> gym.Space:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -96,28 +96,31 @@ def _seen(
     ring: LinkedRing, keys: Sequence[str], slots: np.ndarray, last: np.ndarray, views: BoundViews
 ) -> dict[str, Any]:
     """What the module sees before the steps at `slots` [...] and, as "new_<column>", after those at `last` [...]."""
-    steps, ends = slots.ravel(), last.ravel()
+    steps = slots.ravel()
+    ends = steps if last is slots else last.ravel()
     before = steps if Columns.OBS in keys else steps[:0]
     after = ends if Columns.NEXT_OBS in keys else ends[:0]
     if not len(before) + len(after):
         return {}
     columns = views(ReplayHistory.around(ring, before, after, views.given, views.lookback))
-    padding = (steps == ring.capacity).nonzero()[0]
+    padded = (slots == ring.capacity) if np.count_nonzero(steps == ring.capacity) else None
+    found, half = {}, len(before)
+    for prefix, part in (("", slice(0, half)), ("new_", slice(half, half + len(after)))):
+        if part.start < part.stop:
+            for name, column in columns.items():
+                found[prefix + name] = nested.map_leaves(partial(_shaped, part, slots.shape, padded), column)
+    return found
 
-    def shaped(leaf: np.ndarray, start: int, stop: int) -> np.ndarray:
-        own = leaf[start:stop]
-        if len(padding):
-            own = own.copy()
-            own[padding] = np.zeros((), own.dtype)
-        return own.reshape(*slots.shape, *own.shape[1:])
 
-    parts = {"": (0, len(before)), "new_": (len(before), len(before) + len(after))}
-    return {
-        f"{prefix}{name}": nested.map_leaves(lambda leaf, part=part: shaped(leaf, *part), column)
-        for prefix, part in parts.items()
-        if part[0] < part[1]
-        for name, column in columns.items()
-    }
+def _shaped(part: slice, shape: tuple[int, ...], padded: np.ndarray | None, leaf: np.ndarray) -> np.ndarray:
+    """Some rows of a leaf as a column of this shape, zeros where it is padded."""
+    own = leaf[part]
+    if len(shape) > 1:
+        own = own.reshape(*shape, *own.shape[1:])
+    if padded is not None:
+        own = own.copy()
+        own[padded] = np.zeros((), own.dtype)
+    return own
 
 
 def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> Any:

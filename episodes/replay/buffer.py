@@ -411,7 +411,7 @@ class EpisodeReplayBuffer(SampleCounts):
         ring, slots = self._ring, found.slots
         columns = columns_of(ring, keys, slots, slots, views=views)
         indices = ring.slot_numbers(slots)
-        indices[~found.there] = NONE
+        np.copyto(indices, NONE, where=slots == ring.capacity)
         columns[Columns.LOSS_MASK] = found.learned
         columns[Columns.SEQ_LENS] = found.stops - lookback
         columns[INDICES] = indices

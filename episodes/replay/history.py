@@ -41,7 +41,7 @@ class ReplayHistory(History):
         self,
         ring: LinkedRing,
         rows: np.ndarray,
-        last: np.ndarray,
+        last: np.ndarray | None,
         slots: np.ndarray,
         spaces: HistorySpaces,
         lookback: int | None = None,
@@ -50,7 +50,7 @@ class ReplayHistory(History):
         self.ring = ring
         self._rows = rows  # [B] positions of observations
         self._slots = slots  # [B] steps that begin or end at them
-        self._path = [last]
+        self._path = [] if last is None else [last]  # None: the first half is before the steps that the second is after
 
     @classmethod
     def around(
@@ -59,15 +59,17 @@ class ReplayHistory(History):
         """The observations before the steps at positions `slots` [n], then those after the steps at `last` [m]."""
         links = ring.links
         rows = np.concatenate([links.row[slots], links.next_row[last]])
-        return cls(
-            ring, rows, np.concatenate([_before(ring, slots), last]), np.concatenate([slots, last]), spaces, lookback
-        )
+        led_here = None if last is slots else np.concatenate([_before(ring, slots), last])
+        return cls(ring, rows, led_here, np.concatenate([slots, last]), spaces, lookback)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def _step(self, j: int) -> np.ndarray:
         """Positions [B] of the step j + 1 steps before each observation."""
+        if not self._path:
+            steps = self._slots[: len(self) // 2]
+            self._path.append(np.concatenate([_before(self.ring, steps), steps]))
         while len(self._path) <= j:
             self._path.append(_before(self.ring, self._path[-1]))
         return self._path[j]
@@ -87,11 +89,27 @@ class ReplayHistory(History):
         return self.ring.observations.take(self._rows)
 
     def last_observations(self, k: int) -> Any:
+        if not self._path:
+            return self.ring.observations.take(self._rows_at_both_ends(k))
         rows = np.empty((len(self), k), np.int64)
         rows[:, -1] = self._rows
         for j in range(k - 1):
             rows[:, k - 2 - j] = self.ring.links.row[self._step(j)]
         return self.ring.observations.take(rows)
+
+    def _rows_at_both_ends(self, k: int) -> np.ndarray:
+        """Positions [B, k] of the last observations: those before a step are those after it, and one older."""
+        links, num_steps = self.ring.links, len(self) // 2
+        path = np.empty((k, num_steps), np.int64)
+        path[0] = self._slots[:num_steps]
+        for j in range(1, k):
+            path[j] = links.previous[path[j - 1]]
+        rows = np.empty((k + 1, num_steps), np.int64)  # from the newest on
+        rows[0], rows[1:] = self._rows[num_steps:], links.row[path]
+        np.copyto(rows[2:], self.ring.num_rows, where=path[1:] == path[:-1])
+        ends = np.empty((2, num_steps, k), np.int64)
+        ends[0], ends[1] = rows[:0:-1].T, rows[-2::-1].T
+        return ends.reshape(len(self), k)
 
     def last_steps(self, track: str, k: int) -> Any:
         own = self.ring.tracks.get(track)

@@ -108,7 +108,7 @@ def windows(links: StepLinks, slots: np.ndarray, extents: Extents, length: int, 
         left = 3, length = 3    . . 5 | 6 7 8     the episode's first step is 5
                                 2 3 4 | 5 6 .     its last one is 6
     """
-    columns = np.arange(left + length)
+    columns = _columns(left + length)
     ahead = np.minimum(extents.onward, length)
     if not left:
         there = columns < ahead[:, None]
@@ -133,18 +133,18 @@ def _runs(
     behind: np.ndarray | None = None,
 ) -> np.ndarray:
     """Positions [B, W]: where the steps lie in a row, column c is at `origins` + c. `behind` steps precede `slots`."""
-    capacity, columns = links.capacity, np.arange(there.shape[1])
+    capacity, columns = links.capacity, _columns(there.shape[1])
     runs = origins[:, None] + columns
     runs %= capacity
-    first = slots if behind is None else slots - behind
-    scattered = (~_in_a_row(links, slots, first, origins + stops - 1)).nonzero()[0]
-    if len(scattered):
+    in_a_row = _in_a_row(links, slots, behind, origins + stops - 1)
+    if np.count_nonzero(in_a_row) < len(slots):
+        scattered = (~in_a_row).nonzero()[0]
         back = np.zeros(len(scattered), np.int64) if behind is None else behind[scattered]
         picked, learns = slots[scattered], (slots - origins)[scattered]
         path = _paths(links, picked, int(back.max()), int((stops[scattered] - learns).max()))
         at = (int(back.max()) - learns)[:, None] + columns
         runs[scattered] = path[np.clip(at, 0, len(path) - 1), np.arange(len(picked))[:, None]]
-    runs[~there] = capacity
+    np.copyto(runs, capacity, where=~there)
     return runs
 
 
@@ -157,13 +157,25 @@ def _paths(links: StepLinks, slots: np.ndarray, num_behind: int, num_ahead: int)
     return path
 
 
-def _in_a_row(links: StepLinks, slots: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """True where the positions first..last (before wrapping) hold successive steps of the episode of `slots`.
+def _in_a_row(links: StepLinks, slots: np.ndarray, behind: np.ndarray | None, last: np.ndarray) -> np.ndarray:
+    """True where the positions from `behind` (0 when None) before `slots` up to `last`, which may lie past the end of
+    the ring, hold successive steps of an episode.
 
     Steps of an episode lie in the order of their times, so looking at both ends is enough.
     """
-    first, last = first % links.capacity, last % links.capacity
+    first, last = slots if behind is None else (slots - behind) % links.capacity, last % links.capacity
     entry = links.entry[slots]
-    same = (links.entry[first] == entry) & (links.entry[last] == entry)
+    same = links.entry[last] == entry
+    if behind is not None:
+        same &= links.entry[first] == entry
     span = (last - first) % links.capacity
-    return same & (links.t[last] - links.t[first] == span)
+    same &= links.t[last] - links.t[first] == span
+    return same
+
+
+@lru_cache(maxsize=16)
+def _columns(count: int) -> np.ndarray:
+    """0, 1, ... `count` - 1."""
+    columns = np.arange(count)
+    columns.flags.writeable = False
+    return columns
