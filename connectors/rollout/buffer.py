@@ -29,7 +29,14 @@ from connectors.staging import checked_device
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
 from episodes.tracks.arguments import checked_count
 
-__all__ = ["FinalObservations", "RolloutBuffer", "add_advantages", "iterate_minibatches", "transition_view"]
+__all__ = [
+    "FinalObservations",
+    "RolloutBuffer",
+    "add_advantages",
+    "add_sequence_returns",
+    "iterate_minibatches",
+    "transition_view",
+]
 
 Truncation = Literal["final", "terminate", "previous"]
 
@@ -307,6 +314,22 @@ def add_advantages(
         padded = torch.zeros_like(rollout["value"])
         padded[:, :-1] = column.T.masked_fill(~steps["valid"], 0)
         rollout.set(name, padded)
+    return rollout
+
+
+def add_sequence_returns(rollout: TensorDict) -> TensorDict:
+    """The rollout itself with `seq_mask` (bool) and `seq_return` [N, T + 1], for who compares whole sequences.
+
+    A sequence is what an environment did first: the steps from row 0 to its first ending, or to the end of the
+    rollout. `seq_mask` is True at these steps, and there `seq_return` is the sum of all their rewards; else zero.
+    """
+    steps = {name: rollout[name][:, :-1] for name in ("reward", "terminated", "truncated", "done", "valid")}
+    ended = (steps["terminated"] | steps["truncated"] | steps["done"]) & steps["valid"]
+    mask = torch.zeros_like(rollout["valid"])
+    mask[:, :-1] = steps["valid"] & (ended.cumsum(1) - ended.long() == 0)
+    returns = steps["reward"].masked_fill(~mask[:, :-1], 0).sum(1, keepdim=True)
+    rollout.set("seq_mask", mask)
+    rollout.set("seq_return", torch.where(mask, returns, 0))
     return rollout
 
 

@@ -204,7 +204,6 @@ class EpisodeReplayBuffer(SampleCounts):
 
     # --- draws -------------------------------------------------------------------------------------------------
 
-    @locked
     def sample(
         self,
         n: int,
@@ -236,17 +235,18 @@ class EpisodeReplayBuffer(SampleCounts):
         `indices` are step numbers: they stay those of these steps. `weights` are 1. Errors: `EpisodeStateError` when
         nothing is stored, `UnknownKey` for a column that there is not.
         """
-        if type(n) is not int or n < 1:
-            check_counts(n=n)
-        if type(n_step) is not int or n_step < 1:
-            check_n_step(n_step)
-        check_fraction("gamma", gamma)
-        keys = checked_keys(self.ring, keys, include_infos)
-        aged = max_age is not None
-        slots, weights = young_steps(self._ring, self._draw, n, max_age, self.generator) if aged else self._draw(n)
-        batch = self._transitions(slots, weights, n_step, gamma, views, keys)
-        self.num_sampled += n
-        return batch
+        with self.lock:  # here, for a decorator hands arguments on: that takes longer than the lock itself
+            if type(n) is not int or n < 1:
+                check_counts(n=n)
+            if type(n_step) is not int or n_step < 1:
+                check_n_step(n_step)
+            check_fraction("gamma", gamma)
+            keys = checked_keys(self.ring, keys, include_infos)
+            aged = max_age is not None
+            slots, weights = young_steps(self._ring, self._draw, n, max_age, self.generator) if aged else self._draw(n)
+            batch = self._transitions(slots, weights, n_step, gamma, views, keys)
+            self.num_sampled += n
+            return batch
 
     @locked
     def at(

@@ -10,6 +10,8 @@ import numpy as np
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.small_episodes import SmallEpisodes
+from episodes.tracks.infos.columns import ColumnInfos, TypedColumn
+from episodes.tracks.infos.kinds import Infos
 from episodes.transport.facts_on_the_way import bounds_of
 from episodes.transport.wire import Schemas, arrays_of, look_of
 
@@ -75,6 +77,9 @@ class Waiting:
         nbytes = sum([array.nbytes for array in arrays])
         if nbytes > self._join // 4 or not _is_plain(pack):
             return False
+        nbytes += _infos_nbytes(pack.infos)
+        if nbytes > self._join // 4:
+            return False
         alike = look_of(pack, arrays), bounds_of([pack])
         if not self._packs:
             self._schemas.of([pack])  # an error for what cannot travel
@@ -98,6 +103,14 @@ class Waiting:
     def clear(self) -> None:
         """Forget what went together: it was sent."""
         self._joined, self._since = [], 0.0
+
+
+def _infos_nbytes(infos: Infos) -> int:
+    """The bytes of plain infos."""
+    if not isinstance(infos, ColumnInfos):
+        return 0
+    columns = [column for column in infos.columns.values() if isinstance(column, TypedColumn)]
+    return sum(own.values.nbytes + (0 if own.mask is None else own.mask.nbytes) for own in columns)
 
 
 def _is_plain(pack: EpisodePack) -> bool:

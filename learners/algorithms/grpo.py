@@ -8,18 +8,20 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from connectors.learner import learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_asked, module_of
+from connectors.rollout.buffer import add_sequence_returns
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, tensors_of
 from learners.algorithms.flat_optimizer import FlatOptimizer, adam
-from learners.algorithms.minibatches import shuffled
+from learners.algorithms.minibatches import check_sees_rollouts, shuffled, steps_of_rollout
 from learners.algorithms.numbers import check_numbers
 from learners.algorithms.ppo import clipped_policy_loss
 from learners.policies.policy import Policy
@@ -102,11 +104,46 @@ class GRPO(Algorithm):
         batch[Columns.ADVANTAGES] = torch.from_numpy(rows).to(self.policy.device)
         return batch
 
+    def update_from_rollout(self, rollout: TensorDict) -> dict[str, float]:
+        """Learn from a block [N, T + 1] of a `RolloutBuffer` on the device where it lies; returns metrics.
+
+        What an environment did first is its sequence, from row 0 to its first ending; `group_size` successive
+        environments are a group, so let them begin alike. The block gets the columns of `add_sequence_returns`.
+
+        Raises:
+            InvalidArgument: a sequence has not ended in the block, environments are no whole groups, or the policy
+                has a memory or spaces that rows of floats cannot be made into.
+        """
+        return self._updated(self.rollout_batch(rollout))
+
+    def rollout_batch(self, rollout: TensorDict) -> dict[str, Any]:
+        """The train batch {column: tensor [B, ...]} of the sequences' steps in a block [N, T + 1]."""
+        check_sees_rollouts(self.policy, "GRPO")
+        if self.group_of is not None:
+            raise InvalidArgument("GRPO: group_of asks episodes; use update(rollout_to_episodes(...)) with it")
+        block: Any = add_sequence_returns(rollout)  # of tensors
+        is_whole = ((block["terminated"] | block["truncated"]) & block["seq_mask"]).any(1).cpu()
+        if not is_whole.all():
+            raise InvalidArgument(
+                f"GRPO compares the returns of whole episodes; environment {int((~is_whole).nonzero()[0])} has neither "
+                f"terminated nor been truncated in its first sequence of {block.shape[1] - 1} rows at most"
+            )
+        returns = block["reward"].double().masked_fill(~block["seq_mask"], 0).sum(1).cpu().numpy()
+        advantages = group_advantages(returns, self._successive(len(returns)), self.config.scale)
+        envs, rows = block["seq_mask"].nonzero(as_tuple=True)
+        steps = {name: block[name][envs, rows] for name in ("obs", "action", "sample_log_prob")}
+        of_envs = torch.from_numpy(advantages.astype(np.float32)).to(envs.device)
+        return {**steps_of_rollout(self.policy, steps), Columns.ADVANTAGES: of_envs[envs]}
+
+    def _successive(self, num_episodes: int) -> np.ndarray:
+        """Groups of `group_size` successive ones."""
+        if num_episodes % self.config.group_size:
+            raise InvalidArgument(f"GRPO: {num_episodes} episodes are no groups of {self.config.group_size}")
+        return np.arange(num_episodes) // self.config.group_size
+
     def _groups(self, pack: EpisodePack) -> np.ndarray:
         if self.group_of is None:
-            if len(pack) % self.config.group_size:
-                raise InvalidArgument(f"GRPO: {len(pack)} episodes are no groups of {self.config.group_size}")
-            return np.arange(len(pack)) // self.config.group_size
+            return self._successive(len(pack))
         numbers: dict[Hashable, int] = {}
         return np.array([numbers.setdefault(self.group_of(episode), len(numbers)) for episode in pack])
 

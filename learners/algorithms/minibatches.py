@@ -1,17 +1,22 @@
-"""Rows and columns of a train batch: some at a time, in random order, or those of one moment."""
+"""Rows and columns of a train batch: some at a time, in random order, those of one moment, or of a rollout."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import gymnasium as gym
 import torch
 
+from connectors.policy import module_of
 from episodes.batch import TrainBatch
 from episodes.batch.origin import taken_later
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
 from episodes.tracks.nested import map_leaves
+from learners.policies.policy import Policy
 
-__all__ = ["after", "rows_of", "shuffled"]
+__all__ = ["after", "check_sees_rollouts", "rows_of", "shuffled", "steps_of_rollout"]
 
 _NEW = "new_"  # what the names of columns after a transition begin with
 
@@ -39,3 +44,26 @@ def shuffled(
 def after(minibatch: Mapping[str, Any]) -> dict[str, Any]:
     """The columns that a policy sees after the transitions: "obs" is "new_obs", and so on."""
     return {name.removeprefix(_NEW): column for name, column in minibatch.items() if name.startswith(_NEW)}
+
+
+def check_sees_rollouts(policy: Policy, algorithm: str) -> None:
+    """Refuse a policy with a memory, or of spaces that a rollout's rows of floats cannot be made into."""
+    seen, actions = policy.observation_space, policy.action_space
+    kinds = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
+    if not isinstance(seen, gym.spaces.Box) or not isinstance(actions, kinds) or module_of(policy).has_memory:
+        raise InvalidArgument(
+            f"{algorithm}.update_from_rollout: a block has rows of floats, and {type(policy).__name__} sees {seen}, "
+            f"acts in {actions}{' and has a memory' if module_of(policy).has_memory else ''}: learn from "
+            "episodes by update(rollout_to_episodes(...))"
+        )
+
+
+def steps_of_rollout(policy: Policy, steps: Any) -> dict[str, Any]:
+    """Observations, actions and their log probabilities [B, ...] of a rollout's steps [B], as a policy sees them."""
+    seen, actions = policy.observation_space, policy.action_space
+    taken = steps["action"].reshape(-1, *(actions.shape or ()))
+    return {
+        Columns.OBS: steps["obs"].reshape(-1, *(seen.shape or ())),
+        Columns.ACTIONS: taken if isinstance(actions, gym.spaces.Box) else taken.long(),
+        Columns.ACTION_LOGP: steps["sample_log_prob"],
+    }

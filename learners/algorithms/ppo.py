@@ -25,7 +25,7 @@ from episodes.errors import InvalidArgument, UnknownKey
 from episodes.single_agent import SingleAgentEpisode
 from learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, means, tensors_of
 from learners.algorithms.flat_optimizer import FlatOptimizer, adam
-from learners.algorithms.minibatches import rows_of, shuffled
+from learners.algorithms.minibatches import check_sees_rollouts, rows_of, shuffled, steps_of_rollout
 from learners.algorithms.numbers import check_numbers
 from learners.policies.policy import Policy
 
@@ -111,25 +111,15 @@ class PPO(Algorithm):
 
     def rollout_batch(self, rollout: TensorDict) -> dict[str, Any]:
         """The train batch {column: tensor [B, ...]} of the valid steps of a block [N, T + 1]."""
-        seen, actions = self.policy.observation_space, self.policy.action_space
-        kinds = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
-        if not isinstance(seen, gym.spaces.Box) or not isinstance(actions, kinds) or module_of(self.policy).has_memory:
-            raise InvalidArgument(
-                f"PPO.update_from_rollout: a block has rows of floats, and {type(self.policy).__name__} sees {seen}, "
-                f"acts in {actions}{' and has a memory' if module_of(self.policy).has_memory else ''}: learn from "
-                "episodes by update(rollout_to_episodes(...))"
-            )
+        check_sees_rollouts(self.policy, "PPO")
         add_advantages(rollout, gamma=self.config.gamma, lambda_=self.config.lambda_)
         steps: Any = transition_view(rollout, flatten=True)
         advantages = steps["advantage"]
         if self.config.standardize_advantages and len(advantages):
             deviation = advantages.std(correction=0).clamp(min=SMALLEST_DEVIATION)
             advantages = (advantages - advantages.mean()) / deviation
-        taken = steps["action"].reshape(-1, *(actions.shape or ()))
         return {
-            Columns.OBS: steps["obs"].reshape(-1, *seen.shape),
-            Columns.ACTIONS: taken if isinstance(actions, gym.spaces.Box) else taken.long(),
-            Columns.ACTION_LOGP: steps["sample_log_prob"],
+            **steps_of_rollout(self.policy, steps),
             Columns.VF_PREDS: steps["value"],
             Columns.ADVANTAGES: advantages,
             Columns.VALUE_TARGETS: steps["return"],

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from connectors.rollout import RolloutBuffer
-from connectors.rollout.buffer import add_advantages, iterate_minibatches, transition_view
+from connectors.rollout.buffer import add_advantages, add_sequence_returns, iterate_minibatches, transition_view
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -265,3 +265,24 @@ def test_sizes_are_positive_and_the_repr_says_the_phase():
     with pytest.raises(InvalidArgument, match="rollout_len=0"):
         RolloutBuffer(1, 0, 1, 1, "cpu")
     assert repr(RolloutBuffer(2, 3, 4, 1, "cpu")) == "RolloutBuffer(2 x 3, obs 4, action 1, cpu, idle)"
+
+
+def test_a_sequence_is_what_an_environment_did_first(buffer):
+    rollout = numbered(buffer)
+    rollout["truncated"][0, 1] = rollout["done"][0, 1] = True
+    rollout["terminated"][0, 2] = rollout["done"][0, 2] = True
+    add_sequence_returns(rollout)
+    assert rollout["seq_mask"].tolist() == [[True, True, False, False], [True, True, True, False]]
+    assert rollout["seq_return"].tolist() == [[1.0, 1.0, 0.0, 0.0], [33.0, 33.0, 33.0, 0.0]]
+    buffer.add(rollout)
+    assert buffer.get()["seq_return"].tolist() == [1.0, 1.0, 0.0, 33.0, 33.0, 33.0]
+
+
+def test_the_row_of_an_ignored_action_belongs_to_no_sequence(buffer):
+    rollout = numbered(buffer)
+    rollout["terminated"][0, 0] = rollout["done"][0, 0] = True
+    rollout["valid"][0, 1] = False  # the next step of this environment was its reset
+    rollout["valid"][1, 0] = False
+    add_sequence_returns(rollout)
+    assert rollout["seq_mask"].tolist() == [[True, False, False, False], [False, True, True, False]]
+    assert rollout["seq_return"].tolist() == [[0.0, 0.0, 0.0, 0.0], [0.0, 23.0, 23.0, 0.0]]

@@ -24,6 +24,7 @@ from connectors.tensors import NumpyToTensor
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
 from learners import (
     DQN,
     GRPO,
@@ -156,6 +157,65 @@ def test_a_block_is_refused_where_its_rows_of_floats_are_not_what_the_policy_see
     rollout = block(perceptron(), "cpu")
     with pytest.raises(InvalidArgument, match="has a memory"):
         recurrent().update_from_rollout(rollout)
+
+
+def first_sequences(rollout: Any) -> list[SingleAgentEpisode]:
+    """What each environment of a block did first, step by step."""
+    found = []
+    for env in range(len(rollout)):
+        ends = rollout["terminated"][env] | rollout["truncated"][env]
+        num_steps = int(ends.nonzero()[0]) + 1
+        rows = {name: rollout[name][env].cpu().numpy() for name in ("obs", "action", "reward", "sample_log_prob")}
+        found.append(
+            SingleAgentEpisode(
+                observations=rows["obs"][: num_steps + 1],  # that of the row after an ending is another episode's
+                actions=rows["action"][:num_steps, 0].astype(np.int64),
+                rewards=rows["reward"][:num_steps],
+                extra_model_outputs={"action_logp": rows["sample_log_prob"][:num_steps]},
+                terminated=bool(rollout["terminated"][env, num_steps - 1]),
+                truncated=bool(rollout["truncated"][env, num_steps - 1]),
+                observation_space=OBSERVATION_SPACE,
+                action_space=ACTION_SPACE,
+                len_lookback_buffer=0,
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", None])
+@pytest.mark.parametrize("device", DEVICES)
+def test_groups_of_a_block_teach_what_its_first_episodes_teach(device: str, scale: Any) -> None:
+    policy = perceptron(device)
+    rollout = block(policy, device)
+    rollout["reward"][:] = torch.linspace(-1.0, 2.0, rollout["reward"].numel(), device=device).view(rollout.shape)
+    config = GRPOConfig(num_epochs=1, minibatch_size=10_000, group_size=4, scale=scale)
+    direct, by_episodes = GRPO(deepcopy(policy), config), GRPO(deepcopy(policy), config)
+    episodes = first_sequences(rollout)
+    batch, expected = direct.rollout_batch(rollout), by_episodes.preprocess(episodes)
+    assert all(column.device.type == device for column in batch.values())
+    assert rollout["seq_mask"].sum() == sum(map(len, episodes)) < rollout["valid"].sum()
+    for env, episode in enumerate(episodes):
+        own = rollout["seq_return"][env].tolist()
+        assert own == pytest.approx([episode.get_return()] * len(episode) + [0.0] * (33 - len(episode)), abs=1e-5)
+    for name in ("obs", "actions", "action_logp", "advantages"):
+        torch.testing.assert_close(batch[name], expected[name], rtol=1e-5, atol=1e-5)
+    metrics, other = direct.update_from_rollout(rollout), by_episodes.update(episodes)
+    assert metrics["policy_loss"] == pytest.approx(other["policy_loss"], abs=1e-5)
+    vectors = [one.optimizers["policy"].vector for one in (direct, by_episodes)]
+    torch.testing.assert_close(*vectors, rtol=0, atol=1e-3)
+
+
+def test_a_block_whose_sequences_cannot_be_compared_is_refused() -> None:
+    algorithm = GRPO(perceptron(), GRPOConfig(group_size=4))
+    rollout = block(algorithm.policy, "cpu", length=4)
+    rollout["terminated"][:, 1], rollout["done"][:, 1] = True, True
+    rollout["terminated"][5], rollout["truncated"][5], rollout["done"][5] = False, False, False
+    with pytest.raises(InvalidArgument, match="environment 5 has neither terminated nor been truncated"):
+        algorithm.update_from_rollout(rollout)
+    with pytest.raises(InvalidArgument, match="8 episodes are no groups of 3"):
+        GRPO(perceptron(), GRPOConfig(group_size=3)).update_from_rollout(block(algorithm.policy, "cpu"))
+    with pytest.raises(InvalidArgument, match="group_of asks episodes"):
+        GRPO(perceptron(), group_of=id).update_from_rollout(rollout)
 
 
 # --- what may happen to a device in a run -----------------------------------------------------------------------------

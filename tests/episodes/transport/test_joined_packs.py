@@ -99,6 +99,21 @@ def test_what_cannot_be_joined_goes_by_itself_and_in_its_turn(receiver: EpisodeR
     assert [len(pack) for pack in found] == [1, 1, 1, 1, 2, 1, 1, 1, 1]
 
 
+def test_infos_count_too_so_that_no_message_gets_larger_than_it_may_be(receiver: EpisodeReceiver) -> None:
+    large = [{"seen": np.full(8_000, i, np.uint8)} for i in range(5)]  # of each pack; its tracks are far less
+    sent = [pack_of(i, infos=large) for i in range(60)]
+    with EpisodeSender(receiver.address, join=LARGE, max_message_bytes=LARGE, max_delay=SECONDS) as sender:
+        with ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(lambda: [sender.send(pack, SECONDS) for pack in sent])
+            found: list[Any] = []
+            while sum(map(len, found)) < 50:
+                found.append(receiver.recv(SECONDS))
+            sending.result()
+        found += all_of(receiver, sender, 60 - sum(map(len, found)))
+    assert EpisodePack.concat(found) == EpisodePack.concat(sent)
+    assert 10 < len(found) < 60
+
+
 def test_small_episodes_and_small_packs_keep_their_order(receiver: EpisodeReceiver) -> None:
     sent: list[Any] = [pack_of(i) for i in range(30)]
     with EpisodeSender(receiver.address, join=LARGE, max_delay=SECONDS) as sender:
