@@ -174,10 +174,13 @@ class _Trial:
             columns = self.batch(batch_size, NUM_STEPS if self.initial and explore is None else 1)
             whole, alone = self.outputs(columns, explore), self.outputs(nested.take(columns, some), explore)
             expected = {name: nested.take(column, some) for name, column in whole.items()}
-            self._check_equal("what it is in a larger batch", expected, alone, call=call)
+            self._check_equal("what it is in a larger batch", expected, alone, among=whole, call=call)
         if self.module.has_values:
-            values = {"values": self.values(columns)[some]}, {"values": self.values(nested.take(columns, some))}
-            self._check_equal("what it is in a larger batch", *values, call="compute_values(batch)")
+            whole, alone = {"values": self.values(columns)}, {"values": self.values(nested.take(columns, some))}
+            expected = {"values": whole["values"][some]}
+            self._check_equal(
+                "what it is in a larger batch", expected, alone, among=whole, call="compute_values(batch)"
+            )
 
     def steps_alone(self, batch_size: int) -> None:
         """A sequence's outputs are those of its steps one after another, each from the state before it."""
@@ -226,14 +229,21 @@ class _Trial:
             advice = "the next step's state_in is this step's state_out"
             raise self._violation(f"state_out {brief(expected)}", brief(state), advice, call=call)
 
-    def _check_equal(self, what: str, expected: ColumnDict, found: ColumnDict, **place: Any) -> None:
-        """Raise unless what both say is equal but for rounding; actions and what belongs to them may be drawn."""
+    def _check_equal(
+        self, what: str, expected: ColumnDict, found: ColumnDict, among: ColumnDict | None = None, **place: Any
+    ) -> None:
+        """Raise unless what both say is equal but for rounding; actions and what belongs to them may be drawn.
+
+        Args:
+            among: of which what is expected are some rows: so large are the numbers that were rounded.
+        """
         for name in _compared(expected):
             if name not in found:
                 continue
             mine, theirs = nested.flatten(found[name], name), nested.flatten(expected[name], name)
+            others = theirs if among is None else nested.flatten(among[name], name)
             for path, column in mine.items():
-                near = _near(column, theirs[path], self.tolerance)
+                near = _near(column, theirs[path], self.tolerance * _largest(others[path]))
                 if not near.all():
                     row = int(np.flatnonzero(~near.reshape(len(near), -1).all(axis=1))[0])
                     told = f"{what}, {_numbers(theirs[path][row])}", _numbers(column[row])
@@ -258,11 +268,15 @@ def _in_a_row(steps: list[Any]) -> Any:
     return nested.map_leaves(lambda *leaves: np.concatenate(leaves, axis=1), *steps)
 
 
-def _near(found: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:
-    """Which numbers are equal, or differ by no more than that part of the largest that is expected."""
-    largest = np.abs(expected[np.isfinite(expected)]).max(initial=0)
+def _near(found: np.ndarray, expected: np.ndarray, most: float) -> np.ndarray:
+    """Which numbers are equal, or differ by no more than that."""
     with np.errstate(invalid="ignore"):  # minus infinity says that an action is not allowed
-        return (found == expected) | (np.abs(found - expected) <= tolerance * largest)
+        return (found == expected) | (np.abs(found - expected) <= most)
+
+
+def _largest(numbers: np.ndarray) -> float:
+    """The largest number, whatever its sign."""
+    return float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0))
 
 
 def _numbers(row: np.ndarray) -> str:

@@ -71,16 +71,17 @@ def test_every_policy_of_the_library_keeps_the_contract(name: str) -> None:
 @pytest.mark.parametrize("action_space", ACTION_SPACES, ids=str)
 @pytest.mark.parametrize("make", [MLPPolicy, LSTMPolicy])
 def test_the_policies_of_the_library_keep_the_contract(
-    make: type[Policy], action_space: spaces.Space, observation_space: spaces.Space
+    make: Any, action_space: spaces.Space, observation_space: spaces.Space
 ) -> None:
-    check_policy(make(observation_space, action_space), observation_space, action_space, asked=["compute_values"])
+    policy = make(observation_space, action_space, generator=seeded())
+    check_policy(policy, observation_space, action_space, asked=["compute_values"])
 
 
 @pytest.mark.parametrize("make", [MLPPolicy, LSTMPolicy])
-def test_the_policies_of_the_library_keep_it_behind_views(make: type[Policy]) -> None:
+def test_the_policies_of_the_library_keep_it_behind_views(make: Any) -> None:
     chain = [PrevActionsPrevRewards(), FlattenObservations(), FrameStacking(num_frames=3), time_steps]
     seen = Views(chain, BOX, ACTIONS).observation_space
-    policy = make(seen, ACTIONS)
+    policy = make(seen, ACTIONS, generator=seeded())
     check_policy(policy, BOX, ACTIONS, views=chain)
 
 
