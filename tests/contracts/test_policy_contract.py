@@ -20,7 +20,7 @@ from connectors.views import (
     Views,
     time_steps,
 )
-from learners import LSTMPolicy, LSTMQPolicy, MLPPolicy, Policy, QPolicy, policies
+from learners import LSTMPolicy, LSTMQPolicy, MLPPolicy, QPolicy, policies
 from learners.networks import Autoregressive
 
 BOX, ACTIONS = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(3, start=1)
