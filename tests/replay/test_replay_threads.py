@@ -6,15 +6,22 @@ import copy
 import pickle
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import count
 from time import monotonic
 from typing import Any
 
 import numpy as np
 import pytest
 
-from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.replay import (
+    EpisodeReplayBuffer,
+    MultiAgentEpisodeReplayBuffer,
+    MultiAgentPrioritizedEpisodeReplayBuffer,
+    PrioritizedEpisodeReplayBuffer,
+)
 from episodes.single_agent import SingleAgentEpisode
 
 WIDTH = 5  # numbers of an observation: too many to lie beside its steps
@@ -43,48 +50,112 @@ def num_mixed(batch: Any) -> int:
     return int(np.count_nonzero(mixed & batch.get("loss_mask", True)))
 
 
-def under_fire(buffer: EpisodeReplayBuffer, seconds: float) -> tuple[int, int]:
-    """One thread adds, vector steps and episodes in turn, and two draw; how many rows they drew, and how many mixed."""
-    buffer.add(episode(0.0, 60))
-    over, errors, drawn, mixed = threading.Event(), [], [0], [0]
+class UnderFire:
+    """A buffer into which one thread adds while two draw, and how many rows were drawn and mixed.
 
-    def add() -> None:
-        recorder = buffer.recorder(4, autoreset_mode="NextStep")
-        time, none = 1000.0, np.zeros(4, bool)
-        while not over.is_set():
-            recorder.reset(np.full((4, WIDTH), time))
-            for _ in range(30):
-                recorder.step(np.full((4, WIDTH), time + 1), np.full(4, time), np.full(4, time + 1), none, none)
-                time += 1
-            buffer.add([episode(time + 10, 7), episode(time + 30, 3)])
-            time += 100
+    Args:
+        add: adds something, at every call something else.
+        draw: gives how many rows it drew, and how many of them mixed steps.
+    """
 
-    def draw() -> None:
+    def __init__(self, add: Callable[[], None], draw: Callable[[], tuple[int, int]]) -> None:
+        self._add, self._draw = add, draw
+        self._over, self._counting = threading.Event(), threading.Lock()
+        self.num_drawn = self.num_mixed = 0
+        self.errors: list[Exception] = []
+
+    def last(self, seconds: float) -> UnderFire:
+        """Let it go on for so long."""
+        threads = [
+            threading.Thread(target=self._watched, args=(work,)) for work in (self._adds, self._draws, self._draws)
+        ]
+        for thread in threads:
+            thread.start()
+        self._over.wait(seconds)
+        self._over.set()
+        for thread in threads:
+            thread.join()
+        return self
+
+    def _adds(self) -> None:
+        while not self._over.is_set():
+            self._add()
+
+    def _draws(self) -> None:
+        drawn = mixed = 0
         while True:  # once at least, however late it begins
-            batch = buffer.sample(64)
-            if isinstance(buffer, PrioritizedEpisodeReplayBuffer):
-                buffer.update_priorities(batch.indices, np.ones(64))
-            sequences = buffer.sample_sequences(8, 4, burn_in=2, keys=["obs", "actions"])
-            mixed[0] += num_mixed(batch) + num_mixed(sequences)
-            drawn[0] += 64
-            if over.is_set():
-                return
+            more = self._draw()
+            drawn, mixed = drawn + more[0], mixed + more[1]
+            if self._over.is_set():
+                break
+        with self._counting:
+            self.num_drawn, self.num_mixed = self.num_drawn + drawn, self.num_mixed + mixed
 
-    def watched(work: Any) -> None:
+    def _watched(self, work: Callable[[], None]) -> None:
         try:
             work()
         except Exception as error:
-            errors.append(error)
-            over.set()
+            self.errors.append(error)
+            self._over.set()
 
-    threads = [threading.Thread(target=watched, args=(work,)) for work in (add, draw, draw)]
-    for thread in threads:
-        thread.start()
-    over.wait(seconds)
-    over.set()
-    for thread in threads:
-        thread.join()
-    return drawn[0], mixed[0] + len(errors)
+
+def of_one_agent(buffer: EpisodeReplayBuffer) -> UnderFire:
+    """Vector steps and episodes are added in turn."""
+    buffer.add(episode(0.0, 60))
+    recorder, none, times = buffer.recorder(4, autoreset_mode="NextStep"), np.zeros(4, bool), count(1000.0, 100.0)
+
+    def add() -> None:
+        time = next(times)
+        recorder.reset(np.full((4, WIDTH), time))
+        for _ in range(30):
+            recorder.step(np.full((4, WIDTH), time + 1), np.full(4, time), np.full(4, time + 1), none, none)
+            time += 1
+        buffer.add([episode(time + 10, 7), episode(time + 30, 3)])
+
+    def draw() -> tuple[int, int]:
+        batch = buffer.sample(64)
+        if isinstance(buffer, PrioritizedEpisodeReplayBuffer):
+            buffer.update_priorities(batch.indices, np.ones(64))
+        sequences = buffer.sample_sequences(8, 4, burn_in=2, keys=["obs", "actions"])
+        return 64, num_mixed(batch) + num_mixed(sequences)
+
+    return UnderFire(add, draw)
+
+
+def game(start: float, length: int) -> MultiAgentEpisode:
+    """Agents "a" and "b", whose numbers are 0.5 apart, act at each step."""
+    seen = lambda t: {"a": np.full(WIDTH, start + t), "b": np.full(WIDTH, start + t + 0.5)}  # noqa: E731
+    made = MultiAgentEpisode(agent_to_module_mapping_fn=lambda agent, episode: agent)
+    made.add_env_reset(observations=seen(0))
+    for t in range(length):
+        acted = {"a": start + t, "b": start + t + 0.5}
+        rewards = {agent: value + 1 for agent, value in acted.items()}
+        made.add_env_step(seen(t + 1), acted, rewards, terminateds={"__all__": t == length - 1})
+    return made
+
+
+def of_two_agents(buffer: MultiAgentEpisodeReplayBuffer) -> UnderFire:
+    """Whole games are added, and chunks of one that goes on."""
+    buffer.add(game(0.0, 60))
+    times = count(1000.0, 100.0)
+
+    def add() -> None:
+        time = next(times)
+        chunk = game(time + 50, 20)
+        buffer.add([game(time, 5), chunk[:8]])
+        buffer.add(chunk[8:])
+
+    def draw() -> tuple[int, int]:
+        batches = buffer.sample(32)
+        if isinstance(buffer, MultiAgentPrioritizedEpisodeReplayBuffer):
+            indices = {module_id: batch.indices for module_id, batch in batches.items()}
+            buffer.update_priorities(indices, dict.fromkeys(indices, np.ones(32)))
+        together = buffer.sample_synchronized(32)
+        both = together["a"].loss_mask & together["b"].loss_mask
+        mixed = int(np.count_nonzero((together["a"].actions + 0.5 != together["b"].actions) & both))
+        return 96, mixed + sum(num_mixed(batch) for drawn in (batches, together) for batch in drawn.values())
+
+    return UnderFire(add, draw)
 
 
 @contextmanager
@@ -93,11 +164,20 @@ def without_lock(buffer: EpisodeReplayBuffer) -> Iterator[None]:
     yield
 
 
-@pytest.mark.parametrize("kind", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
-def test_no_row_mixes_two_steps_while_a_thread_adds(kind: type[EpisodeReplayBuffer]) -> None:
-    num_drawn, num_wrong = under_fire(kind(100, seed=0), 2.0)
-    assert num_drawn > 0
-    assert num_wrong == 0
+@pytest.mark.parametrize(
+    ("kind", "played"),
+    [
+        (EpisodeReplayBuffer, of_one_agent),
+        (PrioritizedEpisodeReplayBuffer, of_one_agent),
+        (MultiAgentEpisodeReplayBuffer, of_two_agents),
+        (MultiAgentPrioritizedEpisodeReplayBuffer, of_two_agents),
+    ],
+)
+def test_no_row_mixes_two_steps_while_a_thread_adds(kind: Any, played: Callable[[Any], UnderFire]) -> None:
+    fire = played(kind(100, seed=0)).last(2.5)
+    assert not fire.errors
+    assert fire.num_drawn > 0
+    assert fire.num_mixed == 0
 
 
 def test_it_is_the_lock_that_keeps_rows_whole() -> None:
@@ -105,7 +185,8 @@ def test_it_is_the_lock_that_keeps_rows_whole() -> None:
     while not num_wrong and monotonic() - began < 60:
         buffer = EpisodeReplayBuffer(100, seed=0)
         with without_lock(buffer):
-            num_wrong = under_fire(buffer, 0.5)[1]
+            fire = of_one_agent(buffer).last(0.5)
+            num_wrong = fire.num_mixed + len(fire.errors)
     assert num_wrong
 
 
