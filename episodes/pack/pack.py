@@ -147,7 +147,10 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @property
     def custom_data(self) -> list[dict[str, Any]] | None:
-        """A dict of each episode, which is a copy, as those of `pack[i]` are; None where all are empty."""
+        """A dict of each episode, which is a copy, as those of `pack[i]` are; None where all are empty.
+
+        What is written to the copies is lost with them; `pack.replace(custom_data=[...])` is a pack with other ones.
+        """
         return own_custom_data(self.facts.custom_data)
 
     @property
@@ -246,7 +249,11 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     @overload
     def __getitem__(self, index: slice) -> EpisodePack: ...
     def __getitem__(self, index: int | slice) -> SingleAgentEpisode | EpisodePack:
-        """Episode i, or the pack of a slice of episodes; views either way (a slice with a step copies)."""
+        """Episode i, or the pack of a slice of episodes; views either way (a slice with a step copies).
+
+        Each time episode i is another object. So what is written to it (`custom_data`, setters) stays in it, and not in
+        the pack: keep the episode, or put the new values into `pack.replace(custom_data=[...])`, which is another pack.
+        """
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step == 1:

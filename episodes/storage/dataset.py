@@ -418,8 +418,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
         `id`, `agent_id`, `module_id`, `multi_agent_episode_id` (objects), `t_started`, `length` (steps), `return`,
         `terminated`, `truncated` (neither: cut), `policy_version_min`, `policy_version_max` (-1 where nothing was
-        told), `lookback`, `seed` (`custom_data["seed"]`; -1 where there is none), `ending` in words, `episode` (0 to
-        n - 1), `shard` and `writer`; in tables also `custom_data/KEY`.
+        told), `lookback`, `seed` (`custom_data["seed"]`, which `RecordEpisodes` sets and runners do not; -1 where there
+        is none), `ending` in words, `episode` (0 to n - 1), `shard` and `writer`; in tables also `custom_data/KEY`.
         """
         which = slice(None) if self._numbers is None else self._numbers
         table = self._all_rows.table(which)

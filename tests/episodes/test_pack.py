@@ -305,6 +305,16 @@ def test_custom_data_of_a_pack_is_nobody_elses() -> None:
     assert packed[0].custom_data == {"tags": ["new"]}
 
 
+def test_what_is_written_to_an_episode_of_a_pack_stays_with_the_episode() -> None:
+    pack = EpisodePack.from_episodes([one_step()])
+    episode = pack[0]
+    episode.custom_data["x"] = 1
+    assert (episode.custom_data, pack[0].custom_data, pack.custom_data) == ({"x": 1}, {}, None)
+    assert EpisodePack.from_episodes([episode])[0].custom_data == {"x": 1}
+    changed = pack.replace(custom_data=[{"x": 2}])
+    assert (changed[0].custom_data, pack[0].custom_data) == ({"x": 2}, {})
+
+
 def test_selecting_nothing_gives_an_empty_pack() -> None:
     pack = EpisodePack.from_episodes([one_step("a"), one_step("b")])
     for nothing in ([], np.zeros(0), np.zeros(0, np.int64), [False, False]):

@@ -297,6 +297,19 @@ def test_a_key_of_infos_that_is_no_string_is_named_and_the_step_is_not_recorded(
     assert [list(episode.get_infos()) for episode in recorder.take()] == [[{}, {}]] * 2
 
 
+@pytest.mark.parametrize("into_buffer", [False, True])
+def test_an_array_of_infos_that_cannot_be_dealt_out_is_named_and_the_step_is_not_recorded(into_buffer):
+    buffer = EpisodeReplayBuffer(100)
+    recorder = buffer.recorder(2, autoreset_mode=AutoresetMode.NEXT_STEP) if into_buffer else recorder_of()
+    recorder.reset(row_of(0))
+    with pytest.raises(TrackMismatch, match=r"infos\['log/x'\] is an array \[3\] of 2 environments: give \[2, ...\]"):
+        step(recorder, 1, infos={"fine": np.ones(2), "log": {"x": np.zeros(3)}})
+    step(recorder, 2, infos={"fine": np.arange(2)})
+    episodes = list(buffer.iter_episodes()) if into_buffer else recorder.take()
+    assert [episode.get_actions().tolist() for episode in episodes] == [[2], [2]]
+    assert [list(episode.get_infos()) for episode in episodes] == [[{}, {"fine": 0}], [{}, {"fine": 1}]]
+
+
 def test_an_array_of_infos_that_the_environment_uses_again_is_read_as_it_was():
     recorder = recorder_of()
     reused = np.zeros(2)

@@ -423,6 +423,12 @@ def test_adding_nothing_is_fine() -> None:
     assert batch.actions.dtype == np.int64
 
 
+def test_a_buffer_has_room_for_ten_thousand_steps_unless_told_otherwise() -> None:
+    buffer = EpisodeReplayBuffer()
+    buffer.add([episode(6_000), episode(6_000, "b", start=6_000.0)])
+    assert (buffer.capacity, len(buffer), buffer.num_added) == (10_000, 10_000, 12_000)
+
+
 def test_of_an_episode_longer_than_the_capacity_the_last_steps_are_kept_as_a_later_chunk() -> None:
     buffer = buffer_of(episode(25, terminated=True), capacity=10)
     (kept,) = buffer.iter_episodes()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, VectorWrapper
+from gymnasium.wrappers import RecordEpisodeStatistics
 from gymnasium.wrappers import vector as wrappers
 
 from episodes.pack import EpisodePack
+from episodes.replay import EpisodeReplayBuffer
 from episodes.testing import check_vector_env
 from runners import SingleAgentEnvRunner, make_vector_env
 
@@ -74,6 +77,30 @@ def test_the_last_infos_of_an_episode_have_its_statistics(mode: AutoresetMode) -
         assert infos[-1]["episode"]["r"] == episode.get_return() - missed
         seen += 1
     assert seen == 6  # two of each environment
+
+
+@pytest.mark.parametrize("into_buffer", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_statistics_that_each_environment_keeps_are_in_the_last_infos_too(
+    mode: AutoresetMode, into_buffer: bool
+) -> None:
+    make = partial(gym.make, "CartPole-v1", max_episode_steps=12)
+    env = make_vector_env(lambda: RecordEpisodeStatistics(make()), 3, autoreset_mode=mode)
+    episodes: Any = sampled(env)
+    if into_buffer:
+        env = make_vector_env(lambda: RecordEpisodeStatistics(make()), 3, autoreset_mode=mode)
+        buffer = EpisodeReplayBuffer(1000)
+        SingleAgentEnvRunner(env, seed=0).sample_into(buffer, num_timesteps=90, random_actions=True)
+        episodes = list(buffer.iter_episodes())
+    assert sum(episode.is_done for episode in episodes) == 6  # two of each environment
+    for episode in episodes:
+        infos = list(episode.get_infos())
+        assert not any(infos[:-1])
+        if episode.is_done:
+            told = infos[-1]["episode"]
+            assert (told["l"], told["r"]) == (len(episode), episode.get_return())
+        else:
+            assert not infos[-1]
 
 
 class TellsOfItself(gym.Wrapper):

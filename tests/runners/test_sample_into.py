@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from connectors import env_to_module_pipeline
 from connectors.env_to_module import FrameStacking
-from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, WrongType
+from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, UnknownKey, WrongType
 from episodes.recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.tracks import nested
@@ -247,6 +247,19 @@ def test_what_a_policy_puts_out_is_stored_with_log_probabilities() -> None:
     logits = batch.action_dist_inputs
     expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     assert batch.action_logp == pytest.approx(expected[np.arange(20), batch.actions], abs=1e-5)
+
+
+def test_a_pack_with_more_outputs_than_a_fed_buffer_stores_is_refused_and_goes_in_without_them() -> None:
+    sampling = runner(AutoresetMode.NEXT_STEP, policy=MLPPolicy(Walk.observation_space, Walk.action_space))
+    buffer = EpisodeReplayBuffer(300)
+    sampling.sample_into(buffer, num_timesteps=20)
+    before, pack = stored(buffer), sampling.sample(num_timesteps=20)
+    with pytest.raises(TrackMismatch, match=r"'action_logp'.*the buffer holds.*keys=\[\.\.\.\] says which"):
+        buffer.add(pack)
+    assert stored(buffer) == before
+    num_before = len(buffer)
+    buffer.add(pack, keys=[])  # going on with the episodes that the runner fed
+    assert len(buffer) == num_before + pack.num_steps
 
 
 def test_what_cannot_be_is_said() -> None:

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from episodes.errors import EpisodeStateError, InvalidArgument, WrongType
 from episodes.storage import EpisodeDataset, EpisodeWriter, RecordEpisodes
-from runners import RecordSamples, SingleAgentEnvRunner
+from runners import Hook, RecordSamples, SingleAgentEnvRunner
 
 
 class Counting(gym.Env):
@@ -178,3 +178,31 @@ def test_a_runner_writes_what_it_samples(tmp_path: Path) -> None:
         assert EpisodeDataset(tmp_path).num_steps >= 120  # flushed
         runner.close()
     assert [e.id_ for e in EpisodeDataset(tmp_path, verify=True)] == [e.id_ for pack in sampled for e in pack]
+
+
+class TellsSeeds(Hook):
+    """Notes the seed of each environment's first episode, as Gymnasium's vector environments deal it out."""
+
+    def __init__(self) -> None:
+        self.told: set[int] = set()
+
+    def on_episode_start(self, runner: Any, env: int, episode: Any) -> None:
+        if env not in self.told:
+            self.told.add(env)
+            episode.custom_data["seed"] = runner.seed + env
+
+
+@pytest.mark.parametrize(("hooked", "expected"), [(False, [-1] * 4), (True, [7, -1, 8, -1])])
+def test_a_seeded_runner_tells_no_seeds_but_a_hook_that_knows_them_may(
+    tmp_path: Path, hooked: bool, expected: list[int]
+) -> None:
+    hooks = [TellsSeeds()] if hooked else []
+    with (
+        SingleAgentEnvRunner("CartPole-v1", num_envs=2, seed=7, hooks=hooks) as runner,
+        EpisodeWriter(tmp_path) as writer,
+    ):
+        writer.add(runner.sample(num_episodes=4, random_actions=True))
+    found, env = EpisodeDataset(tmp_path), gym.make("CartPole-v1")
+    assert found.metadata["seed"].tolist() == expected
+    for first, seed in ((found[0], 7), (found[2], 8)):
+        assert np.array_equal(env.reset(seed=seed)[0], first.get_observations(0))
