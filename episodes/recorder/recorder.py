@@ -163,7 +163,7 @@ class VectorRecorder:
         if at == self._base:
             self._base_ages[envs] = 0
             self._ids[envs] = ""
-        for env in envs.tolist() if self._named else ():
+        for env in envs.tolist() if self._named or self._custom else ():
             self._named.pop((at, env), None)
             self._custom.pop((at, env), None)
         self._boundaries.reset(mask)

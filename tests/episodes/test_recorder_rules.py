@@ -91,6 +91,21 @@ def test_an_ended_environment_must_be_reset_when_autoreset_is_disabled():
     assert [episode.get_observations()[:, 0].tolist() for episode in recorder.take()] == [[0, 1, 2], [0, 1], [5, 2]]
 
 
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_custom_data_of_an_episode_that_was_taken_stays_there_when_others_begin(looked_at):
+    recorder = recorder_of()
+    step(recorder, 1)
+    recorder.ongoing(0).custom_data["mine"] = 1
+    before = recorder.take()
+    if looked_at:
+        recorder.ongoing(1)
+    recorder.reset(row_of(5))
+    assert recorder.ongoing(0).custom_data == {}
+    step(recorder, 6)
+    assert [episode.custom_data for episode in before] == [{"mine": 1}, {}]
+    assert [episode.custom_data for episode in recorder.take()] == [{}, {}]
+
+
 def test_nothing_is_recorded_before_the_reset():
     recorder = VectorRecorder(2, BOX, autoreset_mode=NEXT)
     with pytest.raises(EpisodeStateError, match="before the reset"):

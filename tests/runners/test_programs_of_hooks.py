@@ -1,0 +1,278 @@
+"""Random programs of hooks that read, write and fail: what they wrote arrives, and no recorded step is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from episodes.errors import InvalidArgument
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
+from runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner
+
+Place = tuple[int, int, int, int]  # environment, its episode, the time before a step, agent
+Log = dict[Place, int]  # the action of each step that an environment made
+
+PLACE = spaces.Box(-1e6, 1e6, (3,), np.float32)
+ACTIONS = spaces.Discrete(5)
+
+
+class Logged(gym.Env):
+    """Observes its number, its episode and the time, and logs its steps; episodes have 1 to 6 steps."""
+
+    observation_space, action_space = PLACE, ACTIONS
+
+    def __init__(self, number: int, log: Log) -> None:
+        self.number, self.log, self.episode, self.t = number, log, 0, 0
+
+    def _seen(self) -> np.ndarray:
+        return np.array([self.number, self.episode, self.t], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.episode, self.t = self.episode + 1, 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.log[self.number, self.episode, self.t, 0] = int(action)
+        self.t += 1
+        over = self.t == 1 + (self.episode * 5 + self.number) % 6
+        return self._seen(), float(self.t), over and self.episode % 2 == 0, over and self.episode % 2 == 1, {}
+
+
+class LoggedPair:
+    """The same for two agents, of whom the second leaves after two steps; episodes have 3 to 6 steps."""
+
+    possible_agents = [0, 1]
+    metadata: dict[str, Any] = {}
+
+    def __init__(self, number: int, log: Log) -> None:
+        self.number, self.log, self.episode, self.t, self.agents = number, log, 0, 0, [0, 1]
+
+    def observation_space(self, agent: int) -> gym.Space:
+        return PLACE
+
+    def action_space(self, agent: int) -> gym.Space:
+        return ACTIONS
+
+    def _seen(self) -> dict[int, np.ndarray]:
+        return {agent: np.array([self.number, self.episode, self.t], np.float32) for agent in self.agents}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.episode, self.t, self.agents = self.episode + 1, 0, [0, 1]
+        return self._seen(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[int, Any]) -> Any:
+        for agent, action in actions.items():
+            self.log[self.number, self.episode, self.t, agent] = int(action)
+        self.t += 1
+        seen, over = self._seen(), self.t == 3 + (self.episode + self.number) % 4
+        ends = {agent: over or (agent == 1 and self.t == 2) for agent in self.agents}
+        rewards, infos = dict.fromkeys(self.agents, float(self.t)), {agent: {} for agent in self.agents}
+        self.agents = [agent for agent, ended in ends.items() if not ended]
+        return seen, rewards, ends, dict.fromkeys(ends, False), infos
+
+    def close(self) -> None:
+        pass
+
+
+class Broken(Exception):
+    """What a hook of a program fails with."""
+
+
+def end_of(chunk: Any) -> int:
+    """Steps of the episode until the end of the chunk."""
+    return chunk.env_t if isinstance(chunk, MultiAgentEpisode) else chunk.t
+
+
+class Program(Hook):
+    """At each call it may read, write to custom data, write what is refused, or fail; and it keeps an account.
+
+    Attributes:
+        account: by id, what the custom data of each episode should be now.
+        as_sampled: by id and end, what it was when a chunk was sampled first.
+        marks: by id and start, what was written to chunks of several agents when they were sampled.
+        started, ended: how often that was told of each id.
+    """
+
+    def __init__(self, rng: np.random.Generator, trouble: float, refused: bool) -> None:
+        self.rng, self.trouble, self.refused = rng, trouble, refused
+        self.account: dict[str, dict[str, Any]] = {}
+        self.as_sampled: dict[tuple[str, int], dict[str, Any]] = {}
+        self.marks: dict[tuple[str, int], int] = {}
+        self.started: Counter[str] = Counter()
+        self.ended: Counter[str] = Counter()
+        self.num_steps = self.num_written = 0
+
+    def on_episode_start(self, runner: Any, env: int, episode: Any) -> None:
+        self.started[episode.id_] += 1
+        assert len(episode) == 0
+        self._acts_on(episode)
+
+    def on_step(self, runner: Any) -> None:
+        self.num_steps += 1
+        for episode in runner.episodes:
+            if self.rng.random() < 0.6:
+                self._acts_on(episode)
+
+    def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
+        self.ended[episode.id_] += 1
+        assert episode.is_done
+        self._acts_on(episode)
+
+    def on_sample_end(self, runner: Any, sampled: Any) -> None:
+        if isinstance(sampled, Sequence):  # no statistics
+            for chunk in sampled:
+                self.as_sampled.setdefault((chunk.id_, end_of(chunk)), deepcopy(self.account.get(chunk.id_, {})))
+        if isinstance(sampled, list):  # of chunks themselves
+            for chunk in sampled:
+                self.num_written += 1
+                chunk.custom_data["sampled"] = self.marks[chunk.id_, chunk.env_t_started] = self.num_written
+        self._may_fail()
+
+    def _acts_on(self, episode: Any) -> None:
+        """Compare what is there with the account, and write the same to both."""
+        told = self.account.setdefault(episode.id_, {})
+        assert episode.custom_data == told
+        self.num_written += 1
+        kind, number = self.rng.integers(5), self.num_written
+        for data in (episode.custom_data, told):
+            if kind == 0:
+                data["newest"] = number
+            elif kind == 1:
+                data[f"own {number}"] = {"number": number, "text": str(number)}
+            elif kind == 2:
+                data.setdefault("list", []).append(number)
+            elif kind == 3 and data:
+                data.pop(next(iter(data)))
+        self._may_fail()
+        if self.refused and self.rng.random() < self.trouble and len(episode):
+            episode.set_rewards(new_data=-1.0, at_indices=-1)
+
+    def _may_fail(self) -> None:
+        if self.rng.random() < self.trouble:
+            raise Broken
+
+    def check_data(self, chunk: Any, begins: int) -> None:
+        """The custom data of what has arrived is what was written until it was sampled."""
+        now = self.account.get(chunk.id_, {})
+        expected = dict(self.as_sampled.get((chunk.id_, end_of(chunk)), now))
+        if (chunk.id_, begins) in self.marks:
+            expected["sampled"] = self.marks[chunk.id_, begins]
+        assert chunk.custom_data == expected
+
+
+def places(own: Any, agent: int) -> list[tuple[Place, int]]:
+    """The steps of an episode and their actions; each is whole."""
+    seen, actions = own.get_observations().astype(int).tolist(), own.get_actions().tolist()
+    assert [t for *_, t in seen] == list(range(own.t_started, own.t_started + len(own) + 1))
+    assert len({(number, episode) for number, episode, _ in seen}) == 1
+    assert own.get_rewards().tolist() == [float(t) for *_, t in seen[1:]]
+    return [((*place, agent), action) for place, action in zip(map(tuple, seen[:-1]), actions, strict=True)]
+
+
+def rounds(rng: np.random.Generator, sample: Callable[[int], None], rescue: Callable[[], None]) -> bool:
+    """Some calls of `sample`, and `rescue` after some that failed; whether any failed."""
+    failed = False
+    for _ in range(8):
+        try:
+            sample(int(rng.integers(1, 16)))
+        except (Broken, InvalidArgument):  # the latter: what was written would have been lost
+            failed = True
+            if rng.random() < 0.5:
+                rescue()
+    return failed
+
+
+def program(seed: int, refused: bool) -> tuple[np.random.Generator, Program]:
+    """A third of the programs never fails."""
+    rng = np.random.default_rng(seed)
+    return rng, Program(np.random.default_rng(seed + 1000), (0.0, 0.01, 0.04)[seed % 3], refused)
+
+
+def check_told(hook: Program, log: Log, done: set[str], failed: bool) -> None:
+    """Each start and end was told once at the most; and all of them where nothing failed."""
+    assert all(number == 1 for number in [*hook.started.values(), *hook.ended.values()])
+    assert set(hook.ended) <= done
+    assert failed or set(hook.ended) == done
+    assert hook.num_written > 8
+    assert len(log) > 8 or failed
+
+
+@pytest.mark.parametrize("seed", range(9))
+@pytest.mark.parametrize("into_buffer", [False, True])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_what_hooks_do_arrives_once_and_loses_no_step(mode: AutoresetMode, into_buffer: bool, seed: int) -> None:
+    log: Log = {}
+    rng, hook = program(seed, refused=True)
+    envs = SyncVectorEnv([lambda i=i: Logged(i, log) for i in range(1 + seed % 4)], autoreset_mode=mode)
+    options: dict[str, Any] = {"hooks": [hook], "returns_interrupted": bool(seed % 2), "seed": seed}
+    runner, buffer = SingleAgentEnvRunner(envs, **options), EpisodeReplayBuffer(10_000)
+    steps: list[tuple[Place, int]] = []
+    chunks: list[tuple[Any, dict[str, Any]]] = []  # and what custom data they came with
+
+    def receive(pack: Any) -> None:
+        for chunk in pack:
+            steps.extend(places(chunk, 0))
+            hook.check_data(chunk, chunk.t_started)
+            chunks.append((chunk, deepcopy(chunk.custom_data)))
+
+    def sample(num: int) -> None:
+        if into_buffer:
+            runner.sample_into(buffer, num_timesteps=num, random_actions=True)
+        else:
+            receive(runner.sample(num_timesteps=num, random_actions=True))
+
+    rescue = (lambda: None) if into_buffer else (lambda: receive(runner.take()))
+    failed = rounds(rng, sample, rescue)
+    if into_buffer:
+        receive(buffer.iter_episodes())
+    else:
+        receive(runner.take())
+    assert len(steps) == len(log)
+    assert dict(steps) == log
+    assert all(chunk.custom_data == as_it_came for chunk, as_it_came in chunks)
+    check_told(hook, log, {chunk.id_ for chunk, _ in chunks if chunk.is_done}, failed)
+    assert failed or hook.num_steps >= len(log) / envs.num_envs
+
+
+@pytest.mark.parametrize("seed", range(9))
+@pytest.mark.parametrize("into_buffer", [False, True])
+def test_what_hooks_of_several_agents_do_arrives_once_and_loses_no_step(into_buffer: bool, seed: int) -> None:
+    log: Log = {}
+    numbers = iter(range(99))
+    rng, hook = program(seed, refused=False)
+    options: dict[str, Any] = {"hooks": [hook], "returns_interrupted": bool(seed % 2), "seed": seed}
+    runner = MultiAgentEnvRunner(lambda: LoggedPair(next(numbers), log), num_envs=1 + seed % 3, **options)
+    buffer = MultiAgentEpisodeReplayBuffer(10_000)
+    steps: list[tuple[Place, int]] = []
+    chunks: list[tuple[Any, dict[str, Any]]] = []
+
+    def receive(sampled: Any) -> None:
+        for chunk in sampled:
+            for agent, own in chunk.agent_episodes.items():
+                steps.extend(places(own, agent))
+            hook.check_data(chunk, chunk.env_t_started)
+            chunks.append((chunk, deepcopy(chunk.custom_data)))
+        if into_buffer:
+            buffer.add(sampled)
+
+    failed = rounds(
+        rng,
+        lambda num: receive(runner.sample(num_timesteps=num, random_actions=True)),
+        lambda: receive(runner.take()),
+    )
+    receive(runner.take())
+    assert len(steps) == len(log)
+    assert dict(steps) == log
+    assert all(chunk.custom_data == as_it_came for chunk, as_it_came in chunks)
+    if into_buffer:
+        assert sum(map(len, buffer.modules.values())) == len(log)
+    check_told(hook, log, {chunk.id_ for chunk, _ in chunks if chunk.is_done}, failed)
