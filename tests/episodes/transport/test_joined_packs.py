@@ -111,7 +111,7 @@ def test_infos_count_too_so_that_no_message_gets_larger_than_it_may_be(receiver:
             sending.result()
         found += all_of(receiver, sender, 60 - sum(map(len, found)))
     assert EpisodePack.concat(found) == EpisodePack.concat(sent)
-    assert 10 < len(found) < 60
+    assert max(map(len, found)) <= 7  # a quarter of the most that a message may have, and the one that fills it
 
 
 def test_small_episodes_and_small_packs_keep_their_order(receiver: EpisodeReceiver) -> None:
