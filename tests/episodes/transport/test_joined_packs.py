@@ -37,6 +37,19 @@ def all_of(receiver: EpisodeReceiver, sender: EpisodeSender, num_episodes: int) 
     return found
 
 
+def received_meanwhile(
+    receiver: EpisodeReceiver, sender: EpisodeSender, sent: list[EpisodePack], at_least: int
+) -> list[EpisodePack]:
+    """What came of packs of one episode: so many while others were still to be sent, then the rest."""
+    found: list[Any] = []
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(lambda: [sender.send(pack, SECONDS) for pack in sent])
+        while sum(map(len, found)) < at_least:
+            found.append(receiver.recv(SECONDS))
+        sending.result()
+    return found + all_of(receiver, sender, len(sent) - sum(map(len, found)))
+
+
 def test_a_lone_pack_leaves_at_once_and_those_after_it_are_joined(receiver: EpisodeReceiver) -> None:
     sent = [pack_of(i, infos=[{"n": i}] * 5, policy_versions=[i // 10]) for i in range(20)]
     with EpisodeSender(receiver.address, join=LARGE, max_delay=SECONDS) as sender:
@@ -103,13 +116,7 @@ def test_infos_count_too_so_that_no_message_gets_larger_than_it_may_be(receiver:
     large = [{"seen": np.full(8_000, i, np.uint8)} for i in range(5)]  # of each pack; its tracks are far less
     sent = [pack_of(i, infos=large) for i in range(60)]
     with EpisodeSender(receiver.address, join=LARGE, max_message_bytes=LARGE, max_delay=SECONDS) as sender:
-        with ThreadPoolExecutor(1) as pool:
-            sending = pool.submit(lambda: [sender.send(pack, SECONDS) for pack in sent])
-            found: list[Any] = []
-            while sum(map(len, found)) < 50:
-                found.append(receiver.recv(SECONDS))
-            sending.result()
-        found += all_of(receiver, sender, 60 - sum(map(len, found)))
+        found = received_meanwhile(receiver, sender, sent, 50)
     assert EpisodePack.concat(found) == EpisodePack.concat(sent)
     assert max(map(len, found)) <= 7  # a quarter of the most that a message may have, and the one that fills it
 
@@ -141,11 +148,5 @@ def test_a_growing_episode_between_packs_goes_as_it_is_then(receiver: EpisodeRec
 def test_a_full_window_holds_what_waits_back_and_loses_nothing(receiver: EpisodeReceiver) -> None:
     sent = [pack_of(i) for i in range(50)]
     with EpisodeSender(receiver.address, join=4 * sent[0].nbytes, window=2, max_delay=SECONDS) as sender:
-        with ThreadPoolExecutor(1) as pool:
-            sending = pool.submit(lambda: [sender.send(pack, SECONDS) for pack in sent])
-            found: list[Any] = []
-            while sum(map(len, found)) < 46:
-                found.append(receiver.recv(SECONDS))
-            sending.result()
-        found += all_of(receiver, sender, 50 - sum(map(len, found)))
+        found = received_meanwhile(receiver, sender, sent, 46)
     assert EpisodePack.concat(found) == EpisodePack.concat(sent)
