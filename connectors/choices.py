@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import torch
 
-from connectors.distributions import ActionDistribution, Categorical
+from connectors.distributions import ActionDistribution, Categorical, log_probs_of
 
 _AHEAD = 4096  # clocks
 _SOONEST = np.finfo(np.float32).tiny
@@ -63,6 +63,13 @@ class CategoricalRows:
         times = self._stream.standard_exponential(max(num - len(self._ahead), _AHEAD), np.float32)
         np.maximum(times, _SOONEST, out=times)  # a time of zero, one in some millions, would choose what is masked
         self._ahead = np.concatenate([self._ahead, np.log(times, out=times)])
+
+    def log_prob(self, distribution: Categorical, inputs: torch.Tensor, actions: np.ndarray) -> np.ndarray:
+        """What `distribution.log_prob` says [N] of actions [N] that were chosen here; torch picks numbers in 4 us."""
+        if inputs.ndim != 2:
+            return distribution.log_prob(inputs, torch.from_numpy(actions)).numpy()
+        choices = actions - distribution.start if distribution.start else actions
+        return log_probs_of(inputs).numpy()[np.arange(len(choices)), choices]
 
     def mode(self, distribution: Categorical, inputs: np.ndarray) -> np.ndarray:
         """What `distribution.mode` gives."""

@@ -105,8 +105,7 @@ class GetActions(Connector):
                 choose = self._rows.mode if explore is False else self._rows.sample
                 actions = batch[Columns.ACTIONS] = choose(distribution, array)
                 if self.adds_log_probs and Columns.ACTION_LOGP not in batch:
-                    log_probs = distribution.log_prob(inputs, torch.from_numpy(actions))
-                    batch[Columns.ACTION_LOGP] = log_probs.numpy()
+                    batch[Columns.ACTION_LOGP] = self._rows.log_prob(distribution, inputs, actions)
                 if len(batch) == 2 + self.adds_log_probs:
                     return batch
         return to_numpy.converted(batch, episodes, rl_module, distribution)

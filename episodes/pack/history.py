@@ -101,11 +101,10 @@ class PackHistory(History):
 def _windows(column: Any, newest: np.ndarray, there: np.ndarray, k: int) -> Any:
     """The k items [B, k, ...] up to the rows `newest` [B], of which only the last `there` [B] belong to the episode."""
     rows = newest[:, None] - back(k)
-    young = (there < k).nonzero()[0]  # few, mostly: masks of all rows would cost as much as the gather
-    if not young.size:
+    young = there < k
+    if not np.count_nonzero(young):
         return nested.take(column, rows)
-    which, missing = (there[young, None] <= back(k)).nonzero()
-    places = young[which], missing
+    places = _missing(there, young, k)
 
     def window(leaf: np.ndarray) -> np.ndarray:
         items = leaf.take(rows, axis=0, mode="clip")  # rows before the first become that one, and are blanked
@@ -113,3 +112,15 @@ def _windows(column: Any, newest: np.ndarray, there: np.ndarray, k: int) -> Any:
         return items
 
     return nested.map_leaves(window, column)
+
+
+_FEW = 1024  # places of windows; a mask of so many is found and used in 3 us, which the indices take twice
+
+
+def _missing(there: np.ndarray, young: np.ndarray, k: int) -> Any:
+    """Where in windows [B, k] nothing is, a mask or indices; `young` [B] are the windows where that is so."""
+    if len(there) * k <= _FEW:
+        return there[:, None] <= back(k)
+    which = young.nonzero()[0]  # few, mostly: a mask of all places would cost as much as the gather
+    own, missing = (there[which, None] <= back(k)).nonzero()
+    return which[own], missing

@@ -20,7 +20,7 @@ __all__ = [
     "VALUE_GAIN",
     "CastLinear",
     "Perceptron",
-    "applied",
+    "called",
     "flat",
     "flat_size",
     "has_hooks",
@@ -54,30 +54,29 @@ class Perceptron(nn.Sequential):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        is_own = False  # made here, so that it may be changed in place
+        is_own = False  # nobody else has it, and no gradient is computed from it: it may be changed in place
         for layer in self._modules.values():
-            input, is_own = applied(layer, input, is_own)
+            kind: Any = type(layer)  # another one where a layer is parametrized
+            if has_hooks(layer):
+                input, is_own = layer(input), False  # type: ignore[misc]
+            elif kind is CastLinear:
+                own = parameters_of(layer)
+                weight = own["weight"]
+                if input.dtype is not weight.dtype:
+                    input = input.to(weight.dtype)
+                input, is_own = functional.linear(input, weight, own["bias"]), True
+            elif kind is nn.Tanh:  # its gradient, and that of a ReLU, is computed from what it gives
+                input, is_own = (input.tanh_() if is_own else input.tanh()), False
+            elif kind is nn.ReLU:
+                input, is_own = (input.relu_() if is_own else input.relu()), False
+            else:
+                input, is_own = layer(input), False  # type: ignore[misc]
         return input
 
 
-def applied(layer: Any, input: Tensor, is_own: bool = False) -> tuple[Tensor, bool]:
-    """What a layer makes of its input, and whether nobody else has that tensor.
-
-    Args:
-        is_own: nobody else has the input, and no other layer needs it to be what it is.
-    """
-    kind = type(layer)  # another one where a layer is parametrized
-    if has_hooks(layer):
-        return layer(input), False
-    if kind is CastLinear:
-        own = parameters_of(layer)
-        if input.dtype is own["weight"].dtype:
-            return functional.linear(input, own["weight"], own["bias"]), True
-    elif kind is nn.ReLU:
-        return (input.relu_() if is_own else input.relu()), False  # its gradient is computed from what it gives
-    elif kind is nn.Tanh:
-        return input.tanh(), False
-    return layer(input), False
+def called(module: Any, input: Tensor) -> Tensor:
+    """What a call of the module gives; a perceptron's without the call, where nobody hooked into it."""
+    return module.forward(input) if type(module) is Perceptron and not has_hooks(module) else module(input)
 
 
 def hooks_of(module: nn.Module) -> tuple[Any, ...]:
@@ -87,14 +86,16 @@ def hooks_of(module: nn.Module) -> tuple[Any, ...]:
     return *forward, own["_backward_pre_hooks"], own["_backward_hooks"]
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Whether there are such."""
-    return any(hooks_of(module))
+def has_hooks(module: Any) -> bool:
+    """Whether there are such. Asked once a layer, so without a tuple of them, which takes as long again."""
+    own = module.__dict__
+    forward = own["_forward_pre_hooks"] or own["_forward_hooks"]
+    return bool(forward or own["_backward_pre_hooks"] or own["_backward_hooks"])
 
 
 def parameters_of(module: nn.Module) -> dict[str, Any]:
     """A module's own parameters by name; asking the module for each takes 1 us."""
-    return vars(module)["_parameters"]
+    return module.__dict__["_parameters"]
 
 
 def linear(num_in: int, num_out: int, gain: float, generator: torch.Generator | None) -> nn.Linear:

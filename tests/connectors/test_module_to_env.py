@@ -106,6 +106,18 @@ def test_exploring_samples_and_not_exploring_takes_the_likeliest() -> None:
         torch.testing.assert_close(out["action_logp"], inputs.log_softmax(-1)[torch.arange(200), out["actions"] - 5])
 
 
+@pytest.mark.parametrize("num_rows", [1, 8, 64])
+@pytest.mark.parametrize("num_choices", [2, 20])
+def test_log_probabilities_of_rows_are_those_of_the_distribution_bit_for_bit(num_rows: int, num_choices: int) -> None:
+    space = spaces.Discrete(num_choices, start=3)
+    inputs = torch.randn(num_rows, num_choices, generator=torch.Generator().manual_seed(0))
+    out = module_to_env_pipeline(action_space=space, seed=0)(batch={"action_dist_inputs": inputs}, explore=True)
+    expected = distribution_for(space).log_prob(inputs, torch.from_numpy(out["actions"]))
+    assert out["action_logp"].dtype == np.float32
+    assert out["action_logp"].flags.c_contiguous
+    np.testing.assert_array_equal(out["action_logp"], expected.numpy())
+
+
 def test_a_policys_own_actions_are_left() -> None:
     out = module_to_env_pipeline(action_space=spaces.Discrete(3))(batch={"actions": torch.tensor([2, 1])})
     assert set(out) == {"actions", "actions_for_env"}
