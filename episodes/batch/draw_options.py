@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument
+from episodes.columns import TRANSITION_KEYS, Columns
+from episodes.errors import InvalidArgument, UnknownKey, WrongType
+
+INDICES = "indices"
+INFO_COLUMNS = "infos/columns"
+"""Asks for the column "infos", as columns of its own."""
+_ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, INDICES)
 
 
 def check_counts(least: int = 1, **counts: Any) -> None:
@@ -36,6 +43,31 @@ def check_boundary(boundary: str, period: int | None) -> None:
         check_counts(period=period)
     if boundary == "stop" and period is not None:
         raise InvalidArgument("boundary='stop' moves sequences off the grid of a period; give one of both")
+
+
+def checked_keys(
+    keys: Sequence[str] | None, include_infos: bool | str, tracks: Collection[str], others: Sequence[str]
+) -> Sequence[str]:
+    """The names of the columns to draw: those of transitions, infos, the `tracks` and what `others` there are.
+
+    `UnknownKey` for one that there is not.
+    """
+    if keys is None and include_infos is False:
+        return TRANSITION_KEYS
+    if isinstance(keys, str):
+        raise WrongType(f"keys={keys!r}: give a list of column names")
+    if not isinstance(include_infos, bool) and include_infos != "columns":
+        raise InvalidArgument(f"include_infos={include_infos!r}: give True for dicts, or 'columns'")
+    keys = TRANSITION_KEYS if keys is None else keys
+    known = (*TRANSITION_KEYS, Columns.INFOS, *others)
+    for key in keys:
+        if key not in known and key not in tracks:
+            if key in _ALWAYS:
+                raise UnknownKey(f"the column {key!r} always comes; leave it out of keys")
+            raise UnknownKey(f"no column {key!r} to draw; there are {list(dict.fromkeys((*known, *tracks)))}")
+    if include_infos == "columns":
+        return (*(key for key in keys if key != Columns.INFOS), INFO_COLUMNS)
+    return (*keys, Columns.INFOS) if include_infos and Columns.INFOS not in keys else keys
 
 
 def is_int(value: Any) -> bool:

@@ -9,41 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from episodes.columns import TRANSITION_KEYS, Columns
-from episodes.errors import InvalidArgument, UnknownKey, WrongType
+from episodes.batch.draw_options import INFO_COLUMNS
+from episodes.columns import Columns
 from episodes.replay import walks
 from episodes.replay.history import BoundViews, ReplayHistory
-from episodes.replay.ring.step_ring import REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
+from episodes.replay.ring.step_ring import REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.tracks import nested
 
-_ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, "indices")
-_FACTS = (Columns.AGENT_ID, Columns.MODULE_ID)
-_OF_STEPS = (Columns.T, Columns.POLICY_VERSION, Columns.IS_FIRST)
-_KNOWN_KEYS = (*TRANSITION_KEYS, Columns.INFOS, *_OF_STEPS, Columns.EPS_ID, *_FACTS)
+KEYS_OF_STEPS = (
+    Columns.T,
+    Columns.POLICY_VERSION,
+    Columns.IS_FIRST,
+    Columns.EPS_ID,
+    Columns.AGENT_ID,
+    Columns.MODULE_ID,
+)
+"""Names of columns that draws have on request, beside those of transitions, infos and tracks."""
 _ENDINGS = (TERMINATEDS, TRUNCATEDS)
-_INFO_COLUMNS = "infos/columns"  # asks for the column "infos", as columns of its own
 _OBSERVED = (Columns.OBS, Columns.NEXT_OBS)
-
-
-def checked_keys(ring: LinkedRing, keys: Sequence[str] | None, include_infos: bool | str) -> Sequence[str]:
-    """The names of the columns to draw. `UnknownKey` for one that there is not."""
-    if keys is None and include_infos is False:
-        return TRANSITION_KEYS
-    if isinstance(keys, str):
-        raise WrongType(f"keys={keys!r}: give a list of column names")
-    if not isinstance(include_infos, bool) and include_infos != "columns":
-        raise InvalidArgument(f"include_infos={include_infos!r}: give True for dicts, or 'columns'")
-    if keys is None:
-        keys = TRANSITION_KEYS
-    for key in keys:
-        if key not in ring.tracks and key not in _KNOWN_KEYS:
-            if key in _ALWAYS:
-                raise UnknownKey(f"the column {key!r} always comes; leave it out of keys")
-            extras = [name for name in ring.tracks if name not in STEP_TRACKS]
-            raise UnknownKey(f"no column {key!r} to draw; there are {[*_KNOWN_KEYS, *extras]}")
-    if include_infos == "columns":
-        return (*(key for key in keys if key != Columns.INFOS), _INFO_COLUMNS)
-    return (*keys, Columns.INFOS) if include_infos and Columns.INFOS not in keys else keys
 
 
 def followed(
@@ -87,8 +70,8 @@ def columns_of(
     seen = {} if views is None else _seen(ring, keys, slots, last, views)
     own = keys if views is None else [key for key in keys if key not in _OBSERVED]
     columns = {key: known[key] if key in known else _column(ring, key, slots, last) for key in own}
-    if _INFO_COLUMNS in columns:
-        columns[Columns.INFOS] = columns.pop(_INFO_COLUMNS)
+    if INFO_COLUMNS in columns:
+        columns[Columns.INFOS] = columns.pop(INFO_COLUMNS)
     return {**columns, **seen}
 
 
@@ -135,7 +118,7 @@ def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> 
         return ring.links.t[slots]
     if key == Columns.POLICY_VERSION:
         return ring.versions.at(slots)
-    if key == _INFO_COLUMNS:
+    if key == INFO_COLUMNS:
         return ring.info_columns.columns(ring, ring.links.next_row[last].astype(np.int64))
     if key == Columns.IS_FIRST:
         return (ring.links.previous[slots] == slots) & (slots < ring.capacity)

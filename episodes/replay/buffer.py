@@ -13,13 +13,13 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from episodes.batch import Batch
-from episodes.batch.draw_options import check_boundary, check_counts, check_n_step, is_int
+from episodes.batch.draw_options import INDICES, check_boundary, check_counts, check_n_step, checked_keys, is_int
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange
 from episodes.pack import EpisodePack
 from episodes.replay import walks
 from episodes.replay.adding import add_pack, listed
-from episodes.replay.batch_columns import checked_keys, columns_of, followed, states_before
+from episodes.replay.batch_columns import KEYS_OF_STEPS, columns_of, followed, states_before
 from episodes.replay.history import BoundViews
 from episodes.replay.locking import locked
 from episodes.replay.read_dataset import chunks_that_follow
@@ -35,7 +35,7 @@ from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, c
 from episodes.replay.sequence_grid import SequenceGrid
 from episodes.replay.stored_outputs import chosen_outputs
 from episodes.replay.stored_steps import drawn
-from episodes.replay.walks import Extents, Windows
+from episodes.replay.walks import Windows
 from episodes.replay.young_steps import young_steps
 from episodes.returns.checks import check_fraction
 from episodes.single_agent import SingleAgentEpisode
@@ -45,7 +45,6 @@ from episodes.tracks.arguments import checked_flag, checked_generator, checked_p
 from episodes.tracks.drawn import drawn_by
 from episodes.tracks.filling import ones
 
-INDICES = "indices"
 _PACK_STEPS = 1 << 16
 
 
@@ -241,7 +240,7 @@ class EpisodeReplayBuffer(SampleCounts):
             if type(n_step) is not int or n_step < 1:
                 check_n_step(n_step)
             check_fraction("gamma", gamma)
-            keys = checked_keys(self.ring, keys, include_infos)
+            keys = checked_keys(keys, include_infos, self.ring.tracks, KEYS_OF_STEPS)
             aged = max_age is not None
             slots, weights = young_steps(self._ring, self._draw, n, max_age, self.generator) if aged else self._draw(n)
             batch = self._transitions(slots, weights, n_step, gamma, views, keys)
@@ -275,7 +274,9 @@ class EpisodeReplayBuffer(SampleCounts):
             raise StepOutOfRange(f"step {int(numbers[gone][0])}: the steps that are there have numbers {there}")
         slots = np.where(numbers == NONE, self.capacity, numbers % self.capacity)
         weights = np.ones(len(slots), np.float32)
-        batch = self._transitions(slots, weights, n_step, gamma, views, checked_keys(self.ring, keys, include_infos))
+        batch = self._transitions(
+            slots, weights, n_step, gamma, views, checked_keys(keys, include_infos, self.ring.tracks, KEYS_OF_STEPS)
+        )
         batch[INDICES][numbers == NONE] = NONE
         return batch
 
@@ -375,11 +376,11 @@ class EpisodeReplayBuffer(SampleCounts):
             check_counts(0, burn_in=burn_in, lookback=lookback)
         if period is not None or boundary != "pad":
             check_boundary(boundary, period)
-        keys = checked_keys(self.ring, keys, include_infos)
+        keys = checked_keys(keys, include_infos, self.ring.tracks, KEYS_OF_STEPS)
         begins, weights = self._draw(batch_size) if period is None else self._draw_from_grid(batch_size, period)
-        slots, extents = begins, self._extents(begins)
+        slots, extents = begins, walks.extents(self._ring, begins)
         if boundary == "stop":
-            slots, extents = self._moved_back(slots, extents, length)
+            slots, extents = walks.moved_back(self._ring.links, slots, extents, length)
         found = walks.windows(self._ring.links, slots, extents, length, lookback + burn_in)
         columns = self._sequences(found, lookback, views, keys)
         columns[Columns.IS_FIRST] = found.first
@@ -392,18 +393,6 @@ class EpisodeReplayBuffer(SampleCounts):
     def _sequence_indices(self, drawn: np.ndarray, window: np.ndarray) -> np.ndarray:
         """The column `indices`, of the numbers of the drawn steps [B] and those of all steps [B, W]."""
         return window
-
-    def _extents(self, slots: np.ndarray) -> Extents:
-        ring = self._ring
-        entry, t = ring.links.entry[slots], ring.links.t[slots]
-        return Extents(t - ring.links.t[ring.table.first.take(entry)], ring.t_next(entry) - t)
-
-    def _moved_back(self, slots: np.ndarray, extents: Extents, length: int) -> tuple[np.ndarray, Extents]:
-        back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
-        if back.any():
-            path = walks.walk(self._ring.links.previous, slots, int(back.max()))
-            slots = np.stack(path)[back, np.arange(len(slots))]
-        return slots, Extents(extents.before - back, extents.onward + back)
 
     def _sequences(
         self, found: Windows, lookback: int, views: BoundViews | None, keys: Sequence[str]

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from episodes.replay.ring.step_links import StepLinks
+from episodes.replay.ring.step_ring import LinkedRing
 
 _FEW = 256  # steps, up to which weights are kept
 _STRIDE = 16  # steps of a walk before it looks whether all have arrived
@@ -79,6 +80,21 @@ class Extents:
 
     before: np.ndarray
     onward: np.ndarray
+
+
+def extents(ring: LinkedRing, slots: np.ndarray) -> Extents:
+    """Those of the steps at the positions [B]."""
+    entry, t = ring.links.entry[slots], ring.links.t[slots]
+    return Extents(t - ring.links.t[ring.table.first.take(entry)], ring.t_next(entry) - t)
+
+
+def moved_back(links: StepLinks, slots: np.ndarray, extents: Extents, length: int) -> tuple[np.ndarray, Extents]:
+    """The steps [B] from which on there are `length` steps where the episode has as many, before `slots` or there."""
+    back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
+    if back.any():
+        path = walk(links.previous, slots, int(back.max()))
+        slots = np.stack(path)[back, np.arange(len(slots))]
+    return slots, Extents(extents.before - back, extents.onward + back)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import count
-from time import monotonic
 from typing import Any
 
 import numpy as np
 import pytest
 
+from episodes.history import History, HistorySpaces
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.replay import (
     EpisodeReplayBuffer,
@@ -180,14 +180,70 @@ def test_no_row_mixes_two_steps_while_a_thread_adds(kind: Any, played: Callable[
     assert fire.num_mixed == 0
 
 
-def test_it_is_the_lock_that_keeps_rows_whole() -> None:
-    began, num_wrong = monotonic(), 0
-    while not num_wrong and monotonic() - began < 60:
-        buffer = EpisodeReplayBuffer(100, seed=0)
-        with without_lock(buffer):
-            fire = of_one_agent(buffer).last(0.5)
-            num_wrong = fire.num_mixed + len(fire.errors)
-    assert num_wrong
+class Interleaved:
+    """Views in the midst of a draw, its observations gathered and its actions not: a thread begins to add steps there.
+
+    Args:
+        add: puts other steps in place of all that are there.
+        patience: how many seconds the draw waits there for the thread at most.
+    """
+
+    given, lookback = HistorySpaces(), 0
+
+    def __init__(self, add: Callable[[], None], patience: float) -> None:
+        self.adding, self._patience = threading.Thread(target=add), patience
+        self.added_meanwhile: bool | None = None
+
+    def __call__(self, history: History) -> dict[str, Any]:
+        observations = history.observations(1)[:, 0].copy()
+        self.adding.start()
+        self.adding.join(self._patience)
+        self.added_meanwhile = not self.adding.is_alive()
+        return {"obs": observations}
+
+
+def filled_by_episodes(buffer: EpisodeReplayBuffer) -> Callable[[], None]:
+    """Fill the buffer; what puts other episodes in their place."""
+    buffer.add(episode(0.0, 100))
+    return lambda: buffer.add([episode(1000.0, 60), episode(2000.0, 60)])
+
+
+def filled_by_rows(buffer: EpisodeReplayBuffer) -> Callable[[], None]:
+    """Fill the buffer by vector steps; what puts others in their place."""
+    recorder, none, times = buffer.recorder(4, autoreset_mode="NextStep"), np.zeros(4, bool), count(1.0)
+    recorder.reset(np.zeros((4, WIDTH)))
+
+    def add() -> None:
+        for _, time in zip(range(50), times, strict=False):
+            recorder.step(np.full((4, WIDTH), time), np.full(4, time - 1), np.full(4, time), none, none)
+
+    add()
+    return add
+
+
+FILLED = pytest.mark.parametrize("filled", [filled_by_episodes, filled_by_rows])
+
+
+@FILLED
+def test_who_adds_in_the_midst_of_a_draw_waits_for_its_end(filled: Callable[[Any], Callable[[], None]]) -> None:
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    views = Interleaved(filled(buffer), patience=0.2)  # as long as one likes: who adds cannot come through
+    before = buffer.num_added
+    batch = buffer.sample(64, views=views, keys=["obs", "actions"])
+    assert views.added_meanwhile is False
+    assert num_mixed(batch) == 0
+    views.adding.join(60)
+    assert buffer.num_added >= before + 100
+
+
+@FILLED
+def test_it_is_the_lock_that_keeps_rows_whole(filled: Callable[[Any], Callable[[], None]]) -> None:
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    views = Interleaved(filled(buffer), patience=60)
+    with without_lock(buffer):
+        batch = buffer.sample(64, views=views, keys=["obs", "actions"])
+    assert views.added_meanwhile is True
+    assert num_mixed(batch) == 64
 
 
 def test_a_buffer_with_its_lock_is_copied_and_pickled_while_a_thread_adds() -> None:

@@ -5,7 +5,7 @@ an episode they stay where they are.
 
 So no draw leaves its episode. Frame stacks follow `previous`, n-step windows `next`: both join steps of one episode
 alone, and where a walk stands still the window ends. A sequence is first clipped to the steps that its episode has
-before and after the drawn one (`EpisodeReplayBuffer._extents`); where these lie in a row in the ring it is read off
+before and after the drawn one (`walks.extents`); where these lie in a row in the ring it is read off
 their positions, elsewhere it follows the links too.
 """
 

@@ -5,48 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from episodes.columns import TRANSITION_KEYS, Columns
-from episodes.errors import InvalidArgument, UnknownKey, WrongType
+from episodes.batch.draw_options import INFO_COLUMNS
+from episodes.columns import Columns
 from episodes.storage.sampling.draws import Draw, StepDraw, WindowDraw
 from episodes.storage.sampling.history import BoundViews, StoredHistory
 from episodes.storage.sampling.infos import StoredInfos
 from episodes.storage.sampling.n_step import as_sums
 from episodes.storage.sampling.step_table import Located
-from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.tracks import nested
 from episodes.tracks.infos.dicts import objects
 
-INDICES = "indices"
-_INFO_COLUMNS = "infos/columns"  # asks for the column "infos", as columns of its own
 _FACTS = {Columns.EPS_ID: "ids", Columns.AGENT_ID: "agent_ids", Columns.MODULE_ID: "module_ids"}
-_OF_STEPS = (Columns.T, Columns.IS_FIRST)
-_ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, INDICES)
-
-
-def checked_keys(
-    tracks: StoredTracks, keys: Sequence[str] | None, include_infos: bool | Literal["columns"]
-) -> Sequence[str]:
-    """The names of the columns to draw. `UnknownKey` for one that there is not."""
-    if keys is None and include_infos is False:
-        return TRANSITION_KEYS
-    if isinstance(keys, str):
-        raise WrongType(f"keys={keys!r}: give a list of column names")
-    if not isinstance(include_infos, bool) and include_infos != "columns":
-        raise InvalidArgument(f"include_infos={include_infos!r}: give True for dicts, or 'columns'")
-    keys = TRANSITION_KEYS if keys is None else keys
-    known = (*TRANSITION_KEYS, Columns.INFOS, *_OF_STEPS, *_FACTS, *tracks.extra)
-    for key in keys:
-        if key in _ALWAYS and key not in tracks.extra:
-            raise UnknownKey(f"the column {key!r} always comes; leave it out of keys")
-        if key not in known:
-            raise UnknownKey(f"no column {key!r} to draw; there are {[*known]}")
-    if include_infos == "columns":
-        return (*(key for key in keys if key != Columns.INFOS), _INFO_COLUMNS)
-    return (*keys, Columns.INFOS) if include_infos and Columns.INFOS not in keys else keys
+KEYS_OF_STEPS = (Columns.T, Columns.IS_FIRST, *_FACTS)
+"""Names of columns that draws have on request, beside those of transitions, infos and extra model outputs."""
 
 
 def columns_of(
@@ -65,8 +40,8 @@ def columns_of(
     if Columns.TERMINATEDS in keys or Columns.TRUNCATEDS in keys:
         made[Columns.TERMINATEDS], made[Columns.TRUNCATEDS] = draw.endings()
     columns = {key: made[key] if key in made else _column(draw, key) for key in own}
-    if _INFO_COLUMNS in columns:
-        columns[Columns.INFOS] = columns.pop(_INFO_COLUMNS)
+    if INFO_COLUMNS in columns:
+        columns[Columns.INFOS] = columns.pop(INFO_COLUMNS)
     return {**columns, **seen}
 
 
@@ -106,7 +81,7 @@ def _column(draw: Draw, key: str) -> Any:
         return draw.times()
     if key == Columns.IS_FIRST:
         return draw.is_first()
-    if key in (Columns.INFOS, _INFO_COLUMNS):
+    if key in (Columns.INFOS, INFO_COLUMNS):
         return _infos(draw, key == Columns.INFOS)
     found = draw.of_episodes(tracks.facts(_FACTS[key]))
     if key == Columns.EPS_ID:

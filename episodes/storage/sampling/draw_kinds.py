@@ -33,11 +33,6 @@ class Steps:
     views: BoundViews | None = None
     include_infos: bool | Literal["columns"] = False
 
-    @property
-    def columns(self) -> dict[str, Any]:
-        """Which columns a batch has, as arguments of a draw."""
-        return {"keys": self.keys, "views": self.views, "include_infos": self.include_infos}
-
     def __post_init__(self) -> None:
         check_counts(steps=self.size)
         check_n_step(self.n_step)
@@ -60,14 +55,14 @@ class Windows:
     views: BoundViews | None = None
     include_infos: bool | Literal["columns"] = False
 
-    @property
-    def columns(self) -> dict[str, Any]:
-        """Which columns a batch has, as arguments of a draw."""
-        return {"keys": self.keys, "views": self.views, "include_infos": self.include_infos}
-
     def __post_init__(self) -> None:
         check_counts(windows=self.size, length=self.length)
         check_counts(0, lookback=self.lookback, burn_in=self.burn_in)
+
+
+def columns_asked_for(what: Steps | Windows) -> dict[str, Any]:
+    """Which columns batches have, as arguments of a draw."""
+    return {"keys": what.keys, "views": what.views, "include_infos": what.include_infos}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from episodes.batch.batch import Batch, batch_of
-from episodes.batch.draw_options import check_counts, check_n_step
+from episodes.batch.draw_options import INDICES, check_counts, check_n_step, checked_keys
 from episodes.columns import Columns
 from episodes.errors import (
     EpisodeStateError,
@@ -25,10 +25,10 @@ from episodes.returns.checks import check_fraction
 from episodes.storage.header import Header
 from episodes.storage.layout import StoredBatch
 from episodes.storage.sampling.ahead import Ahead
-from episodes.storage.sampling.batch_columns import INDICES, checked_keys, columns_of, states_before
+from episodes.storage.sampling.batch_columns import KEYS_OF_STEPS, columns_of, states_before
 from episodes.storage.sampling.dataset_steps import DatasetSteps
 from episodes.storage.sampling.decoded_columns import DecodedColumn
-from episodes.storage.sampling.draw_kinds import Episodes, Kind, Steps
+from episodes.storage.sampling.draw_kinds import Episodes, Kind, Steps, columns_asked_for
 from episodes.storage.sampling.draws import StepDraw, WindowDraw
 from episodes.storage.sampling.history import BoundViews
 from episodes.storage.sampling.n_step import followed
@@ -172,10 +172,11 @@ class Sampler:
             elif isinstance(self.what, Moments):
                 batch = self._moments(self.what, num)
             elif isinstance(self.what, Steps):
-                batch = self.sample(num, n_step=self.what.n_step, gamma=self.what.gamma, **self.what.columns)
+                steps = {"n_step": self.what.n_step, "gamma": self.what.gamma}
+                batch = self.sample(num, **steps, **columns_asked_for(self.what))
             else:
                 left = {"lookback": self.what.lookback, "burn_in": self.what.burn_in}
-                batch = self.sample_sequences(num, self.what.length, **left, **self.what.columns)
+                batch = self.sample_sequences(num, self.what.length, **left, **columns_asked_for(self.what))
         return batch if self.collate is None else self.collate(batch)
 
     def _moments(self, what: Moments, num: int) -> Batch:
@@ -206,7 +207,7 @@ class Sampler:
         check_counts(n=n)
         check_n_step(n_step)
         check_fraction("gamma", gamma)
-        names = checked_keys(self._tracks, keys, include_infos)
+        names = checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
         with self._lock:
             start = self._ahead.position
             steps = self._ahead.take(n)
@@ -260,7 +261,7 @@ class Sampler:
             there = self._tracks.table.num_steps - 1
             raise StepOutOfRange(f"step {int(numbers[gone][0])}: the steps that are there have numbers 0..{there}")
         most = n_step if isinstance(n_step, int) else self._random_steps(n_step, 0, len(numbers))
-        names = checked_keys(self._tracks, keys, include_infos)
+        names = checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
         return self._transitions(self._tracks.table.located(numbers), most, gamma, views, names)
 
     def sample_sequences(
@@ -277,7 +278,7 @@ class Sampler:
         """The next windows, as `EpisodeReplayBuffer.sample_sequences` gives them."""
         check_counts(batch_size=batch_size, length=length)
         check_counts(0, burn_in=burn_in, lookback=lookback)
-        names = checked_keys(self._tracks, keys, include_infos)
+        names = checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
         with self._lock:
             steps = self._ahead.take(batch_size)
         draw = WindowDraw(self._tracks, steps, lookback + burn_in, length)
