@@ -230,12 +230,14 @@ class PackFacts(NamedTuple):
     def concat(parts: Sequence[PackFacts]) -> PackFacts:
         """The parts one after another. `TrackMismatch` names one whose spaces are not those of the others."""
         sizes = [len(part.ids) for part in parts]
-        own = [_joined(columns, sizes) for columns in zip(*(part.columns for part in parts), strict=True)]
+        *columns, observed, acted, customs = zip(*parts, strict=True)
+        own = [_joined(column, sizes) for column in columns]
         custom: list[Any] = []
-        if any(part.custom_data for part in parts):
-            custom = [data for n, part in zip(sizes, parts, strict=True) for data in part.custom_data or [None] * n]
+        if any(customs):
+            custom = [data for n, datas in zip(sizes, customs, strict=True) for data in datas or [None] * n]
+        if observed.count(observed[0]) == acted.count(acted[0]) == len(parts):
+            return PackFacts._make([*own, observed[0], acted[0], custom if any(custom) else None])
         whose = [part.ids[0] if len(part.ids) else "-" for part in parts]
-        observed, acted = zip(*(part.spaces for part in parts), strict=True)
         return PackFacts._make([*own, *_common_spaces(observed, acted, whose), custom if any(custom) else None])
 
     def __reduce__(self) -> Any:

@@ -19,12 +19,17 @@ MOST_ROWS = 1 << 40
 INTEGERS = np.dtype("<i8")
 _BYTE = np.dtype(np.uint8)
 _FEW = 32  # ids, whose letters are told in four bytes: making one byte of each costs more than sending them
+_ENDINGS = bytes(range(4))  # their codes
 
 
 def counts_of(data: bytes, num: int) -> tuple[np.ndarray, int]:
     """The numbers of steps of so many episodes, and their sum; `UnreadableData` for what cannot be some."""
     counts = np.ndarray(num, INTEGERS, data)
-    values = counts.tolist()  # most packs have few episodes
+    if num > _FEW:
+        if len(data) != INTEGERS.itemsize * num or not 0 <= counts.min() <= counts.max() < MOST_ROWS // num:
+            raise UnreadableData(f"{len(data)} bytes of lengths for {num} episodes, or lengths that cannot be")
+        return counts, int(counts.sum())
+    values = counts.tolist()  # of few episodes in a third of the time
     if len(data) != INTEGERS.itemsize * num or (num and not 0 <= min(values) <= max(values) < MOST_ROWS // num):
         raise UnreadableData(f"{len(data)} bytes of lengths for {num} episodes, or lengths that cannot be")
     return counts, sum(values)
@@ -32,7 +37,7 @@ def counts_of(data: bytes, num: int) -> tuple[np.ndarray, int]:
 
 def integers_of(values: np.ndarray) -> bytes:
     """Integers as they travel."""
-    return values.astype(INTEGERS, copy=False).tobytes()
+    return values.tobytes() if values.dtype == INTEGERS else values.astype(INTEGERS).tobytes()
 
 
 def _ids(ids: np.ndarray) -> Any:
@@ -60,7 +65,7 @@ def _read_ids(value: Any, num: int) -> np.ndarray:
 
 
 def _read_endings(data: bytes, num: int) -> np.ndarray:
-    if len(data) != num or (num and max(data) > 3):
+    if len(data) != num or data.strip(_ENDINGS):
         raise UnreadableData(f"{num} endings of codes {set(data)}")
     return np.ndarray(num, _BYTE, data)
 
@@ -110,9 +115,11 @@ def _read_versions(told: bytes | list[bytes], num: int) -> VersionColumn | None:
 
 def bounds_of(packs: Sequence[EpisodePack]) -> tuple[int, int] | None:
     """The lowest and the highest version, where any is known; the lowest is `UNKNOWN` where that of a step is not."""
+    columns = [pack.facts.policy_versions for pack in packs]
+    if not any(columns):
+        return None
     told: set[int] = set()
-    for pack in packs:
-        column = pack.facts.policy_versions
+    for column in columns:
         told.update((UNKNOWN,) if column is None else column.versions.tolist())
     if told and max(told) != UNKNOWN and UNKNOWN in told:  # perhaps that of chunks without a step
         told = set(np.concatenate([pack.get_policy_versions() for pack in packs]).tolist())

@@ -14,7 +14,6 @@ from episodes.tracks import nested
 
 SMALL = 64 * 1024
 ALL = float("inf")  # bytes: no array is large
-_COPIED_AT_ONCE = 4096  # bytes of an array, of which a copy is no dearer than to ask whether it can be put off
 _SIZE = struct.Struct("<I")
 _PADDING = [bytes(-size % 8) for size in range(8)]  # by what is beyond a multiple of 8
 
@@ -37,17 +36,19 @@ class Laid:
         self.largest = 0  # bytes of the largest part, once there is a body
 
     def put(self, *arrays: np.ndarray) -> None:
-        """Lay down arrays as one, each after the one before."""
-        nbytes = 0
+        """Lay down arrays."""
         for array in arrays:
-            size = array.nbytes
-            if size >= self._limit:
+            nbytes = array.nbytes
+            if nbytes < self._limit:
+                self.put_as_one((array,))
+            else:
                 flat = np.ascontiguousarray(array)
                 self.large.append(flat.reshape(-1).view(np.uint8).data)
-            elif size:
-                is_copied_later = size > _COPIED_AT_ONCE and array.dtype.kind in "biuf" and array.flags.c_contiguous
-                self.small.append(array if is_copied_later else array.tobytes())
-                nbytes += size
+
+    def put_as_one(self, arrays: Sequence[np.ndarray]) -> None:
+        """Lay down small arrays as one, each after the one before. They are copied when the parts are made."""
+        nbytes = sum([array.nbytes for array in arrays])
+        self.small += arrays
         if nbytes & 7:
             self.small.append(_PADDING[nbytes & 7])
         self._nbytes += nbytes + 7 & ~7

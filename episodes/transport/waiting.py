@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from operator import itemgetter
 from typing import Any
 
-import numpy as np
-
+from episodes.facts.facts import FACTS, Kind
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.small_episodes import SmallEpisodes
 from episodes.tracks.infos.columns import ColumnInfos, TypedColumn
-from episodes.tracks.infos.kinds import Infos
+from episodes.tracks.infos.kinds import EmptyInfos, Infos
 from episodes.transport.facts_on_the_way import bounds_of
 from episodes.transport.wire import Schemas, arrays_of, look_of
+
+_ids_of: Any = itemgetter(*[i for i, kind in enumerate(FACTS.values()) if kind in (Kind.ID, Kind.OPTIONAL_ID)])
+"""The columns of facts that may hold objects."""
 
 
 class Waiting:
@@ -74,11 +77,8 @@ class Waiting:
         if not self._join or self._episodes.nbytes:
             return False
         arrays = arrays_of(pack)
-        nbytes = sum([array.nbytes for array in arrays])
+        nbytes = sum([array.nbytes for array in arrays]) + _infos_nbytes(pack.infos)
         if nbytes > self._join // 4 or not _is_plain(pack):
-            return False
-        nbytes += _infos_nbytes(pack.infos)
-        if nbytes > self._join // 4:
             return False
         alike = look_of(pack, arrays), bounds_of([pack])
         if not self._packs:
@@ -115,6 +115,8 @@ def _infos_nbytes(infos: Infos) -> int:
 
 def _is_plain(pack: EpisodePack) -> bool:
     """Whether nothing can go wrong when the pack is encoded later: all of it is numbers and texts."""
-    facts = pack.facts
-    objects = [own for own in facts.columns if isinstance(own, np.ndarray) and own.dtype.hasobject]
-    return not objects and facts.custom_data is None and not pack.infos.holds_objects
+    facts, infos = pack.facts, pack.infos
+    for column in _ids_of(facts):
+        if column is not None and column.dtype.hasobject:
+            return False
+    return facts.custom_data is None and (type(infos) is EmptyInfos or not infos.holds_objects)

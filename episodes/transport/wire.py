@@ -59,7 +59,11 @@ class Message(NamedTuple):
 
     def parts(self, head: bytes = b"") -> list[Buffer]:
         """The parts, of which the first begins with the head."""
-        return [b"".join((head, *self.body)), *self.large]
+        try:
+            first = b"".join((head, *self.body))
+        except TypeError:  # some array is a view with gaps, or of times: to ask each costs more than to try
+            first = b"".join([head, *(own.tobytes() if isinstance(own, np.ndarray) else own for own in self.body)])
+        return [first, *self.large]
 
 
 def id_of(schema: bytes) -> int:
@@ -76,9 +80,13 @@ class Schemas:
     def __init__(self) -> None:
         self._known: dict[Any, tuple[bytes, int, Any]] = {}
 
-    def of(self, packs: Sequence[EpisodePack]) -> tuple[bytes, int]:
-        """The schema and its id. `WrongType` names a track or a space that cannot travel."""
-        key = tuple(map(look_of, packs))
+    def of(self, packs: Sequence[EpisodePack], looks: Sequence[Any] | None = None) -> tuple[bytes, int]:
+        """The schema and its id. `WrongType` names a track or a space that cannot travel.
+
+        Args:
+            looks: `look_of` each pack, where that is at hand.
+        """
+        key = tuple(looks or map(look_of, packs))
         known = self._known.get(key)
         if known is None:
             schema = schema_of(packs)
@@ -96,9 +104,11 @@ def look_of(pack: EpisodePack, arrays: list[np.ndarray] | None = None) -> Any:
         arrays: those of its tracks, where they are at hand.
     """
     items = [(array.dtype, array.shape[1:]) for array in arrays or arrays_of(pack)]
-    names: Any = tuple(pack.columns.extra) if is_flat(pack) else repr(structure_of(columns_of(pack)))
-    observed, acted = pack.facts.spaces
-    return (*items, names, id(observed), id(acted))
+    columns, facts = pack.columns, pack.facts
+    names: Any = tuple(columns.extra)
+    if names or type(columns.observations.data) is not np.ndarray or type(columns.actions.data) is not np.ndarray:
+        names = names if is_flat(pack) else repr(structure_of(columns_of(pack)))
+    return (*items, names, id(facts.observation_space), id(facts.action_space))
 
 
 def arrays_of(pack: EpisodePack) -> list[np.ndarray]:
@@ -237,19 +247,24 @@ def item_size(field: TrackField) -> int:
 
 def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
     """Packs as they travel. `WrongType` names a value that msgpack, or a space that JSON, cannot hold."""
-    laid = Laid()
-    return _message(packs, [_put((pack,), laid) for pack in packs], laid, schemas)
+    laid, facts, looks = Laid(), [], []
+    for pack in packs:
+        arrays = arrays_of(pack)
+        looks.append(look_of(pack, arrays))
+        laid.put(*arrays)
+        facts.append(_put(pack.lengths, pack.lookbacks, pack.facts, pack.infos, laid))
+    return Message(*schemas.of(packs, looks), laid.body(facts), laid.large, laid.largest, bounds_of(packs))
 
 
 def encoded_as_one(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
     """Packs that look alike as they travel as one: no array is made of theirs, they are copied next to each other."""
     laid = Laid(small=ALL)
-    return _message(packs[:1], [_put(packs, laid)], laid, schemas)
-
-
-def _message(packs: Sequence[EpisodePack], facts: list[Any], laid: Laid, schemas: Schemas) -> Message:
-    """What is laid, with the schema and the versions of packs."""
-    return Message(*schemas.of(packs), laid.body(facts), laid.large, laid.largest, bounds_of(packs))
+    for arrays in zip(*map(arrays_of, packs), strict=True):
+        laid.put_as_one(arrays)
+    lengths, lookbacks = (np.concatenate([*map(attrgetter(own), packs)]) for own in ("lengths", "lookbacks"))
+    infos = joined_infos([pack.infos for pack in packs])
+    facts = _put(lengths, lookbacks, PackFacts.concat([pack.facts for pack in packs]), infos, laid)
+    return Message(*schemas.of(packs[:1]), laid.body([facts]), laid.large, laid.largest, bounds_of(packs[:1]))
 
 
 def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int = 0) -> list[EpisodePack]:
@@ -267,16 +282,8 @@ def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int =
     return packs
 
 
-def _put(packs: Sequence[EpisodePack], laid: Laid) -> list[Any]:
-    """Lay down the columns of packs as those of one; its facts."""
-    for arrays in zip(*map(arrays_of, packs), strict=True):
-        laid.put(*arrays)
-    lengths, lookbacks = packs[0].lengths, packs[0].lookbacks
-    facts, infos = packs[0].facts, packs[0].infos
-    if len(packs) > 1:
-        lengths, lookbacks = (np.concatenate([*map(attrgetter(own), packs)]) for own in ("lengths", "lookbacks"))
-        facts = PackFacts.concat([pack.facts for pack in packs])
-        infos = joined_infos([pack.infos for pack in packs])
+def _put(lengths: np.ndarray, lookbacks: np.ndarray, facts: PackFacts, infos: Infos, laid: Laid) -> list[Any]:
+    """What of a pack's columns is told as facts; columns of infos are laid down."""
     described = None
     if type(infos) is not EmptyInfos:
         described = _put_infos(infos.travelling(), laid) if isinstance(infos, ColumnInfos) else None

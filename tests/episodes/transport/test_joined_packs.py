@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pytest
 
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.transport import EpisodeReceiver, EpisodeSender
@@ -150,3 +151,38 @@ def test_a_full_window_holds_what_waits_back_and_loses_nothing(receiver: Episode
     with EpisodeSender(receiver.address, join=4 * sent[0].nbytes, window=2, max_delay=SECONDS) as sender:
         found = received_meanwhile(receiver, sender, sent, 46)
     assert EpisodePack.concat(found) == EpisodePack.concat(sent)
+
+
+@pytest.mark.parametrize("join", [LARGE, 2000, 0])
+def test_views_of_what_came_stay_as_they_are_whatever_comes_and_goes_after(join: int) -> None:
+    held: list[Any] = []
+    with EpisodeReceiver() as receiver:
+        for first in range(0, 250, 50):
+            sent = [pack_of(first + i, steps=30) for i in range(50)]
+            with EpisodeSender(receiver.address, join=join, window=64, max_delay=SECONDS) as sender:
+                for pack in sent:
+                    sender.send(pack, SECONDS)
+                held += all_of(receiver, sender, 50)
+    joined = EpisodePack.concat(held)
+    assert joined == EpisodePack.concat([pack_of(number, steps=30) for number in range(250)])
+
+
+def test_what_is_on_its_way_is_whole_though_its_arrays_are_written_to_and_its_sender_is_gone() -> None:
+    with EpisodeReceiver() as receiver:
+        with EpisodeSender(receiver.address, join=LARGE, max_delay=SECONDS) as sender, ThreadPoolExecutor(1) as pool:
+            sender.send(pack_of(0))
+            arrays = [np.full((5, 3), i, np.float32) for i in range(1, 40)]
+            for i, array in enumerate(arrays, 1):
+                sender.send(pack_of(i).replace(observations=array))
+            flushed = pool.submit(sender.flush, SECONDS)
+            found: list[Any] = []
+            while sum(map(len, found)) < 40:
+                found.append(receiver.recv(SECONDS))
+            flushed.result()
+            for array in arrays:
+                array[:] = -1  # taken: its owner's again
+            for i in range(40, 60):
+                sender.send(pack_of(i))
+            found += all_of(receiver, sender, 20)
+        assert sum(map(len, found)) == 60
+        assert EpisodePack.concat(found) == EpisodePack.concat([pack_of(i) for i in range(60)])

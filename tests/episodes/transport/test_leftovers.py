@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import platform
 import socket
 import subprocess
 import sys
 import threading
 from multiprocessing.shared_memory import SharedMemory
 
+import pytest
+
+from tests.house import ROOT
 from tests.leftovers import left_since, there_is
 
 
@@ -30,3 +34,24 @@ def test_threads_processes_listening_sockets_and_shared_memory_are_seen() -> Non
         memory.close()
         memory.unlink()
     assert left_since(before) == []
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators keep memory by rules of their own")
+def test_memory_of_messages_that_were_sent_is_used_for_the_next_ones() -> None:
+    code = """
+from collections import deque
+from resource import RUSAGE_SELF, getrusage
+from episodes.transport.sockets import keep_freed_memory
+
+def fresh_pages(num):
+    before, kept = getrusage(RUSAGE_SELF).ru_minflt, deque(maxlen=6)
+    for _ in range(num):
+        kept.append(b"".join([bytes(1000)] * 1000))
+    return getrusage(RUSAGE_SELF).ru_minflt - before
+
+keep_freed_memory()
+fresh_pages(20)
+print(fresh_pages(100))
+"""
+    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(told.stdout) < 100  # less than one for a message of 245 pages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 from episodes import EpisodePack
 from episodes.errors import UnreadableData, WrongType
 from episodes.facts import VersionRuns
+from episodes.facts.facts import FACTS
 from episodes.testing import strategies
+from episodes.transport.facts_on_the_way import READERS, counts_of
 from episodes.transport.messages import Head, Kind, read_head
 from episodes.transport.parts import SMALL, Laid
 from episodes.transport.weights import decoded_weights, encoded_weights
@@ -99,6 +102,38 @@ def test_ids_and_other_facts_of_every_kind_arrive(ids: Any) -> None:
     assert found.policy_versions.tolist() == [[1, 2], [-1, -1], [9, 9]]
     assert found.facts.policy_versions == pack.facts.policy_versions
     assert found.custom_data == pack.custom_data
+
+
+@pytest.mark.parametrize("steps", [3, 40, 9000])
+@pytest.mark.parametrize("encode", [encoded, encoded_as_one])
+def test_views_with_gaps_and_times_arrive(encode: Callable[..., Message], steps: int) -> None:
+    wide = np.arange(6 * (steps + 1), dtype=np.float64).reshape(steps + 1, 6)
+    pack = EpisodePack(
+        observations={"gaps": wide[:, ::2], "turned": np.asfortranarray(wide), "times": wide[:, 0].astype("M8[s]")},
+        actions=np.arange(2 * steps)[::-2],
+        rewards=np.arange(steps, dtype=np.float16),
+        lengths=[steps],
+    )
+    (found,) = travelled(encode([pack], Schemas()))
+    check_same(found, pack)
+
+
+@pytest.mark.parametrize("num", [3, 100])
+@pytest.mark.parametrize(("length", "lacking"), [(-1, 0), (1 << 62, 0), (1, 1)])
+def test_lengths_that_cannot_be_are_refused_of_few_episodes_and_of_many(num: int, length: int, lacking: int) -> None:
+    told = np.full(num - lacking, length, np.int64).tobytes()
+    with pytest.raises((UnreadableData, TypeError)):  # which `decoded` makes one of
+        counts_of(told, num)
+
+
+@pytest.mark.parametrize("place", [0, 50, 99])
+def test_endings_that_cannot_be_are_refused_wherever_they_are(place: int) -> None:
+    codes = np.arange(100, dtype=np.uint8) % 4
+    read = READERS[[*FACTS].index("ending")]
+    assert read(codes.tobytes(), 100).tolist() == codes.tolist()
+    codes[place] = 4
+    with pytest.raises(UnreadableData):
+        read(codes.tobytes(), 100)
 
 
 @pytest.mark.parametrize("steps", [3, 4000])
