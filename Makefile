@@ -4,6 +4,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 BENCH_READY := .venv-bench/.ready
 ARGS ?=
+PIP := -m pip --no-input install --quiet -c constraints.txt
+APT := DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 -y
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
 .PHONY: browser demo test slow learn check format api bench clean
@@ -30,10 +32,11 @@ check: $(READY) browser
 	$(PYTEST) $(ARGS)
 
 # The page of a data set is tried in a browser: Debian's Chromium where there is none. Without one its tests are skipped.
+# Nobody is there to answer questions, and whoever installs something else is waited for.
 browser:
 	@which chromium chromium-browser google-chrome 2>/dev/null | grep -q . \
-		|| apt-get install -y chromium >/dev/null 2>&1 \
-		|| (apt-get update && apt-get install -y chromium) >/dev/null 2>&1 \
+		|| $(APT) install chromium </dev/null >/dev/null 2>&1 \
+		|| ($(APT) update && $(APT) install chromium) </dev/null >/dev/null 2>&1 \
 		|| echo "no Chromium here, and apt-get could not install it: tests of the page are skipped"
 
 format: $(READY)
@@ -48,13 +51,13 @@ bench: $(BENCH_READY)
 	.venv-bench/bin/python -m benchmarks $(ARGS)
 
 $(READY): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
+	$(BIN)/python $(PIP) -e '.[dev]'
 	touch $@
 
 $(BENCH_READY): pyproject.toml constraints.txt
-	test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
-	.venv-bench/bin/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	.venv-bench/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python $(PIP) -e '.[bench]'
 	touch $@
 
 clean:

@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
+PATIENCE_S = 300  # of a cell, and of the kernel's start, on a slow and busy machine
 SHOWN = Path(__file__).parent / "shown"
 NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
 MILLISECONDS = re.compile(r" +\d+\.\d+ ms")
@@ -27,13 +30,17 @@ def executed(path: Path) -> nbformat.NotebookNode:
     notebook = nbformat.read(path, as_version=4)
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     os.environ.pop("MPLBACKEND", None)  # importing EnvPool sets it, and a kernel would draw nowhere
-    NotebookClient(
-        notebook,
-        timeout=120,
-        iopub_timeout=60,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(FOLDER.parent)}},
-    ).execute()
+    with tempfile.TemporaryDirectory(prefix="kernel") as folder:  # of its sockets, whose paths must be short
+        file = f"{folder}/kernel.json"
+        NotebookClient(
+            notebook,
+            # Ports are chosen before the kernel listens there, and somebody else may have them by then.
+            km=AsyncKernelManager(kernel_name="python3", transport="ipc", connection_file=file),
+            startup_timeout=PATIENCE_S,
+            timeout=PATIENCE_S,
+            iopub_timeout=PATIENCE_S,
+            resources={"metadata": {"path": str(FOLDER.parent)}},
+        ).execute(cleanup_kc=True)
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
     notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}

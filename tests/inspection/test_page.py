@@ -21,6 +21,7 @@ from episodes.storage import EpisodeDataset, EpisodeWriter
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 QUIET += ["--disable-component-update", "--disable-sync"]
+PATIENCE_MS = 240_000  # far more than anything takes on a slow and busy machine
 HOSTILE = "</script><script>alert(1)</script>\"'&\U0001f642"
 WITH_BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed; make test installs Debian's")
 
@@ -48,7 +49,7 @@ class Tab:
 
     def __init__(self, browser: Any, scheme: str = "light") -> None:
         self.page = browser.new_context(color_scheme=scheme).new_page()
-        self.page.set_default_timeout(15_000)
+        self.page.set_default_timeout(PATIENCE_MS)
         self.asked: list[str] = []
         self.said: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))
@@ -62,12 +63,12 @@ class Tab:
         return self.texts("tbody td:first-child")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # what drives it has an event loop in this thread, where tests of others want their own
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET, timeout=PATIENCE_MS)
         yield started
         started.close()
 

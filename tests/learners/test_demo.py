@@ -114,9 +114,14 @@ def test_ctrl_c_ends_a_run_cleanly_with_what_there_is(tmp_path):
     assert process.stderr is not None
     shown = b""
     while b"return -" not in shown:  # the first episodes have ended
-        shown += os.read(process.stderr.fileno(), 4096)
+        more = os.read(process.stderr.fileno(), 4096)
+        assert more, shown  # else it has ended
+        shown += more
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    try:
+        out, err = process.communicate(timeout=300)
+    finally:
+        process.kill()
     assert process.returncode == 0, err
     assert b"Interrupted" in out
     assert b"truncated" in out

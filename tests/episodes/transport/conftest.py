@@ -7,6 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from episodes.transport import EpisodeReceiver, EpisodeSender
+from episodes.transport import sender as senders
+
+PATIENCE_S = 300.0  # far more than anything takes on a slow and busy machine
+
+
+@pytest.fixture(autouse=True)
+def _connections_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first message of a sender goes at once: a test that sends, and then receives, calls the sender no more."""
+    monkeypatch.setattr(senders, "_CONNECT_S", PATIENCE_S)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -20,6 +21,7 @@ from episodes.transport.wire import Schemas, encoded
 from tests.interrupts import Breaking
 
 SECONDS = 60.0
+PATIENCE_S = 5 * SECONDS  # of a test that waits for something in a loop
 
 
 def pack_of(number: int, rows: int = 2) -> EpisodePack:
@@ -48,8 +50,9 @@ def taken_until(
     receiver: EpisodeReceiver, sender: EpisodeSender, last: int, told: list[Any] | None = None
 ) -> list[int]:
     """The numbers of the packs that come up to one; `told` gets the weights that do meanwhile."""
-    found = list[int]()
+    found, until = list[int](), time.monotonic() + PATIENCE_S
     while last not in found:
+        assert time.monotonic() < until, (last, found)
         weights = sender.latest_weights()  # it answers the receiver, too
         if told is not None and weights is not None:
             told.append(weights)
@@ -108,8 +111,9 @@ def test_what_travels_together_comes_at_most_once_and_in_order_wherever_send_was
             sender.send(make(2 * number + 1), SECONDS)
             number += 1
             if number % 5 == 0:
-                flushed = pool.submit(sender.flush, SECONDS)
+                flushed, until = pool.submit(sender.flush, SECONDS), time.monotonic() + PATIENCE_S
                 while not flushed.done() or receiver._waiting:
+                    assert time.monotonic() < until
                     with contextlib.suppress(TransportTimeout):
                         found += receiver.recv(0.01).t_started.tolist()  # type: ignore[union-attr]
                 flushed.result()
@@ -125,7 +129,9 @@ def test_weights_are_whole_wherever_publish_was_interrupted(receiver: EpisodeRec
         weights = {"w": np.full(20_000, version)}
         is_going_on = interrupted_at(1 + 2 * version, lambda: receiver.publish(weights, version))  # noqa: B023
         receiver.publish({"w": np.full(20_000, version + 1)}, version + 1)
+        until = time.monotonic() + PATIENCE_S
         while not told or told[-1].version <= version:
+            assert time.monotonic() < until
             number += 1
             sender.send(pack_of(number))
             taken_until(receiver, sender, number, told)
@@ -195,8 +201,12 @@ def test_who_sends_little_is_acknowledged_though_others_messages_always_wait(rec
         little.send(pack_of(1))
         for _ in range(9):
             much.send(pack_of(0))
-        while number_of(receiver.recv(SECONDS)) != 1:
+        for _ in range(1000):  # those of `much` come between, and never all of them
+            if number_of(receiver.recv(SECONDS)) == 1:
+                break
             much.send(pack_of(0))
+        else:
+            pytest.fail("`little` was not heard")
         for _ in range(3):
             much.send(pack_of(0))
         receiver._owing_since = 0.0  # as when its user takes its time with each pack
@@ -248,7 +258,9 @@ def test_what_comes_late_of_a_connection_that_broke_does_not_lead_acknowledgemen
         before.send(b"a sender", 0)
         assert number_of(receiver.recv(SECONDS)) == 0
         now.hello(b"a sender", 1, 2)
+        until = time.monotonic() + PATIENCE_S
         while not now.socket.poll(10):
+            assert time.monotonic() < until
             with pytest.raises(TransportTimeout):
                 receiver.recv(0.01)
         assert now.told().kind == Kind.TAKEN

@@ -59,15 +59,21 @@ def receive(address: str, journal: str, log: str) -> None:
 def send_large(address: str) -> None:
     """A process that is killed while it sends 50 MB."""
     with EpisodeSender(address) as stream:
-        stream.send(episode_of(9, 0))
-        stream.flush()
+        stream.send(episode_of(9, 0), PATIENCE_S)
+        stream.flush(PATIENCE_S)
         rows = np.zeros((50_001, 1000), np.uint8)
         large = EpisodePack(
             observations=rows, actions=np.zeros(50_000, int), rewards=np.zeros(50_000), lengths=[50_000], ids=["large"]
         )
         print("sending", flush=True)
-        stream.send(large, 60)
+        stream.send(large, PATIENCE_S)
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def own_address() -> str:
+    """Any port at an address of the loopback where nobody else takes it between two receivers."""
+    own = os.getpid()
+    return f"tcp://127.77.{own >> 8 & 255}.{own & 255}:*"
 
 
 def started(work: str, *arguments: Any) -> subprocess.Popen[str]:
@@ -97,8 +103,7 @@ def moved(tmp_path: Path, running: list[subprocess.Popen[str]], num: int, kills:
     journal, log = tmp_path / "journal", tmp_path / "log"
     log.touch()
     lines = lambda: log.read_text().splitlines()  # noqa: E731
-    own = os.getpid()  # an address of the loopback where nobody else takes the port between two receivers
-    receiver = started("receive", f"tcp://127.77.{own >> 8 & 255}.{own & 255}:*", journal, log)
+    receiver = started("receive", own_address(), journal, log)
     running.append(receiver)
     wait_for(lines)
     address = lines()[0].removeprefix("at ")  # which the next ones take too

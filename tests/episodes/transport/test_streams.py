@@ -34,6 +34,7 @@ from episodes.transport.journal import Journal, Place
 from episodes.transport.messages import Head, Kind
 from episodes.transport.sockets import Endpoint, deadline_of
 from episodes.transport.wire import Schemas, encoded
+from tests.episodes.transport.test_processes import own_address
 
 SECONDS = 60.0  # the longest that anything may take on a slow machine
 
@@ -110,7 +111,8 @@ def until(is_so: Callable[[], object], meanwhile: Callable[[], object]) -> None:
 
 def sent_until_refused(sender: EpisodeSender) -> None:
     sender.send(pack_of(2), 0.1)
-    while True:
+    deadline = time.monotonic() + 5 * SECONDS
+    while time.monotonic() < deadline:
         with contextlib.suppress(TransportTimeout):  # nobody has said anything yet
             sender.flush(0.3)
 
@@ -323,7 +325,7 @@ def test_what_a_receiver_did_not_take_goes_to_the_next_one_and_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal, found = tmp_path / "journal", []
-    first = EpisodeReceiver(journal=journal)
+    first = EpisodeReceiver(own_address(), journal=journal)
     monkeypatch.setattr(first, "_acknowledge", lambda peer: None)  # as when it is killed before
     with pytest.raises(InvalidArgument, match="another receiver"):
         EpisodeReceiver(journal=journal)
@@ -359,8 +361,9 @@ def test_weights_go_back_to_those_who_are_there_and_those_who_come(receiver: Epi
         assert receiver.stats.age == 3
         with EpisodeSender(receiver.address) as late:
             for sender in (early, late):
-                versions = []
+                versions, deadline = [], time.monotonic() + 5 * SECONDS
                 while not versions or versions[-1] < 3:
+                    assert time.monotonic() < deadline
                     drained(receiver)
                     found = sender.latest_weights(0.1)
                     versions += [] if found is None else [found.version]
