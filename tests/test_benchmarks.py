@@ -14,6 +14,7 @@ from benchmarks import __main__ as command
 from benchmarks import measure as measuring
 from benchmarks import rooms, table
 from benchmarks.abilities import questions
+from benchmarks.before import ROOT, Compared, Pace, compare, formatted
 from benchmarks.figure import Bar, Counted, Figure, NotHere, Side, Size, Timed, at_least, at_most, limit
 from benchmarks.measure import Effort, Row, interleaved, measure, try_once
 
@@ -226,3 +227,16 @@ def test_the_table_is_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = questions.markdown().splitlines()
     assert len(lines) == 2 + len(questions.QUESTIONS)
     assert {line.count("|") for line in lines} == {3}
+
+
+def test_two_trees_are_measured_in_turns_by_a_process_each() -> None:
+    (row,) = compare(ROOT, ROOT, ["getters/slice"], Pace(rounds=4, pairs=1, seconds=0.0, most=12))
+    assert row.names == ["getters/slice"]
+    assert (len(row.before), len(row.now), row.note) == (4, 4, "")
+
+
+def test_what_was_and_what_is_are_compared_round_by_round() -> None:
+    row = Compared(["a/b", "a/c"], before=[1e-6, 2e-6, 4e-6], now=[2e-6, 2e-6, 6e-6])
+    assert (row.ratio, row.ratio_of_minima) == (1.5, 2.0)
+    assert formatted(row) == "| a/b (and 1 more) | 2.000 | 2.000 | 1.50 | 2.00 |  |"
+    assert formatted(Compared(["a/b"], note="no GPU here")) == "| a/b | - | - | - | - | no GPU here |"
