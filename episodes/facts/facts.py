@@ -78,12 +78,13 @@ class EpisodeFacts(NamedTuple):
 
     def window(self, t_started: int, num_steps: int, reaches_end: bool) -> EpisodeFacts:
         """The facts of a part of the chunk that has so many steps from `t_started` on."""
-        part = list(self)
+        part: list[Any] = list(self)
         part[_T_STARTED] = t_started
-        if self.ending is not OPEN:
-            part[_ENDING] = self.ending.in_window(reaches_end)
-        if self.policy_versions is not None:
-            part[_VERSIONS] = self.policy_versions.window(t_started - self.t_started, num_steps)
+        if not reaches_end:  # `Ending.in_window`, without the call: many are sliced
+            part[_ENDING] = OPEN
+        versions = part[_VERSIONS]
+        if versions is not None:
+            part[_VERSIONS] = versions.window(t_started - self.t_started, num_steps)
         return _new(EpisodeFacts, part)
 
     def ended(self, ending: Ending) -> EpisodeFacts:

@@ -72,10 +72,15 @@ def chunk_rows(seen: Sequence[int], acted: Sequence[int], bounds: tuple[int, int
     (1, 1, 2)
     """
     begin, end = bounds
-    if type(seen) is np.ndarray:
-        seen, acted = memoryview(seen), memoryview(acted)
-    zero = bisect_right(seen, begin) - 1
-    if zero < 0:
-        zero = 0
-    first = bisect_left(acted, begin - lookback, 0, zero) if zero else 0
-    return first, zero, bisect_right(seen, end, zero) - 1
+    seen = ints(seen)
+    zero = max(_newest_row(seen, begin), 0)
+    first = bisect_left(ints(acted), begin - lookback, 0, zero) if zero and lookback else zero
+    return first, zero, _newest_row(seen, end, zero)
+
+
+def _newest_row(times: Sequence[int], t: int, low: int = 0) -> int:
+    """The last row at or before env step `t`, from row `low` on; the row before `low` when there is none."""
+    row = low + t - times[low]  # where it is when nothing was skipped; where something was, it lies before that
+    if low <= row < len(times) and times[row] == t:
+        return row
+    return bisect_right(times, t, low) - 1

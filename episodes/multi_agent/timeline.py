@@ -38,6 +38,8 @@ NOTHING: Final[Mapping[Any, Any]] = {}
 
 Clock = Sequence[int] | np.ndarray
 _CLOCKS = (array, np.ndarray)  # a clock that grows, a finished one
+_NOTHING_WAITS = None, None, None  # no action, no outputs, no reward
+_blank: Any = object.__new__  # where an episode is sliced, of each agent
 
 
 class Chunk(NamedTuple):
@@ -178,13 +180,12 @@ class Timeline:
         before = own.lookback
         part = own.window(zero - before, last - before, zero - first, ends)
         waits = is_last and self.phase == WAITS
-        phase = ENDED if ends else WAITS if waits else RESTS
-        piece = Timeline(part, self.seen[first : last + 1], self.acted[first : last + waits], phase)
-        piece.item_shape = self.item_shape
-        if ends:
-            piece.ended_at = self.ended_at
-        elif is_last:
-            piece.action, piece.extra, piece.reward = self.action, self.extra, self.reward
+        piece = _blank(Timeline)
+        piece.episode, piece.seen, piece.acted = part, self.seen[first : last + 1], self.acted[first : last + waits]
+        piece.phase = ENDED if ends else WAITS if waits else RESTS
+        piece.item_shape, piece.ended_at = self.item_shape, self.ended_at if ends else None
+        goes_on = is_last and not ends
+        piece.action, piece.extra, piece.reward = (self.action, self.extra, self.reward) if goes_on else _NOTHING_WAITS
         return piece
 
     def is_gone(self, chunk: Chunk) -> bool:

@@ -95,11 +95,12 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
         seen = own.get_observations()
         if not _are_alike(seen, observation):
             return _grown(own, observation, step, told)
+        observed = slice(own.lookback, own.lookback + len(own) + 1)
         return SingleAgentEpisode.from_arrays(
             nested.concatenate([seen, observation]),
             nested.concatenate([own.get_actions(), step[0]]) if len(own) else step[0],
             np.concatenate([own.get_rewards(), step[1]]) if len(own) else step[1],
-            infos=own.tracks.infos.view(own.lookback, own.lookback + len(own) + 1).joined(InfoTrack(told)).whole(),
+            infos=own.tracks.infos.view(observed).joined(InfoTrack(told)).whole(),
             id_=own.id_,
             t_started=own.t_started,
             observation_space=own.observation_space,

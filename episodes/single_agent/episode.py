@@ -29,6 +29,8 @@ from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.kinds import EmptyInfos, same_info
 from episodes.tracks.spaces import as_item, as_items, is_nested
 
+_blank: Any = object.__new__
+
 
 class SingleAgentEpisode(TrackGetters, HasEnding):
     """One chunk of one agent's episode in one environment.
@@ -179,7 +181,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     @classmethod
     def of(cls, facts: EpisodeFacts, tracks: Tracks, custom_data: dict[str, Any]) -> Self:
         """The episode of facts and tracks that are known to go together: nothing is checked or copied."""
-        self = cls.__new__(cls)
+        self = _blank(cls)
         self._facts = facts
         self._tracks = tracks
         self.custom_data = custom_data

@@ -152,15 +152,15 @@ class Tracks(NamedTuple):
             episode: in a pack's columns, the number of the episode: so many observations more than steps lie before.
         """
         observations, infos, actions, rewards, extra = self
-        begin, end = first + episode, last + episode + 1
+        observed, stepped = slice(first + episode, last + episode + 1), slice(first, last)
         others = {}
         for key, track in extra.items():
-            others[key] = track.view(begin, end, lookback) if track.field.more else track.view(first, last, lookback)
+            others[key] = track.view(observed if track.field.more else stepped, lookback)
         tracks = (
-            observations.view(begin, end, lookback),
-            infos.view(begin, end, lookback),
-            actions.view(first, last, lookback),
-            rewards.view(first, last, lookback),
+            observations.view(observed, lookback),
+            infos.view(observed, lookback),
+            actions.view(stepped, lookback),
+            rewards.view(stepped, lookback),
             others,
         )
         return _new(Tracks, tracks)
@@ -206,7 +206,7 @@ class Tracks(NamedTuple):
         """
         base = self
         if not self.rewards.total:  # without a step it had no way to know the extra outputs
-            news = [track.view(0, 0) for key, track in other.extra.items() if key not in self.extra]
+            news = [track.view(slice(0, 0)) for key, track in other.extra.items() if key not in self.extra]
             base = self.replaced(*(track.finalize() if self.is_finished else track.as_growing() for track in news))
         mine, theirs = base.extra, other.extra
         return Tracks(
@@ -297,7 +297,7 @@ def _extra_tracks(
         except KeyError:
             pass
     common = _common_extra(extras, has_steps, whose).items()
-    return {key: [extra[key] if key in extra else track.view(0, 0) for extra in extras] for key, track in common}
+    return {key: [extra[key] if key in extra else track.view(slice(0, 0)) for extra in extras] for key, track in common}
 
 
 def _common_extra(
