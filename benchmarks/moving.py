@@ -14,6 +14,7 @@ from benchmarks.figure import Counted, Figure, Side, Size, Timed, at_least, at_m
 from benchmarks.peers import ECHO
 
 STEPS, WINDOW, JOIN = 64, 64, 1 << 20
+PATIENCE_S = 300.0  # a process may be long in starting
 SMALL, LARGE = (4,), (84, 84)  # items of 1.3 kB episodes, and of 450 kB ones
 
 Sender = Callable[[Any, Any, int, int], None]  # of a pipe that says "go", an address, messages, episodes in each
@@ -75,9 +76,9 @@ def send_ours(pipe: Any, address: str, count: int, join: int, *what: Any) -> Non
     sender, own = EpisodeSender(address, window=WINDOW, join=join), pack(*what)
     while pipe.recv():
         for _ in range(count):
-            sender.send(own, 60)
+            sender.send(own, PATIENCE_S)
         if join:
-            sender.flush(60)
+            sender.flush(PATIENCE_S)
 
 
 def ours(messages: int, num: int, large: bool, join: int = 0) -> Callable[[Size], Timed]:
@@ -92,7 +93,7 @@ def ours(messages: int, num: int, large: bool, join: int = 0) -> Callable[[Size]
             child.go()
             there = 0
             while there < count * num:
-                there += len(receiver.recv(60))
+                there += len(receiver.recv(PATIENCE_S))
 
         run()
         return Timed(run, count * num)
@@ -133,6 +134,7 @@ def bare(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
 
         count, context = size(messages), zmq.Context()
         socket = context.socket(zmq.ROUTER)
+        socket.rcvtimeo = int(1000 * PATIENCE_S)
         port = socket.bind_to_random_port("tcp://127.0.0.1")
         child = Child(send_bare, f"tcp://127.0.0.1:{port}", count, num, large)
         weakref.finalize(child, closed, socket, context)
@@ -227,7 +229,7 @@ def least_cpu(num: int, beside: str, rounds: int) -> dict[str, float]:
             for _ in range(32):
                 sender.send(own)
             for _ in range(32):
-                receiver.recv(60)
+                receiver.recv(PATIENCE_S)
             found[what] = min(found.get(what, np.inf), (cpu_seconds() - start) / (32 * num))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from types import ModuleType
@@ -49,8 +50,10 @@ def test_both_sides_are_measured_in_turns() -> None:
 
 def test_a_round_repeats_its_work_until_it_lasts_long_enough() -> None:
     calls: list[int] = []
-    interleaved([Timed(lambda: calls.append(1))], Effort(rounds=1, seconds=0.002))
-    assert len(calls) > 100
+    clock = lambda: len(calls) / 100_000  # noqa: E731  # ten microseconds each
+    (costs,) = interleaved([Timed(lambda: calls.append(1), clock=clock)], Effort(rounds=1, seconds=0.002))
+    assert costs == pytest.approx([1e-5])
+    assert len(calls) > 2 * 200  # found out, then measured
 
 
 def test_what_the_first_call_costs_alone_does_not_count() -> None:
@@ -62,9 +65,12 @@ def test_what_the_first_call_costs_alone_does_not_count() -> None:
 
 
 def test_costs_are_per_item() -> None:
-    (whole,) = interleaved([Timed(lambda: sum(range(20_000)))], ONCE)
-    (per_item,) = interleaved([Timed(lambda: sum(range(20_000)), items=1000)], ONCE)
-    assert min(per_item) < max(whole) / 50
+    ticks = itertools.count()
+    clock = lambda: float(next(ticks))  # noqa: E731  # whatever is done takes a second
+    (whole,) = interleaved([Timed(lambda: None, clock=clock)], ONCE)
+    (per_item,) = interleaved([Timed(lambda: None, items=1000, clock=clock)], ONCE)
+    assert whole == [1.0] * 3
+    assert per_item == pytest.approx([0.001] * 3)
 
 
 def test_work_that_uses_up_its_input_gets_a_fresh_one_each_time() -> None:

@@ -17,7 +17,7 @@ from episodes.recorder import VectorRecorder
 from episodes.transport import EpisodeReceiver, EpisodeSender
 from tests.house import ROOT
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0  # of one call: on a busy machine a process may be long in starting
 EPISODES, MAX_AGE = 40, 2  # of each worker; in versions
 
 
@@ -190,7 +190,7 @@ def test_what_was_left_is_taken_in_the_order_of_its_sender(
         left = [(fast, 2, 11), (fast, 2, 12), (slow, 1, 10), (fast, 2, 13)]
         for num, (sender, version, steps) in enumerate(left, 1):
             sender.send(pack_of(version, steps))
-            until = time.monotonic() + 5 * PATIENCE_S
+            until = time.monotonic() + PATIENCE_S
             while len(receiver._waiting) < num:
                 assert time.monotonic() < until
                 sampled_in_vain(receiver, 2, "")
@@ -223,7 +223,7 @@ def test_what_is_no_pack_keeps_nobody_waiting_for_an_acknowledgement(receiver: E
         for version in range(1, 10):
             sender.send(pack_of(0))
             receiver.publish(np.zeros(2), version)
-            until = time.monotonic() + 5 * PATIENCE_S
+            until = time.monotonic() + PATIENCE_S
             while sender.latest_weights(0.1) is None:  # it tells the receiver that it has them, after the pack
                 assert time.monotonic() < until
                 receiver.publish(np.zeros(2), version)

@@ -19,7 +19,7 @@ from episodes.transport import EpisodeReceiver, EpisodeSender
 from tests.house import ROOT
 
 ME = "tests.episodes.transport.test_processes"
-PATIENCE_S = 60.0  # of one call: on a busy machine a receiver may be long in starting
+PATIENCE_S = 300.0  # of one call: on a busy machine a receiver may be long in starting
 
 
 def episode_of(sender: int, number: int) -> EpisodePack:
@@ -115,7 +115,7 @@ def moved(tmp_path: Path, running: list[subprocess.Popen[str]], num: int, kills:
         receiver = started("receive", address, journal, log)
         running.append(receiver)
     for sender in senders:
-        sender.wait(PATIENCE_S * 10)
+        sender.wait(PATIENCE_S)
         assert sender.returncode == 0
     wait_for(lambda: len(arrived(lines())) >= 2 * num - lost(lines()))  # the last one is acknowledged, then noted
     ended(receiver)
@@ -144,7 +144,7 @@ def lost(lines: list[str]) -> int:
 
 
 def wait_for(fact: Any) -> None:
-    deadline = time.monotonic() + 10 * PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not fact():
         assert time.monotonic() < deadline
         time.sleep(0.02)
