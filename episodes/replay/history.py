@@ -40,7 +40,7 @@ class ReplayHistory(History):
     def __init__(
         self,
         ring: LinkedRing,
-        rows: np.ndarray,
+        rows: np.ndarray | None,
         last: np.ndarray | None,
         slots: np.ndarray,
         spaces: HistorySpaces,
@@ -48,28 +48,45 @@ class ReplayHistory(History):
     ) -> None:
         super().__init__(spaces, lookback)
         self.ring = ring
-        self._rows = rows  # [B] positions of observations
-        self._slots = slots  # [B] steps that begin or end at them
-        self._path = [] if last is None else [last]  # None: the first half is before the steps that the second is after
+        self._given = None if rows is None else (rows, slots)
+        self._steps = slots  # without rows, those before these [B / 2], and then those after them: looked up when asked
+        self._path = [] if last is None else [last]
 
     @classmethod
     def around(
         cls, ring: LinkedRing, slots: np.ndarray, last: np.ndarray, spaces: HistorySpaces, lookback: int | None = None
     ) -> ReplayHistory:
         """The observations before the steps at positions `slots` [n], then those after the steps at `last` [m]."""
-        links = ring.links
-        rows = np.concatenate([links.row[slots], links.next_row[last]])
-        led_here = None if last is slots else np.concatenate([_before(ring, slots), last])
+        if last is slots:
+            return cls(ring, None, None, slots, spaces, lookback)
+        rows = np.concatenate([ring.links.row[slots], ring.links.next_row[last]])
+        led_here = np.concatenate([_before(ring, slots), last])
         return cls(ring, rows, led_here, np.concatenate([slots, last]), spaces, lookback)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._steps) if self._given is not None else 2 * len(self._steps)
+
+    @property
+    def _rows(self) -> np.ndarray:
+        """Positions [B] of the observations."""
+        return self._found[0]
+
+    @property
+    def _slots(self) -> np.ndarray:
+        """The steps [B] that begin or end at them."""
+        return self._found[1]
+
+    @cached_property
+    def _found(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._given is not None:
+            return self._given
+        links, steps = self.ring.links, self._steps
+        return np.concatenate([links.row[steps], links.next_row[steps]]), np.concatenate([steps, steps])
 
     def _step(self, j: int) -> np.ndarray:
         """Positions [B] of the step j + 1 steps before each observation."""
         if not self._path:
-            steps = self._slots[: len(self) // 2]
-            self._path.append(np.concatenate([_before(self.ring, steps), steps]))
+            self._path.append(np.concatenate([_before(self.ring, self._steps), self._steps]))
         while len(self._path) <= j:
             self._path.append(_before(self.ring, self._path[-1]))
         return self._path[j]
@@ -99,13 +116,13 @@ class ReplayHistory(History):
 
     def _rows_at_both_ends(self, k: int) -> np.ndarray:
         """Positions [B, k] of the last observations: those before a step are those after it, and one older."""
-        links, num_steps = self.ring.links, len(self) // 2
+        links, num_steps = self.ring.links, len(self._steps)
         path = np.empty((k, num_steps), np.int64)
-        path[0] = self._slots[:num_steps]
+        path[0] = self._steps
         for j in range(1, k):
             path[j] = links.previous[path[j - 1]]
         rows = np.empty((k + 1, num_steps), np.int64)  # from the newest on
-        rows[0], rows[1:] = self._rows[num_steps:], links.row[path]
+        rows[0], rows[1:] = links.next_row[self._steps], links.row[path]
         np.copyto(rows[2:], self.ring.num_rows, where=path[1:] == path[:-1])
         ends = np.empty((2, num_steps, k), np.int64)
         ends[0], ends[1] = rows[:0:-1].T, rows[-2::-1].T

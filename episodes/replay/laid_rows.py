@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,9 +17,9 @@ from episodes.replay.ring.addition import Room
 from episodes.replay.ring.episode_table import NONE
 from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, PREVIOUS, ROW, T
 from episodes.replay.ring.step_ring import LinkedRing
-from episodes.replay.ring.track_ring import positions
+from episodes.replay.ring.track_ring import UNCHECKED, positions
 
-_UNCHECKED: Any = "clip"  # all indices are in range: to check them, `take` copies its `out` twice
+_FEW_CHUNKS = np.iinfo(np.int16).max  # whose numbers are compared in a quarter of the time
 
 
 class Behind(NamedTuple):
@@ -146,11 +146,11 @@ class LaidRows:
         live = ranks = grid.places
         everyone = np.count_nonzero(stepped) == stepped.size
         if not everyone:
-            live = np.flatnonzero(stepped)
-            ranks = np.cumsum(stepped)
+            live = stepped.ravel().nonzero()[0]
+            ranks = stepped.ravel().cumsum()
             ranks -= 1
-        begun = np.flatnonzero(fresh)
-        chunks = np.empty(stepped.shape, np.int64)
+        begun = fresh.ravel().nonzero()[0]
+        chunks = np.empty(stepped.shape, np.int16 if len(grid.envs) + len(begun) <= _FEW_CHUNKS else np.int64)
         chunks[...] = grid.envs
         chunks.ravel()[begun] = np.arange(len(grid.envs), len(grid.envs) + len(begun))
         chunks = _highest_so_far(chunks)
@@ -206,19 +206,21 @@ class LaidRows:
         if len(self.ended):
             before = before.copy()
             before[self.ended] = self.firsts
-            seen, led_to = before.take(later), self.next_rows.take(live)
+            seen, led_to = before.take(later, mode=UNCHECKED), self.next_rows.take(live, mode=UNCHECKED)
         _positions(seen, room.rows_head, ring.num_rows, self.num_rows, links[ROW, split:])
         _positions(led_to, room.rows_head, ring.num_rows, self.num_rows, links[NEXT_ROW])
         links[ROW, :split] = behind.rows[first_envs] % ring.num_rows
         slots = _positions(self.grid.places[: len(live)], room.head, ring.capacity, len(live), links[NEXT])
-        _positions(self.ranks.take(later), room.head, ring.capacity, len(live), links[PREVIOUS, split:])
+        _positions(self.ranks.take(later, mode=UNCHECKED), room.head, ring.capacity, len(live), links[PREVIOUS, split:])
         links[PREVIOUS, :split] = behind.previous[first_envs] % ring.capacity
         links[PREVIOUS, self.first_steps] = slots.take(self.first_steps)
-        chunks = self.chunks.ravel() if self.everyone else self.chunks.ravel().take(live)
+        chunks = self.chunks.ravel() if self.everyone else self.chunks.ravel().take(live, mode=UNCHECKED)
+        chunks = chunks.astype(np.intp)
         entries = np.concatenate([behind.entries, opened])
         began = np.concatenate([-behind.boundaries.ages, self.begun // num_envs])
-        entries.take(chunks, out=links[ENTRY], mode=_UNCHECKED)
-        np.subtract(self.grid.row_of.take(live), began.take(chunks), out=links[T])
+        entries.take(chunks, out=links[ENTRY], mode=UNCHECKED)
+        self.grid.row_of.take(live, out=links[T], mode=UNCHECKED)
+        links[T] -= began.take(chunks, mode=UNCHECKED)
         newest = room.head + self.ranks[-num_envs:]
         previous = np.where(self.rows.stepped[-1] & ~self.rows.ended[-1], newest, NONE)
         heads = room.head + len(live), room.rows_head + self.num_rows

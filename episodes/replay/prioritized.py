@@ -98,7 +98,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     def _welcome_new_steps(self) -> None:
         """Give the steps added since the last call the highest priority; those in whose place they are, lose theirs."""
-        head, tail = self.ring.head, self.ring.tail
+        ring = self.ring
+        head, tail = ring.head, ring.tail
         if tail > max(self._num_gone, head - self.capacity):  # evicted, and nothing came in their place
             for first, last in self._stretches(max(self._num_gone, head - self.capacity), tail):
                 self._given.forget(first, last)
@@ -128,7 +129,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     def _share(self, priorities: Any) -> Any:
         """p ** alpha, at least so much that a sum of nothing else is not zero."""
-        return np.maximum(np.maximum(priorities, self.min_priority) ** self.alpha, _LEAST)
+        shares = np.maximum(priorities, self.min_priority) ** self.alpha
+        return shares if min(self.min_priority, 1.0) ** self.alpha > 2 * _LEAST else np.maximum(shares, _LEAST)
 
     def _draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         if self.period is not None:
@@ -146,7 +148,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return self._draw_by_priority(n)
 
     def _draw_by_priority(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        if not len(self):
+        if not len(self._ring):
             raise self._empty()
         self._welcome_new_steps()
         if not self._tree.total:
@@ -173,29 +175,38 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         numbers, given = _step_numbers(indices), _as_numbers(priorities)
         if numbers.shape != given.shape:
             raise ShapeMismatch(f"{given.shape} priorities for {numbers.shape} indices; give one for each")
-        if not (given >= 0).all() or np.isinf(given).any():
-            raise InvalidArgument("priorities must be finite and >= 0, and some are not; give absolute errors, say")
-        head, tail = self.ring.head, self.ring.tail
-        if numbers.max(initial=-1) >= head:
-            raise StepOutOfRange(f"step {int(numbers.max())}: the steps that were added have numbers 0..{head - 1}")
-        with np.errstate(over="ignore"):
-            shares = self._share(given)
-        if not shares.max(initial=0.0) < _MOST / self.capacity:
-            raise InvalidArgument(
-                f"priority {given.max():g}: to the power of alpha={self.alpha}, {self.capacity} have no finite sum"
-            )
-        there = numbers >= tail
-        if not there.all():
-            self.num_stale += int(np.count_nonzero(~there & (numbers >= 0)))
-            numbers, given, shares = numbers[there], given[there], shares[there]
         if not numbers.size:
             return
+        least, most = given.min(), given.max()
+        if not (least >= 0 and most < np.inf):  # nor is one of them NaN
+            raise InvalidArgument("priorities must be finite and >= 0, and some are not; give absolute errors, say")
+        head, tail, newest = self.ring.head, self.ring.tail, numbers.max()
+        if newest >= head:
+            raise StepOutOfRange(f"step {int(newest)}: the steps that were added have numbers 0..{head - 1}")
+        is_safe = self.alpha <= 1 and most < _LARGE and self.min_priority < _LARGE
+        shares = self._share(given) if is_safe else self._finite_shares(given)
+        if numbers.min() < tail:
+            there = numbers >= tail
+            self.num_stale += int(np.count_nonzero(~there & (numbers >= 0)))
+            numbers, given, shares = numbers[there], given[there], shares[there]
+            if not numbers.size:
+                return
         if self.period is not None and (self.ring.links.t[numbers % self.capacity] % self.period).any():
             raise InvalidArgument(f"some of these steps begin no sequence of period={self.period}; give batch.indices")
         self._welcome_new_steps()
         slots = numbers.ravel() % self.capacity
         self._given.set(slots, given.ravel())
         self._tree.set(slots, shares.ravel())
+
+    def _finite_shares(self, given: np.ndarray) -> np.ndarray:
+        """The shares of priorities so large that a buffer full of them might have no finite sum."""
+        with np.errstate(over="ignore"):
+            shares = self._share(given)
+        if not shares.max() < _MOST / self.capacity:
+            raise InvalidArgument(
+                f"priority {given.max():g}: to the power of alpha={self.alpha}, {self.capacity} have no finite sum"
+            )
+        return shares
 
     @locked
     def priorities(self, indices: np.ndarray) -> np.ndarray:
@@ -233,6 +244,7 @@ def _step_numbers(indices: Any) -> np.ndarray:
 
 
 _MOST = float(np.finfo(np.float64).max)
+_LARGE = 1e200  # shares up to this one have a finite sum, however many there are
 _LEAST = 1e-290  # far above the smallest float, so that sums, draws and weights of such shares are still exact
 
 

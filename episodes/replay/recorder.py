@@ -230,13 +230,14 @@ class ReplayRecorder:
         """Store a vector step: what `step` of the environment returned, [N, ...] each, and the actions it got."""
         ring = self._ring
         with ring.lock:
+            plain = self._plain
             if (
-                (ring.waiting is self or self._goes_on_at_once)
+                plain is not None
                 and not infos
+                and (ring.waiting is self or self._goes_on_at_once)
                 and not (extra_model_outputs if self.keys is None else self.keys)
-                and self._plain is not None
                 and not ring.work
-                and self._plain.put_arrays(len(self._rows), observations, actions, rewards, terminateds, truncateds)
+                and plain.put_arrays(len(self._rows), observations, actions, rewards, terminateds, truncateds)
             ):
                 ring.waiting = self
                 self._rows.append(_PLAIN)

@@ -16,7 +16,7 @@ from episodes.replay.ring.step_links import NUM_LINKS
 from episodes.replay.ring.step_ring import ACTIONS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS
 from episodes.tracks import nested
 
-_MOST_STEPS = 8192
+_MOST_STEPS = 1 << 14
 _MOST_BYTES = 1 << 20
 _FEW_NUMBERS = 16
 _REFUSED = (AttributeError, TypeError, ValueError, NotImplementedError)  # by a row that is no plain arrays, or others
@@ -39,7 +39,7 @@ class StagedRows:
         self.size = max(1, min(most_rows, _MOST_STEPS // num_envs, _MOST_BYTES // max(row_bytes, 1)))
         self.links = np.empty((NUM_LINKS, self.size * num_envs), np.int64)
         self._views: list[tuple[Any, ...]] = []  # of each row, as far as memoryviews take them, and arrays [N, ...]
-        self._kinds: tuple[Any, ...] = ()  # dtypes and shapes of observations and of actions that are not numbers
+        self._actions: Any = None  # dtype and shape of actions [N, ...] that are not numbers
         self.observations, self.tracks = observations, tracks
         if self.size > 1:
             self.observations, self.tracks = nested.map_leaves(self._room, rows)
@@ -53,10 +53,10 @@ class StagedRows:
             return
         views = [[array[k] for array in plain] for k in range(self.size)]
         self._first = (views[0][0], dict[str, Any](zip(STEP_TRACKS, views[0][1:], strict=True)))
-        self._kinds = (plain[0].dtype, plain[0].shape[1:])
+        self._dtype, self._shape = plain[0].dtype, plain[0].shape[1:]
         first_number = 1
         if actions.ndim > 1 or not takes_memoryview(actions.dtype):
-            self._kinds, first_number = (*self._kinds, actions.dtype, actions.shape), 2
+            self._actions, first_number = (actions.dtype, actions.shape), 2
         self._views = [(*row[:first_number], *map(memoryview, row[first_number:])) for row in views]
 
     def _room(self, leaf: np.ndarray) -> np.ndarray:
@@ -91,16 +91,18 @@ class StagedRows:
         microsecond for each column is all there is to save: hence no loop.
         """
         try:
-            if len(self._kinds) > 2:
-                if (observations.dtype, observations.shape, actions.dtype, actions.shape) != self._kinds:
-                    return False
-                v0, v1, v2, v3, v4 = self._views[k]
-                v1[...], v2[:], v3[:], v4[:] = actions, rewards, ends, cuts
+            if observations.shape != self._shape or observations.dtype != self._dtype:
+                return False
+            v0, v1, v2, v3, v4 = self._views[k]
+            if self._actions is None:
+                v1[:] = actions
+            elif (actions.dtype, actions.shape) == self._actions:
+                v1[...] = actions
             else:
-                if (observations.dtype, observations.shape) != self._kinds:
-                    return False
-                v0, v1, v2, v3, v4 = self._views[k]
-                v1[:], v2[:], v3[:], v4[:] = actions, rewards, ends, cuts
+                return False
+            v2[:] = rewards
+            v3[:] = ends
+            v4[:] = cuts
             v0[...] = observations
         except _REFUSED:
             return False

@@ -24,7 +24,7 @@ from episodes.replay.ring.step_links import ENTRY, NEXT_ROW, ROW, ROW_FIELDS, ST
 from episodes.replay.ring.step_log import StepLog
 from episodes.replay.ring.step_records import Fields, StepRecords, fits_in_a_line, is_small
 from episodes.replay.ring.step_versions import StepVersions
-from episodes.replay.ring.track_ring import Allocator, TrackRing, numbers, positions, put
+from episodes.replay.ring.track_ring import UNCHECKED, Allocator, TrackRing, numbers, positions, put
 
 ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS = "actions", "rewards", "terminateds", "truncateds"
 STEP_TRACKS = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
@@ -378,8 +378,8 @@ class LinkedRing:
             self.log.write(room.head, self.table.serials[block.links[ENTRY]], block.links[T])
         if self.beside is not None:
             source = self.observations.items
-            put(self.beside[0].items, self.capacity, start, source.take(block.links[ROW]))
-            put(self.beside[1].items, self.capacity, start, source.take(block.links[NEXT_ROW]))
+            put(self.beside[0].items, self.capacity, start, source.take(block.links[ROW], mode=UNCHECKED))
+            put(self.beside[1].items, self.capacity, start, source.take(block.links[NEXT_ROW], mode=UNCHECKED))
 
     def put_beside(self) -> None:
         """Put the observations of all steps that are there into their records, if that is where they belong."""
