@@ -331,6 +331,22 @@ def test_steps_without_an_error_are_drawn_under_any_alpha() -> None:
     assert buffer.sample(5).indices.min() >= 20
 
 
+@pytest.mark.parametrize("min_priority", [1e-6, 1e-300, 5.0, 1e250])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0, 60.0])
+def test_shares_are_powers_of_priorities_or_are_refused(alpha: float, min_priority: float) -> None:
+    buffer = PrioritizedEpisodeReplayBuffer(100, alpha=alpha, min_priority=min_priority, seed=0)
+    buffer.add(episode(40))
+    given_priorities = np.geomspace(1e-300, 1e150, 40)
+    with np.errstate(over="ignore"):
+        expected = np.maximum(np.maximum(given_priorities, min_priority) ** alpha, 1e-290)
+    if np.isfinite(expected.max() * 100):
+        buffer.update_priorities(np.arange(40), given_priorities)
+        assert buffer.priorities(np.arange(40)).tolist() == expected.tolist()
+    else:
+        with pytest.raises(InvalidArgument, match="no finite sum"):
+            buffer.update_priorities(np.arange(40), given_priorities)
+
+
 def test_indices_that_are_no_ints_change_nothing() -> None:
     buffer = filled(20)
     before = buffer.priorities(np.arange(20)).tolist()
