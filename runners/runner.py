@@ -16,6 +16,7 @@ from episodes.recorder import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.arguments import checked_count, checked_flag, checked_items, checked_seed
 from runners.callbacks import as_hook
+from runners.closeable import Closeable
 from runners.metrics_logger import MetricsLogger
 
 __all__ = ["Hook"]
@@ -104,7 +105,7 @@ def calls_of(hooks: Any, name: str) -> tuple[Any, ...]:
     return tuple(method for method in methods if method and getattr(method, "__func__", method) is not empty)
 
 
-class EnvRunner:
+class EnvRunner(Closeable):
     """What a runner of any kind has beside its environments: counts of all calls, hooks, state, closing.
 
     Attributes:
@@ -248,12 +249,6 @@ class EnvRunner:
 
     def _close(self) -> None:
         raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 def copied(pipeline: Any) -> Any:

@@ -8,12 +8,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from episodes.errors import EpisodeStateError, RunnerLost
 from episodes.tracks.arguments import checked_count, checked_number
+from runners.closeable import Closeable
 from runners.remote.hold import RayHold
 from runners.remote.sampling import Answer, Asked, MakeRunner, RunnerActor, RunnerSample, as_arrays, says_something
 from runners.runner import check_counts
@@ -58,7 +59,7 @@ class _Worker:
     pending: deque[_Request] = field(default_factory=deque)
 
 
-class RayRunnerGroup:
+class RayRunnerGroup(Closeable):
     """Samples with many runners at once, single- or multi-agent ones, each in an actor of Ray.
 
     What runners sample comes through shared memory, read in place. Weights are put there once, whoever many read them,
@@ -440,12 +441,6 @@ class RayRunnerGroup:
                 self._end(workers)
         finally:
             self._hold.end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"RayRunnerGroup({self.num_runners} runners, {len(self.replacements)} replaced)"

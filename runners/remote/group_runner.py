@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from time import perf_counter
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
+from runners.closeable import Closeable
 from runners.remote.group import RayRunnerGroup
 from runners.remote.sampling import RunnerSample
 from runners.single_agent import SingleAgentEnvRunner
@@ -18,7 +19,7 @@ from runners.stats import CollectStats
 __all__ = ["GroupRunner"]
 
 
-class GroupRunner:
+class GroupRunner(Closeable):
     """Samples with a `RayRunnerGroup` as a trainer does with one runner.
 
     Whenever `policy_version` was told anew, the runners get the weights that the policy has then.
@@ -108,9 +109,3 @@ class GroupRunner:
             self.local.close()
         finally:
             self.group.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
