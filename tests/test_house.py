@@ -43,6 +43,7 @@ LONELY_BASES = {  # bases with a single subclass that no package exports, and wh
     "TrackGetters": "the getters of an episode, documented together, beside a noun that is long without them",
     "MultiAgentGetters": "likewise for multi-agent episodes",
     "StoredBatch": "a record batch that is here; the other one is elsewhere, and its tracks come when they are read",
+    "TypedColumn": "a column whose values are one array; those of a joined one become it when they are read",
 }
 
 

@@ -223,7 +223,10 @@ class PackFacts(NamedTuple):
 
     def check(self, num: int) -> None:
         """Raise `TrackMismatch` unless each column is of so many episodes."""
-        for name, column in zip((*_COLUMNS, "custom_data"), (*self.columns, self.custom_data), strict=True):
+        columns = (*self.columns, self.custom_data)
+        if {len(column) for column in columns if column is not None} == {num}:
+            return
+        for name, column in zip((*_COLUMNS, "custom_data"), columns, strict=True):
             if column is not None and len(column) != num:
                 raise TrackMismatch(f"pack: {len(column)} {name} for {num} episodes; give one for each")
 

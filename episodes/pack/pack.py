@@ -32,14 +32,15 @@ from episodes.pack import pickling
 from episodes.pack.from_episodes import parts_of
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ArrayTrack, InfoTrack, Tracks
-from episodes.tracks.casting import check_kinds
+from episodes.tracks.casting import check_kinds, is_kind_of
 from episodes.tracks.drawn import drawn_by
-from episodes.tracks.field import extra_field
+from episodes.tracks.field import INFOS, extra_field
 from episodes.tracks.indexing import ranges
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.kinds import EmptyInfos, Infos
 from episodes.tracks.memory import held_bytes
 from episodes.tracks.nested import frozen
+from episodes.tracks.track import Track
 
 
 def _data(name: str) -> Any:
@@ -195,6 +196,8 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         steps, num = int(self.offsets[-1]), len(self)
         for track in self.columns.all():
             wanted = steps + num * track.field.more
+            if _fits(track, wanted):
+                continue
             misfit = track.misfit(wanted)
             if misfit is not None:
                 path, there = misfit
@@ -220,7 +223,10 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @classmethod
     def concat(cls, packs: Sequence[EpisodePack]) -> EpisodePack:
-        """The packs' episodes as one pack: one concatenate per track.
+        """The packs' episodes as one pack: one concatenate per track, large columns of infos when they are first read.
+
+        Until then the packs' infos are not freed (`held_nbytes` counts them), which is no more than a quarter above
+        what the joined ones need; where it would be more, they are joined at once.
 
         Raises:
             TrackMismatch: packs with other extra outputs, nesting or shapes. One without steps goes with any.
@@ -434,6 +440,14 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         parts += [f"{int(self.terminated.sum())} terminated"]
         parts += [f"{int((self.truncated & ~self.terminated).sum())} truncated", f"{self.nbytes} bytes"]
         return f"EpisodePack({', '.join(parts)})"
+
+
+def _fits(track: Track, num: int) -> bool:
+    """Whether a track of one array, or of infos, has so many items, of a kind that it may have; nested ones: False."""
+    data = track.data
+    if type(data) is np.ndarray:
+        return len(data) == num and is_kind_of(track.field, data)
+    return track.field is INFOS and len(data) == num
 
 
 def counted(whole: np.ndarray, returns: np.ndarray, num_steps: int) -> list[str]:

@@ -172,7 +172,7 @@ class Boundaries:
         at, envs = np.divmod(begins, self.num_envs)
         self._begin(envs, self.num_rows + 1 + at)  # of several rows where episodes begin the last one stays
         waiting = _NONE if self.last_lies_apart else rows.ended[-1].nonzero()[0]
-        num_steps = self.num_steps + int(np.count_nonzero(rows.stepped))
+        num_steps = self.num_steps + rows.stepped.size - (0 if self.last_lies_apart else len(begins))
         self.num_rows += num_rows  # no call from here on, so that an interrupt leaves all or nothing
         self.num_steps, self.waiting = num_steps, waiting
 

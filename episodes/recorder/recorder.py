@@ -21,7 +21,7 @@ from episodes.facts.ending import codes_of
 from episodes.facts.facts import PackFacts, own_custom_data, random_ids
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn, checked_version
 from episodes.pack import EpisodePack
-from episodes.recorder.boundaries import Boundaries, Row, final_observations_of, infos_at_ends
+from episodes.recorder.boundaries import Boundaries, Row, Rows, final_observations_of, infos_at_ends
 from episodes.recorder.chunk_layout import Chunks, find_chunks
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.recent import RecentRows
@@ -91,7 +91,7 @@ class VectorRecorder:
         # With next-step autoreset rows are only kept; what they are is settled when somebody asks.
         self._settles_late = self.autoreset_mode is AutoresetMode.NEXT_STEP
         self._num_settled = 1  # rows that the boundaries know of; row 0 is no step
-        self._newest: Row | None = None  # what the newest of these is
+        self._newest: Row | Rows | None = None  # what the newest of these is, or those settled last
         self._work: Callable[[], None] | None = None  # see `_finish`
 
     def seed(self, seed: Any) -> None:
@@ -144,7 +144,7 @@ class VectorRecorder:
         """What puts the newest observations of environments aside (if they end a step), and reset ones in place."""
         at, envs = self._rows.num_rows - 1, np.flatnonzero(mask)
         ended = np.flatnonzero(mask & (self._boundaries.ages > 0)) if at > self._base else envs[:0]
-        last = gather(self._rows.observations, at * self.num_envs + ended)
+        last = gather(self._rows.observations, at * self.num_envs + ended) if len(ended) else None
         slot, slot_before = self._rows.infos.add(info), self._rows.info_slots[at]
         fresh = nested.take(self._rows.fitted_observations(observations, self.num_envs), envs)
         aside = [LastObservations(at, ended, last, slot_before)] if len(ended) else []
@@ -239,21 +239,21 @@ class VectorRecorder:
         self._newest, self._num_settled = row, at + 1
 
     def _settle(self) -> None:
-        """Tell the boundaries of the rows that they do not know yet, those before the newest at once."""
+        """Tell the boundaries of the rows that they do not know yet, of many at once."""
         self._finish()
         rows, first, last = self._rows, self._num_settled, self._rows.num_rows - 1
         if first < last:
-            span = slice(first, last)
+            span = slice(first, last + 1)
             told = self._boundaries.look_at(rows.done(span))
-            rows.mark_resets(span, ~told.stepped)
+            rows.mark_steps(span, told.stepped)
             self._boundaries.commit_all(told)
-            self._num_settled = last  # at once: what comes may be interrupted, and is then settled another time
-        if first <= last:
+            self._newest, self._num_settled = told, last + 1  # no call since they are committed
+        elif first == last:
             row = self._boundaries.look(rows.terminateds.data[last], rows.truncateds.data[last])
             if len(row.reset):
-                reset = np.zeros(self.num_envs, bool)
-                reset[row.reset] = True
-                rows.mark_resets(last, reset)
+                steps = np.ones(self.num_envs, bool)
+                steps[row.reset] = False
+                rows.mark_steps(last, steps)
             self._settle_newest(last, row)
 
     # --- the ongoing episodes ------------------------------------------------------------------------------------
@@ -275,6 +275,8 @@ class VectorRecorder:
         self._settle()
         if self._newest is None:
             raise EpisodeStateError("no row yet; call step first")
+        if isinstance(self._newest, Rows):
+            self._newest = self._boundaries.last_of(self._newest)
         return self._newest
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
@@ -429,16 +431,18 @@ class VectorRecorder:
         infos, slots = self._rows.infos, np.array(self._rows.info_slots)
         if infos.num_slots == 1:
             return EmptyInfos(len(index))
+        num = self.num_envs
+        shifts = (slots - np.arange(len(slots))) * num  # from row * N + env to slot * N + env
         if self._rows.reset_infos:
-            slots = slots.repeat(self.num_envs)
+            shifts = shifts.repeat(num)
             for one in self._rows.reset_infos:
-                slots[one.row * self.num_envs + one.envs] = one.info_slot
-            slots = slots[index]
+                shifts[one.row * num + one.envs] = (one.info_slot - one.row) * num
+            at = index + shifts[index]
         else:
-            slots = slots[index // self.num_envs]
+            at = index + (shifts[0] if (shifts == shifts[0]).all() else shifts[index // num])
         if found is not None:
-            slots[ends] = np.array([one.info_slot for one in self._last_observations])[found]
-        return infos.gather(slots * self.num_envs + index % self.num_envs)
+            at[ends] = np.array([one.info_slot for one in self._last_observations])[found] * num + index[ends] % num
+        return infos.gather(at)
 
     def _ids_of(self, chunks: Chunks, from_base: np.ndarray, name: bool) -> np.ndarray:
         """The chunks' ids. `name`: remember those that are new, because the chunks are looked at before a take."""
@@ -462,13 +466,13 @@ class VectorRecorder:
         last = self._rows.num_rows - 1
         open_ = np.flatnonzero((chunks.last_rows == last) & ~self._rows.replaced.data[last, chunks.envs])
         envs = chunks.envs[open_]
-        ids = np.full_like(self._ids, "")
+        ids = np.zeros_like(self._ids)  # empty ones
         ids[envs] = pack.ids[open_]
         for (row, env), id_ in self._named.items():
             if row == last:
                 ids[env] = id_
         ages, first = self._boundaries.ages, max(last - self._history, 0)
-        began, base = last - np.minimum(ages, last - self._base), last - first
+        began, base = last - np.minimum(ages, last - self._base) if self._custom else ages, last - first
         custom = {(base, e): dict(data) for (row, e), data in self._custom.items() if row == began[e]}
         afterwards = {"_base": base, "_num_settled": base + 1, "_base_ages": ages, "_ids": ids, "_custom": custom}
         afterwards |= {"_steps_at_take": self._boundaries.num_steps, "_named": {}, "_last_observations": []}

@@ -203,12 +203,11 @@ class RecordedRows:
         self.replaced.data[at, envs] = True
         self.any_replaced = True
 
-    def mark_resets(self, at: Any, which: np.ndarray) -> None:
-        """Say where, bool [N] of a row or [k, N] of rows, there is a reset and no step: its flags mean nothing."""
-        self.resets.data[at] = which
-        steps = ~which
-        self.terminateds.data[at] &= steps
-        self.truncateds.data[at] &= steps
+    def mark_steps(self, at: Any, steps: np.ndarray) -> None:
+        """Say where, bool [N] of a row or [k, N] of rows, there is a step, and no reset, whose flags mean nothing."""
+        np.logical_not(steps, out=self.resets.data[at])
+        for flags in (self.terminateds.data[at], self.truncateds.data[at]):
+            np.logical_and(flags, steps, out=flags)
 
     def keep(self, first: int) -> None:
         """Forget the rows before `first`."""

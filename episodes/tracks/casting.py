@@ -80,11 +80,15 @@ def check_reward(reward: Any, whose: Callable[[], str]) -> None:
         raise WrongType(f"{whose()}: the reward is a {type(reward).__name__}; give one real number")
 
 
+def is_kind_of(field: Field, array: np.ndarray) -> bool:
+    """Whether the array is of numbers or strings, and one of rewards of real numbers."""
+    kind = array.dtype.kind
+    return kind in "biuf" or (kind != "O" and field is not REWARDS)
+
+
 def check_kinds(field: Field, arrays: Mapping[str, np.ndarray]) -> None:
     """Raise `WrongType` unless the arrays, by path, are of numbers or strings, and those of rewards of real numbers."""
-    is_reward = field is REWARDS
     for path, array in arrays.items():
-        kind = array.dtype.kind
-        if kind == "O" or (is_reward and kind not in "biuf"):
-            what = "real numbers" if is_reward else "numbers or strings"
+        if not is_kind_of(field, array):
+            what = "real numbers" if field is REWARDS else "numbers or strings"
             raise WrongType(f"track {path!r} has dtype {array.dtype}; give {what}")

@@ -24,3 +24,15 @@ def _owner(array: np.ndarray) -> tuple[Any, int]:
     while isinstance(owner, memoryview) and owner.obj is not None:
         owner = owner.obj
     return owner, memoryview(owner).nbytes
+
+
+def cannot_change(array: np.ndarray) -> bool:
+    """Whether an array and all that it is a view of are read-only, and memory that nobody else writes to."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        if owner.flags.writeable:
+            return False
+        owner = owner.base
+    while isinstance(owner, memoryview):
+        owner = owner.obj
+    return owner is None or type(owner) is bytes

@@ -39,12 +39,26 @@ class TypedColumn:
     plain: bool  # values were Python's numbers or strings, not numpy's
 
     @property
+    def num(self) -> int:
+        """n."""
+        return len(self.values)
+
+    @property
+    def parts(self) -> tuple[np.ndarray, ...]:
+        """The values as the arrays, of one dtype, that they lie in one after another; at least one."""
+        return (self.values,)
+
+    @property
     def present(self) -> np.ndarray:
-        return np.ones(len(self.values), bool) if self.mask is None else self.mask
+        return np.ones(self.num, bool) if self.mask is None else self.mask
 
     @property
     def holds_objects(self) -> bool:
         return self.values.dtype.hasobject
+
+    def arrays(self) -> list[np.ndarray]:
+        """All arrays."""
+        return [*self.parts] if self.mask is None else [*self.parts, self.mask]
 
     def list(self, rows: Any) -> list[Any]:
         """The values of some rows, as they were."""
@@ -73,6 +87,11 @@ class PackedColumn:
     ends: np.ndarray  # [n]
 
     @property
+    def num(self) -> int:
+        """n."""
+        return len(self.starts)
+
+    @property
     def mask(self) -> np.ndarray:
         return self.ends > self.starts
 
@@ -83,6 +102,10 @@ class PackedColumn:
     @property
     def holds_objects(self) -> bool:
         return True
+
+    def arrays(self) -> list[np.ndarray]:
+        """All arrays."""
+        return [self.buffer, self.starts, self.ends]
 
     def list(self, rows: Any) -> list[Any]:
         """The values of some rows, None where there is none."""
@@ -135,8 +158,7 @@ class ColumnInfos(Infos):
 
     @property
     def _num_rows(self) -> int:
-        column = next(iter(self.columns.values()))
-        return len(column.values if isinstance(column, TypedColumn) else column.starts)
+        return next(iter(self.columns.values())).num
 
     @property
     def holds_objects(self) -> bool:
@@ -153,13 +175,7 @@ class ColumnInfos(Infos):
 
     def arrays(self) -> list[np.ndarray]:
         """The arrays of all columns."""
-        found: list[np.ndarray] = []
-        for column in self.columns.values():
-            if isinstance(column, PackedColumn):
-                found += [column.buffer, column.starts, column.ends]
-            else:
-                found += [column.values] if column.mask is None else [column.values, column.mask]
-        return found
+        return [array for column in self.columns.values() for array in column.arrays()]
 
     def travelling(self) -> ColumnInfos:
         """These infos without objects.

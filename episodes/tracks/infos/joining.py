@@ -13,6 +13,7 @@ import numpy as np
 from episodes.tracks.indexing import ranges
 from episodes.tracks.infos.columns import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.dicts import objects
+from episodes.tracks.infos.joined_column import joined_column
 from episodes.tracks.infos.kinds import EmptyInfos, Infos
 
 _LONG = 100  # rows of a part from which on copying it costs less than gathering its rows
@@ -65,9 +66,16 @@ def _side_by_side(parts: list[ColumnInfos]) -> dict[str, Column] | None:
         own = [column.mask for column in columns]
         if any(map(is_not, own, masks)):
             mask, masks = _masks_joined(own, spans), own
-        values = [column.values[span] for column, span in zip(columns, spans, strict=True)]
-        joined[path] = TypedColumn(np.concatenate(values), mask, columns[0].plain)
+        joined[path] = joined_column(_values_of(columns, spans), mask, columns[0].plain)
     return joined
+
+
+def _values_of(columns: Sequence[TypedColumn], spans: Sequence[slice]) -> list[np.ndarray]:
+    """The arrays of the columns' values in the spans, one after another."""
+    found: list[np.ndarray] = []
+    for column, span in zip(columns, spans, strict=True):
+        found += column.parts if span.stop - span.start == column.num else (column.values[span],)
+    return found
 
 
 def _masks_joined(masks: list[np.ndarray | None], spans: list[slice]) -> np.ndarray | None:
@@ -101,10 +109,10 @@ def _joined(path: str, places: list[_Place], num: int) -> Column:
     if not _of_one_kind(columns):
         return _joined_objects(found, num)
     plain, everywhere = columns[0].plain, sum(place.span.stop - place.span.start for place, _ in found) == num
-    spans = [column.values[place.span] for (place, _), column in zip(found, columns, strict=True)]
     mask = None if everywhere and all(column.mask is None for column in columns) else _joined_mask(found, num)
     if everywhere:
-        return TypedColumn(np.concatenate(spans), mask, plain)
+        return joined_column(_values_of(columns, [place.span for place, _ in found]), mask, plain)
+    spans = [column.values[place.span] for (place, _), column in zip(found, columns, strict=True)]
     values = np.zeros((num, *spans[0].shape[1:]), np.result_type(*{span.dtype for span in spans}))
     for (place, _), span in zip(found, spans, strict=True):
         values[place.rows] = span
@@ -117,13 +125,16 @@ def _of_one_kind(columns: Sequence[Column]) -> TypeGuard[Sequence[TypedColumn]]:
     Strings have as many dtypes as lengths.
     """
     first = columns[0]
-    if type(first) is not TypedColumn or first.holds_objects:
+    if not isinstance(first, TypedColumn) or first.holds_objects:
         return False
-    dtype, shape, plain = first.values.dtype, first.values.shape[1:], first.plain
+    dtype, shape, plain = first.parts[0].dtype, first.parts[0].shape[1:], first.plain
     for column in columns:
-        if type(column) is not TypedColumn or column.plain is not plain or column.values.shape[1:] != shape:
+        if not isinstance(column, TypedColumn) or column.plain is not plain:
             return False
-        other = column.values.dtype
+        part = column.parts[0]
+        if part.shape[1:] != shape:
+            return False
+        other = part.dtype
         if other != dtype and not other.kind == dtype.kind == "U":
             return False
     return True
