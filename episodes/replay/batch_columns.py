@@ -68,11 +68,18 @@ def columns_of(
     Those that are `known` are taken from there. With views, "obs" and "new_obs" are all columns that they make.
     """
     seen = {} if views is None else _seen(ring, keys, slots, last, views)
-    own = keys if views is None else [key for key in keys if key not in _OBSERVED]
-    columns = {key: known[key] if key in known else _column(ring, key, slots, last) for key in own}
+    columns: dict[str, Any] = {}
+    tracks = ring.tracks
+    for key in keys:
+        if known and key in known:
+            columns[key] = known[key]
+        elif key in tracks:  # here, for one call more for each column takes as long as the lock of a draw
+            columns[key] = tracks[key].take(last if key in _ENDINGS else slots)
+        elif views is None or key not in _OBSERVED:
+            columns[key] = _column(ring, key, slots, last)
     if INFO_COLUMNS in columns:
         columns[Columns.INFOS] = columns.pop(INFO_COLUMNS)
-    return {**columns, **seen}
+    return columns | seen if seen else columns
 
 
 def _seen(
@@ -107,9 +114,6 @@ def _shaped(part: slice, shape: tuple[int, ...], padded: np.ndarray | None, leaf
 
 
 def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> Any:
-    track = ring.tracks.get(key)
-    if track is not None:
-        return track.take(last if key in _ENDINGS else slots)
     if key == Columns.OBS:
         return _observations(ring, slots, after=False)
     if key == Columns.NEXT_OBS:
