@@ -168,7 +168,7 @@ class Boundaries:
         num_rows = len(rows.ended)
         if not num_rows:
             return
-        begins = np.flatnonzero(rows.ended if self.last_lies_apart else ~rows.stepped)
+        begins = (rows.ended if self.last_lies_apart else ~rows.stepped).reshape(-1).nonzero()[0]
         at, envs = np.divmod(begins, self.num_envs)
         self._begin(envs, self.num_rows + 1 + at)  # of several rows where episodes begin the last one stays
         waiting = _NONE if self.last_lies_apart else rows.ended[-1].nonzero()[0]

@@ -46,7 +46,7 @@ class Chunks:
 
 def _runs(first_rows: np.ndarray, sizes: np.ndarray, envs: np.ndarray, num_envs: int) -> np.ndarray:
     ends = sizes.cumsum()
-    index = np.repeat((first_rows - ends + sizes) * num_envs + envs, sizes)
+    index = ((first_rows - ends + sizes) * num_envs + envs).repeat(sizes)
     index += np.arange(0, len(index) * num_envs, num_envs)
     return index
 
@@ -64,12 +64,12 @@ def find_chunks(done: np.ndarray, replaced: np.ndarray, resets: np.ndarray, room
     ends = done[1:] | replaced[1:]
     ends[-1:] = True
     ends &= ~resets[1:]
-    envs, rows = np.divmod(np.flatnonzero(ends.T), max(num_rows, 1))
+    envs, rows = np.divmod(ends.T.reshape(-1).nonzero()[0], max(num_rows, 1))
     # Each run begins where the run before it ends, or at the base row; a row later when a reset row lies between.
     first = np.ones(len(envs), bool)
     np.not_equal(envs[1:], envs[:-1], out=first[1:])
-    starts = np.zeros(len(envs), np.intp)
-    starts[1:] = rows[:-1] + 1
+    ends_at, starts = rows + 1, np.zeros(len(envs), np.intp)
+    starts[1:] = ends_at[:-1]
     starts[first] = 0
     starts += resets[1:][starts, envs]
-    return Chunks(envs, rows + 1 + base, rows + 1 - starts, np.where(first & (starts == 0), room[envs], 0))
+    return Chunks(envs, ends_at + base, ends_at - starts, np.where(first & (starts == 0), room[envs], 0))

@@ -447,7 +447,7 @@ class VectorRecorder:
     def _ids_of(self, chunks: Chunks, from_base: np.ndarray, name: bool) -> np.ndarray:
         """The chunks' ids. `name`: remember those that are new, because the chunks are looked at before a take."""
         ids = random_ids(len(chunks.envs), self._id_generator)
-        at_base = np.flatnonzero(from_base)
+        at_base = from_base.nonzero()[0]
         going_on = self._ids[chunks.envs[at_base]]
         known = going_on != ""
         ids[at_base[known]] = going_on[known]
@@ -464,7 +464,10 @@ class VectorRecorder:
     def _going_on(self, chunks: Chunks, pack: EpisodePack) -> Callable[[], None]:
         """What moves the newest row, and those that lookbacks reach, to the front."""
         last = self._rows.num_rows - 1
-        open_ = np.flatnonzero((chunks.last_rows == last) & ~self._rows.replaced.data[last, chunks.envs])
+        is_open = chunks.last_rows == last
+        if self._rows.any_replaced:
+            is_open &= ~self._rows.replaced.data[last, chunks.envs]
+        open_ = is_open.nonzero()[0]
         envs = chunks.envs[open_]
         ids = np.zeros_like(self._ids)  # empty ones
         ids[envs] = pack.ids[open_]
