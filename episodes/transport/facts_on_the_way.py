@@ -18,6 +18,7 @@ from episodes.tracks.nested import frozen
 MOST_ROWS = 1 << 40
 INTEGERS = np.dtype("<i8")
 _BYTE = np.dtype(np.uint8)
+_VERSIONS = list(FACTS.values()).index(Kind.VERSIONS)
 _FEW = 32  # ids, whose letters are told in four bytes: making one byte of each costs more than sending them
 _ENDINGS = bytes(range(4))  # their codes
 
@@ -95,7 +96,12 @@ def _versions(column: VersionColumn) -> bytes | list[bytes]:
     data = integers_of(column.versions)
     if column.bounds is not None:
         return [data, integers_of(column.all_begins()), integers_of(column.counts())]
-    return data[: INTEGERS.itemsize] if data == data[: INTEGERS.itemsize] * len(column) else data
+    return data[: INTEGERS.itemsize] if _is_one(data) else data
+
+
+def _is_one(data: bytes) -> bool:
+    """Whether all of these integers, at least one, are the same."""
+    return data == data[: INTEGERS.itemsize] * (len(data) // INTEGERS.itemsize)
 
 
 def _read_versions(told: bytes | list[bytes], num: int) -> VersionColumn | None:
@@ -113,10 +119,17 @@ def _read_versions(told: bytes | list[bytes], num: int) -> VersionColumn | None:
     return VersionColumn(versions) if num and high != UNKNOWN else None
 
 
-def bounds_of(packs: Sequence[EpisodePack]) -> tuple[int, int] | None:
-    """The lowest and the highest version, where any is known; the lowest is `UNKNOWN` where that of a step is not."""
+def bounds_of(packs: Sequence[EpisodePack], own: Sequence[Any] = ()) -> tuple[int, int] | None:
+    """The lowest and the highest version, where any is known; the lowest is `UNKNOWN` where that of a step is not.
+
+    Args:
+        own: how the columns of the only pack travel, which says as much where all versions are the same.
+    """
+    if len(own) > _VERSIONS and type(own[_VERSIONS]) is bytes and len(own[_VERSIONS]) == INTEGERS.itemsize:
+        version = int.from_bytes(own[_VERSIONS], "little", signed=True)
+        return None if version == UNKNOWN else (version, version)
     columns = [pack.facts.policy_versions for pack in packs]
-    if not any(columns):
+    if columns.count(None) == len(columns):
         return None
     told: set[int] = set()
     for column in columns:

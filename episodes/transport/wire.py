@@ -253,7 +253,8 @@ def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
         looks.append(look_of(pack, arrays))
         laid.put(*arrays)
         facts.append(_put(pack.lengths, pack.lookbacks, pack.facts, pack.infos, laid))
-    return Message(*schemas.of(packs, looks), laid.body(facts), laid.large, laid.largest, bounds_of(packs))
+    versions = bounds_of(packs, facts[0][3] if len(facts) == 1 else ())
+    return Message(*schemas.of(packs, looks), laid.body(facts), laid.large, laid.largest, versions)
 
 
 def encoded_as_one(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:

@@ -126,6 +126,21 @@ def test_lengths_that_cannot_be_are_refused_of_few_episodes_and_of_many(num: int
         counts_of(told, num)
 
 
+@pytest.mark.parametrize(
+    ("versions", "bounds"),
+    [([7, 7, 7], (7, 7)), ([0, 0, 0], (0, 0)), ([3, 5, 4], (3, 5)), ([-1, 2, 2], (-1, 2)), ([-1] * 3, None)],
+    ids=["one", "the first", "several", "some unknown", "none known"],
+)
+@pytest.mark.parametrize("num", [1, 2])
+def test_a_message_tells_the_lowest_and_the_highest_version(
+    num: int, versions: list[int], bounds: tuple[int, int] | None
+) -> None:
+    pack = pack_of(3, 2, policy_versions=np.array(versions))
+    assert encoded([pack] * num, Schemas()).versions == bounds
+    assert encoded_as_one([pack] * num, Schemas()).versions == bounds
+    assert encoded([pack[:0]], Schemas()).versions is None
+
+
 @pytest.mark.parametrize("place", [0, 50, 99])
 def test_endings_that_cannot_be_are_refused_wherever_they_are(place: int) -> None:
     codes = np.arange(100, dtype=np.uint8) % 4
