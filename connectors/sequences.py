@@ -43,7 +43,7 @@ class Sequences:
     def __len__(self) -> int:
         return len(self.episodes)
 
-    @property
+    @cached_property
     def num_steps(self) -> int:
         """The number of real steps of all rows."""
         return int(self.lengths.sum())

@@ -68,8 +68,8 @@ def tensor_of(leaf: Any) -> Any:
     if type(leaf) is not np.ndarray:
         return leaf
     flags = leaf.flags
-    if flags.c_contiguous and flags.writeable and leaf.dtype.char in _WRAPPED and leaf.dtype.isnative:
-        return torch.from_numpy(leaf)
+    if flags.c_contiguous and leaf.dtype.char in _WRAPPED and leaf.dtype.isnative:
+        return torch.from_numpy(leaf if flags.writeable else leaf.copy())
     if leaf.dtype.kind not in _KINDS:
         return leaf
     if leaf.dtype.type is np.float64:  # of either byte order

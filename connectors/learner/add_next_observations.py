@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from connectors.connector import ColumnDict, Connector
-from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
+from connectors.learner.add_time_dimension_and_zero_pad import all_in_batch_form
 from connectors.views.seen import Seen
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
@@ -26,7 +26,7 @@ class AddNextObservations(Connector):
         self, *, batch: ColumnDict, episodes: EpisodePack, seen: Seen | None = None, **kwargs: Any
     ) -> ColumnDict:
         if Columns.NEXT_OBS not in batch:
-            columns = (seen or Seen(episodes))(episodes.observation_rows(shift=1))
-            new = {f"new_{name}": in_batch_form(column, batch, episodes) for name, column in columns.items()}
-            batch |= {name: column for name, column in new.items() if name not in batch}
+            columns = (seen or Seen(episodes))(episodes.observation_rows(shift=1)).items()
+            new = {f"new_{name}": column for name, column in columns if f"new_{name}" not in batch}
+            batch |= all_in_batch_form(new, batch, episodes)
         return batch

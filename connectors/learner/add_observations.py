@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from connectors.connector import ColumnDict, Connector
-from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
+from connectors.learner.add_time_dimension_and_zero_pad import all_in_batch_form
 from connectors.views.seen import Seen
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
@@ -24,5 +24,5 @@ class AddObservations(Connector):
     ) -> ColumnDict:
         if Columns.OBS not in batch:
             columns = (seen or Seen(episodes))(episodes.observation_rows())
-            batch |= {name: in_batch_form(column, batch, episodes) for name, column in columns.items()}
+            batch |= all_in_batch_form(columns, batch, episodes)
         return batch

@@ -55,12 +55,15 @@ def states_before(sequences: Sequences, pack: EpisodePack, initial: Any) -> Any:
     states = nested.take(recorded, before)
     if known.all():
         return states
-    return nested.map_leaves(lambda state, first: np.where(_like(known, state), state, first), states, initial)
+    firsts = np.flatnonzero(~known)
+    return nested.map_leaves(lambda state, first: _with_first(state, firsts, first), states, initial)
 
 
-def _like(flags: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The flags [R] with as many axes as the rows [R, ...]."""
-    return flags.reshape(-1, *(1,) * (rows.ndim - 1))
+def _with_first(states: np.ndarray, rows: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """The states [R, ...], which nobody else has, with the `first` one in some rows; their dtype is one for both."""
+    states = states.astype(np.result_type(states, first), copy=False)
+    states[rows] = first
+    return states
 
 
 def _check_known(sequences: Sequences, pack: EpisodePack, known: np.ndarray) -> None:

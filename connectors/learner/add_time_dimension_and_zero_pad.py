@@ -53,5 +53,10 @@ def sequences_of(batch: ColumnDict, pack: EpisodePack) -> Sequences | None:
 
 def in_batch_form(column: Any, batch: ColumnDict, pack: EpisodePack) -> Any:
     """A column of real steps [S, ...] in the form of the batch's other columns: as it is, or as padded rows."""
-    mask = batch.get(Columns.LOSS_MASK)
-    return column if mask is None else Sequences.of(pack.lengths, mask.shape[1]).pad(column)
+    return all_in_batch_form({"column": column}, batch, pack)["column"]
+
+
+def all_in_batch_form(columns: dict[str, Any], batch: ColumnDict, pack: EpisodePack) -> dict[str, Any]:
+    """The same of several columns, whose places in padded rows are worked out once."""
+    sequences = sequences_of(batch, pack)
+    return columns if sequences is None else {name: sequences.pad(column, name) for name, column in columns.items()}

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from connectors.connector import ColumnDict, Connector
-from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
+from connectors.learner.add_time_dimension_and_zero_pad import all_in_batch_form
 from connectors.learner.step_returns import StepReturns
 from connectors.learner.values import ValueFunction
 from connectors.views.seen import Seen
@@ -84,11 +84,11 @@ class GeneralizedAdvantageEstimation(Connector):
             offsets=steps.offsets,
         )
         advantages = standardized(advantages) if self.normalize else advantages
-        batch[Columns.ADVANTAGES] = in_batch_form(advantages, batch, episodes)
-        batch[Columns.VALUE_TARGETS] = in_batch_form(targets, batch, episodes)
+        columns = {Columns.ADVANTAGES: advantages, Columns.VALUE_TARGETS: targets}
         if self.with_values:
             lasts = steps.offsets[1:] + np.arange(len(steps.offsets) - 1)  # after which a sequence has no step
-            batch[Columns.VF_PREDS] = in_batch_form(np.delete(values, lasts), batch, episodes)
+            columns[Columns.VF_PREDS] = np.delete(values, lasts)
+        batch |= all_in_batch_form(columns, batch, episodes)
         return batch
 
 

@@ -11,7 +11,7 @@ import torch
 from connectors.column_parts import joined
 from connectors.connector import ColumnDict, Connector
 from connectors.distributions import ActionDistribution, distribution_for
-from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
+from connectors.learner.add_time_dimension_and_zero_pad import all_in_batch_form
 from connectors.learner.step_returns import StepReturns, real_steps
 from connectors.learner.values import ValueFunction, on_host
 from connectors.policy import module_of, seen_columns
@@ -87,8 +87,8 @@ class VTrace(Connector):
             clip_pg_rho=self.clip_pg_rho,
             offsets=steps.offsets,
         )
-        batch[Columns.ADVANTAGES] = in_batch_form(advantages, batch, episodes)
-        batch[Columns.VALUE_TARGETS] = in_batch_form(targets, batch, episodes)
+        columns = {Columns.ADVANTAGES: advantages, Columns.VALUE_TARGETS: targets}
+        batch |= all_in_batch_form(columns, batch, episodes)
         return batch
 
     def _log_probs(self, rl_module: Any, batch: ColumnDict, pack: EpisodePack) -> np.ndarray:

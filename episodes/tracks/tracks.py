@@ -261,8 +261,10 @@ class Tracks(NamedTuple):
     def sizes(parts: Sequence[Tracks]) -> tuple[np.ndarray, np.ndarray]:
         """The numbers of steps, lookbacks not counted, and the lookbacks of finished parts, int64 [n] each."""
         rewards = list(map(_REWARDS, parts))
-        lookbacks = np.fromiter(map(_LOOKBACK, rewards), np.int64, len(rewards))
-        return np.fromiter(map(len, map(_DATA, rewards)), np.int64, len(rewards)) - lookbacks, lookbacks
+        lookbacks, lengths = list(map(_LOOKBACK, rewards)), np.array(list(map(len, map(_DATA, rewards))), np.int64)
+        if not any(lookbacks):
+            return lengths, np.zeros(len(rewards), np.int64)
+        return lengths - lookbacks, np.array(lookbacks, np.int64)
 
     @classmethod
     def concatenated(cls, parts: Sequence[Tracks], whose: Sequence[Any]) -> Tracks:

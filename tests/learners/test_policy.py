@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -164,7 +166,11 @@ def test_hooks_of_parts_and_layers_are_called_while_acting_and_learning(part: st
 def test_a_hook_of_a_part_changes_what_the_policy_says() -> None:
     policy, obs = mlp(), torch.randn(2, 3)
     before = policy({"obs": obs})
-    policy.actor.register_forward_hook(lambda module, given, found: torch.add(found, 1.0))
+
+    def one_more(module: Any, given: Any, found: Any) -> Any:
+        return found + 1.0
+
+    policy.actor.register_forward_hook(one_more)
     policy.critic.register_forward_pre_hook(lambda module, given: (given[0] * 2.0,))
     after = policy({"obs": obs})
     assert torch.equal(after["action_dist_inputs"], before["action_dist_inputs"] + 1.0)
