@@ -165,7 +165,13 @@ def test_curves_say_how_far_returns_and_lengths_were_apart():
 
 def test_weights_and_biases_keeps_a_run_offline_and_goes_on_under_its_id(tmp_path: Path, monkeypatch):
     pytest.importorskip("wandb")
-    for name, value in {"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_DISABLE_GIT": "true"}.items():
+    patience = {"WANDB__SERVICE_WAIT": "300", "WANDB_INIT_TIMEOUT": "300"}  # its process may be long in starting
+    for name, value in {
+        "WANDB_SILENT": "true",
+        "WANDB_CONSOLE": "off",
+        "WANDB_DISABLE_GIT": "true",
+        **patience,
+    }.items():
         monkeypatch.setenv(name, value)
     with WandbLogger(tmp_path, {"update": 10}, mode="offline", project="a-project") as logger:
         logger.describe({"configuration": {"gamma": 0.9}})
