@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -21,6 +23,14 @@ from benchmarks.measure import Effort, Row, interleaved, measure, try_once
 
 ONCE = Effort(rounds=3, seconds=0.0)
 TINY = Size(most=12)
+
+
+@pytest.fixture(autouse=True)
+def _others_objects_are_not_looked_through() -> Iterator[None]:
+    """Each measurement collects garbage first: that of what it makes, not of all that other tests have imported."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def counted(name: str, amount: float) -> Side:
