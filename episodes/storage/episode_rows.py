@@ -46,9 +46,10 @@ def row_fields() -> list[Any]:
     return [pa.field(name, type_) for name, type_ in named]
 
 
-def optional_names() -> set[str]:
+@cache
+def optional_names() -> frozenset[str]:
     """The columns that a file may lack, since it was written before there was such a fact: they count as null."""
-    return {name for fact, kind in FACTS.items() if kind in OPTIONAL for name in _names(fact, kind)}
+    return frozenset(name for fact, kind in FACTS.items() if kind in OPTIONAL for name in _names(fact, kind))
 
 
 def num_columns(names: Sequence[str]) -> int:
@@ -60,6 +61,12 @@ def num_columns(names: Sequence[str]) -> int:
 @cache
 def _known_names() -> frozenset[str]:
     return frozenset(field.name for field in row_fields())
+
+
+@cache
+def _names_of_facts() -> list[str]:
+    """The columns of the facts that are one value an episode."""
+    return [name for fact, kind in FACTS.items() if kind is not Kind.VERSIONS for name in _names(fact, kind)]
 
 
 def _names(fact: str, kind: Kind) -> tuple[str, ...]:
@@ -154,8 +161,7 @@ class EpisodeRows:
         batch = _with_all(batch)
         _check(batch)
         numpy = lambda name: batch.column(name).to_numpy(zero_copy_only=False)  # noqa: E731
-        kinds = {fact: kind for fact, kind in FACTS.items() if kind is not Kind.VERSIONS}
-        columns = {name: numpy(name) for fact, kind in kinds.items() for name in _names(fact, kind)}
+        columns = {name: numpy(name) for name in _names_of_facts()}
         versions = _versions_of(batch)
         columns |= dict(zip(_BOUNDS, _lowest_and_highest(versions, batch.num_rows), strict=True))
         if batch.column(_OTHER_IDS).null_count < batch.num_rows:
@@ -224,6 +230,8 @@ def _check(batch: Any) -> None:
 def _with_all(batch: Any) -> Any:
     """The record batch or table, with nulls in columns that it lacks, see `optional_names`."""
     lacking = optional_names().difference(batch.schema.names)
+    if not lacking:
+        return batch
     for field in (field for field in row_fields() if field.name in lacking):
         batch = batch.append_column(field, pyarrow().nulls(batch.num_rows, field.type))
     return batch

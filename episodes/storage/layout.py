@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -49,36 +49,24 @@ class Layout:
     def from_schema(schema: Any) -> Layout:
         """The layout that an Arrow schema tells of; `UnreadableData` for a file of something else."""
         try:
-            told = json.loads((schema.metadata or {})[_KEY])
-            tracks = {path: TrackField.from_json(field) for path, field in told["tracks"].items()}
-            infos = {path: InfoField.from_json(field) for path, field in told["infos"].items()}
-            layout = Layout(told["structure"], tracks, infos)
+            told = (schema.metadata or {})[_KEY]
+            layout = _layout_of(told)
             lacking = rows.optional_names().difference(schema.names)
-            as_told = layout.schema(without=lacking).equals(schema)
+            as_told = _schema_of(told, _row_names(without=lacking)).equals(schema)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UnreadableData(f"an Arrow file that is not of episodes: {error!r}") from None
         if not as_told:
             raise UnreadableData("an Arrow file whose columns are not those that its metadata tells of")
         return layout
 
-    def schema(self, without: Collection[str] = ()) -> Any:
-        """The Arrow schema; that of a file that lacks some columns."""
-        arrow = pyarrow()
-        blocks = arrow.large_list(arrow.large_binary())
-        types = {
-            path: blocks if field.compression == "zstd" else arrow.large_list(value_type(np.dtype(field.dtype)))
-            for path, field in self.tracks.items()
-        }
-        for path, field in self.infos.items():
-            types |= field.column_types(path)
+    def schema(self) -> Any:
+        """The Arrow schema."""
         told = {
             "structure": self.structure,
             "tracks": {path: field.to_json() for path, field in self.tracks.items()},
             "infos": {path: field.to_json() for path, field in self.infos.items()},
         }
-        own = (field for field in rows.row_fields() if field.name not in without)
-        fields = [*own, *(arrow.field(name, type_) for name, type_ in types.items())]
-        return arrow.schema(fields, {_KEY: json.dumps(told)})
+        return _schema_of(json.dumps(told).encode(), _row_names())
 
     def batch(self, schema: Any, pack: EpisodePack, infos: dict[str, Column], own: bool) -> Any:
         """The pack as a record batch, of its arrays' own memory unless `own`."""
@@ -92,6 +80,34 @@ class Layout:
                 columns.append(list_column(array, offsets, own))
         columns += info_schema.arrow_columns(self.infos, infos, pack.observation_offsets, own)
         return pyarrow().RecordBatch.from_arrays(columns, schema=schema)
+
+
+@lru_cache(maxsize=16)  # the shards of a data set have one, or a few
+def _layout_of(told: bytes) -> Layout:
+    found = json.loads(told)
+    tracks = {path: TrackField.from_json(field) for path, field in found["tracks"].items()}
+    infos = {path: InfoField.from_json(field) for path, field in found["infos"].items()}
+    return Layout(found["structure"], tracks, infos)
+
+
+def _row_names(without: Collection[str] = ()) -> tuple[str, ...]:
+    return tuple(field.name for field in rows.row_fields() if field.name not in without)
+
+
+@lru_cache(maxsize=16)
+def _schema_of(told: bytes, row_names: tuple[str, ...]) -> Any:
+    """The Arrow schema of a layout as JSON, with these columns of rows. Making one takes 0.1 ms."""
+    arrow, layout = pyarrow(), _layout_of(told)
+    blocks = arrow.large_list(arrow.large_binary())
+    types = {
+        path: blocks if field.compression == "zstd" else arrow.large_list(value_type(np.dtype(field.dtype)))
+        for path, field in layout.tracks.items()
+    }
+    for path, field in layout.infos.items():
+        types |= field.column_types(path)
+    own = (field for field in rows.row_fields() if field.name in row_names)
+    fields = [*own, *(arrow.field(name, type_) for name, type_ in types.items())]
+    return arrow.schema(fields, {_KEY: told})
 
 
 class StoredBatch:

@@ -22,7 +22,7 @@ from episodes.storage.arrow import pyarrow, reading
 from episodes.storage.arrow_message import check_message
 from episodes.storage.catalog import SEALED, UNFINISHED, ShardFile
 from episodes.storage.episode_rows import num_columns
-from episodes.storage.files import contents, sync
+from episodes.storage.files import contents, reserve, sync
 from episodes.storage.layout import Layout
 from episodes.storage.sums import NAMES, algorithm, damaged_columns, digest_of, sums_of
 
@@ -89,6 +89,7 @@ class ShardWriter:
     def append(self, batch: Any) -> None:
         """Append a record batch, or a part of it, and raise."""
         sums = sums_of(batch, self._num_rows_columns, _place(self.name, self.num_batches), self._digest)
+        reserve(self._file.fileno(), self.nbytes, pyarrow().ipc.get_record_batch_size(batch))
         self._writer.write_batch(batch, custom_metadata={self._algorithm: sums.tobytes()})
         self._sink.flush()
 

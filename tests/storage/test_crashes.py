@@ -21,6 +21,7 @@ from episodes.errors import EpisodeStateError, TrackMismatch, UnreadableData
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage import directory as directory_files
 from episodes.storage import shards as shard_files
+from episodes.storage.files import reserve
 
 KILLED = """
 import sys, numpy as np
@@ -232,6 +233,30 @@ def test_what_a_full_disk_did_not_take_is_not_written_later(
     assert capfd.readouterr().err == ""
     writer.close()
     assert [e.id_ for e in EpisodeDataset(tmp_path)] == ["0", "1"]
+
+
+def test_room_that_is_reserved_is_no_part_of_a_file(tmp_path: Path) -> None:
+    with open(tmp_path / "file", "wb") as file:
+        file.write(b"abc")
+        file.flush()
+        reserve(file.fileno(), 3, 1 << 23)
+        assert os.stat(file.fileno()).st_size == 3
+        file.write(b"def")
+    assert (tmp_path / "file").read_bytes() == b"abcdef"
+    with open(tmp_path / "file", "rb") as file:
+        reserve(file.fileno(), 0, 1 << 23)  # of one that cannot be written to: nothing happens
+
+
+def test_a_large_batch_is_read_as_it_was_written(tmp_path: Path) -> None:
+    steps = np.arange(599_997)
+    pack = EpisodePack(observations=np.arange(600_000.0), actions=steps, rewards=steps / 2, lengths=[199_999] * 3)
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add(pack)
+        assert EpisodeDataset(tmp_path, verify=True).unread == {}
+        writer.add(pack)
+    dataset = EpisodeDataset(tmp_path, verify=True)
+    assert dataset.pack([0, 1, 2]).observations.tolist() == list(range(600_000))
+    assert len(dataset) == 6
 
 
 def test_a_shard_has_its_size_at_most_and_one_batch(tmp_path: Path) -> None:
