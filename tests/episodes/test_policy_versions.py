@@ -76,6 +76,7 @@ def test_a_data_set_written_before_there_were_versions_is_read_without(
         older.setattr(episode_rows, "row_fields", lambda: [fields[i] for i in kept])
         older.setattr(episode_rows, "row_columns", lambda pack: [columns(pack)[i] for i in kept])
         older.setattr(episode_rows, "optional_names", set)
+        older.setattr(episode_rows, "_known_names", lambda: {fields[i].name for i in kept})  # which is remembered
         with EpisodeWriter(tmp_path) as writer:
             writer.add(pack)
     with EpisodeWriter(tmp_path) as writer:
