@@ -262,7 +262,8 @@ class Agents:
     def window(self, chunk: Chunk) -> Agents:
         """The agents' parts of a range of env steps. O(agents); views where they are finished."""
         begin, end, lookback, _ = chunk
-        departed = {a: departure for a, departure in self.departed.items() if departure.env_t <= end}
+        gone, apart = self.departed, self.rewards_apart
+        departed = {a: departure for a, departure in gone.items() if departure.env_t <= end} if gone else {}
         lines = {}
         for agent_id, line in self.timelines.items():
             part = line.window(chunk)
@@ -277,7 +278,7 @@ class Agents:
             modules=self.modules,
             departed=departed,
             loose_infos={t: infos[t] for t in infos if begin - lookback <= t <= end} if infos else None,
-            rewards_apart=[entry for entry in self.rewards_apart if begin < entry[0] <= end],
+            rewards_apart=[entry for entry in apart if begin < entry[0] <= end] if apart else (),
         )
 
     def cut(self, env_t: int, lookback: int) -> Agents:

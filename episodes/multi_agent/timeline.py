@@ -89,14 +89,18 @@ class Timeline:
 
     def _check_outputs(self, given: Mapping[str, Any], env_t: int) -> None:
         own = self.episode.tracks
-        if own.extra.keys() != given.keys() and (own.extra or own.rewards.total):
+        known = own.extra
+        if known.keys() != given.keys() and (known or own.rewards.total):
             raise TrackMismatch(
                 f"{self._at(env_t, 'acts')} with the extra model outputs {list(given)}, its steps so far have "
-                f"{list(own.extra)}; every step of an agent has the same"
+                f"{list(known)}; every step of an agent has the same"
             )
-        for key, track in own.extra.items():
-            first = track.whole()[0] if track.total else None
-            if type(first) is np.ndarray and np.shape(given[key]) != first.shape:
+        for key, track in known.items():
+            items, new = track.whole(), given[key]
+            first = items[0] if len(items) else None
+            if type(first) is not np.ndarray:
+                continue
+            if (new.shape if type(new) is np.ndarray else np.shape(new)) != first.shape:
                 raise ShapeMismatch(
                     f"{self._at(env_t, 'acts')}: {track.field.label} has shape {np.shape(given[key])}, those before it "
                     f"have {first.shape}; give that shape"

@@ -241,10 +241,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     def get_return(self) -> float:
         """The undiscounted sum of the rewards from step 0 of this chunk on."""
         rewards = self._tracks.rewards.get()
-        if not isinstance(rewards, np.ndarray):
-            return float(sum(map(float, rewards)))
-        with np.errstate(over="ignore", invalid="ignore"):  # of infinite rewards, as Python's own sum
-            return float(rewards.sum(dtype=np.float64))
+        return _array_sum(rewards) if isinstance(rewards, np.ndarray) else float(sum(map(float, rewards)))
 
     def get_duration_s(self) -> float:
         """The seconds that it grew: from the reset to the end, the cut or `to_numpy`; until now while it grows."""
@@ -577,6 +574,11 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         agent = "" if self.agent_id is None else f", agent {self.agent_id}"
         steps = "1 step" if len(self) == 1 else f"{len(self)} steps"
         return f"SingleAgentEpisode({str(self.id_)[:8]}: {steps}{begin}{agent}, return {self.get_return():g}, {ending})"
+
+
+@np.errstate(over="ignore", invalid="ignore")  # of infinite rewards, as Python's own sum
+def _array_sum(rewards: np.ndarray) -> float:
+    return float(np.add.reduce(rewards, dtype=np.float64))  # what `rewards.sum` calls, at three quarters of it
 
 
 def _restored(

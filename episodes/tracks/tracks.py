@@ -175,9 +175,14 @@ class Tracks(NamedTuple):
 
     def replaced(self, *tracks: Track) -> Tracks:
         """These tracks with others in the places that their fields name."""
-        named = {track.field.name: track for track in tracks if not track.field.is_extra}
-        extra = {track.field.name: track for track in tracks if track.field.is_extra}
-        return self._replace(**named, extra={**self.extra, **extra} if extra else self.extra)  # type: ignore[arg-type]
+        changed: list[Any] = list(self)
+        for track in tracks:
+            field = track.field
+            if field.is_extra:
+                changed[-1] = {**changed[-1], field.name: track}
+            else:
+                changed[_PLACES[field.name]] = track
+        return _new(Tracks, changed)
 
     def finalized(self, observation_space: Any, action_space: Any, whose: str) -> Tracks:
         """Each of these growing tracks finished, with its space's dtypes where it has a space.
@@ -287,6 +292,9 @@ class Tracks(NamedTuple):
             _column(rewards, all_have, whose),
             own,
         )
+
+
+_PLACES = {name: place for place, name in enumerate(Tracks._fields)}
 
 
 def _extra_tracks(
