@@ -1,13 +1,15 @@
 """`Agents`: all timelines of a multi-agent chunk, and what belongs to none of them.
 
 An env step touches it in two passes, each O(agents that did something): `check_step` raises before anything is written,
-and finds what there is to do; `keep_infos`, `keep_rewards`, `Timeline.wait_with` and `complete_steps` write.
+and finds what there is to do; `keep_infos`, `keep_rewards`, `Timeline.wait_with` and `complete_steps` write. Whoever
+breaks that off, it is brought to its end: all of them leave marks, by which `finish_step` sees what is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from episodes.errors import ChunkMismatch, InvalidArgument, UnknownKey
@@ -103,7 +105,7 @@ class Agents:
             ShapeMismatch: for an observation of another shape than before.
         """
         timelines = self.timelines
-        newcomers = []
+        newcomers, waiting = [], []
         num_acting = num_rewarded = 0
         acted_at = env_t - 1
         for agent_id, observation in observations.items():
@@ -131,14 +133,15 @@ class Agents:
                 line.check_shape(observation, env_t)
         if newcomers or extra:
             self._check_who_acts(newcomers, actions, extra, env_t)
-        waiting = []
         if num_acting < len(actions):
             for agent_id in actions:
                 if agent_id not in observations:
                     line = timelines.get(agent_id)
                     if line is None:
                         raise self._cannot_act(agent_id, acted_at)
-                    line.check_action(extra.get(agent_id), acted_at)
+                    growth = line.episode.growth
+                    if extra or line.phase != RESTS or not growth or growth[4]:
+                        line.check_action(extra.get(agent_id), acted_at)
                     waiting.append(agent_id)
         return newcomers, waiting, num_rewarded < len(rewards)
 
@@ -222,13 +225,15 @@ class Agents:
                 line = self.timelines.get(agent_id)
                 if line is None or line.phase == ENDED:
                     self.rewards_apart.append((env_t, agent_id, reward))
-                else:
+                elif line.paid_at != env_t:
                     line.reward = reward if line.reward is None else line.reward + reward
+                    line.paid_at = env_t
 
     def enter(self, own: SingleAgentEpisode, env_t: int, reward: Any = None) -> None:
         """Add an agent whose own episode has been reset; a reward beside its first observation is of no step."""
-        self.timelines[own.agent_id] = line = Timeline(own, [env_t])
+        line = Timeline(own, [env_t])
         line.item_shape = reading.shape_of(own.get_observations(0))
+        self.timelines[own.agent_id] = line
         if reward is not None:
             self.rewards_apart.append((env_t, own.agent_id, reward))
 
@@ -239,9 +244,9 @@ class Agents:
             if line is None:
                 self.departed[agent_id] = Departure(ending, env_t)
                 continue
-            reward = line.end(ending, env_t)
-            if reward is not None:
-                self.rewards_apart.append((env_t, agent_id, reward))
+            if line.reward is not None:
+                self.rewards_apart.append((env_t, agent_id, line.reward))
+            line.end(ending, env_t)
 
     def all_ended(self) -> bool:
         """True when every agent that was observed is done."""
@@ -252,10 +257,15 @@ class Agents:
         departed = {agent_id: departure.ending for agent_id, departure in self.departed.items()}
         return departed | {agent_id: line.episode.ending for agent_id, line in self.timelines.items()}
 
-    def to_numpy(self) -> None:
-        """Finalize every timeline."""
-        for line in self.timelines.values():
-            line.to_numpy()
+    def finished(self) -> Callable[[], None]:
+        """What finalizes every timeline, and no longer needs memory."""
+        changes = [line.finished() for line in self.timelines.values()]
+
+        def finalize() -> None:
+            for change in changes:
+                change()
+
+        return finalize
 
     # --- windows, and what waits at their borders --------------------------------------------------------------
 
@@ -281,14 +291,26 @@ class Agents:
             rewards_apart=[entry for entry in apart if begin < entry[0] <= end] if apart else (),
         )
 
-    def cut(self, env_t: int, lookback: int) -> Agents:
-        """The agents of the chunk that goes on after an env step, the newest one, with what waits in this one."""
-        for agent_id, pending in (self.passed_on or NOTHING).items():
-            self.timelines[agent_id].take_back(pending)
+    def cut(self, env_t: int, lookback: int) -> tuple[Agents, Callable[[], None]]:
+        """The agents of the chunk that goes on after an env step, the newest one, with what waits in this one.
+
+        Returns:
+            Them, and what makes these forget what waits, however often it is called.
+        """
         later = self.window(Chunk(env_t, env_t, lookback, True))
         later.timelines = {agent_id: line.as_growing() for agent_id, line in later.timelines.items()}
-        self.passed_on = {a: line.give_up() for a, line in self.timelines.items() if line.phase != ENDED}
-        return later
+        if self.passed_on is None:
+            pending = {a: line.pending() for a, line in self.timelines.items() if line.phase != ENDED}
+            return later, partial(self._pass_on, pending)
+        for agent_id, line in later.timelines.items():
+            if agent_id in self.passed_on:
+                line.take_back(self.passed_on[agent_id])
+        return later, partial(self._pass_on, self.passed_on)
+
+    def _pass_on(self, pending: Mapping[Any, Pending]) -> None:
+        self.passed_on = pending
+        for agent_id in pending:
+            self.timelines[agent_id].give_up()
 
     def check_follows(self, later: Agents, env_t: int) -> None:
         """Raise unless the agents of the chunk that begins at an env step go on where these stop."""

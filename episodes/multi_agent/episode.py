@@ -9,8 +9,9 @@ belongs to the chunk in which its next observation arrives, and neither slices n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from operator import attrgetter
 from time import perf_counter
 from typing import Any, Self
@@ -26,6 +27,7 @@ from episodes.errors import (
 from episodes.facts import Ending, EpisodeFacts
 from episodes.facts.facts import new_id
 from episodes.multi_agent.agents import ALL, COMMON, Agents, ByAgent, Endings
+from episodes.multi_agent.broken_off import finish_step, undo_of
 from episodes.multi_agent.getters import MultiAgentGetters
 from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk, complete_steps
 from episodes.single_agent import SingleAgentEpisode
@@ -33,6 +35,7 @@ from episodes.tracks import indexing
 from episodes.tracks.arguments import checked_choice
 from episodes.tracks.casting import REAL_TYPES
 from episodes.tracks.drawn import drawn_by
+from episodes.tracks.finishing import finish, make_whole, restoring
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.kinds import same_info
 from episodes.tracks.spaces import as_item
@@ -254,11 +257,14 @@ class MultiAgentEpisode(MultiAgentGetters):
             raise EpisodeStateError(
                 f"episode {self.id_}: add_env_reset after a reset; make a new episode for a new reset"
             )
-        self.is_reset = True
         told = infos or NOTHING
-        self.agents.keep_infos(observations, told, self.env_t)
-        for agent_id in observations:
-            self._enter(agent_id, observations, NOTHING, told)
+        make_whole(partial(self._begin, observations, told, self._entering(observations, observations, told)))
+
+    def _begin(self, observations: ByAgent, infos: ByAgent, entering: Sequence[SingleAgentEpisode]) -> None:
+        self.is_reset = True
+        self.agents.keep_infos(observations, infos, self.env_t)
+        for own in entering:
+            self.agents.enter(own, self.env_t)
         self._began = perf_counter()
 
     def add_env_step(
@@ -273,6 +279,8 @@ class MultiAgentEpisode(MultiAgentGetters):
         extra_model_outputs: ByAgent | None = None,
     ) -> None:
         """Add one env step, each argument a dict from agent to its part. O(agents that did something).
+
+        Broken off, by Ctrl-C say, it is there whole or not at all: `env_t` says which.
 
         Args:
             observations: of the agents that got one; an agent's first one lets it in.
@@ -296,13 +304,13 @@ class MultiAgentEpisode(MultiAgentGetters):
         if agents.passed_on is not None:
             raise self._refusal("add_env_step")
         told, extra = infos or NOTHING, extra_model_outputs or NOTHING
-        endings: Any = None  # worked out only where some flag is set
-        ends = _may_end(terminateds) or _may_end(truncateds)
+        ending: tuple[Any, ...] = ()  # worked out only where some flag is set
+        ends = (terminateds and _may_end(terminateds)) or (truncateds and _may_end(truncateds))
         if ends:
             terminateds, truncateds = terminateds or NOTHING, truncateds or NOTHING
-            endings = agents.endings(observations, terminateds, truncateds)
+            ending = (agents.endings(observations, terminateds, truncateds), terminateds, truncateds)
             may_repeat = self.missing_final_observation == "repeat"
-            observations = agents.repeated(observations, actions, endings, now, may_repeat=may_repeat)
+            observations = agents.repeated(observations, actions, ending[0], now, may_repeat=may_repeat)
         for reward in rewards.values():
             if type(reward) not in REAL_TYPES:
                 agents.check_rewards(rewards, now)
@@ -311,32 +319,50 @@ class MultiAgentEpisode(MultiAgentGetters):
         except ShapeMismatch:
             observations = self._with_tuples(observations)
             newcomers, waiting, has_more_rewards = agents.check_step(observations, actions, rewards, extra, now)
-        self.env_t = now
-        if told:
-            agents.keep_infos(observations, told, now)
-        timelines = agents.timelines
-        for agent_id in waiting:
-            timelines[agent_id].wait_with(actions[agent_id], extra.get(agent_id), now - 1)
-        if has_more_rewards:
-            agents.keep_rewards(observations, rewards, now)
-        complete_steps(timelines, observations, actions, rewards, told, extra, now)
-        for agent_id in newcomers:
-            self._enter(agent_id, observations, rewards, told)
-        if ends:
-            self._end(endings, terminateds or NOTHING, truncateds or NOTHING)
+        entering = self._entering(newcomers, observations, told) if newcomers else ()
+        try:
+            self.env_t = now
+            if told:
+                agents.keep_infos(observations, told, now)
+            timelines = agents.timelines
+            for agent_id in waiting:
+                timelines[agent_id].wait_with(actions[agent_id], extra.get(agent_id), now - 1)
+            if has_more_rewards:
+                agents.keep_rewards(observations, rewards, now)
+            complete_steps(timelines, observations, actions, rewards, told, extra, now)
+            for own in entering:
+                agents.enter(own, now, rewards.get(own.agent_id))
+            if ending:
+                self._end(*ending)
+        except BaseException:
+            step = (observations, actions, rewards, told, extra, now, waiting)
+            finish(partial(self._finish_step, step, entering, *ending))
+            raise
 
-    def _enter(self, agent_id: Any, observations: ByAgent, rewards: ByAgent, infos: ByAgent) -> None:
-        """Let in a new agent, with its first observation."""
-        own = SingleAgentEpisode(
-            f"{self.id_}_{agent_id}",
-            observation_space=(self.observation_space or NOTHING).get(agent_id),
-            action_space=(self.action_space or NOTHING).get(agent_id),
-            agent_id=agent_id,
-            module_id=self.module_for(agent_id),
-            multi_agent_episode_id=self.id_,
-        )
-        own.add_env_reset(observations[agent_id], infos.get(agent_id) or {})
-        self.agents.enter(own, self.env_t, rewards.get(agent_id))
+    def _entering(self, newcomers: Iterable[Any], observations: ByAgent, infos: ByAgent) -> list[SingleAgentEpisode]:
+        """The episodes of new agents, with their first observations; the agents are not let in yet."""
+        episodes = []
+        for agent_id in newcomers:
+            own = SingleAgentEpisode(
+                f"{self.id_}_{agent_id}",
+                observation_space=(self.observation_space or NOTHING).get(agent_id),
+                action_space=(self.action_space or NOTHING).get(agent_id),
+                agent_id=agent_id,
+                module_id=self.module_for(agent_id),
+                multi_agent_episode_id=self.id_,
+            )
+            own.add_env_reset(observations[agent_id], infos.get(agent_id) or {})
+            episodes.append(own)
+        return episodes
+
+    def _finish_step(self, step: tuple[Any, ...], entering: Iterable[SingleAgentEpisode], *ending: Any) -> None:
+        """Do what is missing of a step that was broken off."""
+        self.env_t = step[5]
+        finish_step(self.agents, *step)
+        for own in entering:
+            self.agents.enter(own, self.env_t, step[2].get(own.agent_id))
+        if ending:
+            self._end(*ending)
 
     def _with_tuples(self, observations: ByAgent) -> ByAgent:
         """Observations with tuples where their spaces have them, though lists were given."""
@@ -410,12 +436,18 @@ class MultiAgentEpisode(MultiAgentGetters):
         if self.is_done:
             raise self._refusal("cut")
         now, lookback = self.env_t, min(checked_lookback(len_lookback_buffer, "env steps"), self.lookback + len(self))
-        successor = self._part(self.agents.cut(now, lookback), Chunk(now, now, lookback, True))
+        agents, pass_on = self.agents.cut(now, lookback)
+        successor = self._part(agents, Chunk(now, now, lookback, True))
         successor.is_numpy = False
-        self._stop_clock()
         if self.is_reset:
             successor._began = perf_counter()
+        make_whole(partial(self._stop, pass_on, is_numpy=self.is_numpy))
         return successor
+
+    def _stop(self, how: Callable[[], None], *, is_numpy: bool) -> None:
+        how()
+        self._stop_clock()
+        self.is_numpy = is_numpy
 
     def _part(self, agents: Agents, chunk: Chunk) -> Self:
         """The chunk of this episode that has these agents."""
@@ -440,15 +472,30 @@ class MultiAgentEpisode(MultiAgentGetters):
             EpisodeStateError: this one has ended.
         """
         self._check_follows(other)
-        self.agents.append(other.agents, Chunk(other.env_t_started, other.env_t, 0, True), is_numpy=self.is_numpy)
-        if self.is_numpy:
-            self.agents.to_numpy()
-        if self.agent_to_module_mapping_fn is default_module:  # that of a pickled chunk is lost
-            self.agent_to_module_mapping_fn = other.agent_to_module_mapping_fn
-        self.custom_data.update(other.custom_data)
-        self.env_t = other.env_t
-        self.facts = self._facts.followed_by(other.facts)
-        self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
+        undo = self._undo()
+        try:
+            self.agents.append(other.agents, Chunk(other.env_t_started, other.env_t, 0, True), is_numpy=self.is_numpy)
+            if self.is_numpy:
+                self.agents.finished()()
+            if self.agent_to_module_mapping_fn is default_module:  # that of a pickled chunk is lost
+                self.agent_to_module_mapping_fn = other.agent_to_module_mapping_fn
+            self.custom_data.update(other.custom_data)
+            self.env_t = other.env_t
+            self.facts = self._facts.followed_by(other.facts)
+            self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
+        except BaseException:
+            finish(undo)
+            raise
+
+    def _undo(self) -> Callable[[], None]:
+        """What takes it back to what it is now, after half a `concat_episode`."""
+        agents, own = undo_of(self.agents), restoring(self)
+
+        def take_back() -> None:
+            own()
+            agents()
+
+        return take_back
 
     def _check_follows(self, other: MultiAgentEpisode) -> None:
         if self.is_done or not self.is_reset:
@@ -465,11 +512,9 @@ class MultiAgentEpisode(MultiAgentGetters):
         self.agents.check_follows(other.agents, self.env_t)
 
     def to_numpy(self) -> Self:
-        """Finalize every agent's episode in place, and the clocks; idempotent; returns itself."""
-        self.agents.to_numpy()
+        """Finalize every agent's episode in place, and the clocks, or none of them; idempotent; returns itself."""
         if not self.is_numpy:
-            self._stop_clock()
-        self.is_numpy = True
+            make_whole(partial(self._stop, self.agents.finished(), is_numpy=True))
         return self
 
     finalize = to_numpy

@@ -17,7 +17,7 @@ the timeline: its action in `action`, that action's extra model outputs in `extr
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from episodes.facts import Ending
 from episodes.multi_agent import clock
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import reading
+from episodes.tracks.finishing import restoring
 from episodes.tracks.infos.kinds import same_info
 from episodes.tracks.nested import equal
 
@@ -64,7 +65,7 @@ class Pending(NamedTuple):
 class Timeline:
     """An agent's own episode, the env steps of its observations and actions, and its pending step."""
 
-    __slots__ = ("acted", "action", "ended_at", "episode", "extra", "item_shape", "phase", "reward", "seen")
+    __slots__ = ("acted", "action", "ended_at", "episode", "extra", "item_shape", "paid_at", "phase", "reward", "seen")
 
     def __init__(self, episode: SingleAgentEpisode, seen: Clock, acted: Clock = (), phase: str = RESTS) -> None:
         self.episode = episode
@@ -74,6 +75,7 @@ class Timeline:
         self.action: Any = None  # of the pending step
         self.extra: Mapping[str, Any] | None = None  # of the pending step
         self.reward: Any = None  # the sum since the newest observation; None when there was none
+        self.paid_at: Any = None  # the env step whose reward came last into that sum
         self.ended_at: Any = None  # the env step at which it ended
         self.item_shape: Any = None  # of the observations added; a stored one may have been rewritten
 
@@ -156,20 +158,37 @@ class Timeline:
 
     def wait_with(self, action: Any, extra: Mapping[str, Any] | None, env_t: int) -> None:
         """Keep the action taken at an env step until the next observation comes."""
-        self.action, self.extra, self.phase = action, extra, WAITS
         self.acted.append(env_t)
+        self.action, self.extra, self.phase = action, extra, WAITS
 
-    def end(self, ending: Ending, env_t: int) -> Any:
-        """It is done at an env step; gives the reward that came after its newest observation, None for none."""
+    def end(self, ending: Ending, env_t: int) -> None:
+        """It is done at an env step; what came after its newest observation is no reward of a step."""
         self.episode.end(ending)
-        reward, self.reward = self.reward, None
-        self.phase, self.ended_at = ENDED, env_t
-        return reward
+        self.phase, self.ended_at, self.reward = ENDED, env_t, None
 
-    def to_numpy(self) -> None:
-        """Finalize the agent's episode and its clocks."""
-        self.episode.to_numpy()
-        self.seen, self.acted = _finished(self.seen), _finished(self.acted)
+    def go_on(self, reward: Any) -> None:
+        """Undo `end`, all but the ending of the agent's episode, which is overwritten when it ends again."""
+        self.phase, self.ended_at, self.reward = RESTS, None, reward
+
+    def has_completed(self, env_t: int) -> bool:
+        """Whether it is through with the step that an env step completes; what there is of half a step is dropped."""
+        if self.seen[-1] == env_t:
+            self.phase, self.action, self.extra, self.reward = RESTS, None, None, None
+            return True
+        num_observed = len(self.seen)
+        self.episode.tracks.drop_after(num_observed)
+        del self.acted[num_observed - (self.phase != WAITS) :]
+        return False
+
+    def finished(self) -> Callable[[], None]:
+        """What finalizes the agent's episode and its clocks, and no longer needs memory."""
+        tracks, seen, acted = self.episode.finalized_tracks(), _finished(self.seen), _finished(self.acted)
+
+        def finalize() -> None:
+            self.episode.finish(tracks)
+            self.seen, self.acted = seen, acted
+
+        return finalize
 
     # --- windows, and what waits at their borders --------------------------------------------------------------
 
@@ -187,7 +206,7 @@ class Timeline:
         piece = _blank(Timeline)
         piece.episode, piece.seen, piece.acted = part, self.seen[first : last + 1], self.acted[first : last + waits]
         piece.phase = ENDED if ends else WAITS if waits else RESTS
-        piece.item_shape, piece.ended_at = self.item_shape, self.ended_at if ends else None
+        piece.item_shape, piece.paid_at, piece.ended_at = self.item_shape, None, self.ended_at if ends else None
         goes_on = is_last and not ends
         piece.action, piece.extra, piece.reward = (self.action, self.extra, self.reward) if goes_on else _NOTHING_WAITS
         return piece
@@ -208,15 +227,15 @@ class Timeline:
         timeline.action, timeline.extra, timeline.reward = self.action, self.extra, self.reward
         return timeline
 
-    def give_up(self) -> Pending:
-        """What it has beyond its newest observation, which it forgets: it belongs to the next chunk."""
+    def pending(self) -> Pending:
+        """What it has beyond its newest observation."""
         acted_at = int(self.acted[-1]) if self.phase == WAITS else None
-        pending = Pending(self.phase, self.action, self.extra, self.reward, acted_at)
-        if acted_at is not None:
-            self.acted = self.acted[:-1]
-            self.phase = RESTS
-        self.action = self.extra = self.reward = None
-        return pending
+        return Pending(self.phase, self.action, self.extra, self.reward, acted_at)
+
+    def give_up(self) -> None:
+        """Forget what it has beyond its newest observation: it belongs to the next chunk."""
+        acted = self.acted[:-1] if self.phase == WAITS else self.acted
+        self.acted, self.phase, self.action, self.extra, self.reward = acted, RESTS, None, None, None
 
     def take_back(self, pending: Pending) -> None:
         """Undo `give_up`."""
@@ -231,6 +250,18 @@ class Timeline:
         if later is None:
             raise ChunkMismatch(f"{self._at(env_t, 'goes on')}, and the chunk that begins there does not know it")
         self.episode.check_follows(later.episode)
+
+    def undo(self) -> Callable[[], None]:
+        """What takes it back to what it is now, after `append`."""
+        own, line, num_seen, num_acted = self.episode.undo(), restoring(self), len(self.seen), len(self.acted)
+
+        def take_back() -> None:
+            own()
+            line()
+            if type(self.seen) is array:
+                del self.seen[num_seen:], self.acted[num_acted:]
+
+        return take_back
 
     def append(self, later: Timeline) -> None:
         """Go on with the timeline of the next chunk, whose lookback is dropped; what waited is the next chunk's."""
@@ -319,16 +350,15 @@ def complete_steps(
         if agent_id not in timelines:
             continue
         line = timelines[agent_id]
+        is_pending = False
         if line.phase == WAITS:
-            action, outputs = line.action, line.extra
-            line.phase, line.action, line.extra = RESTS, None, None
+            action, outputs, is_pending = line.action, line.extra, True
         else:
             action, outputs = actions[agent_id], extra.get(agent_id) if extra else None
             line.acted.append(acted_at)
         reward = rewards.get(agent_id)
         if line.reward is not None:
-            reward = line.reward if reward is None else line.reward + reward
-            line.reward = None
+            reward, is_pending = line.reward if reward is None else line.reward + reward, True
         own = line.episode
         observed, acted, paid, told, pairs = own.growth or own.growing("add_env_step")
         if outputs:
@@ -339,6 +369,8 @@ def complete_steps(
         paid.append(reward)
         told.append(infos.get(agent_id) or {} if infos else {})
         line.seen.append(env_t)
+        if is_pending:  # and not before: until here, all that the step is made of can still be found
+            line.phase, line.action, line.extra, line.reward = RESTS, None, None, None
 
 
 def place_of(episode_id: Any, agent_id: Any, env_t: int) -> str:

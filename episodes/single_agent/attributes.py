@@ -22,8 +22,8 @@ def record_of(name: str, doc: str) -> property:
     """A property over the facts or the tracks; setting them ends the growing by `growth`."""
 
     def change(episode: Any, record: Any) -> None:
+        episode.growth = None  # first: with other tracks, nobody may go on appending to what was there
         setattr(episode, name, record)
-        episode.growth = None
 
     return property(attrgetter(name), change, doc=doc)  # `attrgetter` reads without a call of Python: agents are many
 

@@ -6,7 +6,8 @@ it stops). Neither ever changes: growing appends to the lists of growing tracks,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Self
@@ -20,10 +21,11 @@ from episodes.facts.facts import EpisodeFacts, HasEnding, new_id
 from episodes.facts.policy_versions import VersionRuns
 from episodes.single_agent.attributes import fact_of, record_of, track_of
 from episodes.single_agent.getters import TrackGetters
-from episodes.single_agent.state import columns_of, parts_of, state_of
+from episodes.single_agent.state import parts_of, state_of
 from episodes.tracks import Track, Tracks, indexing, nested, reading
 from episodes.tracks.casting import check_reward
 from episodes.tracks.drawn import drawn_by
+from episodes.tracks.finishing import finish, restoring
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.kinds import EmptyInfos, same_info
@@ -192,11 +194,6 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     # --- what it is --------------------------------------------------------------------------------------------
 
     @property
-    def infos(self) -> Any:
-        """L + T + 1 infos: a list while it grows, `Infos` once finalized."""
-        return self._tracks.infos.whole()
-
-    @property
     def extra_model_outputs(self) -> Mapping[str, Track]:
         """L + T items each, by key."""
         return MappingProxyType(self._tracks.extra)
@@ -204,11 +201,6 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     @extra_model_outputs.setter
     def extra_model_outputs(self, tracks: Mapping[str, Track]) -> None:
         self.tracks = self._tracks.with_extra(dict(tracks))
-
-    @property
-    def lookback(self) -> int:
-        """L."""
-        return self._tracks.rewards.lookback
 
     def __len__(self) -> int:
         return len(self._tracks.rewards)
@@ -229,19 +221,6 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return self._tracks.is_finished
 
     is_finalized = is_numpy
-
-    def env_steps(self) -> int:
-        """The number of environment steps: `len(self)`."""
-        return len(self)
-
-    def agent_steps(self) -> int:
-        """The number of agent steps: `len(self)`."""
-        return len(self)
-
-    def get_return(self) -> float:
-        """The undiscounted sum of the rewards from step 0 of this chunk on."""
-        rewards = self._tracks.rewards.get()
-        return _array_sum(rewards) if isinstance(rewards, np.ndarray) else float(sum(map(float, rewards)))
 
     def get_duration_s(self) -> float:
         """The seconds that it grew: from the reset to the end, the cut or `to_numpy`; until now while it grows."""
@@ -266,11 +245,15 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         if type(observation) is not np.ndarray:
             observation = as_item(observation, self._facts.observation_space)
         self._shape = reading.shape_of(observation, self._newest)
-        observed = tracks.observations
-        observed.items.append(observation)
-        observed.uniform = len(observed.items) == 1
-        tracks.infos.items.append({} if infos is None else infos)
-        self._began = perf_counter()
+        observed, self._began = tracks.observations, perf_counter()
+        try:
+            observed.items.append(observation)
+            observed.uniform = len(observed.items) == 1
+            tracks.infos.items.append({} if infos is None else infos)
+        except BaseException:
+            if not tracks.infos.items:
+                observed.items, self._began = [], None
+            raise
 
     def add_env_step(
         self,
@@ -297,16 +280,13 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             InvalidArgument: a policy version that is no number, 0 or more.
         """
         if terminated is not False or truncated is not False or policy_version is not None:
-            ending, facts = Ending.of(terminated, truncated), self._facts  # errors here come before anything is added
+            facts = self._facts.ended(Ending.of(terminated, truncated))
             if policy_version is not None:
                 facts = facts.with_version(policy_version, len(self))
-            given = extra_model_outputs
-            SingleAgentEpisode.add_env_step(self, observation, action, reward, infos, extra_model_outputs=given)
-            self._facts = facts
-            if ending.is_done:
-                self.end(ending)
+            self._add_with(facts, observation, action, reward, infos, extra_model_outputs=extra_model_outputs)
             return
-        observed, acted, paid, told, extra = self.growth or self.growing("add_env_step")
+        growth = self.growth or self.growing("add_env_step")
+        observed, acted, paid, told, extra = growth
         try:
             if observation.shape != self._shape:
                 observation = self._checked_observation(observation)
@@ -316,10 +296,10 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             self._acted = reading.acted(action, self._tracks.actions, self._facts.action_space, self._newest)
         if type(reward) is not float:
             check_reward(reward, self._newest)
-        if extra_model_outputs:
-            if len(extra_model_outputs) != len(extra):
-                extra = self.start_extra(extra_model_outputs)
-            try:
+        try:
+            if extra_model_outputs:
+                if len(extra_model_outputs) != len(extra):
+                    extra = self.start_extra(extra_model_outputs)
                 if len(extra) == 2:  # without a loop: 40 of 500 ns a step
                     (key, items), (other, others) = extra
                     items.append(extra_model_outputs[key])
@@ -327,19 +307,42 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
                 else:
                     for key, items in extra:
                         items.append(extra_model_outputs[key])
-            except (KeyError, ShapeMismatch) as error:
-                raise self._without_half_a_step(extra_model_outputs, error) from None
-        elif extra:
-            raise self._extra_mismatch({})
-        observed.append(observation)
-        acted.append(action)
-        paid.append(reward)
-        told.append({} if infos is None else infos)
+            elif extra:
+                raise self._extra_mismatch({})
+            observed.append(observation)
+            acted.append(action)
+            paid.append(reward)
+            told.append({} if infos is None else infos)
+        except (KeyError, ShapeMismatch) as error:
+            finish(partial(self._drop_half_a_step, growth))
+            raise self._half_a_step(extra_model_outputs or {}, error) from None
+        except BaseException:
+            finish(partial(self._drop_half_a_step, growth))
+            raise
+
+    def _add_with(self, facts: EpisodeFacts, *step: Any, **more: Any) -> None:
+        """Add a step and these facts, or neither."""
+        told, is_done, duration = self._tracks.infos.whole(), facts.ending.is_done, self.get_duration_s()
+        num = len(told)
+        try:
+            SingleAgentEpisode.add_env_step(self, *step, **more)
+        finally:
+            if told[num:]:  # the step is there; from here on nothing is called, and nothing can come between
+                self._facts = facts
+                if is_done:
+                    self.growth, self._duration, self._began = None, duration, None
 
     def end(self, ending: Ending) -> None:
         """End the episode at its newest step; it grows no more."""
         self._facts, self.growth = self._facts.ended(ending), None
         self._stop_clock()
+
+    def _drop_half_a_step(self, growth: tuple[Any, ...]) -> None:
+        """Drop what there is of a step that was broken off, and extra model outputs that began with it."""
+        tracks = self._tracks
+        tracks.drop_after(tracks.infos.total)
+        if self.growth is not growth and not tracks.rewards.total:
+            self.tracks = tracks.with_extra({})
 
     def growing(self, call: str) -> tuple[Any, ...]:
         """`Tracks.growth`, kept in `growth` until facts or tracks change; `EpisodeStateError` unless it grows."""
@@ -371,10 +374,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._tracks, self.growth = self._tracks.with_extra(tracks), (observed, acted, paid, told, pairs)
         return pairs
 
-    def _without_half_a_step(self, given: Mapping[str, Any], error: Exception) -> Exception:
-        """The error for a key that is not given or of another shape, after what was appended is taken back."""
-        for track in self._tracks.extra.values():
-            del track.whole()[self.rewards.total :]
+    def _half_a_step(self, given: Mapping[str, Any], error: Exception) -> Exception:
+        """The error for a key that is not given or of another shape."""
         is_odd = type(error) is ShapeMismatch
         return ShapeMismatch(f"{self._newest()}: {error}") if is_odd else self._extra_mismatch(given)
 
@@ -399,11 +400,15 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             EpisodeStateError: before the reset.
         """
         if not self._tracks.is_finished:
-            self.tracks = self.finalized_tracks()
-            self._stop_clock()
+            self.finish(self.finalized_tracks())
         return self
 
     finalize = to_numpy
+
+    def finish(self, tracks: Tracks) -> None:
+        """Put its `finalized_tracks` in the place of those that grow; it grows no more."""
+        duration = self.get_duration_s()
+        self._tracks, self.growth, self._duration, self._began = tracks, None, duration, None
 
     def finalized_tracks(self) -> Tracks:
         """Its tracks as `to_numpy` makes them; the episode stays as it is."""
@@ -471,9 +476,9 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         lookback = min(checked_lookback(len_lookback_buffer), self.lookback + num_steps)
         successor = self.window(num_steps, num_steps, lookback, False)
         successor._tracks = successor._tracks.as_growing()
-        self._stop_clock()
         if self.is_reset:
-            successor._began, self._is_cut, self.growth = perf_counter(), True, None
+            successor._began, duration = perf_counter(), self.get_duration_s()
+            self._is_cut, self.growth, self._duration, self._began = True, None, duration, None
         return successor
 
     def as_growing(self) -> Self:
@@ -491,13 +496,28 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             TrackMismatch: an extra model output that only one of them has.
         """
         self.check_follows(other)
-        theirs = other.finalized_tracks() if self.is_numpy else other._tracks
-        self.tracks = self._tracks.joined(theirs)
-        self.facts = self._facts.followed_by(other._facts)
-        self._shape = self._shape or other._shape
-        self.custom_data.update(other.custom_data)
-        self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
-        self._is_cut = other._is_cut
+        theirs, undo = other.finalized_tracks() if self.is_numpy else other._tracks, self.undo()
+        try:
+            self.tracks = self._tracks.joined(theirs)
+            self.facts = self._facts.followed_by(other._facts)
+            self._shape = self._shape or other._shape
+            self.custom_data.update(other.custom_data)
+            self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
+            self._is_cut = other._is_cut
+        except BaseException:
+            finish(undo)
+            raise
+
+    def undo(self) -> Callable[[], None]:
+        """What takes it back to what it is now, after a `concat_episode`, whole or not."""
+        num_observed, own = self._tracks.observations.total, restoring(self)
+
+        def take_back() -> None:
+            own()
+            if not self.is_numpy:
+                self._tracks.drop_after(num_observed)
+
+        return take_back
 
     def check_follows(self, other: SingleAgentEpisode) -> None:
         """Raise what `concat_episode` raises unless the other chunk follows this one."""
@@ -553,10 +573,6 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         episode._duration, episode._is_cut = state["duration_s"], state.get("is_cut")
         return episode
 
-    def get_data_dict(self) -> dict[str, Any]:
-        """The T steps as columns: `obs` (but the last), `actions`, `rewards`, flags, `t`, ids, infos, extra outputs."""
-        return columns_of(self._facts, self._tracks)
-
     def equals(self, other: object) -> bool:
         """True when both are the same chunk of the same episode: ids, tracks, lookback, infos, ending, custom data."""
         return (
@@ -574,11 +590,6 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         agent = "" if self.agent_id is None else f", agent {self.agent_id}"
         steps = "1 step" if len(self) == 1 else f"{len(self)} steps"
         return f"SingleAgentEpisode({str(self.id_)[:8]}: {steps}{begin}{agent}, return {self.get_return():g}, {ending})"
-
-
-@np.errstate(over="ignore", invalid="ignore")  # of infinite rewards, as Python's own sum
-def _array_sum(rewards: np.ndarray) -> float:
-    return float(np.add.reduce(rewards, dtype=np.float64))  # what `rewards.sum` calls, at three quarters of it
 
 
 def _restored(

@@ -9,6 +9,7 @@ import numpy as np
 from episodes.errors import StepOutOfRange, UnknownKey
 from episodes.facts import EpisodeFacts
 from episodes.facts.policy_versions import UNKNOWN, VersionRuns
+from episodes.single_agent.state import columns_of
 from episodes.tracks import ListTrack, Track, Tracks, reading
 from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import INTEGERS, Indices
@@ -30,6 +31,33 @@ class TrackGetters:
 
     _tracks: Tracks
     _facts: EpisodeFacts
+
+    @property
+    def infos(self: Any) -> Any:
+        """L + T + 1 infos: a list while it grows, `Infos` once finalized."""
+        return self._tracks.infos.whole()
+
+    @property
+    def lookback(self: Any) -> int:
+        """L."""
+        return self._tracks.rewards.lookback
+
+    def env_steps(self: Any) -> int:
+        """The number of environment steps: `len(self)`."""
+        return len(self)
+
+    def agent_steps(self: Any) -> int:
+        """The number of agent steps: `len(self)`."""
+        return len(self)
+
+    def get_data_dict(self) -> dict[str, Any]:
+        """The T steps as columns: `obs` (but the last), `actions`, `rewards`, flags, `t`, ids, infos, extra outputs."""
+        return columns_of(self._facts, self._tracks)
+
+    def get_return(self: Any) -> float:
+        """The undiscounted sum of the rewards from step 0 of this chunk on."""
+        rewards = self._tracks.rewards.get()
+        return _array_sum(rewards) if isinstance(rewards, np.ndarray) else float(sum(map(float, rewards)))
 
     @property
     def policy_versions(self) -> tuple[int, int] | None:
@@ -165,3 +193,8 @@ class TrackGetters:
 def _nested_as(space: Any, new_data: Any, at_indices: Indices) -> Any:
     """New items with tuples where the space has them."""
     return as_item(new_data, space) if isinstance(at_indices, INTEGERS) else as_items(new_data, space)
+
+
+@np.errstate(over="ignore", invalid="ignore")  # of infinite rewards, as Python's own sum
+def _array_sum(rewards: np.ndarray) -> float:
+    return float(np.add.reduce(rewards, dtype=np.float64))  # what `rewards.sum` calls, at three quarters of it

@@ -132,6 +132,11 @@ class Tracks(NamedTuple):
         others = tuple([(key, track.items) for key, track in extra.items()])
         return observations.items, actions.items, rewards.items, infos.items, others
 
+    def drop_after(self, num_observed: int) -> None:
+        """Drop what growing tracks have beyond so many observations, such as half a step."""
+        for track in self.all():
+            del track.whole()[num_observed - 1 + track.field.more :]
+
     # --- other tracks made of these ------------------------------------------------------------------------------
 
     def each(self, change: Callable[[Track], Track]) -> Tracks:
