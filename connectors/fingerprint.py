@@ -4,14 +4,22 @@ A runner that samples with a policy to learn writes the fingerprint of its pipel
 `pipeline_fingerprint`, where the policy is a `torch.nn.Module`; that of a `learners.Policy` goes along in its
 `state_dict()`. A runner of other pipelines refuses the policy then. A fingerprint is made of plain values: the space
 that the policy sees, that of its actions, and the pieces with their settings. What pieces have learned is not in it.
+
+Functions and classes among the settings are told by their names. A lambda, and a function made in another, has none of
+its own: it is told by its place and by what it does too, that is by the names, constants and operators in it, its
+defaults and the plain values that it closes over. That is the same in every process; another version of Python may
+see a comprehension in it with other eyes, and refuse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dis
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from inspect import signature
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -25,6 +33,7 @@ __all__ = ["check_fingerprint", "describe_space", "settings_of", "stamp", "stamp
 ATTRIBUTE = "pipeline_fingerprint"
 
 _NO_SETTINGS = frozenset({"input_observation_space", "input_action_space", "name", "seed", "device"})
+_TOLD = (bool, int, float, str, np.generic, np.ndarray, Enum, spaces.Space)  # values that are told whole
 _MANY = 32  # numbers; longer arrays are described by their shapes
 
 
@@ -53,7 +62,37 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, spaces.Space):
         return describe_space(value)
+    if isinstance(value, FunctionType) and "<" in value.__qualname__:
+        return f"{value.__qualname__}: {_doing(value)}"
     return getattr(value, "__qualname__", type(value).__name__)
+
+
+def _doing(function: FunctionType) -> str:
+    """What a function without a name of its own does, in words that any process says in the same way."""
+    held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # nothing is in it yet
+            held.append(cell.cell_contents)
+    values = [_plain(value) if isinstance(value, _TOLD) else _named(value) for value in held]
+    return " ".join(_words(function.__code__)) + (f" with {values}" if values else "")
+
+
+def _named(value: Any) -> str:
+    return getattr(value, "__qualname__", type(value).__name__)
+
+
+def _words(code: CodeType) -> Iterator[str]:
+    """The names, constants and operators of code in their order."""
+    for step in dis.get_instructions(code):
+        if isinstance(step.argval, CodeType):
+            yield from _words(step.argval)
+        elif step.opname.startswith(("BINARY_OP", "COMPARE_OP", "IS_OP", "CONTAINS_OP")):
+            yield f"{step.opname[:2].lower()}{step.argrepr or step.argval}"
+        elif step.opname.startswith("UNARY"):
+            yield step.opname
+        elif step.opname.startswith(("LOAD", "RETURN_CONST")) and step.argval is not None:
+            read = step.argval if step.opname.startswith("LOAD_FAST") and type(step.argval) is tuple else [step.argval]
+            yield from (str(_plain(one)) if isinstance(one, _TOLD) else repr(one) for one in read)
 
 
 def describe_space(space: spaces.Space | None, *, bounds: bool = False) -> str:

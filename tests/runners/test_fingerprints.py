@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import gymnasium as gym
@@ -165,3 +168,63 @@ def test_settings_are_plain_values_of_what_an_object_was_made_with() -> None:
         "function": Made.__qualname__,
         "array": "array (9, 9) float64",
     }
+
+
+def scaled(by: float) -> Any:
+    return lambda x: x * by
+
+
+def named(by: float) -> Any:
+    def scale(x: Any, more: float = by) -> Any:
+        return x * more
+
+    return scale
+
+
+LAMBDAS: dict[str, tuple[Any, Any]] = {
+    "constants": (lambda x: x * 2.0, lambda x: x * 3.0),
+    "operators": (lambda x: x + 1, lambda x: x - 1),
+    "comparisons": (lambda x: x < 1, lambda x: x > 1),
+    "names": (lambda x: np.sin(x), lambda x: np.cos(x)),
+    "arguments": (lambda x, y: x - y, lambda x, y: y - x),
+    "closures": (scaled(2.0), scaled(3.0)),
+    "defaults": (named(2.0), named(3.0)),
+    "arrays": (scaled(np.ones(2)), scaled(np.zeros(2))),  # type: ignore[arg-type]
+    "inside": (lambda x: [y + 1 for y in x], lambda x: [y + 2 for y in x]),
+}
+
+
+class Mapped(ObservationPreprocessor):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def preprocess(self, observation: Any, episode: Any) -> Any:
+        return observation
+
+
+@pytest.mark.parametrize(("one", "other"), LAMBDAS.values(), ids=LAMBDAS)
+def test_two_lambdas_at_one_place_are_told_apart_by_what_they_do(one: Any, other: Any) -> None:
+    told = settings_of(Mapped(one))["function"]
+    assert told != settings_of(Mapped(other))["function"]
+    again = FunctionType(one.__code__, one.__globals__, "x", one.__defaults__, one.__closure__)
+    again.__qualname__ = one.__qualname__
+    assert settings_of(Mapped(again))["function"] == told
+    assert " at 0x" not in told
+
+
+def test_functions_with_a_name_are_told_by_it_and_odd_closures_are_named() -> None:
+    assert settings_of(Mapped(trained_in))["function"] == "trained_in"
+    itself: dict[str, Any] = {}
+    itself["f"] = scaled(itself)  # type: ignore[arg-type]
+    assert settings_of(Mapped(itself["f"]))["function"].endswith("with ['dict']")
+
+
+def test_what_a_lambda_does_is_told_in_the_same_words_by_another_process() -> None:
+    told = settings_of(Mapped(scaled(2.0)))["function"]
+    program = (
+        "from tests.runners.test_fingerprints import Mapped, scaled, settings_of\n"
+        "print(settings_of(Mapped(scaled(2.0)))['function'])"
+    )
+    there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
+    assert there.stdout.strip() == told
