@@ -100,11 +100,9 @@ class Timeline:
         for key, track in known.items():
             items, new = track.whole(), given[key]
             first = items[0] if len(items) else None
-            if type(first) is not np.ndarray:
-                continue
-            if (new.shape if type(new) is np.ndarray else np.shape(new)) != first.shape:
+            if type(first) is np.ndarray and (new.shape if type(new) is np.ndarray else np.shape(new)) != first.shape:
                 raise ShapeMismatch(
-                    f"{self._at(env_t, 'acts')}: {track.field.label} has shape {np.shape(given[key])}, those before it "
+                    f"{self._at(env_t, 'acts')}: {track.field.label} has shape {np.shape(new)}, those before it "
                     f"have {first.shape}; give that shape"
                 )
 
