@@ -45,8 +45,9 @@ def place_span(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
         inner = data[start + head * step : None if last < 0 else last : step] if head < tail else data[:0]
     if tail - head == size:
         return inner
-    fill = check_fill(fill, data)
     shape, dtype = (size,) + data.shape[1:], data.dtype  # noqa: RUF005 (unpacking costs more)
+    if type(fill) is not float or fill != 0.0 or dtype.kind != "f":  # zeros fit among floats
+        fill = check_fill(fill, data)
     if type(fill) is float and fill == 0.0:
         out = np.zeros(shape, dtype)
         out[head:tail] = inner
