@@ -45,7 +45,10 @@ class Bench:
         return {"seconds": self.cost(1), "items": self.work.items}
 
     def cost(self, calls: int) -> float:
-        """Seconds that this process computes for an item, over so many calls, without pauses of the collector."""
+        """Seconds that this process computes for an item, over so many calls, without pauses of the collector.
+
+        As `benchmarks.measure.cost`, which is not called: here it is another commit's, and may count another clock.
+        """
         run, fresh = self.work.run, self.work.fresh
         inputs = None if fresh is None else [fresh() for _ in range(calls)]
         gc.collect()

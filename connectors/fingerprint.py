@@ -64,7 +64,7 @@ def _plain(value: Any) -> Any:
         return describe_space(value)
     if isinstance(value, FunctionType) and "<" in value.__qualname__:
         return f"{value.__qualname__}: {_doing(value)}"
-    return getattr(value, "__qualname__", type(value).__name__)
+    return _named(value)
 
 
 def _doing(function: FunctionType) -> str:

@@ -180,6 +180,20 @@ def check(make: Callable[[], Scene], error: type[BaseException], most: int | Non
         scene.episode.validate()
 
 
+def check_comes_again(make: Callable[[], Scene]) -> None:
+    """It is as before or as after, whenever an interrupt comes; called again, it gives what it would have given."""
+    whole = make()
+    before, expected = seen(whole.episode), seen(whole.call())
+    after = seen(whole.episode)
+    for at in moments(make):
+        scene = make()
+        assert breaking(KeyboardInterrupt, at).run(scene.call)
+        found = seen(scene.episode)
+        assert same(found, before) or same(found, after), at
+        assert same(seen(scene.call()), expected), at
+        assert same(seen(scene.episode), after), at
+
+
 @pytest.mark.parametrize("make", SCENES.values(), ids=SCENES)
 def test_a_call_of_several_agents_is_whole_whenever_a_signal_breaks_it_off(make: Callable[[], Scene]) -> None:
     check(make, KeyboardInterrupt, most=200)
@@ -199,18 +213,7 @@ def test_a_cut_of_several_agents_can_come_again_whenever_it_is_broken_off(lookba
             episode.cut()
         return Scene(episode, lambda: episode.cut(lookback), lambda: None)
 
-    whole = make()
-    before = seen(whole.episode)
-    expected = seen(whole.call())
-    after = seen(whole.episode)
-    for at in moments(make):
-        scene = make()
-        assert breaking(KeyboardInterrupt, at).run(scene.call)
-        found = seen(scene.episode)
-        assert same(found, before) or same(found, after), at
-        successor = scene.call()
-        assert same(seen(successor), expected), at
-        assert same(seen(scene.episode), after), at
+    check_comes_again(make)
 
 
 def test_a_second_interrupt_while_a_step_is_brought_to_its_end_takes_nothing_from_it() -> None:
@@ -350,13 +353,4 @@ def test_a_cut_of_one_agent_can_come_again_whenever_it_is_broken_off() -> None:
         episode = single(4, extra=True)
         return Scene(episode, lambda: episode.cut(2), lambda: None)
 
-    whole = make()
-    before, expected = seen(whole.episode), seen(whole.call())
-    after = seen(whole.episode)
-    for at in moments(make):
-        scene = make()
-        assert breaking(KeyboardInterrupt, at).run(scene.call)
-        found = seen(scene.episode)
-        assert same(found, before) or same(found, after), at
-        assert same(seen(scene.call()), expected), at
-        assert same(seen(scene.episode), after), at
+    check_comes_again(make)
