@@ -1,4 +1,4 @@
-"""Advantages and value targets."""
+"""Advantages (GAE) and value targets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How a pack lies in a record batch, and how a record batch is read as a pack.
 
-The columns are those of `rows`, one list column for each track, and those of the infos. What is needed to read them is
-in the metadata of the shard's Arrow schema, so that a shard says by itself what it holds.
+The columns are those of `episode_rows`, one list column for each track, and those of the infos. What is needed to read
+them is in the metadata of the shard's Arrow schema, so that a shard says by itself what it holds.
 """
 
 from __future__ import annotations
