@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import UnreadableData
-from episodes.facts.facts import FACTS, Kind, objects
+from episodes.facts.facts import FACTS, OPTIONAL, Kind, objects
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn
 from episodes.pack import EpisodePack
 from episodes.tracks.infos import documents
@@ -156,3 +156,13 @@ _FROM_WIRE: dict[Kind, Any] = {
 WRITERS = [_TO_WIRE[kind] for kind in FACTS.values()]
 READERS = [_FROM_WIRE[kind] for kind in FACTS.values()]
 """How each column of the facts travels, in their order: as what msgpack holds."""
+_ALWAYS = sum(kind not in OPTIONAL for kind in FACTS.values())  # how many of them, the first ones, are told
+_NOT_TOLD = [None] * len(FACTS)
+
+
+def read_facts(columns: Sequence[Any], num: int) -> list[Any]:
+    """The columns of so many episodes, of those that were told."""
+    if len(columns) < _ALWAYS or None in columns[:_ALWAYS]:
+        raise UnreadableData(f"facts without {[*FACTS][:_ALWAYS]}")
+    own = [None if column is None else read(column, num) for column, read in zip(columns, READERS)]  # noqa: B905
+    return own + _NOT_TOLD[len(own) :]  # which are missing, or came after the sender's version

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from episodes.errors import (
-    EpisodeError,
     EpisodeStateError,
     InvalidArgument,
     TrackMismatch,
@@ -31,7 +30,7 @@ from episodes.transport.parts import Buffer
 from episodes.transport.peers import Peer, Peers
 from episodes.transport.sockets import MOST_BYTES, Endpoint, checked_address, deadline_of
 from episodes.transport.weights import encoded_weights
-from episodes.transport.wire import PackLayout, decoded, fields_wanted, id_of, layouts_of
+from episodes.transport.wire import DAMAGES, PackLayout, decoded, fields_wanted, id_of, layouts_of
 
 Received = EpisodePack | list[MultiAgentEpisode]
 
@@ -39,6 +38,8 @@ _MOST_STRANGERS = 4096
 _MOST_AT_ALL = 1 << 30  # what ZeroMQ takes
 _MOST_SCHEMAS = 1024
 _MOST_SCHEMA_BYTES = 1 << 20
+_MOST_WORDS = 1000  # letters, on why one is refused
+_MOST_SENT = 1 << 62  # messages of a sender
 _ACKNOWLEDGE = 16  # messages at once, or whatever there is when nothing else comes, or after some time
 _OWING_S = 0.02
 _MOST_AHEAD = 256
@@ -312,6 +313,9 @@ class EpisodeReceiver(Endpoint):
     def _meet(self, address: bytes, head: Head) -> None:
         """Know a sender, and which message of it comes next."""
         peer = self._peers.get(head.sender)
+        if head.number > _MOST_SENT:
+            self._refuse("no header")
+            return
         if peer is None:
             place = self._journal.place(head.sender) if self._journal else None
             first = place.taken if place else self._peers.place(head.sender, head.number)
@@ -347,7 +351,7 @@ class EpisodeReceiver(Endpoint):
             self._layouts[head.schema] = self._misfit(layouts) or layouts
         except UnreadableData as error:
             self._refuse("broken schema")
-            self._layouts[head.schema] = str(error)
+            self._layouts[head.schema] = str(error)[:_MOST_WORDS]
         if len(self._layouts) > _MOST_SCHEMAS:
             self._layouts.popitem(last=False)
 
@@ -389,7 +393,7 @@ class EpisodeReceiver(Endpoint):
         try:
             packs = decoded(layouts, parts, SIZE)
             found = unpack_agents(packs) if head.kind == Kind.MULTI_AGENT else packs[0]
-        except EpisodeError:
+        except DAMAGES:
             self._refuse("broken message")
             self._take(place)
             return

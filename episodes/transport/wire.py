@@ -14,6 +14,7 @@ of it.
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
@@ -24,7 +25,7 @@ import msgpack
 import numpy as np
 
 from episodes.errors import EpisodeError, UnreadableData, WrongType
-from episodes.facts.facts import FACTS, PackFacts
+from episodes.facts.facts import PackFacts
 from episodes.pack import EpisodePack
 from episodes.storage import space_json
 from episodes.storage.track_schema import TrackField, assembled, columns_of, is_flat, is_observed, structure_of
@@ -35,16 +36,26 @@ from episodes.tracks.infos import documents
 from episodes.tracks.infos.columns import Column, ColumnInfos, PackedColumn, TypedColumn
 from episodes.tracks.infos.joining import joined_infos
 from episodes.tracks.infos.kinds import EmptyInfos, Infos
-from episodes.transport.facts_on_the_way import INTEGERS, MOST_ROWS, READERS, WRITERS, bounds_of, counts_of, integers_of
+from episodes.transport.facts_on_the_way import (
+    INTEGERS,
+    MOST_ROWS,
+    WRITERS,
+    bounds_of,
+    counts_of,
+    integers_of,
+    read_facts,
+)
 from episodes.transport.parts import ALL, Buffer, Laid, Read
 
 _MOST_SCHEMAS = 64  # kept by a sender, by what packs look like
 _BOOL, _BYTE = np.dtype(bool), np.dtype(np.uint8)
 _NAMES = ("observations", "actions", "rewards")
-DAMAGES = (EpisodeError, ValueError, KeyError, TypeError, IndexError, OverflowError, struct.error, RecursionError)
+_MOST_SPACE_ITEMS = 1 << 25  # of all spaces of a schema, whose bounds may be told by one number
+_WRONG = (EpisodeError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+DAMAGES = (*_WRONG, RecursionError, SyntaxError, struct.error)
+"""What may come of reading what anybody wrote: gymnasium asserts, and numpy parses what dtypes are called."""
 
 _new: Any = tuple.__new__  # half the price of the class call
-_NOT_TOLD = [None] * len(FACTS)
 
 
 class Message(NamedTuple):
@@ -164,6 +175,8 @@ class PackLayout:
 
     def __init__(self, tracks: Any, structure: Any, observation_space: Any, action_space: Any) -> None:
         self.fields = {path: checked_field(dtype, shape) for path, dtype, shape in tracks}
+        if _num_items([observation_space, action_space]) > _MOST_SPACE_ITEMS:
+            raise UnreadableData(f"spaces of more than {_MOST_SPACE_ITEMS} items")
         self._spaces = space_json.from_json(observation_space), space_json.from_json(action_space)
         self._arrays = [
             (np.dtype(own.dtype), own.shape, item_size(own), is_observed(path)) for path, own in self.fields.items()
@@ -192,11 +205,10 @@ class PackLayout:
         rows = steps + num
         arrays = source.arrays(self._arrays, steps, rows)
         tracks = self._tracks(arrays, None if infos is None else _read_infos(infos, rows, source), rows)
-        own = [None if column is None else read(column, num) for column, read in zip(columns, READERS)]  # noqa: B905
-        own += _NOT_TOLD[len(own) :]  # or what came after the sender's version
         custom = None if custom_data is None else documents.decode(custom_data)
-        if custom is not None and len(custom) != num:
-            raise UnreadableData(f"custom data of {len(custom)} episodes, not {num}")
+        if custom is not None and (len(custom) != num or not {*map(type, custom)} <= {dict, type(None)}):
+            raise UnreadableData(f"custom data that are not dicts of {num} episodes")
+        own = read_facts(columns, num)
         return EpisodePack.of(tracks, _new(PackFacts, (*own, *self._spaces, custom)), lengths, lookbacks)
 
     def _tracks(self, arrays: list[np.ndarray], infos: Infos | None, num_rows: int) -> Tracks:
@@ -227,6 +239,13 @@ def _shape(shape: Any) -> tuple[int, ...]:
     if len(shape) > 32 or not all(isinstance(size, int) and 0 <= size < 1 << 32 for size in shape):
         raise UnreadableData(f"items of shape {shape!r}")
     return tuple(shape)
+
+
+def _num_items(space: Any) -> int:
+    """The items of all arrays of a space as JSON."""
+    if isinstance(space, dict):
+        return math.prod(_shape(space.get("shape", (0,)))) + sum(map(_num_items, space.values()))
+    return sum(map(_num_items, space)) if isinstance(space, list) else 0
 
 
 def checked_field(dtype: Any, shape: Any) -> TrackField:

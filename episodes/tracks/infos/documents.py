@@ -5,6 +5,7 @@ Tensors travel as the arrays of their numbers.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -13,21 +14,22 @@ import numpy as np
 from episodes.errors import UnreadableData, WrongType
 
 _ARRAY, _SCALAR, _TUPLE, _STRING, _INTEGER = 1, 2, 3, 4, 5
+_DEEPEST = 64  # tuples in one another: msgpack reads what is in each by a call that takes 32 KiB of the stack
 
 
 def encode(value: Any, name: str) -> bytes:
     """The value as msgpack bytes; `WrongType` names the key whose value msgpack cannot hold."""
     try:
-        return bytes(msgpack.packb(value, default=_to_ext, strict_types=True) or b"")
-    except (TypeError, ValueError, OverflowError) as error:
+        return _packed(value)
+    except _UNFIT as error:
         raise WrongType(f"{_first_bad_key(value, name)} cannot be written as msgpack: {error}") from None
 
 
 def decode(data: bytes) -> Any:
     """The value of `encode`d bytes; `UnreadableData` for others."""
     try:
-        return msgpack.unpackb(data, ext_hook=_from_ext, strict_map_key=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        return _unpacked(data)
+    except (*_UNFIT, SyntaxError, msgpack.UnpackException) as error:  # numpy parses what dtypes are called
         raise UnreadableData(f"{len(data)} bytes that are no msgpack document: {error!r}") from None
 
 
@@ -44,9 +46,24 @@ def is_json(value: Any) -> bool:
     return value is None or type(value) in (str, bool, int, float)
 
 
-def _to_ext(value: Any) -> msgpack.ExtType:
+def _packed(value: Any, depth: int = 0) -> bytes:
+    return bytes(msgpack.packb(value, default=_TO_EXT[depth], strict_types=True) or b"")
+
+
+def _unpacked(data: bytes, depth: int = 0) -> Any:
+    return msgpack.unpackb(data, ext_hook=_FROM_EXT[depth], strict_map_key=False)
+
+
+def _inside(depth: int) -> int:
+    """The depth of what is in a tuple."""
+    if depth == _DEEPEST:
+        raise ValueError(f"more than {_DEEPEST} tuples in one another")
+    return depth + 1
+
+
+def _to_ext(depth: int, value: Any) -> msgpack.ExtType:
     if isinstance(value, tuple):
-        return msgpack.ExtType(_TUPLE, msgpack.packb(list(value), default=_to_ext, strict_types=True))
+        return msgpack.ExtType(_TUPLE, _packed(list(value), _inside(depth)))
     if isinstance(value, np.str_):  # as an array it would lose the NULs at its end
         return msgpack.ExtType(_STRING, value.encode())
     if isinstance(value, np.ma.MaskedArray):
@@ -61,13 +78,13 @@ def _to_ext(value: Any) -> msgpack.ExtType:
         return dict(value)  # type: ignore[return-value]
     if (detach := getattr(value, "detach", None)) is not None:  # a tensor; numpy has no bfloat16
         tensor = detach().cpu()
-        return _to_ext((tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy())
+        return _to_ext(depth, (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy())
     raise TypeError(f"a {type(value).__name__} is not a number, string, array, list, tuple or dict")
 
 
-def _from_ext(code: int, data: bytes) -> Any:
+def _from_ext(depth: int, code: int, data: bytes) -> Any:
     if code == _TUPLE:
-        return tuple(decode(data))
+        return tuple(_unpacked(data, _inside(depth)))
     if code == _STRING:
         return np.str_(data.decode())
     if code == _INTEGER:
@@ -83,7 +100,12 @@ def _first_bad_key(value: Any, name: str) -> str:
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
     for key, item in items:
         try:
-            msgpack.packb(item, default=_to_ext, strict_types=True)
-        except (TypeError, ValueError, OverflowError):
+            _packed(item)
+        except _UNFIT:
             return _first_bad_key(item, f"{name}[{key!r}]")
     return name
+
+
+_UNFIT = (TypeError, ValueError, OverflowError, RecursionError)
+_TO_EXT, _FROM_EXT = ([partial(own, depth) for depth in range(_DEEPEST + 1)] for own in (_to_ext, _from_ext))
+"""By how many tuples a value is in."""

@@ -1,0 +1,164 @@
+"""Bytes that somebody made to do harm: whatever they are, they are refused and counted, and the receiver goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+import zmq
+
+from episodes import EpisodePack, MultiAgentEpisode
+from episodes.errors import TransportTimeout, UnreadableData, WrongType
+from episodes.multi_agent import pack_agents
+from episodes.tracks.infos import documents
+from episodes.transport import EpisodeReceiver, EpisodeSender
+from episodes.transport.messages import Head, Kind
+from episodes.transport.parts import Read
+from episodes.transport.wire import Schemas, decoded, encoded, id_of, layouts_of
+
+SECONDS = 60.0
+PATIENCE_S = 5 * SECONDS  # of a test that waits for something in a loop
+STRANGER = b"stranger"
+
+
+def pack_of(num: int = 1) -> EpisodePack:
+    return EpisodePack(
+        observations=np.zeros((3 * num, 2), np.float32),
+        actions=np.zeros(2 * num, int),
+        rewards=np.zeros(2 * num),
+        lengths=[2] * num,
+        ids=[f"e{i}" for i in range(num)],
+    )
+
+
+def packb(value: Any) -> bytes:
+    return bytes(msgpack.packb(value) or b"")
+
+
+def body_with(packs: list[EpisodePack], change: Callable[[list[Any]], object]) -> bytes:
+    """The body of small packs, of which the facts of the first one are changed."""
+    (body,) = encoded(packs, Schemas()).parts()
+    size, told = int.from_bytes(body[:4], "little"), Read([body]).facts
+    arrays = body[4 + size + (-4 - size) % 8 :]
+    change(told[0])
+    facts = packb(told)
+    return len(facts).to_bytes(4, "little") + facts + bytes((-4 - len(facts)) % 8) + arrays
+
+
+def schema_with(change: Callable[[list[Any]], object]) -> bytes:
+    told = msgpack.unpackb(encoded([pack_of()], Schemas()).schema)
+    change(told[0])
+    return packb(told)
+
+
+def box(*shape: int) -> dict[str, Any]:
+    """A space whose bounds are told by one number."""
+    bound = {"dtype": "<f4", "shape": [*shape], "data": "AAAAAA=="}
+    return {"type": "Box", "low": bound, "high": bound, "dtype": "<f4"}
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (0, [2, "e0"]),
+        (0, None),
+        (1, None),
+        (2, None),
+        (2, {0: 0}),
+        (slice(1, None), []),
+        (0, packb([msgpack.ExtType(1, packb(["(,)f4", [1], b"abcd"]))])),
+    ],
+    ids=["text", "no ids", "no steps", "no endings", "endings by number", "ids alone", "a dtype that is no Python"],
+)
+def test_facts_that_cannot_be_are_refused(place: Any, value: Any) -> None:
+    layouts = layouts_of(encoded([pack_of()], Schemas()).schema)
+    with pytest.raises(UnreadableData):
+        decoded(layouts, [body_with([pack_of()], lambda facts: facts[3].__setitem__(place, value))])
+
+
+@pytest.mark.parametrize("custom_data", [[7], [[1, 2]], ["text"], {0: {}}])
+def test_custom_data_that_are_no_dicts_are_refused(custom_data: Any) -> None:
+    body = body_with([pack_of()], lambda facts: facts.__setitem__(5, packb(custom_data)))
+    with pytest.raises(UnreadableData):
+        decoded(layouts_of(encoded([pack_of()], Schemas()).schema), [body])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda told: told.__setitem__(2, {"type": "Discrete", "n": -1, "start": 0, "dtype": "<i8"}),
+        lambda told: told.__setitem__(2, {"type": "Text", "max_length": 1, "min_length": 2, "characters": "a"}),
+        lambda told: told.__setitem__(2, box(1 << 14, 1 << 30)),
+        lambda told: told.__setitem__(3, {"type": "Tuple", "spaces": [box(1 << 24)] * 100}),
+        lambda told: told[0][0].__setitem__(0, 7),
+        lambda told: told[0][0].__setitem__(1, "(,)f4"),
+        lambda told: told[1]["dict"][3].__setitem__(1, {"tuple": []}),
+    ],
+    ids=["no choice", "no text", "a large box", "many boxes", "no path", "no dtype", "a tuple of outputs"],
+)
+def test_schemas_that_cannot_be_are_refused_before_they_take_memory(change: Callable[[list[Any]], object]) -> None:
+    with pytest.raises(UnreadableData):
+        layouts_of(schema_with(change))
+
+
+def test_tuples_in_one_another_are_refused_where_reading_them_would_take_all_of_the_stack() -> None:
+    nested: Any = 0
+    for _ in range(64):
+        nested = (nested,)
+    assert documents.decode(documents.encode(nested, "custom_data")) == nested
+    with pytest.raises(WrongType, match="64 tuples"):
+        documents.encode((nested,), "custom_data")
+    data = packb([0])
+    for _ in range(5000):
+        data = packb([msgpack.ExtType(3, data)])
+    with pytest.raises(UnreadableData, match="64 tuples"):
+        documents.decode(data)
+
+
+# --- receivers ---
+
+
+def agents() -> list[EpisodePack]:
+    episode = MultiAgentEpisode(id_="both")
+    episode.add_env_reset(observations={"a": np.zeros(2), "b": np.ones(2)})
+    episode.add_env_step({"a": np.ones(2)}, {"a": 1, "b": 0}, {"a": 0.5})
+    return pack_agents([episode])
+
+
+def unfit(custom: bytes) -> bytes:
+    """The custom data of agents, of which one has an index that cannot be one of a dict."""
+    told = documents.decode(custom)
+    (record,) = told[0].values()
+    record["place"] = []
+    return documents.encode(told, "custom_data")
+
+
+def test_a_receiver_goes_on_after_messages_that_were_made_to_break_it(tmp_path: Path) -> None:
+    packs, context = agents(), zmq.Context()
+    schema = encoded(packs, Schemas()).schema
+    body = body_with(packs, lambda facts: facts.__setitem__(5, unfit(facts[5])))
+    head = Head(Kind.MULTI_AGENT, 1, STRANGER, 0, id_of(schema))
+    bad = schema_with(lambda told: told.__setitem__(2, {"type": "Discrete", "n": -1, "start": 0, "dtype": "<i8"}))
+    with EpisodeReceiver(journal=tmp_path / "journal") as receiver, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.connect(receiver.address)
+        socket.send(Head(Kind.SCHEMA, 1, STRANGER, 0, id_of(bad)).packed() + bad)
+        socket.send(Head(Kind.HELLO, 1, STRANGER, (1 << 64) - 1).packed())
+        socket.send(Head(Kind.HELLO, 1, STRANGER).packed())
+        socket.send(Head(Kind.SCHEMA, 1, STRANGER, 0, id_of(schema)).packed() + schema)
+        socket.send(head.packed() + body)
+        with EpisodeSender(receiver.address) as sender:
+            sender.send(pack_of())
+            assert receiver.recv(SECONDS) == pack_of()
+            until = time.monotonic() + PATIENCE_S
+            while sum(receiver.stats.refused.values()) < 3 and time.monotonic() < until:
+                with pytest.raises(TransportTimeout):
+                    receiver.recv(0.01)
+            assert receiver.stats.refused == {"broken schema": 1, "no header": 1, "broken message": 1}
+            assert receiver.stats.lost == 0
+    context.term()
