@@ -234,16 +234,13 @@ def _block(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.
     links[ENTRY] = np.repeat(entries, lengths)
     links[T] = steps + np.repeat(pack.t_started[arrivals.chunks] - first, lengths)
     rows = observation_rows(pack, arrivals.chunks, reuses)
-    last_rows = np.arange(len(pack.rewards))[pack.step_rows()][arrivals.last]
-    endings = {}
-    for name, flags in ((TERMINATEDS, pack.terminated), (TRUNCATEDS, pack.truncated)):
-        endings[name] = np.zeros(len(pack.rewards), bool)
-        endings[name][last_rows] = flags[arrivals.chunks]
+    flags = {TERMINATEDS: pack.terminated, TRUNCATEDS: pack.truncated}
     return Block(
         observations=pack.observations,
         observation_rows=rows,
         num_rows=arrivals.num_rows,
-        tracks={ACTIONS: pack.actions, REWARDS: pack.rewards, **endings} | pack.extra_model_outputs,
+        tracks={ACTIONS: pack.actions, REWARDS: pack.rewards} | pack.extra_model_outputs,
+        endings={name: arrivals.last[flag[arrivals.chunks]] for name, flag in flags.items()},
         step_rows=pack.step_rows(),
         links=links,
         infos=_infos(pack.infos, rows),

@@ -62,6 +62,11 @@ class LaidRun:
         """The environment of a step of the first row."""
         return int(self._last.stepped[step])
 
+    def flagged(self, flags: np.ndarray) -> np.ndarray:
+        """The steps [k] that have a flag, bool [K, N] of the rows."""
+        last = flags[-1] if self.step_rows is None else flags[-1][self.step_rows]
+        return last.nonzero()[0] + (self.num_steps - len(last))
+
     def links(
         self, room: Room, behind: Behind, boundaries: Boundaries, opened: np.ndarray, ring: LinkedRing, into: np.ndarray
     ) -> tuple[np.ndarray, Behind]:
@@ -110,7 +115,7 @@ class LaidRows:
         rows: what the rows are.
         grid: numbers of all rows and environments.
         live: [S] those that are steps; `everyone` if all are.
-        ranks: [K * N] which step each is.
+        ranks: [K * N] how many steps come before each, which is the number of one that is a step.
         begun: [F] which rows and environments are the first steps of episodes, and `first_steps` [F] which steps.
         chunks: [K, N] whose each is: n for what environment n did before the rows, N + f for the f-th that began.
         ended: [E] rows and environments that end episodes, if their last observations lie apart.
@@ -147,12 +152,12 @@ class LaidRows:
         everyone = np.count_nonzero(stepped) == stepped.size
         if not everyone:
             live = stepped.ravel().nonzero()[0]
-            ranks = stepped.ravel().cumsum()
-            ranks -= 1
+            ranks = np.zeros(stepped.size, np.intp)
+            np.add.accumulate(stepped.ravel()[:-1], out=ranks[1:])
         begun = fresh.ravel().nonzero()[0]
         chunks = np.empty(stepped.shape, np.int16 if len(grid.envs) + len(begun) <= _FEW_CHUNKS else np.int64)
         chunks[...] = grid.envs
-        chunks.ravel()[begun] = np.arange(len(grid.envs), len(grid.envs) + len(begun))
+        chunks.ravel()[begun] = np.arange(len(grid.envs), len(grid.envs) + len(begun), dtype=chunks.dtype)
         chunks = _highest_so_far(chunks)
         apart = np.flatnonzero(ended) if last_lies_apart else grid.places[:0]
         next_rows, firsts, sources = grid.places, apart, None
@@ -188,12 +193,16 @@ class LaidRows:
     def newest(self) -> np.ndarray:
         """The newest steps of all episodes: the last ones of those that ended, and those of the last row."""
         last = np.count_nonzero(self.rows.stepped[-1])
-        ended = self.ranks[np.flatnonzero(self.rows.ended)]
-        return np.concatenate([ended, np.arange(self.num_steps - last, self.num_steps)])
+        ended = self.ranks.take(self.rows.ended.ravel().nonzero()[0])
+        return np.concatenate([ended, self.grid.places[self.num_steps - last : self.num_steps]])
 
     def env_of(self, step: int) -> int:
         """The environment of a step of the first row."""
         return int(self.live[step])
+
+    def flagged(self, flags: np.ndarray) -> np.ndarray:
+        """The steps [k] that have a flag, bool [K, N] of the rows."""
+        return self.ranks.take((flags & self.rows.ended).ravel().nonzero()[0])
 
     def links(
         self, room: Room, behind: Behind, boundaries: Boundaries, opened: np.ndarray, ring: LinkedRing, into: np.ndarray
@@ -209,11 +218,11 @@ class LaidRows:
             seen, led_to = before.take(later, mode=UNCHECKED), self.next_rows.take(live, mode=UNCHECKED)
         _positions(seen, room.rows_head, ring.num_rows, self.num_rows, links[ROW, split:])
         _positions(led_to, room.rows_head, ring.num_rows, self.num_rows, links[NEXT_ROW])
-        links[ROW, :split] = behind.rows[first_envs] % ring.num_rows
+        links[ROW][:split] = behind.rows[first_envs] % ring.num_rows
         slots = _positions(self.grid.places[: len(live)], room.head, ring.capacity, len(live), links[NEXT])
         _positions(self.ranks.take(later, mode=UNCHECKED), room.head, ring.capacity, len(live), links[PREVIOUS, split:])
-        links[PREVIOUS, :split] = behind.previous[first_envs] % ring.capacity
-        links[PREVIOUS, self.first_steps] = slots.take(self.first_steps)
+        links[PREVIOUS][:split] = behind.previous[first_envs] % ring.capacity
+        links[PREVIOUS][self.first_steps] = slots.take(self.first_steps)
         chunks = self.chunks.ravel() if self.everyone else self.chunks.ravel().take(live, mode=UNCHECKED)
         chunks = chunks.astype(np.intp)
         entries = np.concatenate([behind.entries, opened])
@@ -222,7 +231,7 @@ class LaidRows:
         self.grid.row_of.take(live, out=links[T], mode=UNCHECKED)
         links[T] -= began.take(chunks, mode=UNCHECKED)
         newest = room.head + self.ranks[-num_envs:]
-        previous = np.where(self.rows.stepped[-1] & ~self.rows.ended[-1], newest, NONE)
+        previous = np.where(self.rows.stepped[-1] > self.rows.ended[-1], newest, NONE)
         heads = room.head + len(live), room.rows_head + self.num_rows
         rows = room.rows_head + before[-num_envs:]
         return links, Behind(previous, rows, entries.take(self.chunks[-1]), *heads, boundaries)

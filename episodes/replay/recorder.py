@@ -27,6 +27,7 @@ from episodes.replay.ring.episode_table import NONE, TableChange
 from episodes.replay.ring.step_links import ENTRY, NEXT, NUM_LINKS
 from episodes.replay.ring.step_ring import (
     ACTIONS,
+    FLAGS,
     REWARDS,
     TERMINATEDS,
     TRUNCATEDS,
@@ -189,7 +190,7 @@ class ReplayRecorder:
         ring.widen(max(int((self._all + head - rows).max()), 2 * self.num_envs))
         fresh = {env: data for env, data in self._fresh.items() if not mask[env]}
         links = np.zeros((NUM_LINKS, 0), np.int64)
-        block = Block(observations, None if everyone else envs, len(envs), {}, None, links, dealt)
+        block = Block(observations, None if everyone else envs, len(envs), {}, {}, None, links, dealt)
 
         def then() -> None:
             self._go_on_from(after, self._settled.newest, fresh)
@@ -481,21 +482,23 @@ class ReplayRecorder:
         room = ring.room(steps.num_steps, steps.num_rows)
         episodes = ring.table.change(room.closed, len(steps.first_steps))
         links, after = steps.links(room, behind, boundaries, episodes.opened, ring, stage.links)
-        episodes.first = links[NEXT, steps.first_steps]
+        episodes.first = links[NEXT][steps.first_steps]
         fresh = self._name(episodes, steps) if self._fresh else self._fresh
         observations, tracks = stage.first_rows(count)
+        endings = {name: steps.flagged(stage.tracks[name][:count]) for name in FLAGS}
         if steps.sources is not None:
             finals = [row.finals for row in self._rows if row.finals is not None]
             observations = nested.concatenate([observations, *finals])
         infos = self._dealt(steps)
-        block = Block(observations, steps.sources, steps.num_rows, tracks, steps.step_rows, links, infos, self._version)
+        rows, versions = steps.step_rows, self._version
+        block = Block(observations, steps.sources, steps.num_rows, tracks, endings, rows, links, infos, versions)
 
         def then() -> None:
             self._go_on_from(after, last, fresh)
             ring.waiting = None
 
         newest = steps.newest
-        return Addition(room, episodes, block, (links[ENTRY, newest], links[NEXT, newest]), then)
+        return Addition(room, episodes, block, (links[ENTRY][newest], links[NEXT][newest]), then)
 
     def _is_run(self, stage: StagedRows, count: int) -> bool:
         """Whether the staged rows are steps of the same environments, and only with the last one some end."""

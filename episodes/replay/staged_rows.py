@@ -13,7 +13,7 @@ import numpy as np
 from episodes.errors import TrackMismatch
 from episodes.recorder.row_blocks import takes_memoryview
 from episodes.replay.ring.step_links import NUM_LINKS
-from episodes.replay.ring.step_ring import ACTIONS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS
+from episodes.replay.ring.step_ring import ACTIONS, FLAGS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS
 from episodes.tracks import nested
 
 _MOST_STEPS = 8192  # twice as many took as long for each: they no longer fit into a core's cache
@@ -52,7 +52,7 @@ class StagedRows:
         if not all(array.ndim == 2 and takes_memoryview(array.dtype) for array in plain[2:]):
             return
         views = [[array[k] for array in plain] for k in range(self.size)]
-        self._first = (views[0][0], dict[str, Any](zip(STEP_TRACKS, views[0][1:], strict=True)))
+        self._first = (views[0][0], {ACTIONS: views[0][1], REWARDS: views[0][2]})
         self._dtype, self._shape = plain[0].dtype, plain[0].shape[1:]
         first_number = 1
         if actions.ndim > 1 or not takes_memoryview(actions.dtype):
@@ -119,8 +119,8 @@ class StagedRows:
         return self.tracks[TERMINATEDS][start:stop] | self.tracks[TRUNCATEDS][start:stop]
 
     def steps(self, num_rows: int) -> dict[str, Any]:
-        """The tracks of the first rows, nested arrays [num_rows * N, ...]."""
-        return {name: flat(items, num_rows) for name, items in self.tracks.items()}
+        """The tracks of the first rows but for the flags, nested arrays [num_rows * N, ...]."""
+        return {name: flat(items, num_rows) for name, items in self.tracks.items() if name not in FLAGS}
 
 
 def flat(items: Any, num_rows: int) -> Any:

@@ -18,7 +18,8 @@ class Block:
 
     Attributes:
         observations: nested arrays; `observation_rows` of them (all when None) are written.
-        tracks: nested arrays by name; `step_rows` of them (all when None) are written.
+        tracks: nested arrays by name, but for the flags of endings; `step_rows` of them (all when None) are written.
+        endings: by flag, which of the S steps have it [k].
         links: [6, S] int64, see `StepLinks`.
         infos: of the observations that are written.
         versions: of the policies that made the steps, [S] or one for all; None where nobody told any.
@@ -28,6 +29,7 @@ class Block:
     observation_rows: Any
     num_rows: int
     tracks: dict[str, Any]
+    endings: dict[str, np.ndarray]
     step_rows: Any
     links: np.ndarray
     infos: Infos
@@ -37,7 +39,9 @@ class Block:
         """The same steps in another order, their places [S]."""
         rows = self.step_rows[order] if isinstance(self.step_rows, np.ndarray) else order
         versions = self.versions[order] if isinstance(self.versions, np.ndarray) else self.versions
-        return replace(self, step_rows=rows, links=self.links[:, order], versions=versions)
+        places = order.argsort()
+        endings = {name: places[steps] for name, steps in self.endings.items()}
+        return replace(self, step_rows=rows, links=self.links[:, order], versions=versions, endings=endings)
 
 
 @dataclass(slots=True, eq=False)

@@ -125,19 +125,20 @@ class EpisodeTable:
 
     def change(self, closed: np.ndarray, num_opened: int) -> TableChange:
         """The change that forgets the entries `closed` [k], in use and distinct, and opens others."""
-        used, left = self._num_used, self._num_used - len(closed)
-        if not (len(closed) or num_opened):
-            return TableChange(closed, closed, closed, closed, used)
-        while left + num_opened > len(self._all):
+        used, surplus = self._num_used, num_opened - len(closed)  # those that go are used again at once, where they are
+        while used + surplus > len(self._all):
             self._grow()
-        places = self._place[closed]
+        if surplus >= 0:
+            opened = np.concatenate([closed, self._all[used : used + surplus]]) if surplus else closed
+            return TableChange(closed[:0], closed[:0], closed, opened, used + surplus, serial=self.names.num)
+        left, freed = used + surplus, closed[num_opened:]
+        places = self._place[freed]
         holes = places < left
-        stays = np.ones(len(closed), bool)  # the last entries in use, which fill the holes
+        stays = np.ones(len(freed), bool)  # the last entries in use, which fill the holes
         stays[places[~holes] - left] = False
         places = np.concatenate([places[holes], np.arange(left, used)])
-        values = np.concatenate([self._all[left:used][stays], closed])
-        opened = np.concatenate([closed, self._all[used : used + num_opened]])[:num_opened]
-        return TableChange(places, values, closed, opened, left + num_opened, serial=self.names.num)
+        values = np.concatenate([self._all[left:used][stays], freed])
+        return TableChange(places, values, closed, closed[:num_opened], left, serial=self.names.num)
 
     def apply(self, change: TableChange) -> None:
         """Make a change; broken off, it can be made again."""

@@ -6,7 +6,8 @@ With a million steps stored, waiting for memory is most of what a draw costs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class StepRecords:
         spare: fields, the most read first, that fill what room is left; arrays of their own where none is.
     """
 
-    __slots__ = ("_arrays", "nbytes")
+    __slots__ = ("_arrays", "_begins", "_records", "nbytes")
 
     def __init__(self, size: int, needed: Fields, spare: Fields, allocator: Allocator) -> None:
         width = _width(needed)
@@ -32,11 +33,12 @@ class StepRecords:
         for name, items in spare.items():
             chosen = inside if _size(inside) + item_bytes(items) <= width else outside
             chosen[name] = items
-        records = allocator.empty(size, np.empty((0, width), np.uint8))  # [size + 1, width]
+        self._records = records = allocator.empty(size, np.empty((0, width), np.uint8))  # [size + 1, width]
         self._arrays = {name: allocator.empty(size, items) for name, items in outside.items()}
         self.nbytes = records.nbytes + sum(array.nbytes for array in self._arrays.values())
-        start = 0
+        start, self._begins = 0, {}
         for name, items in sorted(inside.items(), key=_by_alignment):
+            self._begins[name] = start
             stop = start + item_bytes(items)
             self._arrays[name] = records[:, start:stop].view(items.dtype).reshape(size + 1, *items.shape[1:])
             start = stop
@@ -44,6 +46,18 @@ class StepRecords:
     def field(self, name: str) -> np.ndarray:
         """A field of all records [size + 1, ...]: a view, mostly with gaps between the items."""
         return self._arrays[name]
+
+    def word(self, name: str, others: Sequence[str]) -> np.ndarray | None:
+        """A field of 4 bytes as uint64 [size + 1]: written like this, it puts zeros into the `others` after it.
+
+        None where it does not lie in one word with them alone.
+        """
+        begin = self._begins.get(name, 1)
+        within = {field for field, start in self._begins.items() if begin <= start < begin + 8}
+        width = self._records.shape[1]
+        if begin % 8 or begin + 8 > width or within != {name, *others} or sys.byteorder != "little":
+            return None
+        return self._records[:, begin : begin + 8].view(np.uint64)[:, 0]
 
 
 def item_bytes(items: np.ndarray) -> int:

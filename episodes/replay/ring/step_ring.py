@@ -27,7 +27,8 @@ from episodes.replay.ring.step_versions import StepVersions
 from episodes.replay.ring.track_ring import UNCHECKED, Allocator, TrackRing, numbers, positions, put
 
 ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS = "actions", "rewards", "terminateds", "truncateds"
-STEP_TRACKS = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
+FLAGS = (TERMINATEDS, TRUNCATEDS)
+STEP_TRACKS = (ACTIONS, REWARDS, *FLAGS)
 _BEFORE, _AFTER = "/before", "/after"  # fields of records: the observations at both ends of a step
 
 
@@ -200,6 +201,8 @@ class LinkedRing:
             records = StepRecords(self.capacity, ROW_FIELDS | tracks, STEP_FIELDS, allocator)
             self.beside = None
         self._records = records
+        word = records.word(REWARDS, FLAGS)
+        self._word = None if word is None or tracks[REWARDS].dtype != np.float32 else TrackRing("", self.capacity, word)
         self.links = StepLinks(self.capacity, records)
         self.links.pad_with(self.num_rows)
 
@@ -273,11 +276,12 @@ class LinkedRing:
         else:
             offsets = self.links.next[positions(self.tail, count, self.capacity)] - start
             offsets[offsets < 0] += self.capacity
-        places = np.arange(count)
-        last = np.flatnonzero((offsets <= places) | (offsets >= count))  # of their episodes, of those that are evicted
-        offsets, entries = offsets.take(last), self.links.entry[(last + start) % self.capacity]
-        stay = offsets != last
-        first = (offsets[stay] + start) % self.capacity
+        leave = offsets >= count  # the last ones of their episodes, of those that are evicted
+        leave |= offsets <= np.arange(count)
+        last = leave.nonzero()[0]
+        stay = offsets.take(last) != last
+        last = (last + start) % self.capacity
+        first, entries = self.links.next[last[stay]], self.links.entry[last]
         return Room(head, self.rows_head, tail, first, entries[stay], entries[~stay], self.kept_from)
 
     def widen(self, window: int) -> None:
@@ -369,7 +373,9 @@ class LinkedRing:
             return
         start = room.head % self.capacity
         for name, items in block.tracks.items():
-            self.tracks[name].write(start, items, block.step_rows)
+            if name != REWARDS or self._word is None:
+                self.tracks[name].write(start, items, block.step_rows)
+        self._write_endings(start, block)
         if self.rewards_are_finite:
             self.rewards_are_finite = _has_finite_squares(block.tracks[REWARDS])
         self.versions.write(start, block.links.shape[1], block.versions)
@@ -380,6 +386,18 @@ class LinkedRing:
             source = self.observations.items
             put(self.beside[0].items, self.capacity, start, source.take(block.links[ROW], mode=UNCHECKED))
             put(self.beside[1].items, self.capacity, start, source.take(block.links[NEXT_ROW], mode=UNCHECKED))
+
+    def _write_endings(self, start: int, block: Block) -> None:
+        """Few steps have a flag: first those of all are cleared, with the rewards where they lie in one word."""
+        if self._word is not None:
+            rewards = block.tracks[REWARDS].astype(np.float32, copy=False)
+            self._word.write(start, rewards.view(np.uint32), block.step_rows)
+        for name, steps in block.endings.items():
+            flags = self.track(name)
+            if self._word is None:
+                put(flags, self.capacity, start, np.broadcast_to(False, block.links.shape[1]))
+            if len(steps):
+                flags[(start + steps) % self.capacity] = True
 
     def put_beside(self) -> None:
         """Put the observations of all steps that are there into their records, if that is where they belong."""
