@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -61,8 +63,13 @@ def _read_ids(value: Any, num: int) -> np.ndarray:
     if width > 0:
         data.decode("ascii")
         return frozen(np.frombuffer(data, np.uint8).astype(np.uint32).view(f"U{width}"))
-    data.decode("utf-32-le", "surrogatepass")  # a ValueError for what are no letters
-    return np.ndarray(num, f"<U{-width}", data)
+    codecs.utf_32_le_decode(data, "surrogatepass")  # a ValueError for what are no letters
+    return np.ndarray(num, _letters(-width), data)
+
+
+@lru_cache(maxsize=64)
+def _letters(width: int) -> np.dtype:
+    return np.dtype(f"<U{width}")
 
 
 def _read_endings(data: bytes, num: int) -> np.ndarray:

@@ -37,13 +37,17 @@ class Laid:
 
     def put(self, *arrays: np.ndarray) -> None:
         """Lay down arrays."""
+        small = self.small
         for array in arrays:
             nbytes = array.nbytes
-            if nbytes < self._limit:
-                self.put_as_one((array,))
-            else:
+            if nbytes >= self._limit:
                 flat = np.ascontiguousarray(array)
                 self.large.append(flat.reshape(-1).view(np.uint8).data)
+                continue
+            small.append(array)  # what `put_as_one` does, without the call
+            if nbytes & 7:
+                small.append(_PADDING[nbytes & 7])
+            self._nbytes += nbytes + 7 & ~7
 
     def put_as_one(self, arrays: Sequence[np.ndarray]) -> None:
         """Lay down small arrays as one, each after the one before. They are copied when the parts are made."""
@@ -56,8 +60,9 @@ class Laid:
     def body(self, facts: Any) -> list[Buffer]:
         """The pieces of the first part; `facts` is what msgpack takes."""
         head: Any = msgpack.packb(facts)
-        self.largest = max((_SIZE.size + len(head) + 7 & ~7) + self._nbytes, *map(len, self.large), 0)
-        return [_SIZE.pack(len(head)), head, _PADDING[(_SIZE.size + len(head)) & 7], *self.small]
+        size = _SIZE.size + len(head)
+        self.largest = max([(size + 7 & ~7) + self._nbytes, *map(len, self.large)])
+        return [_SIZE.pack(len(head)), head, _PADDING[size & 7], *self.small]
 
 
 class Read:
@@ -71,8 +76,9 @@ class Read:
 
     def __init__(self, parts: Sequence[Buffer], start: int = 0) -> None:
         body = parts[0]
-        if type(body) is not bytes and not np.frombuffer(body, np.int64, 1).flags.aligned:
-            body = bytes(body)
+        if type(body) is not bytes:
+            is_aligned = np.frombuffer(body, np.int64, 1).flags.aligned
+            body = memoryview(body).toreadonly() if is_aligned else bytes(body)
         (size,) = _SIZE.unpack_from(body, start)
         facts = start + _SIZE.size
         self.facts: Any = msgpack.unpackb(body[facts : facts + size])

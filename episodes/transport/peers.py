@@ -1,11 +1,14 @@
-"""Whom a receiver knows: where each sender is, and how far its row of messages has come."""
+"""Whom a receiver knows: where each sender is, how far its row of messages has come, and what came of it."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from episodes.facts.policy_versions import UNKNOWN
+from episodes.transport.messages import Head
+from episodes.transport.parts import Buffer
 
 _MOST_PEERS = 4096
 _MOST_PLACES = 1 << 16
@@ -25,6 +28,14 @@ class Peer:
     was_asked: bool = False  # to say hello
     weights: int = -1  # the number of the weights that were sent to it last
     is_reading: bool = False  # and whether it has not said that it has them
+
+
+class Arrived(NamedTuple):
+    """A message of packs that is the next of its sender."""
+
+    peer: Peer
+    head: Head
+    parts: list[Buffer]
 
 
 class Peers(OrderedDict[bytes, Peer]):

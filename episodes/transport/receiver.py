@@ -9,7 +9,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from episodes.errors import (
     EpisodeStateError,
@@ -27,12 +27,13 @@ from episodes.transport import keys as curve
 from episodes.transport.journal import Journal
 from episodes.transport.messages import SIZE, Head, Kind, read_head
 from episodes.transport.parts import Buffer
-from episodes.transport.peers import Peer, Peers
+from episodes.transport.peers import Arrived, Peer, Peers
 from episodes.transport.sockets import MOST_BYTES, Endpoint, checked_address, deadline_of
 from episodes.transport.weights import encoded_weights
 from episodes.transport.wire import DAMAGES, PackLayout, decoded, fields_wanted, id_of, layouts_of
 
 Received = EpisodePack | list[MultiAgentEpisode]
+_new: Any = tuple.__new__  # half the price of the class call
 
 _MOST_STRANGERS = 4096
 _MOST_AT_ALL = 1 << 30  # what ZeroMQ takes
@@ -60,14 +61,6 @@ class ReceiverStats:
     senders: int = 0  # known now
     lag: float | None = None  # seconds from `send` to `recv` of the newest message, by both clocks
     age: int | None = None  # the newest message's oldest policy version: how many were published since
-
-
-class _Arrived(NamedTuple):
-    """A message of packs that is the next of its sender."""
-
-    peer: Peer
-    head: Head
-    parts: list[Buffer]
 
 
 class EpisodeReceiver(Endpoint):
@@ -124,7 +117,7 @@ class EpisodeReceiver(Endpoint):
         self._lag: float | None = None
         self._in_hand: dict[int, list[bytes]] = {}  # whose messages a thread has
         self._given: dict[int, Received] = {}  # what a thread gets at the end of its call
-        self._waiting: deque[_Arrived] = deque()  # seen, and for a later call
+        self._waiting: deque[Arrived] = deque()  # seen, and for a later call
         self._owing: dict[bytes, Peer] = {}  # senders of what was taken, and not acknowledged
         self._owing_since = 0.0  # when the first of them was taken
         self._batch: list[Received] = []  # of a sample that is not complete
@@ -275,8 +268,8 @@ class EpisodeReceiver(Endpoint):
             self._acknowledge_all()
             self.wait(deadline - time.monotonic())
             self._watch_handshakes()
-        while self.has_message():
-            if self._accept(*self.got_from()):
+        while (got := self.got_from()) is not None:
+            if self._accept(*got):
                 return True
             if time.monotonic() >= deadline:
                 break
@@ -285,9 +278,9 @@ class EpisodeReceiver(Endpoint):
     def _look_ahead(self) -> None:
         """See a message of packs, if one waits and none was seen; what else waits is heeded, but no flood of it."""
         for _ in range(_MOST_AHEAD):
-            if self._waiting or not self.has_message():
+            if self._waiting or (got := self.got_from()) is None:
                 return
-            self._accept(*self.got_from())
+            self._accept(*got)
 
     def _accept(self, address: bytes, parts: list[Any]) -> bool:
         """Heed a message; True where packs came, which wait now."""
@@ -375,8 +368,9 @@ class EpisodeReceiver(Endpoint):
             self._owe(head.sender, peer)
             return False
         self._peers.move_to_end(head.sender)
-        peer.floor = max(peer.floor, head.highest)
-        arrived = _Arrived(peer, head, parts)
+        if head.highest > peer.floor:
+            peer.floor = head.highest
+        arrived = _new(Arrived, (peer, head, parts))
         peer.num_waiting += 1  # no call but the one that appends, so that an interrupt leaves all or nothing
         self._waiting.append(arrived)
         return True
@@ -404,9 +398,11 @@ class EpisodeReceiver(Endpoint):
         self._last, self._lag = head, time.time() - head.time
         counts = self._counts
         counts["received"] += 1
-        counts["episodes"] += sum(map(len, packs))
-        counts["steps"] += sum(sum(pack.lengths.tolist()) for pack in packs)  # most have few episodes
         counts["bytes"] += nbytes
+        for pack in packs:
+            lengths = pack.lengths.tolist()  # most have few episodes
+            counts["episodes"] += len(lengths)
+            counts["steps"] += sum(lengths)
 
     # --- who has what ------------------------------------------------------------------------------------------------
 

@@ -19,12 +19,21 @@ from episodes.tracks.arguments import checked_number
 MOST_BYTES = 256 << 20  # of one part: what a socket takes at a peer's word
 _SLICE_S = 0.1  # a lock is held so long while nothing comes
 _COPIED = 1 << 14  # bytes of a part that are copied on arrival: dearer are a view and the buffer that it would keep
-_COPIED_OUT = 1 << 16  # likewise of one that is sent: dearer is an object that tells when the socket has done with it
+_COPIED_OUT = 3 << 17  # likewise of one that is sent: dearer is a thread, which hears that the socket has done with it
 _KEPT = (32 << 20) - (64 << 10)  # bytes: the most that glibc learns from
-_NOBLOCK, _MORE, _POLLIN, _EVENTS = 1, 2, 1, 15
+_NOBLOCK, _NOT_LAST, _POLLIN, _EVENTS = 1, 1 | 2, 1, 15
 """ZeroMQ's numbers of flags: pyzmq has them as enums, of which two joined take longer than a message of a socket."""
 _PYTHONS, _ALL_TIME = (float, int), 1e9  # types of timeouts that need no further look, and seconds
 _numbers = itertools.count()  # of monitors
+_own_process = os.getpid()  # to ask the system each time takes as long as to take a lock
+
+
+def _is_forked() -> None:
+    global _own_process
+    _own_process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_is_forked)
 
 
 def zeromq() -> Any:
@@ -60,7 +69,7 @@ class Endpoint:
         self.socket: Any = None
         self.is_closed = False
         self._is_closing = self._is_released = False  # nobody waits any more; nothing is open any more
-        self._process = os.getpid()
+        self._process = _own_process
         self._monitor: Any = None
         self._poller: Any = None
         self._lock: Any = _Lock()
@@ -112,22 +121,30 @@ class Endpoint:
 
     def put(self, address: bytes | None, frames: Sequence[Any]) -> None:
         """Send a message, large parts without a copy; `zmq.Again` where nobody is there, or takes it."""
-        send, last = self.socket.send, len(frames) - 1
+        send = self.socket.send
         if address is not None:
-            send(address, _NOBLOCK | _MORE)
-        for i, frame in enumerate(frames):
-            send(frame, _NOBLOCK | (_MORE if i < last else 0), copy=len(frame) < _COPIED_OUT)
+            send(address, _NOT_LAST)
+        for frame in frames[:-1]:
+            send(frame, _NOT_LAST, len(frame) < _COPIED_OUT)
+        send(frames[-1], _NOBLOCK, len(frames[-1]) < _COPIED_OUT)
 
-    def got_from(self) -> tuple[bytes, list[Any]]:
-        """The address of who sent the message that is there to a socket of many, and its parts."""
-        return self.socket.recv(_NOBLOCK), self.got()
+    def got_from(self) -> tuple[bytes, list[Any]] | None:
+        """The address of who sent the next message to a socket of many, and its parts; None where there is none.
+
+        To ask before whether there is one would cost half as much as to be told that there is none.
+        """
+        try:
+            address = self.socket.recv(_NOBLOCK)
+        except self.zmq.Again:
+            return None
+        return address, self.got()
 
     def got(self) -> list[Any]:
         """The parts of the message that is there: bytes where they are small, else views."""
         recv, parts = self.socket.recv, []
         while True:
-            frame = recv(_NOBLOCK, copy=False)
-            parts.append(frame.bytes if len(frame) < _COPIED else frame.buffer)
+            frame = recv(_NOBLOCK, False)
+            parts.append(frame.bytes if len(frame) < _COPIED else memoryview(frame))
             if not frame.more:
                 return parts
 
@@ -142,14 +159,14 @@ class Endpoint:
     def held(self, deadline: float, *, to_close: bool = False) -> Any:
         """The lock, which nobody holds for long; a context that gives it back."""
         lock = self._lock
-        if self._process != os.getpid():
+        if self._process != _own_process:
             raise EpisodeStateError(
                 f"this {type(self).__name__} is of the process that this one was forked from; make another one here"
             )
         if lock.is_ours():
             raise EpisodeStateError(f"this {type(self).__name__} is called while it works, as by a signal's handler")
         try:
-            if self._is_wanted or not lock.acquire(blocking=False):
+            if self._is_wanted or not lock.acquire(False):
                 self._queue(deadline)
             if self.is_closed and not to_close:
                 raise self._closed()
@@ -193,7 +210,7 @@ class Endpoint:
     @property
     def is_over(self) -> bool:
         """Whether there is nothing to close: it is closed, or belongs to the process that this one was forked from."""
-        return self._is_released or self._process != os.getpid()
+        return self._is_released or self._process != _own_process
 
     def release(self) -> None:
         """Close everything; what is still queued is dropped. Called again, it goes on where it was interrupted."""

@@ -131,6 +131,15 @@ def test_packs_arrive_equal_and_in_order(receiver: EpisodeReceiver, sender: Epis
     assert 0 <= (receiver.stats.lag or 0) < SECONDS
 
 
+@pytest.mark.parametrize("steps", [5, 500, 5_000], ids=["small", "a part in a view", "several parts"])
+def test_nobody_can_write_to_what_arrives(receiver: EpisodeReceiver, sender: EpisodeSender, steps: int) -> None:
+    sender.send(pack_of(0, steps, policy_versions=[7]))
+    found = receiver.recv(SECONDS)
+    assert isinstance(found, EpisodePack)
+    arrays = [*found.tracks.values(), found.lengths, found.lookbacks, found.t_started, found.ids]
+    assert not any(array.flags.writeable for array in arrays)
+
+
 def test_episodes_chunks_and_lists_of_them_arrive_as_packs(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
     growing = SingleAgentEpisode(observation_space=spaces.Box(0, 9, (1,)))
     growing.add_env_reset(np.zeros(1, np.float32))
