@@ -14,7 +14,7 @@ see a comprehension in it with other eyes, and refuse.
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -33,7 +33,7 @@ __all__ = ["check_fingerprint", "describe_space", "settings_of", "stamp", "stamp
 ATTRIBUTE = "pipeline_fingerprint"
 
 _NO_SETTINGS = frozenset({"input_observation_space", "input_action_space", "name", "seed", "device"})
-_TOLD = (bool, int, float, str, np.generic, np.ndarray, Enum, spaces.Space)  # values that are told whole
+_TOLD = (type(None), bool, int, float, complex, str, bytes, np.generic, np.ndarray, Enum, spaces.Space)  # told whole
 _MANY = 32  # numbers; longer arrays are described by their shapes
 
 
@@ -48,18 +48,25 @@ def settings_of(made: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """A value as one that JSON knows; of what has none, a name."""
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, (bool, int, str)):
         return value
-    if isinstance(value, np.generic):
-        return value.item()
+    if isinstance(value, (float, np.generic)):
+        number = value.item() if isinstance(value, np.generic) else value
+        return number if number == number else "nan"  # which is equal to that of another process
     if isinstance(value, np.ndarray):
-        return value.tolist() if value.size <= _MANY else f"array {value.shape} {value.dtype}"
+        return _plain(value.tolist()) if value.size <= _MANY else f"array {value.shape} {value.dtype}"
+    if isinstance(value, (bytes, complex)):
+        return repr(value)
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
+    if isinstance(value, Set):
+        return sorted(map(_plain, value), key=repr)
+    if isinstance(value, partial):
+        return settings_of(value)
     if isinstance(value, spaces.Space):
         return describe_space(value)
     if isinstance(value, FunctionType) and "<" in value.__qualname__:
@@ -73,8 +80,13 @@ def _doing(function: FunctionType) -> str:
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # nothing is in it yet
             held.append(cell.cell_contents)
-    values = [_plain(value) if isinstance(value, _TOLD) else _named(value) for value in held]
+    values = [_plain(value) if _is_told(value) else _named(value) for value in held]
     return " ".join(_words(function.__code__)) + (f" with {values}" if values else "")
+
+
+def _is_told(value: Any) -> bool:
+    """Whether a value is told whole; what may hold itself, or grow, is not."""
+    return isinstance(value, _TOLD) or (isinstance(value, (tuple, frozenset)) and all(map(_is_told, value)))
 
 
 def _named(value: Any) -> str:
@@ -90,9 +102,11 @@ def _words(code: CodeType) -> Iterator[str]:
             yield f"{step.opname[:2].lower()}{step.argrepr or step.argval}"
         elif step.opname.startswith("UNARY"):
             yield step.opname
+        elif "_IF_" in step.opname:  # `and`, `or`, `if`, `for`
+            yield "if " + step.opname.partition("_IF_")[2]
         elif step.opname.startswith(("LOAD", "RETURN_CONST")) and step.argval is not None:
             read = step.argval if step.opname.startswith("LOAD_FAST") and type(step.argval) is tuple else [step.argval]
-            yield from (str(_plain(one)) if isinstance(one, _TOLD) else repr(one) for one in read)
+            yield from (str(_plain(one)) if _is_told(one) else repr(one) for one in read)
 
 
 def describe_space(space: spaces.Space | None, *, bounds: bool = False) -> str:

@@ -14,7 +14,7 @@ from connectors.multi_agent import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import check_asked, module_of
 from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.errors import EpisodeError, InvalidArgument, WrongType
-from episodes.facts.facts import own_custom_data, random_ids
+from episodes.facts.facts import random_ids
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.episode import ALL
 from episodes.multi_agent.timeline import RESTS
@@ -246,8 +246,10 @@ class MultiAgentEnvRunner(EnvRunner):
         for i, episode in enumerate(self.episodes):
             if len(episode):
                 successor = episode.cut(self._lookback_of(episode))
-                for part in (episode, *episode.agent_episodes.values()):  # hooks go on with what the successor has
-                    part.custom_data = (own_custom_data([part.custom_data]) or [{}])[0]
+                own = episode.agent_episodes
+                parts = [(own[agent_id], later) for agent_id, later in successor.agent_episodes.items()]
+                for part, later in ((episode, successor), *parts):  # hooks go on with what they have
+                    part.custom_data, later.custom_data = later.custom_data, part.custom_data
                 carry_versions(episode, successor)
                 self._tallies[i].add(episode)
                 self._taken.append(episode)

@@ -71,7 +71,7 @@ def makes_envs(env: Any) -> bool:
 class DictEnv:
     """An environment whose agents step at once; `step(actions)` gives five dicts as PettingZoo's parallel ones do.
 
-    Observations are copied, since many environments write to the same arrays again.
+    Observations and infos are copied, since many environments write to the same arrays and dicts again.
     """
 
     def __init__(self, env: Any) -> None:
@@ -82,7 +82,7 @@ class DictEnv:
         agents = getattr(self.env, "agents", None)
         if not observations and agents is not None and not agents:
             raise _has_nobody(self.env)
-        return _copied(observations), infos
+        return _copied(observations), _copied(infos)
 
     def step(self, actions: Mapping[Any, Any]) -> EnvStep:
         given = self.env.step(dict(actions))
@@ -90,7 +90,7 @@ class DictEnv:
         agents = getattr(self.env, "agents", None)  # PettingZoo's: those that are left
         said = "__all__" in terminateds or "__all__" in truncateds
         is_over = agents is not None and not agents and not said
-        return EnvStep(_copied(observations), rewards, infos, terminateds, truncateds, is_over)
+        return EnvStep(_copied(observations), rewards, _copied(infos), terminateds, truncateds, is_over)
 
     def space(self, kind: str, agent_id: Any) -> gym.Space:
         return space_of(self.env, kind, agent_id)
@@ -139,7 +139,7 @@ class TurnBasedEnv:
             agent_id = env.agent_selection
             observation, reward, terminated, truncated, info = env.last()
             step.observations[agent_id] = _copied(observation)
-            step.infos[agent_id] = info
+            step.infos[agent_id] = _copied(info)
             if agent_id in self._acted or reward:
                 step.rewards[agent_id] = reward
             if not (terminated or truncated):
@@ -205,5 +205,12 @@ def random_action(space: gym.Space, observation: Any, info: Any) -> Any:
     return space.sample()
 
 
-def _copied(observations: Any) -> Any:
-    return nested.map_leaves(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, observations)
+def _copied(value: Any) -> Any:
+    """The value with arrays and containers that are nobody else's."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, dict):
+        return {key: _copied(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return list(map(_copied, value))
+    return value if nested.is_leaf(value) else nested.rebuild(value, list(map(_copied, value)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from episodes.facts.ending import ENDINGS, Ending
 from episodes.facts.policy_versions import VersionColumn, VersionRuns, checked_version, followed
 from episodes.tracks.infos.columns import own
 from episodes.tracks.nested import frozen
+from episodes.tracks.seeds import unseeded
 
 OPEN = Ending.OPEN
 _new: Any = tuple.__new__  # half the price of the class call
@@ -109,8 +110,8 @@ class EpisodeFacts(NamedTuple):
         return self._replace(ending=other.ending, policy_versions=versions)
 
     def __reduce__(self) -> Any:
-        """Facts apart from spaces, so that a pickle of fewer facts can be read."""
-        return _restored, (self[: len(FACTS)], self[len(FACTS) :])
+        """Facts apart from spaces, so that a pickle of fewer facts can be read; nothing of spaces' random numbers."""
+        return _restored, (self[: len(FACTS)], tuple(map(unseeded, self[len(FACTS) :])))
 
 
 def _restored(facts: tuple[Any, ...], own_spaces: tuple[Any, ...]) -> EpisodeFacts:
@@ -253,7 +254,12 @@ def own_custom_data(custom_data: Sequence[dict[str, Any] | None] | None) -> list
     """Custom data that is nobody else's; None where all are empty."""
     if custom_data is None or not any(custom_data):
         return None
-    return [{key: own(value) for key, value in data.items()} if data else {} for data in custom_data]
+    return list(map(own_data, custom_data))
+
+
+def own_data(data: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Custom data of one episode that is nobody else's: its lists, dicts and arrays are copied."""
+    return {key: own(value) for key, value in data.items()} if data else {}
 
 
 def _common_spaces(observed: Sequence[Any], acted: Sequence[Any], whose: Sequence[Any]) -> tuple[Any, Any]:

@@ -25,7 +25,7 @@ from episodes.errors import (
     WrongType,
 )
 from episodes.facts import Ending, EpisodeFacts
-from episodes.facts.facts import new_id
+from episodes.facts.facts import new_id, own_data
 from episodes.multi_agent.agents import ALL, COMMON, Agents, ByAgent, Endings
 from episodes.multi_agent.broken_off import finish_step, undo_of
 from episodes.multi_agent.getters import MultiAgentGetters
@@ -410,7 +410,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         """The sub-episode of a slice of env steps, clipped as Python clips; views once finalized. O(agents).
 
         It is the chunk that cutting at both ends gives: a step belongs to where it completes, and what is pending
-        belongs to the end of the episode. Ids, modules, spaces, infos and `custom_data` stay.
+        belongs to the end of the episode. Ids, modules, spaces, infos and `custom_data` (a copy) stay.
 
         Args:
             len_lookback_buffer: how many env steps before the slice to keep, as far as they are there; this episode's
@@ -460,7 +460,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             missing_final_observation=self.missing_final_observation,
             is_reset=self.is_reset,
             is_numpy=self.is_numpy,
-            custom_data=self.custom_data,
+            custom_data=own_data(self.custom_data),
         )
 
     def concat_episode(self, other: MultiAgentEpisode) -> None:

@@ -25,6 +25,7 @@ from episodes.facts.facts import (
     integers,
     objects,
     own_custom_data,
+    own_data,
     random_ids,
 )
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn
@@ -280,8 +281,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     def _episode(self, i: int) -> SingleAgentEpisode:
         bounds, custom = self._bounds, self.facts.custom_data
         tracks = self.columns.window(bounds[i], bounds[i + 1], self.lookbacks.item(i), i)
-        own = own_custom_data(custom[i : i + 1]) if custom is not None else None
-        return SingleAgentEpisode.of(self.facts.at(i), tracks, own[0] if own is not None else {})
+        return SingleAgentEpisode.of(self.facts.at(i), tracks, {} if custom is None else own_data(custom[i]))
 
     def _range(self, start: int, stop: int) -> EpisodePack:
         begin, end = self._bounds[start], self._bounds[stop]

@@ -7,8 +7,7 @@ function, which takes longer than all else about a pack. Where all is numpy's, G
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
-from copy import copy
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.facts.facts import PackFacts
-from episodes.tracks import Tracks
+from episodes.tracks import Tracks, seeds
 from episodes.tracks.nested import leaves
 
 _SMALL = 256  # bytes of a buffer that goes in band
@@ -62,36 +61,14 @@ def _is_gymnasiums(space: spaces.Space[Any] | None) -> bool:
     """Whether there is no space, or it and those in it are of Gymnasium's own classes."""
     if space is None:
         return True
-    parts = [part for held in vars(space).values() for part in _spaces_in(held)]
+    parts = [part for held in vars(space).values() for part in seeds.spaces_in(held)]
     return type(space).__module__.startswith("gymnasium.spaces.") and all(map(_is_gymnasiums, parts))
 
 
 def unseeded(facts: PackFacts) -> PackFacts:
     """The facts with spaces that have no state of random numbers, which would be that of their first pickle."""
-    observed, acted = map(_unseeded, facts.spaces)
+    observed, acted = map(seeds.unseeded, facts.spaces)
     return facts._replace(observation_space=observed, action_space=acted)
-
-
-def _unseeded(held: Any) -> Any:
-    """A space, or what a space has of spaces, with nothing in it that was seeded; anything else as it is."""
-    if isinstance(held, spaces.Space):
-        bare = copy(held)
-        inner = {name: _unseeded(part) for name, part in vars(held).items() if _spaces_in(part)}
-        vars(bare).update(inner, _np_random=None)
-        return bare
-    if not _spaces_in(held):
-        return held
-    if isinstance(held, Mapping):
-        return {key: _unseeded(part) for key, part in held.items()}
-    return type(held)(map(_unseeded, held))
-
-
-def _spaces_in(held: Any) -> list[Any]:
-    """The space that something is, or the spaces in a container of them."""
-    if isinstance(held, spaces.Space):
-        return [held]
-    parts = held.values() if isinstance(held, Mapping) else held if type(held) in (tuple, list) else ()
-    return [part for part in parts if isinstance(part, spaces.Space)]
 
 
 def _pickled_spaces(facts: PackFacts) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from episodes.facts import Ending, VersionRuns
+from episodes.facts.facts import own_data
 from episodes.replay.ring.step_ring import ACTIONS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.replay.ring.track_ring import TrackRing
 from episodes.single_agent import SingleAgentEpisode
@@ -37,7 +38,7 @@ def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_spac
         observation_space=observation_space,
         action_space=action_space,
     )
-    return SingleAgentEpisode.of(facts, tracks, dict(table.custom_data[entry] or {}))
+    return SingleAgentEpisode.of(facts, tracks, own_data(table.custom_data[entry]))
 
 
 def step_slots(ring: LinkedRing, entry: int) -> slice | np.ndarray:

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from episodes.errors import ChunkMismatch, EpisodeStateError, ShapeMismatch, TrackMismatch, WrongType
 from episodes.facts.ending import Ending
-from episodes.facts.facts import EpisodeFacts, HasEnding, new_id
+from episodes.facts.facts import EpisodeFacts, HasEnding, new_id, own_data
 from episodes.facts.policy_versions import VersionRuns
 from episodes.single_agent.attributes import fact_of, record_of, track_of
 from episodes.single_agent.getters import TrackGetters
@@ -433,7 +433,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> Self:
         """The sub-episode of the steps of a slice, clipped as Python clips; views, not copies, once finalized.
 
-        Ids, spaces, `custom_data` and infos stay, and so does the ending when the slice reaches the last step.
+        Ids, spaces, `custom_data` (a copy) and infos stay, and so does the ending when the slice reaches the last step.
 
         Args:
             len_lookback_buffer: how many items before the slice to keep, as far as they are there; this episode's
@@ -455,7 +455,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         part = self.of(
             facts.window(facts.t_started + start, stop - start, reaches_end),
             tracks.window(own + start - lookback, own + stop, lookback),
-            dict(self.custom_data),
+            own_data(self.custom_data) if self.custom_data else {},
         )
         part._shape = self._shape
         return part
@@ -464,8 +464,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         """The successor chunk, which grows on where this one stops; this one grows no more once it was reset.
 
         It has the same ids, `t_started = self.t`, this chunk's last observation as its first, and the last
-        `len_lookback_buffer` steps (as far as they are there) as its lookback. Before the reset, the successor is one
-        that is not reset either.
+        `len_lookback_buffer` steps (as far as they are there) as its lookback; its `custom_data` is a copy. Before the
+        reset, the successor is one that is not reset either.
 
         Raises:
             EpisodeStateError: there is nothing to go on with: the episode has ended.
@@ -483,7 +483,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     def as_growing(self) -> Self:
         """An episode of the same items that can grow; a finalized one's arrays are viewed item by item."""
-        episode = self.of(self._facts, self._tracks.as_growing(), dict(self.custom_data))
+        episode = self.of(self._facts, self._tracks.as_growing(), own_data(self.custom_data))
         episode._shape = self._shape
         return episode
 

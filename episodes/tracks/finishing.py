@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,13 +10,19 @@ MOST_TRIES = 10
 
 
 def finish(change: Callable[[], None]) -> None:
-    """Make a change, again when something breaks it off: one that does the same however often it is begun."""
+    """Make a change, again when something breaks it off: one that does the same however often it is begun.
+
+    Where it is broken off each time, by a stack that is full, say, the error that is being handled tells so.
+    """
     for _ in range(MOST_TRIES):
         try:
             change()
             return
         except BaseException:  # such as a second Ctrl-C; the first is raised by whoever calls
             continue
+    error = sys.exception()
+    if error is not None:
+        error.add_note("what it broke off could not be brought to its end, nor taken back: the episode is not whole")
 
 
 def make_whole(change: Callable[[], None]) -> None:

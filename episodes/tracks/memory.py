@@ -23,7 +23,10 @@ def _owner(array: np.ndarray) -> tuple[Any, int]:
     owner = array.base
     while isinstance(owner, memoryview) and owner.obj is not None:
         owner = owner.obj
-    return owner, memoryview(owner).nbytes
+    try:
+        return owner, memoryview(owner).nbytes
+    except TypeError:  # a tensor, say: what it has beside this array is not known
+        return owner, array.nbytes
 
 
 def cannot_change(array: np.ndarray) -> bool:

@@ -228,13 +228,27 @@ def equal(a: Any, b: Any) -> bool:
 
 def equal_arrays(a: Any, b: Any) -> bool:
     """True when both are equal as arrays, item for item; NaN equals NaN, and NaT equals NaT."""
-    a, b = np.asarray(a), np.asarray(b)
+    a, b = host_array(a), host_array(b)
     if a.shape != b.shape:
         return False
     kinds = a.dtype.kind + b.dtype.kind
     if kinds == "VV":  # structured items may hold NaN
         return a.dtype == b.dtype and (a.tobytes() == b.tobytes() or np.array_equal(a, b))
     return bool(np.array_equal(a, b, equal_nan=kinds in _WITH_NAN))
+
+
+def host_array(value: Any) -> np.ndarray:
+    """The value as an array; of a tensor, wherever it is, the numbers without their gradient."""
+    try:
+        return np.asarray(value)
+    except (TypeError, RuntimeError):  # torch's: of a gradient, of bfloat16, on a device
+        if not hasattr(value, "detach"):
+            raise
+    tensor = value.detach().cpu()
+    return (tensor.float() if str(tensor.dtype) in _UNKNOWN_TO_NUMPY else tensor).numpy()
+
+
+_UNKNOWN_TO_NUMPY = frozenset(("torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2"))
 
 
 def frozen(data: Any) -> Any:

@@ -121,13 +121,9 @@ def _plain(item: Any, i: int, name: str) -> Any:
     if not hasattr(item, "detach"):
         return item
     try:
-        item = item.detach().cpu()
-        return (item.float() if str(item.dtype) in _UNKNOWN_TO_NUMPY else item).numpy()
+        return nested.host_array(item)
     except (TypeError, RuntimeError) as error:
         raise ShapeMismatch(f"{name}: item {i} cannot be an array: {error}; give dense tensors of numbers") from error
-
-
-_UNKNOWN_TO_NUMPY = frozenset(("torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2"))
 
 
 def check_strings(items: Sequence[Any], name: str, first: int = 0) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from episodes.multi_agent import MultiAgentEpisode
+from episodes.multi_agent.agents import Agents
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.infos.kinds import same_info
 from tests.interrupts import Breaking
@@ -231,6 +232,21 @@ def test_a_second_interrupt_while_a_step_is_brought_to_its_end_takes_nothing_fro
         assert same(found, before) or same(found, after), (at, again)
         outcomes.append(same(found, after))
     assert set(outcomes) == {False, True}
+
+
+def test_what_is_broken_off_again_and_again_tells_that_the_episode_is_not_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def out_of_memory(*step: Any) -> None:
+        raise MemoryError
+
+    episode = grown(2)
+    monkeypatch.setattr(Agents, "keep_rewards", out_of_memory)  # of a step, and of what brings it to its end
+    with pytest.raises(MemoryError) as caught:
+        step(episode, 3)
+    assert caught.value.__notes__ == [
+        "what it broke off could not be brought to its end, nor taken back: the episode is not whole"
+    ]
 
 
 def test_a_mapping_function_that_fails_leaves_the_episode_as_it_was() -> None:

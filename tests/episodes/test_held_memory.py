@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,18 @@ def test_memory_that_several_arrays_view_counts_once() -> None:
     assert held_bytes([memory[3:5], memory[10:].reshape(10, -1), memory.view(np.uint8)]) == 8000
     assert held_bytes([np.frombuffer(words, np.int64, 2), np.frombuffer(memoryview(words)[16:], np.uint8)]) == 800
     assert held_bytes([]) == 0
+
+
+def test_memory_of_a_tensor_or_another_library_counts_as_far_as_it_is_viewed() -> None:
+    class Shown:
+        def __init__(self, array: np.ndarray) -> None:
+            self.array, self.__array_interface__ = array, array.__array_interface__
+
+    tensor = torch.zeros(5, 2)
+    for array in (tensor.numpy(), np.from_dlpack(tensor), np.asarray(Shown(np.zeros(5)))):
+        assert held_bytes([array, array[1:]]) == 40
+    pack = EpisodePack(observations=tensor.numpy(), actions=np.zeros(4), rewards=np.zeros(4), lengths=[4])
+    assert pack.held_nbytes == 40 + 32 + 32
 
 
 @pytest.mark.parametrize("brought", [sent, pickled_apart, lambda pack: pack])

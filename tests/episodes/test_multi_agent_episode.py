@@ -317,6 +317,16 @@ def test_chunks_that_do_not_follow_are_refused_and_nothing_is_changed(finish):
 # --- rule 6: slices ------------------------------------------------------------------------------------------
 
 
+def test_what_is_written_to_the_custom_data_of_a_part_stays_in_it():
+    episode = turn_based()
+    own = episode.agent_episodes["a"]
+    episode.custom_data["log"], own.custom_data["log"] = [1], [1]
+    for part in (episode[1:4], episode.cut()):
+        part.custom_data["log"].append(2)
+        part.agent_episodes["a"].custom_data["log"].append(2)
+        assert episode.custom_data == own.custom_data == {"log": [1]}
+
+
 @pytest.mark.parametrize("finish", [False, True])
 def test_every_range_of_a_turn_based_game_can_be_sliced_with_ids_infos_and_pending_values(finish):
     for start in range(6):

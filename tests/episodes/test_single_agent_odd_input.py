@@ -368,3 +368,22 @@ def test_an_observation_that_holds_no_array_is_named_where_it_would_be_one(nothi
     for finish in (episode.to_numpy, lambda: EpisodePack.from_episodes([episode])):
         with pytest.raises(ShapeMismatch, match=r"observations: item 0 is .*, which holds no array"):
             finish()
+
+
+@pytest.mark.parametrize("tensor", [torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.bfloat16)])
+def test_tensors_with_gradients_or_of_types_of_their_own_are_compared_and_joined(tensor: Any) -> None:
+    def episode() -> SingleAgentEpisode:
+        made = SingleAgentEpisode("abc")
+        made.add_env_reset(tensor, {"seen": tensor})
+        made.add_env_step(tensor, tensor, 1.0, {"seen": torch.zeros(3)})
+        return made
+
+    one, other = episode(), episode()
+    assert one.equals(other)
+    chunk = one.cut()
+    chunk.add_env_step(2 * tensor, tensor, 1.0)
+    one.concat_episode(chunk)
+    assert not one.equals(other)
+    assert one.to_numpy().get_observations()[:, 0].tolist() == [1.0, 1.0, 2.0]
+    other.infos[1]["seen"] = torch.ones(3)
+    assert not episode().equals(other)

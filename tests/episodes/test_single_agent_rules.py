@@ -120,6 +120,15 @@ def test_slice_and_cut_keep_every_id_custom_data_and_infos() -> None:
     assert episode.cut(1).get_infos(-1) == {"step": 3}
 
 
+def test_what_is_written_to_the_custom_data_of_a_part_stays_in_it() -> None:
+    episode = grown(3)
+    episode.custom_data["log"] = [{"n": 1}]
+    for part in (episode[1:2], episode.cut(), copy.deepcopy(episode).to_numpy().cut(), episode.as_growing()):
+        part.custom_data["log"][0]["n"] = 2
+        part.custom_data["log"].append(3)
+        assert episode.custom_data == {"log": [{"n": 1}]}
+
+
 def test_one_hot_respects_the_start_of_a_discrete_space() -> None:
     space = spaces.Discrete(3, start=-1)
     for finalized in (False, True):

@@ -1,4 +1,4 @@
-"""What of a pack's spaces goes along with it: all that describes them, and nothing of their random numbers."""
+"""What of spaces goes along with packs and episodes: all that describes them, and nothing of their random numbers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import cloudpickle
 import pytest
 from gymnasium import spaces
 
+from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 
@@ -64,6 +65,26 @@ def test_the_random_numbers_of_a_space_stay_where_it_was_seeded(kind: str, way: 
         assert type(there.action_space) is type(space)
         assert set(states(there.action_space)) == {None}
         assert str(pack_of(space).actions) == str(pack_of(twin).actions)  # it draws on as it would have
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", SPACES)
+def test_episodes_of_runs_with_other_seeds_have_the_same_bytes_of_spaces(kind: str, way: str) -> None:
+    told = []
+    for seed in (1, 2):
+        space = SPACES[kind]()
+        space.seed(seed)
+        one = SingleAgentEpisode("e", observations=[0, 1], actions=[0], rewards=[1.0], action_space=space)
+        several = MultiAgentEpisode("g", observations=[{"a": 0}], action_space={"a": space})
+        for episode in (one, several):
+            there = WAYS[way](episode)
+            assert there.equals(episode)
+            told.append(pickle.dumps(there.facts))
+        if way != "a copy":
+            own = there.agent_episodes["a"].action_space
+            assert own is there.action_space["a"]  # one object, as it was
+            assert set(states(own)) == {None}
+    assert told[:2] == told[2:]
 
 
 def test_a_space_that_is_seeded_again_later_travels_as_one_that_never_was() -> None:

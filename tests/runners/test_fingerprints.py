@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from mpe2 import simple_spread_v3
 
 from connectors import env_to_module_pipeline, module_to_env_pipeline, multi_agent_env_to_module
 from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter, ObservationPreprocessor
-from connectors.fingerprint import settings_of
+from connectors.fingerprint import check_fingerprint, settings_of
 from episodes.errors import InvalidArgument, StateMismatch
 from learners import LSTMPolicy, MLPPolicy
 from runners import MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
@@ -190,6 +191,11 @@ LAMBDAS: dict[str, tuple[Any, Any]] = {
     "closures": (scaled(2.0), scaled(3.0)),
     "defaults": (named(2.0), named(3.0)),
     "arrays": (scaled(np.ones(2)), scaled(np.zeros(2))),  # type: ignore[arg-type]
+    "tuples": (scaled((1, 2.0)), scaled((1, 3.0))),  # type: ignore[arg-type]
+    "and, or": (lambda x, y: x and y, lambda x, y: x or y),
+    "if": (lambda x: 1 if x else 2, lambda x: 1 if not x else 2),
+    "if None": (lambda x: 1 if x is None else 2, lambda x: 1 if x is not None else 2),
+    "partials": (partial(max, 2), partial(max, 3)),
     "inside": (lambda x: [y + 1 for y in x], lambda x: [y + 2 for y in x]),
 }
 
@@ -207,6 +213,8 @@ class Mapped(ObservationPreprocessor):
 def test_two_lambdas_at_one_place_are_told_apart_by_what_they_do(one: Any, other: Any) -> None:
     told = settings_of(Mapped(one))["function"]
     assert told != settings_of(Mapped(other))["function"]
+    if isinstance(one, partial):
+        return
     again = FunctionType(one.__code__, one.__globals__, "x", one.__defaults__, one.__closure__)
     again.__qualname__ = one.__qualname__
     assert settings_of(Mapped(again))["function"] == told
@@ -220,11 +228,24 @@ def test_functions_with_a_name_are_told_by_it_and_odd_closures_are_named() -> No
     assert settings_of(Mapped(itself["f"]))["function"].endswith("with ['dict']")
 
 
+def one_of(*words: str) -> Any:
+    return {"function": lambda x: scaled(2.0)(x) in {"left", "right", ("up", 1), "down"}, "words": set(words)}
+
+
 def test_what_a_lambda_does_is_told_in_the_same_words_by_another_process() -> None:
-    told = settings_of(Mapped(scaled(2.0)))["function"]
+    words = ("a", "b", "c", "d")
+    told = [settings_of(Mapped(function))["function"] for function in (scaled(2.0), one_of(*words))]
     program = (
-        "from tests.runners.test_fingerprints import Mapped, scaled, settings_of\n"
-        "print(settings_of(Mapped(scaled(2.0)))['function'])"
+        "from tests.runners.test_fingerprints import Mapped, one_of, scaled, settings_of\n"
+        f"print([settings_of(Mapped(function))['function'] for function in (scaled(2.0), one_of(*{words}))])"
     )
-    there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
-    assert there.stdout.strip() == told
+    command, env = [sys.executable, "-c", program], os.environ | {"PYTHONHASHSEED": "1"}  # sets have another order
+    there = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300, env=env)
+    assert there.stdout.strip() == str(told)
+
+
+def test_settings_that_are_no_number_are_those_of_another_process() -> None:
+    for setting in (float("nan"), np.float32("nan"), np.array([1.0, np.nan]), {"fill": [float("nan")]}):
+        policy = trained_in(Scale(setting), sampled=False)
+        here = {"pieces": [["Scale", settings_of(Scale(setting))]]}
+        check_fingerprint(policy, here, pickle.loads(pickle.dumps(here)))

@@ -433,3 +433,23 @@ def test_a_reset_of_several_agents_of_another_form_is_named(given: Any) -> None:
 
     with pytest.raises(WrongType, match=r"\.reset.* give"):
         MultiAgentEnvRunner(Odd, seed=0).sample(num_timesteps=30, random_actions=True)
+
+
+def test_infos_that_an_environment_writes_to_again_are_recorded_as_they_were() -> None:
+    class Counting(Meeting):
+        def reset(self, **options: Any) -> Any:
+            self.told: Any = {"p0": {"t": 0, "seen": [0], "at": np.zeros(1)}}
+            return super().reset(**options)[0], self.told
+
+        def step(self, actions: Any) -> Any:
+            step = super().step(actions)
+            self.told["p0"]["t"] = self.told["p0"]["at"][0] = self.t
+            self.told["p0"]["seen"].append(self.t)
+            return *step[:4], self.told
+
+    with MultiAgentEnvRunner(Counting) as runner:
+        (episode,) = runner.sample(num_episodes=1, random_actions=True)
+    infos = episode.get_infos()["p0"]
+    assert [(info["t"], info["seen"], info["at"].tolist()) for info in infos] == [
+        (t, list(range(t + 1)), [t]) for t in range(5)
+    ]

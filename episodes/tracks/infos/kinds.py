@@ -83,9 +83,14 @@ def same_info(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(same_info(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(same_info, a, b))
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+    if _is_array(a) or _is_array(b):
         return equal_arrays(a, b)
     return bool(a == b) or (a != a and b != b)
+
+
+def _is_array(value: Any) -> bool:
+    """Whether it is an array, of whatever library."""
+    return isinstance(value, np.ndarray) or (hasattr(value, "__array__") and not isinstance(value, np.generic))
 
 
 class EmptyInfos(Infos):
