@@ -5,6 +5,9 @@ Each class derives from `EpisodeError` and from the built-in kind that a caller 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class EpisodeError(Exception):
     """The root of this library's errors."""
@@ -55,6 +58,15 @@ class UnwiredPipeline(EpisodeError, ValueError):
 
 class MissingExtra(EpisodeError, ImportError):
     """An optional dependency is needed; the message names the extra to install."""
+
+
+@contextmanager
+def needing(extra: str, why: str) -> Iterator[None]:
+    """Where imports of an extra's packages stand: `MissingExtra` where one fails, with why it is needed."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtra(f"{why}; install the extra: pip install 'rl-episodes[{extra}]'") from error
 
 
 class LostInConversion(EpisodeError, ValueError):

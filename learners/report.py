@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from episodes.errors import MissingExtra
+from episodes.errors import needing
 from episodes.inspect import plot_episode
 from episodes.inspect.plots import DARK, draw_returns
 from episodes.inspect.words import counted
@@ -54,10 +54,8 @@ def draw_run(
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    try:
+    with needing("plot", "draw_run needs matplotlib"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("draw_run needs matplotlib; install the extra: pip install 'rl-episodes[plot]'") from error
     figure = Figure(figsize=(12, 5), dpi=120, layout="constrained")
     figure.suptitle(title, fontsize=12, fontweight="bold", color=DARK)
     left, right = figure.subplots(1, 2)

@@ -10,7 +10,7 @@ import numpy as np
 
 from episodes.converters.losses import LossReport
 from episodes.converters.transitions import Transitions, without_next
-from episodes.errors import EpisodeError, MissingExtra, UnreadableData
+from episodes.errors import EpisodeError, UnreadableData, needing
 from episodes.single_agent import SingleAgentEpisode
 
 _READ = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
@@ -34,10 +34,8 @@ def from_d4rl(path: str | Path, *, strict: bool = False) -> tuple[list[SingleAge
 
 def d4rl_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
     """The episodes of a file one after another; `report` is told what is lost."""
-    try:
+    with needing("minari", "D4RL's files need h5py"):
         import h5py
-    except ImportError as error:
-        raise MissingExtra("D4RL's files need h5py; install the extra: pip install 'rl-episodes[minari]'") from error
     try:
         with h5py.File(path, "r") as file:
             yield from _episodes(file, Path(path).stem, report)

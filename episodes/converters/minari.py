@@ -17,7 +17,7 @@ from gymnasium import spaces
 from episodes.converters.bounded_packs import Given, some_of
 from episodes.converters.info_arrays import info_arrays, infos_from
 from episodes.converters.losses import FACTS, LossReport, tell_left_out, tell_other_spaces
-from episodes.errors import InvalidArgument, MissingExtra
+from episodes.errors import InvalidArgument, needing
 from episodes.facts import VersionRuns
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import draft_beside
@@ -31,11 +31,9 @@ _KEPT = (*_IDS, "infos", "custom_data", "both_endings", "observation_space", "ac
 
 
 def _minari() -> Any:
-    try:
+    with needing("minari", "Minari data needs minari"):
         import minari
         import minari.data_collector
-    except ImportError as error:
-        raise MissingExtra("Minari data needs minari; install the extra: pip install 'rl-episodes[minari]'") from error
     return minari
 
 

@@ -10,7 +10,7 @@ from episodes.converters.bounded_packs import Given, packs_of
 from episodes.converters.losses import LossReport
 from episodes.converters.parquet_files import files_of, groups_of, new_parts
 from episodes.converters.step_tables import pack_of, table_of
-from episodes.errors import InvalidArgument, MissingExtra
+from episodes.errors import InvalidArgument, needing
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import pyarrow, reading
 
@@ -72,10 +72,8 @@ def to_pandas(episodes: Given, *, strict: bool = False) -> tuple[Any, LossReport
         InvalidArgument: no episodes with a step.
         LostInConversion: with `strict`, when something would be lost.
     """
-    try:
+    with needing("pandas", "a DataFrame needs pandas"):
         import pandas  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("a DataFrame needs pandas; install the extra: pip install 'rl-episodes[pandas]'") from error
     report = LossReport()
     return _whole(episodes, report, strict, "to_pandas").to_pandas(), report
 
@@ -91,13 +89,9 @@ def to_huggingface(episodes: Given, *, strict: bool = False) -> tuple[Any, LossR
         InvalidArgument: no episodes with a step.
         LostInConversion: with `strict`, when something would be lost.
     """
-    try:
+    with needing("huggingface", "a Dataset of Hugging Face needs datasets"):
         from datasets import Dataset
         from datasets.table import InMemoryTable
-    except ImportError as error:
-        raise MissingExtra(
-            "a Dataset of Hugging Face needs datasets; install the extra: pip install 'rl-episodes[huggingface]'"
-        ) from error
     report = LossReport()
     table = _whole(episodes, report, strict, "to_huggingface").replace_schema_metadata(None)
     return Dataset(InMemoryTable(table)), report

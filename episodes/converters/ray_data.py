@@ -15,7 +15,7 @@ from episodes.converters.columns import NUMBERS, column_of
 from episodes.converters.info_columns import InfoColumns
 from episodes.converters.losses import LossReport
 from episodes.converters.step_tables import checked_columns, fact_columns, owners, tell_of_chunks
-from episodes.errors import InvalidArgument, MissingExtra
+from episodes.errors import InvalidArgument, needing
 from episodes.pack import EpisodePack
 from episodes.storage import EpisodeDataset
 from episodes.storage.arrow import pyarrow
@@ -39,10 +39,8 @@ def to_ray_data(episodes: Given, *, strict: bool = False) -> tuple[Any, LossRepo
         WrongType: a track of complex numbers or the like.
         LostInConversion: with `strict`, when something would be lost.
     """
-    try:
+    with needing("ray,arrow", "Ray Data needs Ray"):
         import ray.data
-    except ImportError as error:
-        raise MissingExtra("Ray Data needs Ray; install the extra: pip install 'rl-episodes[ray,arrow]'") from error
     report = LossReport()
     if not isinstance(episodes, EpisodeDataset):
         tables = [table for pack in packs_of(episodes) if (table := complete_table(pack, report)) is not None]

@@ -8,7 +8,7 @@ from typing import Any
 from episodes.converters import rllib_multi_agent as several
 from episodes.converters import rllib_states
 from episodes.converters.losses import LossReport
-from episodes.errors import MissingExtra, WrongType
+from episodes.errors import WrongType, needing
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 
@@ -32,12 +32,8 @@ def to_rllib(
 
 def rllib_objects(episodes: Iterable[Any], report: LossReport) -> Iterator[Any]:
     """RLlib's episodes one after another; `report` is told what is lost."""
-    try:
+    with needing("rllib", "RLlib's episodes need RLlib"):
         from ray.rllib.env import multi_agent_episode, single_agent_episode
-    except ImportError as error:
-        raise MissingExtra(
-            "RLlib's episodes need RLlib; install the extra: pip install 'rl-episodes[rllib]'"
-        ) from error
     for episode in episodes:
         if isinstance(episode, MultiAgentEpisode):
             yield several.object_of(multi_agent_episode.MultiAgentEpisode, episode, report)

@@ -9,7 +9,7 @@ import numpy as np
 
 from episodes.converters.losses import LossReport, tell_left_out
 from episodes.converters.transitions import Transitions, numbers_of
-from episodes.errors import InvalidArgument, MissingExtra
+from episodes.errors import InvalidArgument, needing
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 
@@ -18,12 +18,8 @@ _RESERVED = {"observation", "action", "next", "collector", *_FLAGS, "is_init"}
 
 
 def _tensordict() -> Any:
-    try:
+    with needing("tensordict", "a TensorDict needs tensordict"):
         import tensordict
-    except ImportError as error:
-        raise MissingExtra(
-            "a TensorDict needs tensordict; install the extra: pip install 'rl-episodes[tensordict]'"
-        ) from error
     return tensordict.TensorDict
 
 

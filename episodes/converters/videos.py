@@ -9,17 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import MissingExtra, UnreadableData
+from episodes.errors import UnreadableData, needing
 
 _SAMPLED = 16  # frames of a file that are compared with what was written
 
 
 def pyav() -> Any:
     """The module `av`; `MissingExtra` where it is not installed."""
-    try:
+    with needing("video", "videos need PyAV"):
         import av
-    except ImportError as error:
-        raise MissingExtra("videos need PyAV; install the extra: pip install 'rl-episodes[video]'") from error
     return av
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, MissingExtra
+from episodes.errors import InvalidArgument, needing
 from episodes.inspect.series import of_track
 
 
@@ -47,15 +47,11 @@ def video(episode: Any, path: str | Path, *, fps: float = 30, column: str | None
     if fps <= 0 or zoom < 1:
         raise InvalidArgument(f"fps={fps}, zoom={zoom}: give frames a second above 0, and a zoom of at least 1")
     images = frames(episode, column)
-    try:
+    with needing("video", "a video needs imageio and PyAV"):
         import imageio.v3 as imageio
 
         if path.suffix == ".mp4":
             import av  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra(
-            "a video needs imageio and PyAV; install the extra: pip install 'rl-episodes[video]'"
-        ) from error
     images = np.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images
     images = images.repeat(zoom, axis=1).repeat(zoom, axis=2)
     if path.suffix == ".gif":

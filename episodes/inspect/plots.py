@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, MissingExtra, WrongType
+from episodes.errors import InvalidArgument, WrongType, needing
 from episodes.facts.ending import Ending
 from episodes.inspect.colours import ENDINGS, colour
 from episodes.inspect.series import MOST_NUMBERS, Series, of_track
@@ -34,10 +34,8 @@ def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
     """The axes that were given, or those of a new figure of so many inches."""
     if ax is not None:
         return ax
-    try:
+    with needing("plot", "a plot needs matplotlib"):
         from matplotlib import pyplot
-    except ImportError as error:
-        raise MissingExtra("a plot needs matplotlib; install the extra: pip install 'rl-episodes[plot]'") from error
     return pyplot.subplots(figsize=(width, height), layout="constrained")[1]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import EpisodeError, MissingExtra, UnreadableData
+from episodes.errors import EpisodeError, UnreadableData, needing
 
 _MOST_BYTES = 2**31 - 1  # of a column of strings, whose bounds are int32
 
@@ -17,13 +17,9 @@ _MOST_BYTES = 2**31 - 1  # of a column of strings, whose bounds are int32
 @cache
 def pyarrow() -> Any:
     """The module `pyarrow`, with `pyarrow.ipc`; `MissingExtra` where it is not installed."""
-    try:
+    with needing("arrow", "episodes on disk need pyarrow"):
         import pyarrow
         import pyarrow.ipc
-    except ImportError as error:
-        raise MissingExtra(
-            "episodes on disk need pyarrow; install the extra: pip install 'rl-episodes[arrow]'"
-        ) from error
     return pyarrow
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import MissingExtra, UnreadableData
+from episodes.errors import MissingExtra, UnreadableData, needing
 from episodes.storage.arrow import pyarrow
 
 BLOCK = 1 << 16  # bytes with a sum of their own
@@ -43,10 +43,8 @@ def digest_of(name: str) -> Digest:
         return zlib.crc32
     if name != "xxh3":
         raise UnreadableData(f"sums by {name!r} are not known here; known: {', '.join(NAMES)}")
-    try:
+    with needing("arrow", "sums by xxh3 need xxhash"):
         from xxhash import xxh3_64_intdigest
-    except ImportError as error:
-        raise MissingExtra("sums by xxh3 need xxhash; install the extra: pip install 'rl-episodes[arrow]'") from error
     return xxh3_64_intdigest
 
 

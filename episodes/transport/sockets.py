@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import EpisodeError, EpisodeStateError, MissingExtra, TransportTimeout, WrongType
+from episodes.errors import EpisodeError, EpisodeStateError, TransportTimeout, WrongType, needing
 from episodes.tracks.arguments import checked_number
 
 MOST_BYTES = 256 << 20  # of one part: what a socket takes at a peer's word
@@ -38,12 +38,8 @@ os.register_at_fork(after_in_child=_is_forked)
 
 def zeromq() -> Any:
     """The module `zmq`; `MissingExtra` where it is not installed."""
-    try:
+    with needing("zmq", "senders and receivers need pyzmq"):
         import zmq
-    except ImportError as error:
-        raise MissingExtra(
-            "senders and receivers need pyzmq; install the extra: pip install 'rl-episodes[zmq]'"
-        ) from error
     return zmq
 
 

@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from episodes.errors import EpisodeStateError, InvalidArgument, MissingExtra, ShapeMismatch, UnknownKey
+from episodes.errors import EpisodeStateError, InvalidArgument, MissingExtra, ShapeMismatch, UnknownKey, needing
 from episodes.tracks import nested
 from episodes.tracks.arguments import checked_count, checked_items, checked_mapping, checked_seed
 
@@ -198,8 +198,6 @@ def _made(kind: str, task: str, kwargs: Mapping[str, Any]) -> Any:
 
 
 def _envpool() -> ModuleType:
-    try:
+    with needing("envpool", "EnvPool is needed"):
         import envpool
-    except ImportError as error:
-        raise MissingExtra("EnvPool is needed; install the extra: pip install 'rl-episodes[envpool]'") from error
     return envpool

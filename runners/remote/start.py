@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from time import monotonic, sleep
 from typing import Any
 
-from episodes.errors import EpisodeStateError, MissingExtra
+from episodes.errors import EpisodeStateError, needing
 
 __all__ = ["start_ray"]
 
@@ -99,8 +99,6 @@ def patient(get_node: Callable[..., Any], *arguments: Any, interval_s: float = 0
 
 def loaded_ray() -> Any:
     """The module `ray`; MissingExtra where it is not installed."""
-    try:
+    with needing("ray", "runners in actors need Ray"):
         import ray
-    except ImportError as error:
-        raise MissingExtra("runners in actors need Ray; install the extra: pip install 'rl-episodes[ray]'") from error
     return ray

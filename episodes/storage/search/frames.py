@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from episodes.errors import MissingExtra
+from episodes.errors import needing
 
 
 def as_pandas(table: Any) -> Any:
@@ -20,9 +20,5 @@ def as_polars(table: Any) -> Any:
 
 
 def _needed(name: str) -> Any:
-    try:
+    with needing(f"{name}", f"a table of {name} needs {name}"):
         return import_module(name)
-    except ImportError as error:
-        raise MissingExtra(
-            f"a table of {name} needs {name}; install the extra: pip install 'rl-episodes[{name}]'"
-        ) from error

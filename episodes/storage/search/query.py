@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
 
-from episodes.errors import InvalidArgument, MissingExtra
+from episodes.errors import InvalidArgument, needing
 from episodes.storage.arrow import pyarrow
 from episodes.storage.search.episode_table import CUSTOM, EpisodeTable
 from episodes.storage.search.step_table import StepTable
@@ -54,12 +54,8 @@ def run(query: str, steps: Callable[[], StepTable], episodes: Callable[[], Episo
 @cache
 def duckdb() -> Any:
     """The module `duckdb`; `MissingExtra` where it is not installed."""
-    try:
+    with needing("sql", "SQL over episodes needs duckdb"):
         import duckdb as module
-    except ImportError as error:
-        raise MissingExtra(
-            "SQL over episodes needs duckdb; install the extra: pip install 'rl-episodes[sql]'"
-        ) from error
     pyarrow()
     return module
 
