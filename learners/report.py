@@ -10,7 +10,7 @@ import numpy as np
 from episodes.errors import needing
 from episodes.inspect import plot_episode
 from episodes.inspect.plots import DARK, draw_returns
-from episodes.inspect.words import counted
+from episodes.inspect.words import counted, ending_word
 from episodes.single_agent import SingleAgentEpisode
 
 if TYPE_CHECKING:
@@ -29,15 +29,10 @@ def episode_table(episodes: Sequence[SingleAgentEpisode]) -> str:
     width = max([len(episode.id_) for episode in episodes] + [len("episode")])
     rows = [f"{'episode':<{width}}  {'length':>6}  {'return':>10}  ending"]
     rows += [
-        f"{episode.id_:<{width}}  {len(episode):>6}  {episode.get_return():>10.6g}  {ending_of(episode)}"
+        f"{episode.id_:<{width}}  {len(episode):>6}  {episode.get_return():>10.6g}  {ending_word(episode.ending)}"
         for episode in episodes
     ]
     return "\n".join(rows)
-
-
-def ending_of(episode: SingleAgentEpisode) -> str:
-    """How an episode stops, in one word."""
-    return "terminated" if episode.is_terminated else "truncated" if episode.is_truncated else "cut"
 
 
 def draw_run(
@@ -60,6 +55,6 @@ def draw_run(
     figure.suptitle(title, fontsize=12, fontweight="bold", color=DARK)
     left, right = figure.subplots(1, 2)
     draw_returns(returns, np.cumsum(lengths), left, window=window, goal=goal, title="returns of whole episodes")
-    words = f"{counted(len(episode), 'step')}, return {episode.get_return():g}, {ending_of(episode)}"
+    words = f"{counted(len(episode), 'step')}, return {episode.get_return():g}, {ending_word(episode.ending)}"
     plot_episode(episode, right, title=f"the best of the last episodes: {words}")
     return figure

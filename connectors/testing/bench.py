@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -17,6 +18,7 @@ from connectors.distributions import distribution_for
 from connectors.env_to_module import EnvToModulePipeline
 from connectors.learner import AddColumns, AddNextObservations, AddObservations, LearnerPipeline
 from connectors.module_to_env import GetActions, ModuleToEnvPipeline, TensorToNumpy
+from connectors.pipeline import ConnectorPipeline
 from connectors.policy import module_of
 from episodes.columns import Columns
 from episodes.testing.samples import sample_episodes
@@ -35,21 +37,34 @@ class Seen:
     columns: ColumnDict  # the same as arrays
 
 
-class Bench(Protocol):
+@dataclass
+class Bench(ABC):
     """One of the three pipelines, with samples to run it on."""
 
-    name: str
-    given: tuple[str, ...]  # columns that are there before all pieces
     observation_space: gym.Space
     action_space: gym.Space
+    policy: Any
+    before: Sequence[Connector] | None  # the pieces before the one that is run; None: those of `usual`
 
+    name: ClassVar[str]
+    given: ClassVar[tuple[str, ...]] = ()  # columns that are there before all pieces
+    pipeline: ClassVar[type[ConnectorPipeline]]
+
+    @abstractmethod
     def samples(self) -> Samples:
         """New samples, the same ones each time; they can be cut in two anywhere."""
-        ...
+
+    @abstractmethod
+    def call(self, pipeline: Any, samples: Any) -> None:
+        """Let the pipeline work on samples."""
+
+    def usual(self) -> Sequence[Connector]:
+        """The pieces before the one that is run, where nobody says which."""
+        return ()
 
     def num_rows(self, samples: Samples) -> int:
         """How many real rows there are in them."""
-        ...
+        return len(samples)
 
     def run(self, piece: Connector, samples: Any, only: Iterable[str] | None = None) -> Seen:
         """What the piece got and gave.
@@ -57,7 +72,12 @@ class Bench(Protocol):
         Args:
             only: columns that are there before the piece; all that its pipeline has when None.
         """
-        ...
+        first, last = _Probe("before", only), _Probe("after")
+        before = self.usual() if self.before is None else self.before
+        pieces = [*_not_of(piece, before), first, piece, last]
+        self.call(self.pipeline(self.observation_space, self.action_space, connectors=pieces), samples)
+        given_after = {key: as_arrays(column) for key, column in first.batch.items()}
+        return Seen(first.copies, given_after, last.batch, last.copies)
 
 
 class _Probe(Connector):
@@ -90,11 +110,6 @@ def _as_array(leaf: Any) -> Any:
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
-def _seen(before: _Probe, after: _Probe) -> Seen:
-    given_after = {key: as_arrays(column) for key, column in before.batch.items()}
-    return Seen(before.copies, given_after, after.batch, after.copies)
-
-
 def _not_of(piece: Connector, before: Iterable[Connector]) -> list[Connector]:
     """The pieces without those whose work the piece itself does."""
     doing = set(piece.writes) - set(piece.reads)
@@ -115,16 +130,13 @@ def _space_like(state: Any) -> gym.Space:
     return gym.spaces.Box(-1, 1, np.shape(state), np.asarray(state).dtype.type)  # type: ignore[arg-type]
 
 
-@dataclass
-class LearnerBench:
+class LearnerBench(Bench):
     """Finished and growing episodes, cut and whole, of many steps, of one and of none."""
 
-    observation_space: gym.Space
-    action_space: gym.Space
-    policy: Any
-    before: Sequence[Connector] | None
-    name: str = "learner"
-    given: tuple[str, ...] = ()
+    name, pipeline = "learner", LearnerPipeline
+
+    def usual(self) -> Sequence[Connector]:
+        return AddObservations(), AddNextObservations(), AddColumns()
 
     def samples(self) -> Samples:
         width = distribution_for(self.action_space).num_inputs
@@ -139,53 +151,33 @@ class LearnerBench:
     def num_rows(self, samples: Samples) -> int:
         return sum(map(len, samples))
 
-    def run(self, piece: Connector, samples: Any, only: Iterable[str] | None = None) -> Seen:
-        before = self.before if self.before is not None else [AddObservations(), AddNextObservations(), AddColumns()]
-        first, last = _Probe("before", only), _Probe("after")
-        pieces = [*_not_of(piece, before), first, piece, last]
-        pipeline = LearnerPipeline(self.observation_space, self.action_space, connectors=pieces)
+    def call(self, pipeline: LearnerPipeline, samples: Any) -> None:
         pipeline(episodes=samples, rl_module=self.policy, explore=False)
-        return _seen(first, last)
 
 
-@dataclass
-class EnvToModuleBench:
+class EnvToModuleBench(Bench):
     """Episodes that grow, one an environment, and the row of their newest observations."""
 
-    observation_space: gym.Space
-    action_space: gym.Space
-    policy: Any
-    before: Sequence[Connector] | None
-    name: str = "env_to_module"
-    given: tuple[str, ...] = (Columns.OBS,)
+    name, given, pipeline = "env_to_module", (Columns.OBS,), EnvToModulePipeline
 
     def samples(self) -> Samples:
         outputs = _states_of(self.policy)
         return sample_episodes(self.observation_space, self.action_space, extra_outputs=outputs, lookback=8)
 
-    def num_rows(self, samples: Samples) -> int:
-        return len(samples)
-
-    def run(self, piece: Connector, samples: Any, only: Iterable[str] | None = None) -> Seen:
-        first, last = _Probe("before", only), _Probe("after")
-        pieces = [*_not_of(piece, self.before or []), first, piece, last]
-        pipeline = EnvToModulePipeline(self.observation_space, self.action_space, connectors=pieces)
+    def call(self, pipeline: EnvToModulePipeline, samples: Any) -> None:
         rows = nested.stack([episode.get_observations(-1) for episode in samples])
         rows = pipeline.rewrite(rows, samples, False)  # as a runner does, before it records them
         pipeline(batch={Columns.OBS: rows}, episodes=samples, rl_module=self.policy, explore=False)
-        return _seen(first, last)
 
 
-@dataclass
-class ModuleToEnvBench:
+class ModuleToEnvBench(Bench):
     """Rows of a policy's outputs."""
 
-    observation_space: gym.Space
-    action_space: gym.Space
-    policy: Any
-    before: Sequence[Connector] | None
-    name: str = "module_to_env"
-    given: tuple[str, ...] = (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)
+    name, given = "module_to_env", (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)
+    pipeline = ModuleToEnvPipeline
+
+    def usual(self) -> Sequence[Connector]:
+        return GetActions(seed=0), TensorToNumpy()
 
     def samples(self) -> Samples:
         width = distribution_for(self.action_space).num_inputs
@@ -193,22 +185,10 @@ class ModuleToEnvBench:
         rows = torch.rand(5, width + 1, generator=numbers)
         return [{Columns.ACTION_DIST_INPUTS: row[:-1], Columns.VF_PREDS: row[-1]} for row in rows]
 
-    def num_rows(self, samples: Samples) -> int:
-        return len(samples)
-
-    def run(self, piece: Connector, samples: Any, only: Iterable[str] | None = None) -> Seen:
-        before = self.before if self.before is not None else [GetActions(seed=0), TensorToNumpy()]
-        first, last = _Probe("before", only), _Probe("after")
-        pieces = [*_not_of(piece, before), first, piece, last]
-        pipeline = ModuleToEnvPipeline(self.observation_space, self.action_space, connectors=pieces)
+    def call(self, pipeline: ModuleToEnvPipeline, samples: Any) -> None:
         outputs = {key: torch.stack([row[key] for row in samples]) for key in samples[0]}
         episodes = sample_episodes(self.observation_space, self.action_space)[: len(samples)]
         pipeline(batch=outputs, episodes=episodes, rl_module=self.policy, explore=False)
-        return _seen(first, last)
 
 
-BENCHES: dict[str, Any] = {
-    "learner": LearnerBench,
-    "env_to_module": EnvToModuleBench,
-    "module_to_env": ModuleToEnvBench,
-}
+BENCHES: dict[str, type[Bench]] = {bench.name: bench for bench in (LearnerBench, EnvToModuleBench, ModuleToEnvBench)}

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from episodes.errors import InvalidArgument, WrongType, needing
-from episodes.facts.ending import Ending
 from episodes.inspect.colours import ENDINGS, colour
 from episodes.inspect.series import MOST_NUMBERS, Series, of_track
-from episodes.inspect.words import clipped, counted, number
+from episodes.inspect.words import clipped, counted, ending_word, number
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 
@@ -50,11 +49,6 @@ def styled(ax: Axes, title: str, x: str, y: str = "") -> Axes:
     ax.spines[["left", "bottom"]].set_color("#cccccc")
     ax.tick_params(labelsize=8, colors=DARK, length=2)
     return ax
-
-
-def ending_word(ending: Ending) -> str:
-    """How a chunk stops, in one word: terminated, truncated or cut."""
-    return "terminated" if ending.is_terminated else "truncated" if ending.is_truncated else "cut"
 
 
 def _checked(episode: Any, kind: type) -> Any:

@@ -63,6 +63,11 @@ def ended(ending: Ending) -> str:
     return " and ".join(endings(ending))
 
 
+def ending_word(ending: Ending) -> str:
+    """How it stops, in one word: a termination counts more than a truncation of the same step."""
+    return endings(ending)[0]
+
+
 def counted(count: int, noun: str) -> str:
     """A number of things.
 
