@@ -297,20 +297,26 @@ def _joined(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
 
 def in_band(column: Any) -> Any:
     """A column as a pickle carries it: bytes, or a list of objects."""
-    if column is None or isinstance(column, VersionColumn):
-        return column
-    return column.tolist() if column.dtype == object else (column.dtype.str, column.tobytes())
+    if column is None:
+        return None
+    if isinstance(column, VersionColumn):
+        return column.in_band()
+    dtype = column.dtype
+    return column.tolist() if dtype.hasobject else (dtype.str, column.tobytes())
 
 
 def from_band(band: Any) -> Any:
-    """What `in_band` was made of; a list for a column of objects."""
-    return np.frombuffer(band[1], band[0]) if isinstance(band, tuple) else band
+    """The column that `in_band` was given."""
+    if band is None:
+        return None
+    if type(band) is list:
+        return _object_array(band)
+    return np.frombuffer(band[1], band[0]) if len(band) == 2 else VersionColumn.from_band(*band)
 
 
 def _unpickled(bands: Sequence[Any], *rest: Any) -> PackFacts:
-    own = (make(from_band(band)) for make, band in zip(_COLUMNS.values(), bands, strict=False))
     later = [None] * (len(_COLUMNS) - len(bands))  # facts that came after the pickle was made
-    return PackFacts._make([*own, *later, *rest])
+    return PackFacts._make([*map(from_band, bands), *later, *rest])
 
 
 # --- columns of values -------------------------------------------------------------------------------------------

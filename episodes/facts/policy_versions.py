@@ -267,15 +267,19 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __reduce__(self) -> Any:
+    def in_band(self) -> tuple[bytes | None, ...]:
         """As bytes: they are few, and an array of its own costs more than its numbers."""
         arrays = (self.versions, self.begins, self.bounds)
-        return _unpickled, tuple(None if array is None else array.tobytes() for array in arrays)
+        return tuple(None if array is None else array.tobytes() for array in arrays)
 
+    @classmethod
+    def from_band(cls, *band: bytes | None) -> VersionColumn:
+        """The column that `in_band` made them of."""
+        versions, *rest = (None if column is None else np.frombuffer(column, np.int64) for column in band)
+        return cls(np.zeros(0, np.int64) if versions is None else versions, *rest)
 
-def _unpickled(*columns: bytes | None) -> VersionColumn:
-    versions, *rest = (None if column is None else np.frombuffer(column, np.int64) for column in columns)
-    return VersionColumn(np.zeros(0, np.int64) if versions is None else versions, *rest)
+    def __reduce__(self) -> Any:
+        return VersionColumn.from_band, self.in_band()
 
 
 def _bounds(counts: Any) -> np.ndarray:

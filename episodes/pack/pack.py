@@ -19,9 +19,7 @@ from episodes.facts.ending import codes_of
 from episodes.facts.facts import (
     PackFacts,
     counts,
-    from_band,
     ids_of,
-    in_band,
     integers,
     objects,
     own_custom_data,
@@ -422,10 +420,10 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         Spaces go without the state of their random numbers, and packs that are unpickled share equal ones: who wants
         to sample from a space copies and seeds it.
         """
-        bands = in_band(self.lengths), in_band(self.lookbacks)
-        if protocol >= 5 and pickling.is_plain(self.columns, self.facts):
-            return _unpickled_within, pickling.within(self.columns, self.facts, *bands)
-        return _unpickled, (self.columns, pickling.unseeded(self.facts), *bands)
+        counts = self.lengths, self.lookbacks
+        if protocol >= 5:
+            return _from_pieces, pickling.in_pieces(self.columns, self.facts, *counts)
+        return EpisodePack.of, (self.columns, pickling.unseeded(self.facts), *counts)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EpisodePack):
@@ -491,9 +489,5 @@ def _frozen(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _unpickled(columns: Tracks, facts: PackFacts, lengths: Any, lookbacks: Any) -> EpisodePack:
-    return EpisodePack.of(columns, facts, from_band(lengths), from_band(lookbacks))
-
-
-def _unpickled_within(*within: Any) -> EpisodePack:
-    return _unpickled(*pickling.from_within(*within))
+def _from_pieces(*pieces: Any) -> EpisodePack:
+    return EpisodePack.of(*pickling.from_pieces(*pieces))

@@ -1,52 +1,73 @@
-"""A pickle within the pickle of a pack: what picklers that look at each object in Python have to look at once.
+"""What a pack is pickled as: bytes, strings, tuples and buffers, at which no pickler looks in Python.
 
 Ray's pickler takes along classes that other processes cannot import, and for that it looks at every object and every
-function, which takes longer than all else about a pack. Where all is numpy's, Gymnasium's and ours, there is no need.
+function, which takes longer than all else about a pack. So what is numpy's, Gymnasium's or ours comes in pieces that
+need no looking; what is a user's own is among them as it is.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from episodes.facts.facts import PackFacts
+from episodes.facts.facts import PackFacts, from_band, in_band
 from episodes.tracks import Tracks, seeds
-from episodes.tracks.nested import leaves
+from episodes.tracks.infos.kinds import EmptyInfos
+from episodes.tracks.nested import map_leaves
 
 _SMALL = 256  # bytes of a buffer that goes in band
+_KINDS = "biufcSU"  # of dtypes that their string tells all about, and whose arrays have buffers
 _MOST_SPACES = 64
-_PLAIN = {str, int, type(None)}  # of ids
 
 _known: dict[tuple[int, int], tuple[bytes, tuple[Any, Any]]] = {}  # pickles of spaces by their ids, and they
 
 
-def is_plain(columns: Tracks, facts: PackFacts) -> bool:
-    """Whether there is nothing but numbers, strings and Gymnasium's own spaces."""
-    tracks = [leaf for data in (columns.observations, columns.actions, columns.rewards) for leaf in leaves(data.data)]
-    tracks += [leaf for track in columns.extra.values() for leaf in leaves(track.data)]
-    if any(array.dtype.hasobject for array in tracks) or facts.custom_data is not None:
-        return False
-    objects = [own for own in facts.columns if isinstance(own, np.ndarray) and own.dtype.hasobject]
-    return all({*map(type, own.tolist())} <= _PLAIN for own in objects) and all(map(_is_gymnasiums, facts.spaces))
+def in_pieces(columns: Tracks, facts: PackFacts, *counts: np.ndarray) -> tuple[Any, ...]:
+    """The arguments of `from_pieces`."""
+    observations, infos, actions, rewards = (track.data for track in columns[:4])
+    extra = {key: track.data for key, track in columns.extra.items()}
+    arrays = [map_leaves(_in_pieces, data) for data in (observations, actions, rewards, extra)]
+    bands = [in_band(column) for column in (*facts.columns, *counts)]
+    return arrays, _infos_in_pieces(infos), bands, _spaces_in_pieces(facts), facts.custom_data
 
 
-def within(columns: Tracks, facts: PackFacts, *bands: Any) -> tuple[bytes, bytes, list[pickle.PickleBuffer]]:
-    """What is plain, as a pickle, one of the spaces, and the large buffers of the first one."""
-    buffers: list[pickle.PickleBuffer] = []
-    own = (columns, facts._replace(observation_space=None, action_space=None), *bands)
-    return pickle.dumps(own, 5, buffer_callback=partial(_is_small, buffers)), _pickled_spaces(facts), buffers
+def from_pieces(arrays: Any, infos: Any, bands: Any, own_spaces: Any, custom_data: Any) -> tuple[Any, ...]:
+    """The columns, the facts, the lengths and the lookbacks that `in_pieces` was given."""
+    observations, actions, rewards, extra = (map_leaves(_from_pieces, data) for data in arrays)
+    columns = Tracks.finished(observations, _infos_from_pieces(infos), actions, rewards, extra)
+    *own, lengths, lookbacks = map(from_band, bands)
+    spaces_ = _unpickled_spaces(own_spaces) if type(own_spaces) is bytes else own_spaces
+    return columns, PackFacts._make([*own, *spaces_, custom_data]), lengths, lookbacks
 
 
-def from_within(data: bytes, own_spaces: bytes, buffers: Sequence[Any]) -> tuple[Any, ...]:
-    """What `within` was given."""
-    columns, facts, *bands = pickle.loads(data, buffers=buffers)
-    observed, acted = _unpickled_spaces(own_spaces)
-    return columns, facts._replace(observation_space=observed, action_space=acted), *bands
+# --- arrays ----------------------------------------------------------------------------------------------------------
+
+
+def _in_pieces(array: Any) -> Any:
+    """A list (no container, as nested values go) of what an array is made of; one of another kind as it is."""
+    dtype = array.dtype
+    if dtype.kind not in _KINDS or not array.flags.c_contiguous:
+        return array
+    return [array.tobytes() if array.nbytes < _SMALL else pickle.PickleBuffer(array), dtype.str, array.shape]
+
+
+def _from_pieces(own: Any) -> np.ndarray:
+    if type(own) is not list:
+        return own
+    data, dtype, shape = own
+    return np.ndarray(shape, dtype, memoryview(data))
+
+
+def _infos_in_pieces(infos: Any) -> Any:
+    """The number of infos that are empty; of others, which hold no objects of a user's, a pickle and its buffers."""
+    if type(infos) is EmptyInfos:
+        return infos.num
+    large: list[pickle.PickleBuffer] = []
+    return pickle.dumps(infos, 5, buffer_callback=partial(_is_small, large)), large
 
 
 def _is_small(large: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> bool:
@@ -55,6 +76,13 @@ def _is_small(large: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> 
         return True
     large.append(buffer)
     return False
+
+
+def _infos_from_pieces(own: Any) -> Any:
+    return EmptyInfos(own) if type(own) is int else pickle.loads(own[0], buffers=own[1])
+
+
+# --- spaces ----------------------------------------------------------------------------------------------------------
 
 
 def _is_gymnasiums(space: spaces.Space[Any] | None) -> bool:
@@ -71,16 +99,21 @@ def unseeded(facts: PackFacts) -> PackFacts:
     return facts._replace(observation_space=observed, action_space=acted)
 
 
-def _pickled_spaces(facts: PackFacts) -> bytes:
-    """Two spaces as one pickle, which is made once: most packs have those of others."""
+def _spaces_in_pieces(facts: PackFacts) -> Any:
+    """Two spaces as a pickle, which is made once, as most packs have those of others; a user's own as they are."""
     own = facts.spaces
     key = (id(own[0]), id(own[1]))
     known = _known.get(key)
-    if known is None:
-        if len(_known) >= _MOST_SPACES:
-            _known.clear()
-        known = _known[key] = pickle.dumps(unseeded(facts).spaces, 5), own  # kept, so that no other space gets its id
-    return known[0]
+    if known is not None:
+        return known[0]
+    bare = unseeded(facts).spaces
+    if not all(map(_is_gymnasiums, own)):
+        return bare
+    if len(_known) >= _MOST_SPACES:
+        _known.clear()
+    pickled = pickle.dumps(bare, 5)
+    _known[key] = pickled, own  # kept, so that no other space gets its id
+    return pickled
 
 
 @lru_cache(maxsize=_MOST_SPACES)

@@ -6,7 +6,7 @@ import io
 import pickle
 import tracemalloc
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from strategies import lists_of_episodes
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import EpisodeError, InvalidArgument, TrackMismatch, WrongType
+from episodes.facts import VersionRuns
 from episodes.pack.pack import ranges
 
 
@@ -146,6 +147,57 @@ def test_picklers_that_look_at_each_object_look_at_two_of_a_pack_but_at_all_that
         assert any(type(one) is type(theirs) for one in seen)  # of a space, a copy
         assert twin == pack
         assert twin.observation_space == pack.observation_space
+
+
+def test_a_pack_of_a_run_is_looked_at_no_more_for_its_versions_and_its_infos() -> None:
+    infos = [{"speed": t / 2, "words": ["a", t]} for t in range(7)]
+    arrays: dict[str, Any] = {"actions": np.zeros(5), "rewards": np.zeros(5), "lengths": [2, 3]}
+    versions = [VersionRuns((3, 4), (1,)), VersionRuns((4,))]
+    pack = EpisodePack(observations=np.zeros((7, 2)), infos=infos, policy_versions=versions, **arrays)
+    seen, twin = looked_at(pack)
+    assert len(seen) == 2
+    assert twin == pack
+    assert list(twin.infos) == infos
+    assert twin.facts.policy_versions == pack.facts.policy_versions
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+@pytest.mark.parametrize("num", [2, 100])
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_arrays_of_every_kind_come_out_of_a_pickle_as_they_were(protocol: int, num: int) -> None:
+    numbers, size = np.arange(4.0 * num).reshape(num, 4), [num]
+    kinds: dict[str, Any] = {
+        "half": numbers.astype(np.float16),
+        "complex": numbers * 1j,
+        "flags": numbers > 3,
+        "nothing": np.zeros((num, 0), np.int8),
+        "words": numbers.astype("U5"),
+        "bytes": numbers.astype("S5"),
+        "times": numbers.astype("M8[ms]"),
+        "fields": np.zeros(num, [("a", "f4"), ("b", "i2")]),
+        "by column": np.asfortranarray(numbers),
+        "every other": np.repeat(numbers, 2, axis=0)[::2],
+        "nested": {"point": Point(numbers, (numbers[:, 0],))},
+    }
+    if protocol == 5:
+        kinds["swapped"] = numbers.astype(">f4")  # numpy swaps them back in older ones
+    pack = EpisodePack(
+        observations=np.zeros(num + 1),
+        actions=np.zeros(num),
+        rewards=np.zeros(num),
+        lengths=size,
+        extra_model_outputs=kinds,
+    )
+    twin = pickle.loads(pickle.dumps(pack, protocol))
+    assert twin.columns == pack.columns
+    for path, track in pack.tracks.items():
+        assert twin.tracks[path].dtype == track.dtype
+        assert not twin.tracks[path].flags.writeable
+    assert type(twin.extra_model_outputs["nested"]["point"]) is Point
 
 
 def test_the_episodes_of_a_pack_are_views_that_take_no_memory_but_small_objects() -> None:
