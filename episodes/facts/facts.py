@@ -290,7 +290,9 @@ def _joined(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
     if isinstance(there[0], VersionColumn):
         return VersionColumn.concat(columns, sizes)
     if len(there) == len(columns):
-        return frozen(np.concatenate(there))
+        if len({column.dtype.kind for column in there}) == 1:
+            return frozen(np.concatenate(there))
+        columns = [column.tolist() for column in there]  # ids of several types: numpy would make texts of them all
     whole = [[None] * n if column is None else column for n, column in zip(sizes, columns, strict=True)]
     return objects([value for column in whole for value in column])
 

@@ -44,14 +44,16 @@ def integers_of(values: np.ndarray) -> bytes:
 
 
 def _ids(ids: np.ndarray) -> Any:
-    """ASCII as such, which most ids are; few of them as numpy has them, a letter four bytes; all else as a document."""
-    if ids.dtype.kind == "U" and len(ids):
-        if len(ids) <= _FEW and ids.dtype.isnative and sys.byteorder == "little":
-            return [-(ids.dtype.itemsize // 4), ids.tobytes()]
-        letters = np.ascontiguousarray(ids).astype(ids.dtype.newbyteorder("="), copy=False).view(np.uint32)
-        if letters.size and letters.max() < 128:
+    """ASCII as such, which most ids are; few texts, and others, as numpy has them; what is no text as a document."""
+    if ids.dtype.kind != "U" or not ids.nbytes:
+        return documents.encode(ids.tolist(), "ids")
+    if not ids.dtype.isnative or sys.byteorder != "little":
+        ids = ids.astype(ids.dtype.newbyteorder("<"))
+    if len(ids) > _FEW:
+        letters = np.ascontiguousarray(ids).view("<u4")
+        if letters.max() < 128:
             return [letters.size // len(ids), letters.astype(np.uint8).tobytes()]
-    return documents.encode(ids.tolist(), "ids")
+    return [-(ids.dtype.itemsize // 4), ids.tobytes()]
 
 
 def _read_ids(value: Any, num: int) -> np.ndarray:

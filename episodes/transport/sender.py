@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from episodes.errors import InvalidArgument, NotAdmitted, TrackMismatch, TransportTimeout, UnreadableData
+from episodes.errors import InvalidArgument, NotAdmitted, TrackMismatch, TransportTimeout, UnreadableData, WrongType
 from episodes.facts.policy_versions import UNKNOWN
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
@@ -164,9 +164,12 @@ class EpisodeSender(Endpoint):
         deadline = deadline_of(timeout)
         with self.held(deadline), self.stretch:
             self._look()
-            if self._waiting.is_late or (self._waiting and timeout != 0):
-                self._send_waiting(deadline)  # the receiver may wait for it, before it has weights to give
-            while self._weights is None and time.monotonic() < deadline:
+            while True:
+                is_time = timeout != 0 or self._waiting.is_late
+                if is_time and self._waiting and len(self._unacked) < self._window:
+                    self._send_waiting(deadline)  # the receiver may wait for it, before it has weights to give
+                if self._weights is not None or time.monotonic() >= deadline:
+                    break
                 self.wait(deadline - time.monotonic())
                 self._look()
             found, self._weights = self._weights, None
@@ -189,11 +192,17 @@ class EpisodeSender(Endpoint):
         return True
 
     def _send_waiting(self, deadline: float) -> None:
-        packs = self._waiting.together()
-        if packs:
-            if packs is not self._waited:  # else a call sent them that broke off then
-                self._send(Kind.DATA, packs, deadline, has_waited=True)
-            self._waiting.clear()
+        waiting = self._waiting
+        while packs := waiting.together():
+            try:
+                if packs is not self._waited:  # else a call sent them that broke off then
+                    self._send(Kind.DATA, packs, deadline, has_waited=True)
+            except (InvalidArgument, WrongType):
+                if waiting.halve():
+                    continue  # what cannot go as one goes in parts
+                waiting.clear()  # no later call would send it either
+                raise
+            waiting.clear()
             self._waited = []
 
     def _send(self, kind: Kind, packs: list[EpisodePack], deadline: float, has_waited: bool = False) -> None:

@@ -100,9 +100,23 @@ class Waiting:
             self._joined, self._packs, self._nbytes = packs, [], 0
         return self._joined
 
+    def halve(self) -> bool:
+        """From now on, what goes together is half of it, and then the rest; False where it is one episode or none."""
+        packs = self._joined if len(self._joined) > 1 else [one for pack in self._joined for one in _halves(pack)]
+        half = len(packs) // 2
+        if half:
+            self._joined, self._packs = packs[:half], packs[half:] + self._packs
+        return half > 0
+
     def clear(self) -> None:
         """Forget what went together: it was sent."""
         self._joined, self._since = [], 0.0
+
+
+def _halves(pack: EpisodePack) -> list[EpisodePack]:
+    """A pack as two, if it has several episodes."""
+    half = len(pack) // 2
+    return [pack[:half], pack[half:]] if half else [pack]
 
 
 def _infos_nbytes(infos: Infos) -> int:
@@ -117,6 +131,6 @@ def _is_plain(pack: EpisodePack) -> bool:
     """Whether nothing can go wrong when the pack is encoded later: all of it is numbers and texts."""
     facts, infos = pack.facts, pack.infos
     for column in _ids_of(facts):
-        if column is not None and column.dtype.hasobject:
+        if column is not None and column.dtype.kind not in "Uiu":
             return False
     return facts.custom_data is None and (type(infos) is EmptyInfos or not infos.holds_objects)

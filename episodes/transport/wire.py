@@ -141,7 +141,15 @@ def schema_of(packs: Sequence[EpisodePack]) -> bytes:
         ]
         for pack in packs
     ]
-    return bytes(msgpack.packb(own) or b"")
+    return _told(own)
+
+
+def _told(value: Any) -> bytes:
+    """What is told of packs beside numbers; `WrongType` names a key that is no text others can read."""
+    try:
+        return bytes(msgpack.packb(value) or b"")
+    except UnicodeEncodeError as error:
+        raise WrongType(f"the key {error.object!r} cannot travel: {error}") from None
 
 
 def fields_of(pack: EpisodePack) -> dict[str, TrackField]:
@@ -340,7 +348,7 @@ def _put_infos(infos: ColumnInfos, laid: Laid) -> bytes:
             laid.put(column.mask)
         shape = list(column.values.shape[1:])
         described.append([path, column.values.dtype.str, shape, column.plain, column.mask is not None])
-    return bytes(msgpack.packb(described) or b"")
+    return _told(described)
 
 
 @lru_cache(maxsize=256)

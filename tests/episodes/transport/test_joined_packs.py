@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from episodes import EpisodePack, SingleAgentEpisode
+from episodes.errors import WrongType
 from episodes.transport import EpisodeReceiver, EpisodeSender
 
 SECONDS = 60.0  # the longest that anything may take on a slow machine
@@ -186,3 +187,84 @@ def test_what_is_on_its_way_is_whole_though_its_arrays_are_written_to_and_its_se
             found += all_of(receiver, sender, 20)
         assert sum(map(len, found)) == 60
         assert EpisodePack.concat(found) == EpisodePack.concat([pack_of(i) for i in range(60)])
+
+
+def test_ids_of_several_types_stay_what_they_are_when_their_packs_are_joined(receiver: EpisodeReceiver) -> None:
+    ids = [np.array([1]), np.array(["1"]), np.array([b"1"]), np.array([2**63], np.uint64), np.array([True])]
+    sent = [pack_of(i).replace(ids=own) for i, own in enumerate([*ids, *ids])]
+    with EpisodeSender(receiver.address, join=LARGE, max_delay=SECONDS) as sender:
+        for pack in sent:
+            sender.send(pack)
+        found = all_of(receiver, sender, len(sent))
+    for pack in (*found, EpisodePack.concat(sent)):
+        assert all(type(one.id_) in (int, str, bytes, bool) for one in pack)
+    assert [one.id_ for pack in found for one in pack] == [1, "1", b"1", 2**63, True] * 2
+    assert [one.id_ for one in EpisodePack.concat(sent)] == [1, "1", b"1", 2**63, True] * 2
+
+
+@pytest.mark.parametrize("odd", [np.array(["2020-01-01"], "M8[s]"), np.array([1j])], ids=["time", "complex"])
+def test_a_pack_whose_ids_cannot_travel_is_refused_where_it_is_sent(receiver: EpisodeReceiver, odd: Any) -> None:
+    with EpisodeSender(receiver.address, join=LARGE, max_delay=SECONDS) as sender:
+        sender.send(pack_of(0))
+        sender.send(pack_of(1))
+        with pytest.raises(WrongType, match="ids"):
+            sender.send(pack_of(2).replace(ids=odd))
+        sender.send(pack_of(3))
+        assert [one.id_ for pack in all_of(receiver, sender, 3) for one in pack] == ["e0", "e1", "e3"]
+
+
+@pytest.mark.parametrize("join", [LARGE, 0])
+def test_ids_of_any_letters_travel_however_many_they_are(receiver: EpisodeReceiver, join: int) -> None:
+    ids = [f"é€😀{i}" for i in range(40)] + [f"\ud800{i}" for i in range(40)]  # a lone surrogate, as of a file's name
+    sent = [pack_of(i).replace(ids=[id_]) for i, id_ in enumerate(ids)]
+    with EpisodeSender(receiver.address, join=join, window=100, max_delay=SECONDS) as sender:
+        for pack in (*sent, EpisodePack.concat(sent)):
+            sender.send(pack)
+        found = all_of(receiver, sender, 160)
+    assert [one.id_ for pack in found for one in pack] == ids + ids
+
+
+def test_what_cannot_go_as_one_goes_in_parts(receiver: EpisodeReceiver) -> None:
+    ids = ["x" * 20_000 + str(i) for i in range(20)]  # 80 kB each, beside tracks of less than one
+    whole = EpisodePack.concat([pack_of(i) for i in range(20)]).replace(ids=ids)
+    for of_packs in (True, False):
+        with EpisodeSender(receiver.address, join=LARGE, max_message_bytes=LARGE, max_delay=SECONDS) as sender:
+            sender.send(pack_of(0))
+            for i in range(20):
+                sender.send(whole[i : i + 1] if of_packs else whole[i])
+            found = EpisodePack.concat(all_of(receiver, sender, 21))
+        assert [one.id_ for one in found] == ["e0", *ids]
+        assert found[1:] == whole
+
+
+def test_one_that_cannot_travel_is_not_in_the_way_of_those_that_waited_with_it(receiver: EpisodeReceiver) -> None:
+    sender = EpisodeSender(receiver.address, join=LARGE, max_delay=SECONDS)
+    sender.send(pack_of(0))
+    for i in range(1, 10):
+        sender.send(pack_of(i, infos=[{"\ud800": 1}] * 5) if i == 4 else pack_of(i))
+    with pytest.raises(WrongType, match="key"):
+        sender.flush(SECONDS)
+    with sender:
+        found = all_of(receiver, sender, 9)
+    assert [one.id_ for pack in found for one in pack] == [f"e{i}" for i in range(10) if i != 4]
+
+
+@pytest.mark.parametrize("timeout", [0.0, SECONDS])
+def test_who_asks_for_weights_while_the_window_is_full_gets_an_answer(
+    receiver: EpisodeReceiver, timeout: float
+) -> None:
+    with EpisodeSender(receiver.address, join=LARGE, window=1, max_delay=0) as sender, ThreadPoolExecutor(1) as pool:
+        sender.send(pack_of(0))
+        sender.send(pack_of(1))  # waits, and has waited long enough
+        if not timeout:
+            assert sender.latest_weights(timeout) is None
+        waiting = pool.submit(sender.latest_weights, SECONDS)
+        found = [receiver.recv(SECONDS)]
+        if timeout:
+            found.append(receiver.recv(SECONDS))  # which goes while its sender waits for weights
+        receiver.publish({"w": np.zeros(1)}, 7)
+        weights = waiting.result()
+        assert weights is not None
+        assert weights.version == 7
+        found += all_of(receiver, sender, 2 - len(found))
+    assert [one.id_ for pack in found for one in pack] == ["e0", "e1"]
