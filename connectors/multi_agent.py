@@ -36,6 +36,7 @@ __all__ = [
 Spaces = Mapping[Any, Any]  # module -> Gymnasium space
 Joint = Sequence[MultiAgentObservationPreprocessor | ObservationRewriter]
 _JOINT = "__joint__"  # the key of their state
+_OF_ROWS = {"explore", "shared_data", "metrics"}  # what a call for whole rows is given, but for metrics
 P = TypeVar("P", bound=ConnectorPipeline)
 
 
@@ -97,6 +98,24 @@ class MultiAgentPipeline(Connector):
                 batch=batches.get(module_id),
                 episodes=own,
                 **context,
+            )
+            for module_id, own in episodes.items()
+        }
+
+    def _called_for_rows(
+        self, batches: Mapping[Any, ColumnDict], episodes: Mapping[Any, Any], rl_module: Any, context: dict[str, Any]
+    ) -> dict[Any, ColumnDict]:
+        """As `_called`, of batches of whole rows [n, ...]: what a runner calls at each step."""
+        if context.keys() != _OF_ROWS or context["metrics"] is not None:
+            return self._called(batches, episodes, rl_module, context)
+        explore, shared_data = context["explore"], context["shared_data"]
+        return {
+            module_id: self[module_id].on_rows(
+                None if rl_module is None else rl_module[module_id],
+                dict(batches.get(module_id, ())),
+                own,
+                explore,
+                shared_data,
             )
             for module_id, own in episodes.items()
         }
@@ -165,9 +184,11 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
         """`{module_id: columns}` of the modules that have an agent to act for."""
         if context["shared_data"] is None:
             context["shared_data"] = {}
+        given = bool(batch)  # its columns may be parts
         columns = self.mapping(batch=batch, episodes=episodes, shared_data=context["shared_data"])
         seats = context["shared_data"][SEATS]
-        return self._called(columns, _episodes_at(seats), rl_module, context)
+        call = self._called if given else self._called_for_rows
+        return call(columns, _episodes_at(seats), rl_module, context)
 
 
 class MultiAgentModuleToEnv(MultiAgentPipeline):
@@ -200,7 +221,7 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
             check_answer(own)
             if own.get(Columns.ACTIONS, own) is None:
                 raise UnknownKey(f"the policy of module {module_id!r} gave no 'actions', but None")
-        outputs = self._called(batch, _episodes_at(seats), rl_module, context)
+        outputs = self._called_for_rows(batch, _episodes_at(seats), rl_module, context)
         for module_id, own in outputs.items():
             for_env, num_agents = own.get(Columns.ACTIONS_FOR_ENV, own[Columns.ACTIONS]), len(seats[module_id])
             if len(nested.first_leaf(for_env)) == num_agents:  # else the unmapping names all outputs of another length

@@ -111,7 +111,7 @@ class Module:
             return torch.device(own)
         parameters = getattr(self.policy, "parameters", None)
         first = None if parameters is None else next(iter(parameters()), None)
-        return torch.device("cpu") if first is None else first.device
+        return _CPU if first is None else first.device
 
     @property
     def distribution(self) -> ActionDistribution | None:
@@ -139,6 +139,7 @@ def seen_columns(batch: Mapping[str, Any]) -> dict[str, Any]:
     return {name: column for name, column in batch.items() if name not in _UNSEEN}
 
 
+_CPU = torch.device("cpu")
 _UNSEEN = frozenset(
     {
         *(Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.NEXT_OBS, Columns.INFOS),

@@ -9,9 +9,10 @@ import gymnasium as gym
 import numpy as np
 
 from connectors.connector import ColumnDict, Connector
-from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
+from connectors.learner.add_time_dimension_and_zero_pad import all_in_batch_form
 from episodes.columns import Columns
 from episodes.errors import UnknownKey
+from episodes.facts.ending import flags_of
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
 from episodes.tracks.arguments import checked_items
@@ -53,21 +54,14 @@ class AddColumns(Connector):
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
-        rows = episodes.step_rows()
-        given = set(batch)
         tracks = {Columns.ACTIONS: episodes.actions, Columns.REWARDS: episodes.rewards, **self._chosen(episodes)}
-        for name, track in tracks.items():
-            if name not in given:
-                column = track if isinstance(rows, slice) else nested.take(track, rows)
-                batch[name] = in_batch_form(column, batch, episodes)
-        if not {Columns.TERMINATEDS, Columns.TRUNCATEDS} <= given:
-            lasts, which = last_steps(episodes)
-            num_steps = episodes.num_steps
-            for name, flags in ((Columns.TERMINATEDS, episodes.terminated), (Columns.TRUNCATEDS, episodes.truncated)):
-                if name not in given:
-                    column = np.zeros(num_steps, bool)
-                    column[lasts] = flags[which]
-                    batch[name] = in_batch_form(column, batch, episodes)
+        rows = episodes.step_rows()
+        if not isinstance(rows, slice):
+            tracks = {name: nested.take(track, rows) for name, track in tracks.items()}
+        columns = {**tracks, **ending_columns(episodes)}
+        for name in batch.keys() & columns.keys():
+            del columns[name]
+        batch |= all_in_batch_form(columns, batch, episodes)
         return batch
 
     def _chosen(self, pack: EpisodePack) -> dict[str, Any]:
@@ -82,10 +76,10 @@ class AddColumns(Connector):
         return {key: there[key] for key in self._extra}
 
 
-def last_steps(pack: EpisodePack) -> tuple[np.ndarray, np.ndarray | slice]:
-    """Where in a column [num_steps] each episode's last step is, and which episodes have one."""
-    ends = pack.lengths.cumsum()
-    if np.count_nonzero(pack.lengths) == len(ends):
-        return ends - 1, slice(None)
-    which = np.flatnonzero(pack.lengths)
-    return ends[which] - 1, which
+def ending_columns(pack: EpisodePack) -> dict[str, np.ndarray]:
+    """Flags [num_steps] of each kind of ending: set at an episode's last step, and nowhere for a cut one."""
+    some = pack.lengths.nonzero()  # an episode without steps has no last one
+    codes = np.zeros(pack.num_steps, np.uint8)
+    codes[pack.lengths.cumsum()[some] - 1] = pack.facts.endings[some]
+    terminated, truncated = flags_of(codes)
+    return {Columns.TERMINATEDS: terminated, Columns.TRUNCATEDS: truncated}

@@ -134,8 +134,9 @@ def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: 
 def _num_rows(batch: ColumnDict) -> int:
     """The rows of the first column. Shapes are asked first: `len` of a tensor takes ten times as long."""
     first: Any = next(iter(batch.values()), None)
-    if nested.is_leaf(first) and hasattr(first, "shape"):
-        return first.shape[0]
+    shape = getattr(first, "shape", None)
+    if shape is not None:
+        return shape[0]
     columns = nested.leaves(batch)
     return len(columns[0]) if columns else 0
 

@@ -87,4 +87,4 @@ class ValueFunction:
 def on_host(parts: list[torch.Tensor]) -> np.ndarray:
     """The values of all minibatches, one after another, as one numpy array."""
     values = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else torch.zeros(0)
-    return values.detach().float().cpu().numpy()
+    return (values if values.dtype is torch.float32 else values.float()).numpy(force=True)

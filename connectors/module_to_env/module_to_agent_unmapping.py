@@ -12,8 +12,6 @@ from episodes.tracks import nested
 
 __all__ = ["ModuleToAgentUnmapping"]
 
-_ACTIONS = (Columns.ACTIONS, Columns.ACTIONS_FOR_ENV)
-
 
 class ModuleToAgentUnmapping(Connector):
     """The last piece of a multi-agent module-to-env pipeline: `{module_id: {column: [n, ...]}}` by episode and agent.
@@ -25,12 +23,12 @@ class ModuleToAgentUnmapping(Connector):
         TrackMismatch: a module has another number of rows than there are agents that it acts for.
     """
 
-    writes = _ACTIONS
+    writes = (Columns.ACTIONS, Columns.ACTIONS_FOR_ENV)
 
     def __call__(
         self, *, batch: ColumnDict, episodes: Any = (), shared_data: dict[str, Any] | None = None, **kwargs: Any
     ) -> ColumnDict:
-        unmapped: dict[str, list[dict[Any, Any]]] = {name: [{} for _ in episodes] for name in (*_ACTIONS, _EXTRA)}
+        acted, sent, others = ([{} for _ in episodes] for _ in range(3))
         for module_id, seats in (shared_data or {}).get(SEATS, {}).items():
             columns = {name: _rows(column) for name, column in batch[module_id].items()}
             for name, rows in columns.items():
@@ -41,12 +39,11 @@ class ModuleToAgentUnmapping(Connector):
                     )
             actions = columns.pop(Columns.ACTIONS)
             for_env = columns.pop(Columns.ACTIONS_FOR_ENV, actions)
-            for row, (place, agent_id, _) in enumerate(seats):
-                unmapped[Columns.ACTIONS][place][agent_id] = actions[row]
-                unmapped[Columns.ACTIONS_FOR_ENV][place][agent_id] = for_env[row]
-                if columns:
-                    unmapped[_EXTRA][place][agent_id] = {name: rows[row] for name, rows in columns.items()}
-        return unmapped
+            for (place, agent_id, _), action, own in zip(seats, actions, for_env, strict=True):
+                acted[place][agent_id], sent[place][agent_id] = action, own
+            for (place, agent_id, _), *rows in zip(seats, *columns.values(), strict=True) if columns else ():
+                others[place][agent_id] = dict(zip(columns, rows, strict=True))
+        return {Columns.ACTIONS: acted, Columns.ACTIONS_FOR_ENV: sent, _EXTRA: others}
 
 
 _EXTRA = "extra_model_outputs"

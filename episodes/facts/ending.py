@@ -64,6 +64,11 @@ def codes_of(terminated: Any, truncated: Any) -> np.ndarray:
     return _flags(terminated) | _flags(truncated).astype(np.uint8) << 1
 
 
+def flags_of(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The flags of codes, which are uint8: terminated and truncated, bool of the same shape."""
+    return (codes & 1).view(bool), (codes >> 1).view(bool)
+
+
 def _flags(values: Any) -> np.ndarray:
     if isinstance(values, np.ma.MaskedArray):
         raise WrongType("flags are a masked array, whose mask would be lost; give True or False for each episode")

@@ -29,7 +29,9 @@ def parts_of(episodes: Sequence[SingleAgentEpisode]) -> tuple[Tracks, PackFacts,
     if not Tracks.all_finished(parts):
         parts = [episode.finalized_tracks() for episode in episodes]
     facts = PackFacts.of(list(map(_FACTS, episodes)), list(map(_CUSTOM_DATA, episodes)))
-    return Tracks.concatenated(parts, facts.ids), facts, *Tracks.sizes(parts)
+    steps, lookbacks = Tracks.sizes(parts)
+    columns, lengths, before = Tracks.concatenated(parts, facts.ids, steps), np.array(steps), np.array(lookbacks)
+    return columns, facts, lengths - before if any(lookbacks) else lengths, before
 
 
 def _check_single_agent(episodes: Sequence[object]) -> None:

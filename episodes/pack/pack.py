@@ -237,7 +237,8 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
             raise InvalidArgument("EpisodePack.concat needs at least one pack")
         whose = [pack.ids[0] if len(pack) else "-" for pack in packs]
         try:
-            columns = Tracks.concatenated([pack.columns for pack in packs], whose)
+            parts = [pack.columns for pack in packs]
+            columns = Tracks.concatenated(parts, whose, Tracks.sizes(parts)[0])
         except TrackMismatch as error:
             raise TrackMismatch(f"packs with other tracks cannot be joined: {error}") from None
         facts = PackFacts.concat([pack.facts for pack in packs])

@@ -192,15 +192,17 @@ def align(
 def _align_packed(
     rewards: np.ndarray, values: np.ndarray, terminateds: np.ndarray, offsets: np.ndarray
 ) -> AlignedSteps:
-    lengths = np.diff(offsets)
+    stops = offsets[1:]
+    lengths = stops - offsets[:-1]
     check_offsets(int(offsets[0]), int(offsets[-1]), int(lengths.min(initial=0)), len(rewards))
-    before = np.arange(len(rewards)) + np.repeat(np.arange(len(lengths)), lengths)
-    next_values = values[before + 1]
-    ends = offsets[1:] - 1
-    next_values[ends[terminateds & (lengths > 0)]] = 0
-    goes_on = np.ones_like(rewards)
-    goes_on[ends[lengths > 0]] = 0
-    return AlignedSteps(rewards, values[before], next_values, goes_on, int(lengths.max(initial=0)))
+    before = np.arange(len(lengths)).repeat(lengths)  # each episode before has one observation more than steps
+    before += np.arange(len(rewards))
+    some = lengths > 0  # episodes without steps have no last one
+    next_values = values[1:].take(before)
+    next_values[stops[terminateds & some] - 1] = 0
+    goes_on = np.ones(len(rewards), rewards.dtype)
+    goes_on[stops[some] - 1] = 0
+    return AlignedSteps(rewards, values.take(before), next_values, goes_on, int(lengths.max(initial=0)))
 
 
 def _align_columns(

@@ -131,8 +131,8 @@ def swept_remaining(steps: AlignedSteps) -> Any:
 def solve_recurrence(inputs: Any, factors: Any, steps: AlignedSteps) -> Any:
     """The solution y of `y[t] = inputs[t] + factors[t] * y[t + 1]`, in the memory of `inputs`.
 
-    `factors` are 0 at the last step of each episode (they are overwritten too). Doubling: after each pass, `y[t]`
-    holds the sum over twice as many steps, and `factors[t]` the product over as many.
+    `factors` are 0 at the last step of each episode. Doubling: after each pass, `y[t]` holds the sum over twice as many
+    steps, and `factors[t]` the product over as many; there is one for each step that has as many after it.
     """
     within = steps.goes_on != 0 if steps.masked else None  # True while the sum stays within its episode
     if steps.swept:
@@ -142,10 +142,11 @@ def solve_recurrence(inputs: Any, factors: Any, steps: AlignedSteps) -> Any:
         return inputs
     reach = 1
     while reach < steps.longest:
-        later = factors[:-reach] * inputs[reach:]
-        inputs[:-reach] += later if within is None else zeroed(later, within[:-reach], steps)
-        factors[:-reach] = factors[:-reach] * factors[reach:]
+        there = len(inputs) - reach
+        later = factors[:there] * inputs[reach:]
+        inputs[:there] += later if within is None else zeroed(later, within[:there], steps)
+        factors = factors[:-reach] * factors[reach:]
         if within is not None:
-            within[:-reach] = within[:-reach] & within[reach:]
+            within = within[:-reach] & within[reach:]
         reach *= 2
     return inputs

@@ -268,28 +268,25 @@ class Tracks(NamedTuple):
         return ListTrack not in set(map(type, map(_REWARDS, parts)))
 
     @staticmethod
-    def sizes(parts: Sequence[Tracks]) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of steps, lookbacks not counted, and the lookbacks of finished parts, int64 [n] each."""
+    def sizes(parts: Sequence[Tracks]) -> tuple[list[int], list[int]]:
+        """How many steps finished parts have, lookbacks included, and how many of them are lookback, [n] each."""
         rewards = list(map(_REWARDS, parts))
-        lookbacks, lengths = list(map(_LOOKBACK, rewards)), np.array(list(map(len, map(_DATA, rewards))), np.int64)
-        if not any(lookbacks):
-            return lengths, np.zeros(len(rewards), np.int64)
-        return lengths - lookbacks, np.array(lookbacks, np.int64)
+        return list(map(len, map(_DATA, rewards))), list(map(_LOOKBACK, rewards))
 
     @classmethod
-    def concatenated(cls, parts: Sequence[Tracks], whose: Sequence[Any]) -> Tracks:
+    def concatenated(cls, parts: Sequence[Tracks], whose: Sequence[Any], steps: Sequence[int]) -> Tracks:
         """The items of all parts one after another, lookbacks included, one concatenate a track.
 
         Args:
             whose: ids [n], for errors.
+            steps: how many each has, lookbacks included, [n].
 
         Raises:
             TrackMismatch: names the part whose extra outputs, structure or item shape differ.
         """
         observations, infos, actions, rewards, extras = zip(*parts, strict=True)
-        has_steps = list(map(len, map(_DATA, rewards)))
-        all_have = all(has_steps)
-        own = {key: _column(there, all_have, whose) for key, there in _extra_tracks(extras, has_steps, whose).items()}
+        all_have = all(steps)
+        own = {key: _column(there, all_have, whose) for key, there in _extra_tracks(extras, steps, whose).items()}
         return cls(
             _column(observations, True, whose),
             InfoTrack(joined_infos(list(map(_DATA, infos)))),
@@ -331,9 +328,11 @@ def _column(tracks: Sequence[Any], have_items: bool, whose: Sequence[Any]) -> Ar
     data, field = list(map(_DATA, tracks)), tracks[0].field
     if have_items:
         try:
-            return ArrayTrack.of(
-                nested.one_after_another(data) if type(data[0]) is np.ndarray else nested.concatenate(data), 0, field
-            )
+            if type(data[0]) is not np.ndarray:
+                return ArrayTrack.of(nested.concatenate(data), 0, field)
+            joined = nested.one_after_another(data)
+            joined.flags.writeable = False  # nobody else has it: no view is needed
+            return ArrayTrack(joined, 0, field)
         except ValueError:
             pass
     filled = [(id_, track.data) for id_, track in zip(whose, tracks, strict=True) if track.total]
