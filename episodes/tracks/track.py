@@ -281,7 +281,7 @@ class ArrayTrack(_Items):
 
     def take(self, rows: Any) -> ArrayTrack:
         """The items at positions, a slice (views) or integers [k] (copies); lookback 0."""
-        return ArrayTrack(nested.take(self.data, rows), 0, self.field)
+        return ArrayTrack.of(nested.take(self.data, rows), 0, self.field)
 
     def joined(self, other: Track, skip: int = 0) -> ArrayTrack:
         """A track of this one's items and the other's after its lookback and the first `skip`; copies both."""

@@ -244,7 +244,7 @@ def test_infos_that_somebody_could_write_to_are_joined_at_once() -> None:
     own = [pack_with(rows).copied(), pack_with(rows).copied()]
     pack = joined(own)
     assert not waiting(pack)
-    own[0].infos[1]["beams"][:] = -1  # a view: nobody promised otherwise
+    own[0].infos.columns["beams"].values.base[1] = -1  # who has the memory that it views
     assert pack.infos[1]["beams"].tolist() == [1] * 256
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 import tracemalloc
@@ -336,6 +337,19 @@ def test_grown_numbers_of_another_byte_order_become_ones_that_torch_takes() -> N
 
 def one_step(id_: str = "a", **arguments: Any) -> SingleAgentEpisode:
     return SingleAgentEpisode.from_arrays(np.zeros((2, 2)), [0], [1.0], id_=id_, **arguments)
+
+
+def test_nothing_that_is_read_of_a_pack_can_be_written_to() -> None:
+    infos = [{"speed": np.arange(3.0), "log": {"words": ["a"]}} for _ in range(4)]
+    episode = SingleAgentEpisode.from_arrays(np.zeros((4, 2)), np.zeros(3), np.zeros(3), infos=infos)
+    pack = EpisodePack.from_episodes([episode, episode])
+    others = [pickle.loads(pickle.dumps(pack)), copy.deepcopy(pack), pack.copied(), pack.select([1, 0]), pack[::-1]]
+    for own in (episode, pack[0], *(other[0] for other in others), EpisodePack.concat(others)[9]):
+        for array in (own.get_observations(), own.get_observations(0), own.get_rewards(), own.get_infos(0)["speed"]):
+            with pytest.raises(ValueError, match="read-only"):
+                array[:] = 1
+        own.get_infos(0)["log"]["words"].append("b")
+        assert own.get_infos(0)["log"] == {"words": ["a"]}
 
 
 def test_custom_data_of_a_pack_is_nobody_elses() -> None:

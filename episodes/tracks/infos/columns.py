@@ -32,11 +32,17 @@ Key = tuple[tuple[str, ...], str | None]  # the keys of the dicts around a value
 
 @dataclass(slots=True, eq=False)
 class TypedColumn:
-    """One row for each info. Values of dtype object are the very values, of which readers get copies."""
+    """One row for each info, read-only. Values of dtype object are the very values, of which readers get copies."""
 
     values: np.ndarray  # [n, ...]; zero (or None) where there is none
     mask: np.ndarray | None  # [n] bool: where there is a value; None: everywhere
     plain: bool  # values were Python's numbers or strings, not numpy's
+
+    def __post_init__(self) -> None:
+        self.values = nested.frozen(self.values)
+
+    def __reduce__(self) -> Any:
+        return TypedColumn, (self.values, self.mask, self.plain)
 
     @property
     def num(self) -> int:

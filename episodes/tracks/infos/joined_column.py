@@ -52,9 +52,6 @@ class JoinedColumn(TypedColumn):
     def holds_objects(self) -> bool:
         return False
 
-    def __reduce__(self) -> Any:
-        return TypedColumn, (self.values, self.mask, self.plain)
-
 
 def joined_column(parts: Sequence[np.ndarray], mask: np.ndarray | None, plain: bool) -> TypedColumn:
     """The column of the values in the arrays, of one kind and item shape, one after another; joined late where it may.
