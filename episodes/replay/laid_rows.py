@@ -118,7 +118,7 @@ class LaidRows:
         ranks: [K * N] how many steps come before each, which is the number of one that is a step.
         begun: [F] which rows and environments are the first steps of episodes, and `first_steps` [F] which steps.
         chunks: [K, N] whose each is: n for what environment n did before the rows, N + f for the f-th that began.
-        ended: [E] rows and environments that end episodes, if their last observations lie apart.
+        ends: [E] rows and environments that end episodes; `ended` likewise, if their last observations lie apart.
         next_rows: [K * N] where the observation after each comes among those written.
         firsts: [E] where the first observations of the next episodes come.
         sources: [R] which observations these are, of all rows' and then the last ones that lie apart; None as they are.
@@ -132,6 +132,7 @@ class LaidRows:
     begun: np.ndarray
     first_steps: np.ndarray
     chunks: np.ndarray
+    ends: np.ndarray
     ended: np.ndarray
     next_rows: np.ndarray
     firsts: np.ndarray
@@ -159,7 +160,8 @@ class LaidRows:
         chunks[...] = grid.envs
         chunks.ravel()[begun] = np.arange(len(grid.envs), len(grid.envs) + len(begun), dtype=chunks.dtype)
         chunks = _highest_so_far(chunks)
-        apart = np.flatnonzero(ended) if last_lies_apart else grid.places[:0]
+        ends = ended.ravel().nonzero()[0]
+        apart = ends if last_lies_apart else ends[:0]
         next_rows, firsts, sources = grid.places, apart, None
         if len(apart):
             num_envs, counts = len(grid.envs), np.count_nonzero(ended, axis=1)
@@ -169,7 +171,7 @@ class LaidRows:
             sources[next_rows], sources[firsts] = grid.places, apart
             sources[next_rows[apart]] = stepped.size + np.arange(len(apart))
         return cls(
-            rows, grid, live, everyone, ranks, begun, ranks.take(begun), chunks, apart, next_rows, firsts, sources
+            rows, grid, live, everyone, ranks, begun, ranks.take(begun), chunks, ends, apart, next_rows, firsts, sources
         )
 
     @property
@@ -193,8 +195,7 @@ class LaidRows:
     def newest(self) -> np.ndarray:
         """The newest steps of all episodes: the last ones of those that ended, and those of the last row."""
         last = np.count_nonzero(self.rows.stepped[-1])
-        ended = self.ranks.take(self.rows.ended.ravel().nonzero()[0])
-        return np.concatenate([ended, self.grid.places[self.num_steps - last : self.num_steps]])
+        return np.concatenate([self.ranks.take(self.ends), self.grid.places[self.num_steps - last : self.num_steps]])
 
     def env_of(self, step: int) -> int:
         """The environment of a step of the first row."""
@@ -202,7 +203,7 @@ class LaidRows:
 
     def flagged(self, flags: np.ndarray) -> np.ndarray:
         """The steps [k] that have a flag, bool [K, N] of the rows."""
-        return self.ranks.take((flags & self.rows.ended).ravel().nonzero()[0])
+        return self.ranks.take(self.ends[flags.ravel()[self.ends]])
 
     def links(
         self, room: Room, behind: Behind, boundaries: Boundaries, opened: np.ndarray, ring: LinkedRing, into: np.ndarray

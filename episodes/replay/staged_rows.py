@@ -16,9 +16,11 @@ from episodes.replay.ring.step_links import NUM_LINKS
 from episodes.replay.ring.step_ring import ACTIONS, FLAGS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS
 from episodes.tracks import nested
 
-_MOST_STEPS = 8192  # twice as many took as long for each: they no longer fit into a core's cache
+_MOST_STEPS = 16_384  # what is done once for all of them takes as long as 4,000; with more, staging a row took longer
+_MOST_ROWS = 8192
 _MOST_BYTES = 1 << 20
 _FEW_NUMBERS = 16
+_ALL = slice(None)  # one that is there already
 _REFUSED = (AttributeError, TypeError, ValueError, NotImplementedError)  # by a row that is no plain arrays, or others
 
 
@@ -36,7 +38,7 @@ class StagedRows:
         self._leaves = _kinds_of(rows)
         row_bytes = sum(leaf.nbytes for leaf in nested.leaves(rows))
         num_envs = len(tracks[REWARDS])
-        self.size = max(1, min(most_rows, _MOST_STEPS // num_envs, _MOST_BYTES // max(row_bytes, 1)))
+        self.size = max(1, min(most_rows, _MOST_ROWS, _MOST_STEPS // num_envs, _MOST_BYTES // max(row_bytes, 1)))
         self.links = np.empty((NUM_LINKS, self.size * num_envs), np.int64)
         self._views: list[tuple[Any, ...]] = []  # of each row, as far as memoryviews take them, and arrays [N, ...]
         self._actions: Any = None  # dtype and shape of actions [N, ...] that are not numbers
@@ -95,14 +97,14 @@ class StagedRows:
                 return False
             v0, v1, v2, v3, v4 = self._views[k]
             if self._actions is None:
-                v1[:] = actions
+                v1[_ALL] = actions
             elif (actions.dtype, actions.shape) == self._actions:
                 v1[...] = actions
             else:
                 return False
-            v2[:] = rewards
-            v3[:] = ends
-            v4[:] = cuts
+            v2[_ALL] = rewards
+            v3[_ALL] = ends
+            v4[_ALL] = cuts
             v0[...] = observations
         except _REFUSED:
             return False
