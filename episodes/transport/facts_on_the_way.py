@@ -19,8 +19,10 @@ from episodes.tracks.nested import frozen
 
 MOST_ROWS = 1 << 40
 INTEGERS = np.dtype("<i8")
-_BYTE = np.dtype(np.uint8)
+_BYTE, _CODE_POINT, _NATURALS = np.dtype(np.uint8), np.dtype("<u4"), np.dtype("<u8")
+_largest, _sum = np.maximum.reduce, np.add.reduce  # methods of arrays go through Python to these
 _VERSIONS = list(FACTS.values()).index(Kind.VERSIONS)
+_NOT_MANY = 1024  # episodes, whose versions are remembered
 _FEW = 32  # ids, whose letters are told in four bytes: making one byte of each costs more than sending them
 _ENDINGS = bytes(range(4))  # their codes
 
@@ -29,9 +31,10 @@ def counts_of(data: bytes, num: int) -> tuple[np.ndarray, int]:
     """The numbers of steps of so many episodes, and their sum; `UnreadableData` for what cannot be some."""
     counts = np.ndarray(num, INTEGERS, data)
     if num > _FEW:
-        if len(data) != INTEGERS.itemsize * num or not 0 <= counts.min() <= counts.max() < MOST_ROWS // num:
+        largest = _largest(np.ndarray(num, _NATURALS, data))  # which a negative one would be
+        if len(data) != INTEGERS.itemsize * num or not largest < MOST_ROWS // num:
             raise UnreadableData(f"{len(data)} bytes of lengths for {num} episodes, or lengths that cannot be")
-        return counts, int(counts.sum())
+        return counts, int(_sum(counts))
     values = counts.tolist()  # of few episodes in a third of the time
     if len(data) != INTEGERS.itemsize * num or (num and not 0 <= min(values) <= max(values) < MOST_ROWS // num):
         raise UnreadableData(f"{len(data)} bytes of lengths for {num} episodes, or lengths that cannot be")
@@ -50,8 +53,8 @@ def _ids(ids: np.ndarray) -> Any:
     if not ids.dtype.isnative or sys.byteorder != "little":
         ids = ids.astype(ids.dtype.newbyteorder("<"))
     if len(ids) > _FEW:
-        letters = np.ascontiguousarray(ids).view("<u4")
-        if letters.max() < 128:
+        letters = np.frombuffer(ids.tobytes(), _CODE_POINT)
+        if _largest(letters) < 128:
             return [letters.size // len(ids), letters.astype(np.uint8).tobytes()]
     return [-(ids.dtype.itemsize // 4), ids.tobytes()]
 
@@ -64,7 +67,7 @@ def _read_ids(value: Any, num: int) -> np.ndarray:
         raise UnreadableData(f"{len(data)} bytes for {num} ids of {abs(width)} letters")
     if width > 0:
         data.decode("ascii")
-        return frozen(np.frombuffer(data, np.uint8).astype(np.uint32).view(f"U{width}"))
+        return frozen(np.frombuffer(data, _BYTE).astype(_CODE_POINT).view(_letters(width)))
     codecs.utf_32_le_decode(data, "surrogatepass")  # a ValueError for what are no letters
     return np.ndarray(num, _letters(-width), data)
 
@@ -105,12 +108,8 @@ def _versions(column: VersionColumn) -> bytes | list[bytes]:
     data = integers_of(column.versions)
     if column.bounds is not None:
         return [data, integers_of(column.all_begins()), integers_of(column.counts())]
-    return data[: INTEGERS.itemsize] if _is_one(data) else data
-
-
-def _is_one(data: bytes) -> bool:
-    """Whether all of these integers, at least one, are the same."""
-    return data == data[: INTEGERS.itemsize] * (len(data) // INTEGERS.itemsize)
+    first = data[: INTEGERS.itemsize]
+    return first if data == first * (len(data) // INTEGERS.itemsize) else data
 
 
 def _read_versions(told: bytes | list[bytes], num: int) -> VersionColumn | None:
@@ -118,14 +117,21 @@ def _read_versions(told: bytes | list[bytes], num: int) -> VersionColumn | None:
         runs = [np.ndarray(len(part) // INTEGERS.itemsize, INTEGERS, part) for part in told]
         return _as_many(VersionColumn.of_runs(*runs), num)
     if len(told) == INTEGERS.itemsize:
-        low = high = int.from_bytes(told, "little", signed=True)
-        versions = np.ndarray(num, INTEGERS, told * num)
-    else:
-        versions = _read_integers(told, num)
-        low, high = versions.min(initial=0), versions.max(initial=UNKNOWN)
-    if low < UNKNOWN:
+        return _of_one_version(told, num) if num <= _NOT_MANY else _of_versions(told * num, num)
+    return _of_versions(told, num)
+
+
+def _of_versions(data: bytes, num: int) -> VersionColumn | None:
+    versions = _read_integers(data, num)
+    if (low := versions.min(initial=0)) < UNKNOWN:
         raise UnreadableData(f"policy version {low}")
-    return VersionColumn(versions) if num and high != UNKNOWN else None
+    return VersionColumn(versions) if versions.max(initial=UNKNOWN) != UNKNOWN else None
+
+
+@lru_cache(maxsize=64)
+def _of_one_version(version: bytes, num: int) -> VersionColumn | None:
+    """The column of chunks of one version: pack after pack has the same, until a learner has published the next."""
+    return _of_versions(version * num, num)
 
 
 def bounds_of(packs: Sequence[EpisodePack], own: Sequence[Any] = ()) -> tuple[int, int] | None:
