@@ -23,6 +23,7 @@ _BYTE, _CODE_POINT, _NATURALS = np.dtype(np.uint8), np.dtype("<u4"), np.dtype("<
 _largest, _sum = np.maximum.reduce, np.add.reduce  # methods of arrays go through Python to these
 _VERSIONS = list(FACTS.values()).index(Kind.VERSIONS)
 _NOT_MANY = 1024  # episodes, whose versions are remembered
+_ZEROS = np.ndarray(_NOT_MANY, INTEGERS, bytes(INTEGERS.itemsize * _NOT_MANY))
 _FEW = 32  # ids, whose letters are told in four bytes: making one byte of each costs more than sending them
 _ENDINGS = bytes(range(4))  # their codes
 
@@ -39,6 +40,11 @@ def counts_of(data: bytes, num: int) -> tuple[np.ndarray, int]:
     if len(data) != INTEGERS.itemsize * num or (num and not 0 <= min(values) <= max(values) < MOST_ROWS // num):
         raise UnreadableData(f"{len(data)} bytes of lengths for {num} episodes, or lengths that cannot be")
     return counts, sum(values)
+
+
+def no_counts(num: int) -> np.ndarray:
+    """As many zeros, which nobody can write to."""
+    return _ZEROS[:num] if num <= _NOT_MANY else np.zeros(num, np.int64)
 
 
 def integers_of(values: np.ndarray) -> bytes:

@@ -43,6 +43,7 @@ from episodes.transport.facts_on_the_way import (
     bounds_of,
     counts_of,
     integers_of,
+    no_counts,
     read_facts,
 )
 from episodes.transport.parts import ALL, Buffer, Laid, Read
@@ -208,7 +209,7 @@ class PackLayout:
         if type(num) is not int or num < 0:
             raise UnreadableData(f"{num} episodes")
         lengths, steps = counts_of(lengths, num)
-        lookbacks, before = (np.zeros(num, np.int64), 0) if lookbacks is None else counts_of(lookbacks, num)
+        lookbacks, before = (no_counts(num), 0) if lookbacks is None else counts_of(lookbacks, num)
         steps += before
         rows = steps + num
         arrays = source.arrays(self._arrays, steps, rows)
