@@ -21,7 +21,6 @@ from connectors.learner.add_time_dimension_and_zero_pad import AddTimeDimensionA
 from connectors.learner.draw_views import DrawViews
 from connectors.pipeline import call_piece
 from connectors.policy import module_of
-from connectors.rewriting import ObservationRewriter
 from connectors.sections import SectionedPipeline
 from connectors.sequences import padded_numbers, padded_rows
 from connectors.tensors import NumpyToTensor
@@ -60,15 +59,17 @@ class LearnerPipeline(SectionedPipeline):
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
         first = pack = EpisodePack.from_episodes(episodes)
+        rewriters = self._sections.rewriters
         for name, piece in self._called.items():
-            if isinstance(piece, ObservationRewriter):
-                pack = piece.rewritten_pack(pack)
+            if name in rewriters:
+                pack = rewriters[name].rewritten_pack(pack)
             elif SEEN not in context:
                 context[SEEN] = self._seen(pack)
-            given = pack if piece.reads_tracks else EditableEpisodes(pack)
+            edited = None if piece.reads_tracks else EditableEpisodes(pack)
+            given = pack if edited is None else edited
             batch = call_piece(piece, name, trace, {"batch": batch, "episodes": given, **context})
-            if isinstance(given, EditableEpisodes):
-                before, pack = pack, given.packed()
+            if edited is not None:
+                before, pack = pack, edited.packed()
                 _check_in_time(name, batch, before, pack)
         return TrainBatch(batch, _origin(batch, pack, first, episodes))
 

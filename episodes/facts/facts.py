@@ -185,7 +185,7 @@ class PackFacts(NamedTuple):
     def of(cls, facts: Sequence[EpisodeFacts], custom_data: Sequence[dict[str, Any]]) -> PackFacts:
         """The facts of so many episodes. `TrackMismatch` names one whose spaces are not those of the others."""
         *values, observed, acted = zip(*facts, strict=True)
-        made = (make(list(own)) for make, own in zip(_COLUMNS.values(), values, strict=True))
+        made = [make(list(own)) for make, own in zip(_COLUMNS.values(), values, strict=True)]
         return cls._make([*made, *_common_spaces(observed, acted, values[0]), own_custom_data(custom_data)])
 
     @property

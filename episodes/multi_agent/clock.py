@@ -73,7 +73,8 @@ def chunk_rows(seen: Sequence[int], acted: Sequence[int], bounds: tuple[int, int
     """
     begin, end = bounds
     seen = ints(seen)
-    zero = max(_newest_row(seen, begin), 0)
+    zero = _newest_row(seen, begin)
+    zero = zero if zero > 0 else 0
     first = bisect_left(ints(acted), begin - lookback, 0, zero) if zero and lookback else zero
     return first, zero, _newest_row(seen, end, zero)
 

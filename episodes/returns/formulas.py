@@ -142,9 +142,9 @@ def solve_recurrence(inputs: Any, factors: Any, steps: AlignedSteps) -> Any:
         return inputs
     reach = 1
     while reach < steps.longest:
-        there = len(inputs) - reach
-        later = factors[:there] * inputs[reach:]
-        inputs[:there] += later if within is None else zeroed(later, within[:there], steps)
+        sums = inputs[:-reach]
+        later = factors[: len(sums)] * inputs[reach:]
+        sums += later if within is None else zeroed(later, within[: len(sums)], steps)
         factors = factors[:-reach] * factors[reach:]
         if within is not None:
             within = within[:-reach] & within[reach:]

@@ -345,14 +345,15 @@ class InfoTrack(_Items):
             found = indexing.positions_there(indices, self.lookback, size, neg_index_as_lookback, self.field.label)
             return infos[found] if isinstance(found, int) else list(infos.take(np.array(found, np.intp)))
         found = indexing.positions(indices, self.lookback, size, neg_index_as_lookback)
-        total = len(infos)
         if isinstance(found, int):
-            return infos[found] if 0 <= found < total else fill
-        return [infos[p] if 0 <= p < total else fill for p in found]
+            return infos[found] if 0 <= found < len(infos) else fill
+        return [infos[p] if 0 <= p < len(infos) else fill for p in found]
 
     def view(self, rows: slice, lookback: int = 0) -> InfoTrack:
         """The infos at the positions of a slice as a track of their own: a view, no copy."""
-        return InfoTrack(self.data.view(rows.start, rows.stop), lookback)
+        part = _blank(InfoTrack)
+        part.data, part.lookback = self.data.view(rows.start, rows.stop), lookback
+        return part
 
     def item_list(self, start: int, stop: int) -> list[Any]:
         """The infos at positions [start, stop) as a list."""
