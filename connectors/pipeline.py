@@ -7,10 +7,10 @@ computed anew from piece to piece.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import partial
 from itertools import dropwhile
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 
@@ -98,8 +98,8 @@ class ConnectorPipeline(Connector):
                 shared_data=shared_data,
                 metrics=metrics,
             )
-            if batch is None:
-                raise _no_batch(piece)
+            if type(batch) is not dict:
+                batch = _checked_batch(batch, piece)
         return batch
 
     def on_rows(
@@ -313,19 +313,19 @@ def _call_by_names(
     shared_data: dict[str, Any],
 ) -> ColumnDict:
     changed = call(rl_module=rl_module, batch=batch, episodes=episodes, explore=explore, shared_data=shared_data)
-    if changed is None:
-        raise _no_batch(piece)
-    return changed
+    return changed if type(changed) is dict else _checked_batch(changed, piece)
 
 
 def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict[str, Any]) -> ColumnDict:
     """The batch after one piece, whose call is noted in the trace where there is one."""
     call = piece if trace is None else trace.watcher(name, piece)
     batch = call(**arguments)
-    if batch is None:
-        raise _no_batch(piece)
-    return batch
+    return batch if type(batch) is dict else _checked_batch(batch, piece)
 
 
-def _no_batch(piece: Any) -> WrongType:
-    return WrongType(f"{piece.name} returned None, not a batch; end its __call__ with `return batch`")
+def _checked_batch(returned: Any, piece: Any) -> ColumnDict:
+    """What a piece returned, which is no plain dict; `WrongType` where it has no columns."""
+    if not isinstance(returned, MutableMapping):
+        what = "None" if returned is None else f"a {type(returned).__name__}"
+        raise WrongType(f"{piece.name} returned {what}, not a batch; end its __call__ with `return batch`")
+    return cast(ColumnDict, returned)

@@ -146,6 +146,23 @@ def test_a_piece_that_forgets_to_return_its_batch_is_named(trace: bool) -> None:
         pipeline(batch={}, episodes={"module": ()}, trace=True)
 
 
+class Returning(Connector):
+    def __init__(self, given: Any) -> None:
+        super().__init__()
+        self.given = given
+
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> Any:
+        return self.given
+
+
+@pytest.mark.parametrize("trace", [False, True])
+@pytest.mark.parametrize("given", [[np.zeros(2)], 3, "obs"])
+def test_a_piece_that_returns_something_else_than_its_batch_is_named(given: Any, trace: bool) -> None:
+    pipeline = ConnectorPipeline(connectors=[Returning(given), Add()])
+    with pytest.raises(WrongType, match=f"Returning returned a {type(given).__name__}, not a batch"):
+        pipeline(batch={}, trace=trace)
+
+
 def test_two_filters_keep_their_own_state() -> None:
     one, two = ConnectorPipeline(connectors=[Add("a"), Add("b")]), ConnectorPipeline(connectors=[Add("a"), Add("b")])
     one(batch={})
