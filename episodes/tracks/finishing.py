@@ -22,7 +22,9 @@ def finish(change: Callable[[], None]) -> None:
             continue
     error = sys.exception()
     if error is not None:
-        error.add_note("what it broke off could not be brought to its end, nor taken back: the episode is not whole")
+        error.add_note(
+            "what it broke off could not be brought to its end, nor taken back: the episode may be half changed"
+        )
 
 
 def make_whole(change: Callable[[], None]) -> None:

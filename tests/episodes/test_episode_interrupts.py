@@ -234,7 +234,7 @@ def test_a_second_interrupt_while_a_step_is_brought_to_its_end_takes_nothing_fro
     assert set(outcomes) == {False, True}
 
 
-def test_what_is_broken_off_again_and_again_tells_that_the_episode_is_not_whole(
+def test_what_is_broken_off_again_and_again_tells_that_the_episode_may_not_be_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def out_of_memory(*step: Any) -> None:
@@ -245,7 +245,7 @@ def test_what_is_broken_off_again_and_again_tells_that_the_episode_is_not_whole(
     with pytest.raises(MemoryError) as caught:
         step(episode, 3)
     assert caught.value.__notes__ == [
-        "what it broke off could not be brought to its end, nor taken back: the episode is not whole"
+        "what it broke off could not be brought to its end, nor taken back: the episode may be half changed"
     ]
 
 
