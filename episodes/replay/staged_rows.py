@@ -16,8 +16,8 @@ from episodes.replay.ring.step_links import NUM_LINKS
 from episodes.replay.ring.step_ring import ACTIONS, FLAGS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS
 from episodes.tracks import nested
 
-_MOST_STEPS = 16_384  # what is done once for all of them takes as long as 4,000; with more, staging a row took longer
-_MOST_ROWS = 8192
+_MOST_STEPS = 32_768  # what is done once for all of them takes as long as some 4,000; twice as many gain nothing
+_MOST_ROWS = 4096
 _MOST_BYTES = 1 << 20
 _FEW_NUMBERS = 16
 _ALL = slice(None)  # one that is there already
