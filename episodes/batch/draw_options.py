@@ -13,6 +13,7 @@ from episodes.errors import InvalidArgument, UnknownKey, WrongType
 INDICES = "indices"
 INFO_COLUMNS = "infos/columns"
 """Asks for the column "infos", as columns of its own."""
+_WITH_INFO_COLUMNS = (*TRANSITION_KEYS, INFO_COLUMNS)
 _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, INDICES)
 
 
@@ -54,6 +55,8 @@ def checked_keys(
     """
     if keys is None and include_infos is False:
         return TRANSITION_KEYS
+    if keys is None and isinstance(include_infos, str) and include_infos == "columns":
+        return _WITH_INFO_COLUMNS
     if isinstance(keys, str):
         raise WrongType(f"keys={keys!r}: give a list of column names")
     if not isinstance(include_infos, bool) and include_infos != "columns":

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
-from types import MappingProxyType
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from episodes.batch.draw_options import INFO_COLUMNS
 from episodes.columns import Columns
 from episodes.replay import walks
 from episodes.replay.history import BoundViews, ReplayHistory
-from episodes.replay.ring.step_ring import REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
+from episodes.replay.ring.step_ring import OBSERVED, REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.tracks import nested
 
 KEYS_OF_STEPS = (
@@ -25,8 +24,7 @@ KEYS_OF_STEPS = (
     Columns.MODULE_ID,
 )
 """Names of columns that draws have on request, beside those of transitions, infos and tracks."""
-_ENDINGS = (TERMINATEDS, TRUNCATEDS)
-_OBSERVED = (Columns.OBS, Columns.NEXT_OBS)
+_OF_LAST = frozenset((Columns.NEXT_OBS, TERMINATEDS, TRUNCATEDS))
 
 
 def followed(
@@ -60,26 +58,28 @@ def columns_of(
     keys: Sequence[str],
     slots: np.ndarray,
     last: np.ndarray,
-    known: Mapping[str, np.ndarray] = MappingProxyType({}),
+    known: Mapping[str, np.ndarray] | None = None,
     views: BoundViews | None = None,
 ) -> dict[str, Any]:
     """The columns of these names, for draws from the step at a position of `slots` [...] to that at one of `last`.
 
     Those that are `known` are taken from there. With views, "obs" and "new_obs" are all columns that they make.
     """
-    seen = {} if views is None else _seen(ring, keys, slots, last, views)
+    if views is not None:
+        seen = _seen(ring, keys, slots, last, views)
+        return columns_of(ring, [key for key in keys if key not in OBSERVED], slots, last, known) | seen
     columns: dict[str, Any] = {}
-    tracks = ring.tracks
+    gathered = ring.columns
     for key in keys:
-        if known and key in known:
+        if known is not None and key in known:
             columns[key] = known[key]
-        elif key in tracks:  # here, for one call more for each column takes as long as the lock of a draw
-            columns[key] = tracks[key].take(last if key in _ENDINGS else slots)
-        elif views is None or key not in _OBSERVED:
+        elif key in gathered:
+            columns[key] = gathered[key].take(last if key in _OF_LAST else slots)
+        else:
             columns[key] = _column(ring, key, slots, last)
     if INFO_COLUMNS in columns:
         columns[Columns.INFOS] = columns.pop(INFO_COLUMNS)
-    return columns | seen if seen else columns
+    return columns
 
 
 def _seen(
@@ -92,32 +92,35 @@ def _seen(
     after = ends if Columns.NEXT_OBS in keys else ends[:0]
     if not len(before) + len(after):
         return {}
-    columns = views(ReplayHistory.around(ring, before, after, views.given, views.lookback))
     padded = (slots == ring.capacity) if np.count_nonzero(steps == ring.capacity) else None
+    columns = views(ReplayHistory.around(ring, before, after, views.given, views.lookback))
     found, half = {}, len(before)
     for prefix, part in (("", slice(0, half)), ("new_", slice(half, half + len(after)))):
         if part.start < part.stop:
             for name, column in columns.items():
-                found[prefix + name] = nested.map_leaves(partial(_shaped, part, slots.shape, padded), column)
+                own = nested.take(column, part)
+                found[prefix + name] = own if slots.ndim == 1 and padded is None else _shaped(own, slots.shape, padded)
     return found
 
 
-def _shaped(part: slice, shape: tuple[int, ...], padded: np.ndarray | None, leaf: np.ndarray) -> np.ndarray:
-    """Some rows of a leaf as a column of this shape, zeros where it is padded."""
-    own = leaf[part]
-    if len(shape) > 1:
-        own = own.reshape(*shape, *own.shape[1:])
-    if padded is not None:
-        own = own.copy()
-        own[padded] = np.zeros((), own.dtype)
-    return own
+def _shaped(column: Any, shape: tuple[int, ...], padded: np.ndarray | None) -> Any:
+    """The rows of a nested column in this shape, zeros where they are padded."""
+
+    def shaped(leaf: np.ndarray) -> np.ndarray:
+        own = leaf.reshape(*shape, *leaf.shape[1:])
+        if padded is not None:
+            own = own.copy()
+            own[padded] = np.zeros((), own.dtype)
+        return own
+
+    return nested.map_leaves(shaped, column)
 
 
 def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> Any:
     if key == Columns.OBS:
-        return _observations(ring, slots, after=False)
+        return ring.observations.take(ring.links.row[slots])
     if key == Columns.NEXT_OBS:
-        return _observations(ring, last, after=True)
+        return ring.observations.take(ring.links.next_row[last])
     if key == Columns.T:
         return ring.links.t[slots]
     if key == Columns.POLICY_VERSION:
@@ -127,13 +130,6 @@ def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> 
     if key == Columns.IS_FIRST:
         return (ring.links.previous[slots] == slots) & (slots < ring.capacity)
     return _infos(ring, last) if key == Columns.INFOS else _facts(ring, key, slots)
-
-
-def _observations(ring: LinkedRing, slots: np.ndarray, *, after: bool) -> Any:
-    """The observations before the steps at the positions, or after them."""
-    if ring.beside is not None:
-        return ring.beside[after].take(slots)
-    return ring.observations.take((ring.links.next_row if after else ring.links.row)[slots])
 
 
 def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:

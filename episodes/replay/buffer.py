@@ -46,6 +46,7 @@ from episodes.tracks.drawn import drawn_by
 from episodes.tracks.filling import ones
 
 _PACK_STEPS = 1 << 16
+_INDEX = np.dtype(np.int64)
 
 
 class EpisodeReplayBuffer(SampleCounts):
@@ -285,7 +286,7 @@ class EpisodeReplayBuffer(SampleCounts):
         size = len(self._ring)
         if not size:
             raise self._empty()
-        slots = (self.generator.random(n) * size).astype(np.int64)
+        slots = (self.generator.random(n) * float(size)).astype(_INDEX)
         if size < self.capacity and (first := self._ring.tail % self.capacity):
             slots = (slots + first) % self.capacity  # the oldest were evicted before there was need to
         return slots, ones(n, np.float32)
@@ -386,12 +387,12 @@ class EpisodeReplayBuffer(SampleCounts):
         columns[Columns.IS_FIRST] = found.first
         columns[Columns.WEIGHTS] = weights
         numbers = columns[INDICES]
-        columns[INDICES] = self._sequence_indices(self._ring.slot_numbers(begins), numbers)
+        columns[INDICES] = self._sequence_indices(begins, numbers)
         self.num_sampled += int(np.count_nonzero(found.learned))
         return drawn(columns, self._ring, numbers)
 
-    def _sequence_indices(self, drawn: np.ndarray, window: np.ndarray) -> np.ndarray:
-        """The column `indices`, of the numbers of the drawn steps [B] and those of all steps [B, W]."""
+    def _sequence_indices(self, begins: np.ndarray, window: np.ndarray) -> np.ndarray:
+        """The column `indices`, of the positions of the drawn steps [B] and the numbers of all steps [B, W]."""
         return window
 
     def _sequences(
@@ -400,9 +401,9 @@ class EpisodeReplayBuffer(SampleCounts):
         ring, slots = self._ring, found.slots
         columns = columns_of(ring, keys, slots, slots, views=views)
         indices = ring.slot_numbers(slots)
-        np.copyto(indices, NONE, where=slots == ring.capacity)
+        np.copyto(indices, NONE, where=found.padding)
         columns[Columns.LOSS_MASK] = found.learned
-        columns[Columns.SEQ_LENS] = found.stops - lookback
+        columns[Columns.SEQ_LENS] = found.stops - lookback if lookback else found.stops
         columns[INDICES] = indices
         if Columns.STATE_OUT in ring.tracks:
             columns[Columns.STATE_IN] = states_before(ring, slots[:, lookback])

@@ -10,6 +10,7 @@ import numpy as np
 from episodes.history import History, HistorySpaces, back
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.ring.step_ring import LinkedRing
+from episodes.replay.walks import walk
 from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["BoundViews", "ReplayHistory"]
@@ -116,16 +117,13 @@ class ReplayHistory(History):
 
     def _rows_at_both_ends(self, k: int) -> np.ndarray:
         """Positions [B, k] of the last observations: those before a step are those after it, and one older."""
-        links, num_steps = self.ring.links, len(self._steps)
-        path = np.empty((k, num_steps), np.int64)
-        path[0] = self._steps
-        for j in range(1, k):
-            path[j] = links.previous[path[j - 1]]
-        rows = np.empty((k + 1, num_steps), np.int64)  # from the newest on
-        rows[0], rows[1:] = links.next_row[self._steps], links.row[path]
-        np.copyto(rows[2:], self.ring.num_rows, where=path[1:] == path[:-1])
-        ends = np.empty((2, num_steps, k), np.int64)
-        ends[0], ends[1] = rows[:0:-1].T, rows[-2::-1].T
+        links, steps = self.ring.links, self._steps
+        path = walk(links.previous, steps, k - 1)[::-1]
+        rows = np.array([*[links.row[slots] for slots in path], links.next_row[steps]])  # [k + 1, B / 2]
+        if k > 1 and np.count_nonzero(path[0] == path[1]):  # else no way is as short
+            rows[: k - 1][np.equal(path[:-1], path[1:])] = self.ring.num_rows
+        older, right = rows.strides
+        ends = np.ndarray((2, len(steps), k), rows.dtype, rows, strides=(older, right, older))
         return ends.reshape(len(self), k)
 
     def last_steps(self, track: str, k: int) -> Any:

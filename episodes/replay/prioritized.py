@@ -157,8 +157,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         drawn = self._tree.get(slots)
         return slots, ((drawn / drawn.min()) ** -self.beta).astype(np.float32)
 
-    def _sequence_indices(self, drawn: np.ndarray, window: np.ndarray) -> np.ndarray:
-        return window if self.unit == "transition" else drawn
+    def _sequence_indices(self, begins: np.ndarray, window: np.ndarray) -> np.ndarray:
+        return window if self.unit == "transition" else self._ring.slot_numbers(begins)
 
     @locked
     def update_priorities(self, indices: np.ndarray, priorities: np.ndarray) -> None:

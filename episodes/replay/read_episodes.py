@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.facts import Ending, VersionRuns
+from episodes.facts import Ending
 from episodes.facts.facts import own_data
 from episodes.replay.ring.step_ring import ACTIONS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.replay.ring.track_ring import TrackRing
@@ -33,7 +33,7 @@ def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_spac
     facts = table.facts[entry]._replace(
         id_=table.id_of(entry),
         t_started=int(ring.links.t[table.first[entry]]),
-        policy_versions=VersionRuns.of(ring.versions.at(slots), len(tracks.rewards)),
+        policy_versions=ring.versions.runs(slots, len(tracks.rewards)),
         ending=Ending.of(ring.track(TERMINATEDS)[last], ring.track(TRUNCATEDS)[last]),
         observation_space=observation_space,
         action_space=action_space,

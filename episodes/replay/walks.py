@@ -7,8 +7,8 @@ walk is the same few gathers for all draws.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -74,18 +74,23 @@ def _weights(k: int, num_steps: int, gamma: float, dtype: str) -> np.ndarray:
     return weights
 
 
-@dataclass(frozen=True, slots=True)
-class Extents:
-    """How many steps of its episode lie before each of the drawn ones, and from it on; [B] each."""
+class Extents(NamedTuple):
+    """How many steps of its episode lie before each of the drawn ones, and from it on; [B] each.
+
+    `in_a_row` says whether all of them lie in a row in the ring, from position to position.
+    """
 
     before: np.ndarray
     onward: np.ndarray
+    in_a_row: np.ndarray
 
 
 def extents(ring: LinkedRing, slots: np.ndarray) -> Extents:
     """Those of the steps at the positions [B]."""
-    entry, t = ring.links.entry[slots], ring.links.t[slots]
-    return Extents(t - ring.links.t[ring.table.first.take(entry)], ring.t_next(entry) - t)
+    entry, t = ring.links.entry[slots], ring.links.t
+    first, last, now = ring.table.first[entry], ring.table.last[entry], t[slots]
+    begin, newest = t[first], t[last]
+    return Extents(now - begin, newest - now + 1, last - first == newest - begin)
 
 
 def moved_back(links: StepLinks, slots: np.ndarray, extents: Extents, length: int) -> tuple[np.ndarray, Extents]:
@@ -94,23 +99,22 @@ def moved_back(links: StepLinks, slots: np.ndarray, extents: Extents, length: in
     if back.any():
         path = walk(links.previous, slots, int(back.max()))
         slots = np.stack(path)[back, np.arange(len(slots))]
-    return slots, Extents(extents.before - back, extents.onward + back)
+    return slots, Extents(extents.before - back, extents.onward + back, extents.in_a_row)
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(NamedTuple):
     """Sequences of steps, each a run of columns in a row of W = left + length columns.
 
     Attributes:
         slots: positions of steps [B, W]; where there is none, the position of padding.
-        there: where there is a step, [B, W] bool.
+        padding: where there is none, [B, W] bool.
         learned: where there is one after the columns on the left, [B, W] bool.
         first: where there is the first step of its episode, or of what is left of it, [B, W] bool.
         stops: column after the last step, [B].
     """
 
     slots: np.ndarray
-    there: np.ndarray
+    padding: np.ndarray
     learned: np.ndarray
     first: np.ndarray
     stops: np.ndarray
@@ -126,42 +130,41 @@ def windows(links: StepLinks, slots: np.ndarray, extents: Extents, length: int, 
     """
     columns = _columns(left + length)
     ahead = np.minimum(extents.onward, length)
+    runs = (slots - left if left else slots)[:, None] + columns
+    if np.count_nonzero(extents.in_a_row) < len(slots):
+        _follow(links, runs, slots, extents, ahead, left)
     if not left:
-        there = columns < ahead[:, None]
-        first = np.zeros(there.shape, bool)
+        padding = columns >= ahead[:, None]
+        learned, stops = ~padding, ahead
+        first = np.zeros(padding.shape, bool)
         first[:, 0] = extents.before == 0
-        return Windows(_runs(links, slots, slots, ahead, there), there, there, first, ahead)
-    behind = np.minimum(extents.before, left)
-    stops = left + ahead
-    before_stop = columns < stops[:, None]
-    there = before_stop & (columns >= (left - behind)[:, None])
-    learned = before_stop & (columns >= left)
-    first = columns == (left - extents.before)[:, None]
-    return Windows(_runs(links, slots, slots - left, stops, there, behind), there, learned, first, stops)
+    else:
+        stops, begins = left + ahead, (left - extents.before)[:, None]
+        padding = columns >= stops[:, None]
+        learned = columns >= left
+        learned = learned & ~padding
+        padding |= columns < begins
+        first = columns == begins
+    np.copyto(runs, links.capacity, where=padding)
+    return Windows(runs, padding, learned, first, stops)
 
 
-def _runs(
-    links: StepLinks,
-    slots: np.ndarray,
-    origins: np.ndarray,
-    stops: np.ndarray,
-    there: np.ndarray,
-    behind: np.ndarray | None = None,
-) -> np.ndarray:
-    """Positions [B, W]: where the steps lie in a row, column c is at `origins` + c. `behind` steps precede `slots`."""
-    capacity, columns = links.capacity, _columns(there.shape[1])
-    runs = origins[:, None] + columns
-    runs %= capacity
-    in_a_row = _in_a_row(links, slots, behind, origins + stops - 1)
-    if np.count_nonzero(in_a_row) < len(slots):
-        scattered = (~in_a_row).nonzero()[0]
-        back = np.zeros(len(scattered), np.int64) if behind is None else behind[scattered]
-        picked, learns = slots[scattered], (slots - origins)[scattered]
-        path = _paths(links, picked, int(back.max()), int((stops[scattered] - learns).max()))
-        at = (int(back.max()) - learns)[:, None] + columns
-        runs[scattered] = path[np.clip(at, 0, len(path) - 1), np.arange(len(picked))[:, None]]
-    np.copyto(runs, capacity, where=~there)
-    return runs
+def _follow(
+    links: StepLinks, runs: np.ndarray, slots: np.ndarray, extents: Extents, ahead: np.ndarray, left: int
+) -> None:
+    """Put the positions into those rows of `runs` [B, W] whose episodes do not lie in a row.
+
+    There are `ahead` [B] steps from those at `slots` on, which come after `left` columns.
+    """
+    runs %= links.capacity
+    apart = np.flatnonzero(~extents.in_a_row)
+    picked, behind, ahead = slots[apart], np.minimum(extents.before[apart], left), ahead[apart]
+    scattered = np.flatnonzero(~_in_a_row(links, picked, behind, ahead))
+    if len(scattered):
+        picked, most = picked[scattered], int(behind[scattered].max())
+        path = _paths(links, picked, most, int(ahead[scattered].max()))
+        at = np.clip(most - left + _columns(runs.shape[1]), 0, len(path) - 1)
+        runs[apart[scattered]] = path[at].T
 
 
 def _paths(links: StepLinks, slots: np.ndarray, num_behind: int, num_ahead: int) -> np.ndarray:
@@ -173,19 +176,16 @@ def _paths(links: StepLinks, slots: np.ndarray, num_behind: int, num_ahead: int)
     return path
 
 
-def _in_a_row(links: StepLinks, slots: np.ndarray, behind: np.ndarray | None, last: np.ndarray) -> np.ndarray:
-    """True where the positions from `behind` (0 when None) before `slots` up to `last`, which may lie past the end of
-    the ring, hold successive steps of an episode.
+def _in_a_row(links: StepLinks, slots: np.ndarray, behind: np.ndarray, ahead: np.ndarray) -> np.ndarray:
+    """True where the `behind` positions before those at `slots` and the `ahead` from them on hold successive steps of
+    an episode, be it around the end of the ring.
 
     Steps of an episode lie in the order of their times, so looking at both ends is enough.
     """
-    first, last = slots if behind is None else (slots - behind) % links.capacity, last % links.capacity
+    first, last = (slots - behind) % links.capacity, (slots + ahead - 1) % links.capacity
     entry = links.entry[slots]
-    same = links.entry[last] == entry
-    if behind is not None:
-        same &= links.entry[first] == entry
-    span = (last - first) % links.capacity
-    same &= links.t[last] - links.t[first] == span
+    same = (links.entry[first] == entry) & (links.entry[last] == entry)
+    same &= links.t[last] - links.t[first] == (last - first) % links.capacity
     return same
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -14,10 +15,11 @@ from episodes.tracks.casting import REAL_TYPES, check_kinds, check_reward
 from episodes.tracks.field import ACTIONS, EXTRA, INFOS, OBSERVATIONS, REWARDS, extra_field
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.joining import joined_infos
-from episodes.tracks.infos.kinds import Infos
+from episodes.tracks.infos.kinds import EmptyInfos, Infos
 from episodes.tracks.track import ArrayChange, ArrayTrack, InfoTrack, ListTrack, Track
 
 _new: Any = tuple.__new__  # half the price of the class call
+_NO_EXTRA: Mapping[str, Any] = {}
 _REWARDS, _DATA, _LOOKBACK = attrgetter("rewards"), attrgetter("data"), attrgetter("lookback")
 
 
@@ -68,10 +70,12 @@ class Tracks(NamedTuple):
         """Finished tracks of nested arrays, which are viewed."""
         return cls(
             ArrayTrack.of(observations, lookback, OBSERVATIONS),
-            InfoTrack(infos, lookback),
+            _empty_infos(infos.num, lookback) if type(infos) is EmptyInfos else InfoTrack(infos, lookback),
             ArrayTrack.of(actions, lookback, ACTIONS),
             ArrayTrack.of(rewards, lookback, REWARDS),
-            {key: ArrayTrack.of(data, lookback, extra_field(key)) for key, data in extra.items()},
+            {key: ArrayTrack.of(data, lookback, extra_field(key)) for key, data in extra.items()}
+            if extra
+            else _NO_EXTRA,
         )
 
     # --- what there is -----------------------------------------------------------------------------------------
@@ -310,6 +314,12 @@ def _extra_tracks(
             pass
     common = _common_extra(extras, has_steps, whose).items()
     return {key: [extra[key] if key in extra else track.view(slice(0, 0)) for extra in extras] for key, track in common}
+
+
+@lru_cache(maxsize=64)
+def _empty_infos(num: int, lookback: int) -> InfoTrack:
+    """A track of so many empty infos: the same one for all episodes of a length."""
+    return InfoTrack(EmptyInfos(num), lookback)
 
 
 def _common_extra(

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, ShapeMismatch, TrackMismatch
 from episodes.replay.ring.addition import Addition, Block, Room, Waiting
 from episodes.replay.ring.episode_table import EpisodeTable
@@ -29,6 +30,7 @@ from episodes.replay.ring.track_ring import UNCHECKED, Allocator, TrackRing, num
 ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS = "actions", "rewards", "terminateds", "truncateds"
 FLAGS = (TERMINATEDS, TRUNCATEDS)
 STEP_TRACKS = (ACTIONS, REWARDS, *FLAGS)
+OBSERVED = (Columns.OBS, Columns.NEXT_OBS)
 _BEFORE, _AFTER = "/before", "/after"  # fields of records: the observations at both ends of a step
 
 
@@ -51,6 +53,7 @@ class LinkedRing:
         window: how many rows before a step's `next_row` its `row` may lie; `widen` makes it larger.
         beside: the observations before and after each step once more, in its record, where they are so small that a
             draw is faster for it; else None.
+        columns: of draws, by name: the tracks, and the observations if they lie beside the steps.
         lost_rows: observation rows with smaller numbers were gone when the ring was made larger or cleared.
         skipped: how many step numbers no step has: a cleared ring goes on at its beginning with new ones.
         versions: of the policies that made the steps.
@@ -191,6 +194,7 @@ class LinkedRing:
         }
         self._own_tracks = [ring for name, ring in rings.items() if name not in small]
         self.tracks = rings
+        self.columns |= rings
 
     def _make_records(self, small: Fields, allocator: Allocator) -> None:
         ends, tracks = self._ends(), {**small}
@@ -205,6 +209,7 @@ class LinkedRing:
         self._word = None if word is None or tracks[REWARDS].dtype != np.float32 else TrackRing("", self.capacity, word)
         self.links = StepLinks(self.capacity, records)
         self.links.pad_with(self.num_rows)
+        self.columns: dict[str, TrackRing] = dict(zip(OBSERVED, self.beside or (), strict=False))
 
     def _ends(self) -> dict[str, np.ndarray]:
         """Fields for the observations at both ends of a step, if they are small."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.facts.policy_versions import UNKNOWN
+from episodes.facts.policy_versions import UNKNOWN, VersionRuns
 from episodes.replay.ring.track_ring import Allocator, put
 
 
@@ -45,11 +45,13 @@ class StepVersions:
             put(self.told, self.capacity, start, np.broadcast_to(versions, num_steps))
         self.newest = max(self.newest, newest)
 
-    def at(self, slots: Any) -> np.ndarray:
-        """Of the steps at the positions, a slice or an array [...] of them: int64 [...]."""
-        if self.told is None:
-            return np.full(np.arange(self.capacity + 1)[slots].shape, UNKNOWN)
-        return self.told[slots].astype(np.int64)
+    def at(self, slots: np.ndarray) -> np.ndarray:
+        """Of the steps at the positions [...]: int64 [...]."""
+        return np.full(slots.shape, UNKNOWN) if self.told is None else self.told[slots].astype(np.int64)
+
+    def runs(self, slots: slice | np.ndarray, num_steps: int) -> VersionRuns | None:
+        """Of a chunk of so many steps at the positions; None where nobody told any."""
+        return None if self.told is None else VersionRuns.of(self.told[slots], num_steps)
 
     def reopen(self, newest: int) -> None:
         """Take up the column that the allocator has a file of."""

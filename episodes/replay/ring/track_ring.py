@@ -108,20 +108,20 @@ class TrackRing:
     Attributes:
         items: the same memory as an array [size + 1] with an element for each item, which gathers faster; None where
             items are nested or too large for that.
+        item: the dtype that makes an array [..., ...] of such elements [...] again; None where it is one already.
     """
 
-    __slots__ = ("data", "items", "name", "plain", "size")
+    __slots__ = ("data", "item", "items", "name", "plain", "size")
     items: Any
 
     def __init__(self, name: str, size: int, data: Any) -> None:
         self.name = name
         self.size = size
         self.plain = nested.is_leaf(data)
-        self._hold(data)
-
-    def _hold(self, data: Any) -> None:
         self.data = data
         self.items = as_scalars(data) if self.plain else None
+        one_each = self.items is None or self.items is data
+        self.item = None if one_each else np.dtype((data.dtype, data.shape[1:]))
 
     @staticmethod
     def like(name: str, size: int, items: Any, allocator: Allocator) -> TrackRing:
@@ -168,12 +168,11 @@ class TrackRing:
 
     def take(self, positions: np.ndarray) -> Any:
         """The items at the positions [...]: nested arrays [..., ...], copied."""
-        items, data = self.items, self.data
+        items, item = self.items, self.item
         if items is not None:
-            found = items[positions]
-            return found if items is data else np.ndarray(positions.shape + data.shape[1:], data.dtype, found)
+            return items[positions] if item is None else items[positions].view(item)
         if self.plain:
-            return gathered(data, positions)
+            return gathered(self.data, positions)
         return nested.map_leaves(lambda leaf: gathered(leaf, positions), self.data)
 
     def resized(self, size: int, first: int, stop: int, allocator: Allocator) -> TrackRing:
