@@ -266,7 +266,7 @@ class RayRunnerGroup(Closeable):
             was_slow = taken_s > self.lost_after_s
             self._replace(worker, f"at one request for {taken_s:.0f} s" if was_slow else str(error), error)
             return False
-        except errors.RayTaskError as error:
+        except Exception as error:  # of the runner, also one that cannot be unpickled here
             worker.pending.popleft()
             worker.is_behind, worker.num_weights, worker.num_merges, worker.num_begins = True, 0, 0, 0
             cause = getattr(error, "cause", None)

@@ -18,7 +18,7 @@ from connectors import env_to_module_pipeline
 from connectors.env_to_module import MeanStdFilter
 from runners import RayRunnerGroup, SingleAgentEnvRunner
 from runners.remote import group as group_module
-from tests.runners.in_process_ray import InProcessRay
+from tests.runners.in_process_ray import InProcessRay, Unreadable
 
 OBSERVATIONS, ACTIONS = spaces.Box(-np.inf, np.inf, (2,), np.float64), spaces.Discrete(2)
 
@@ -49,6 +49,13 @@ class NotingFilter(MeanStdFilter):
         super()._learn(rows)
 
 
+class NoAction(Exception):
+    """An error that is pickled without what its class asks for."""
+
+    def __init__(self, what: str, how_many: int) -> None:
+        super().__init__(f"{how_many} {what}")
+
+
 class Even(torch.nn.Module):
     """Any action is as good; one that fails takes none."""
 
@@ -57,6 +64,8 @@ class Even(torch.nn.Module):
         self.fails = torch.nn.Parameter(torch.zeros(()))
 
     def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        if self.fails > 1:
+            raise NoAction("actions", 0)
         if self.fails > 0:
             raise ValueError("no action")
         return {"action_dist_inputs": torch.zeros(len(batch["obs"]), 2)}
@@ -181,3 +190,14 @@ def test_what_all_filters_know_is_what_one_knows_that_saw_everything(
     sampled.check()
     sampled.group.sample(num_timesteps=8)
     sampled.check()
+
+
+def test_an_error_that_cannot_be_unpickled_is_raised_once_and_its_runner_goes_on() -> None:
+    group, failing = Sampled(0).group, Even()
+    failing.fails.data.fill_(2.0)
+    group.set_weights(failing)
+    with pytest.raises(Unreadable, match="0 actions"):
+        group.sample(num_timesteps=4)
+    group.set_weights(Even())
+    assert [sample.index for sample in group.sample(num_timesteps=4)] == [0, 1]
+    assert not group.replacements
