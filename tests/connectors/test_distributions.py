@@ -132,7 +132,10 @@ def test_rows_of_few_choices_have_the_log_probabilities_of_torch(n):
     expected = theirs.log_softmax(-1)[..., 0]
     found.sum().backward()
     expected.sum().backward()
-    assert torch.equal(found, expected)
+    right = logits.double().log_softmax(-1)[..., 0].float()
+    few_bits = {"rtol": 4 * torch.finfo(torch.float32).eps, "atol": 1e-6}  # how torch adds up differs from CPU to CPU
+    torch.testing.assert_close(found, right, **few_bits)
+    torch.testing.assert_close(expected, right, **few_bits)
     torch.testing.assert_close(ours.grad, theirs.grad)
 
 
