@@ -25,7 +25,7 @@ class Peer:
     in_hand: int = 0  # messages whose users did not come back yet
     num_waiting: int = 0  # messages that came, and are left for a later call
     floor: int = UNKNOWN  # the lowest policy version that what it will send can have
-    was_asked: bool = False  # to say hello
+    asked: bytes = b""  # the address at which it was asked to say hello
     weights: int = -1  # the number of the weights that were sent to it last
     is_reading: bool = False  # and whether it has not said that it has them
 

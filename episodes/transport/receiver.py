@@ -259,7 +259,7 @@ class EpisodeReceiver(Endpoint):
     def _forget_gone(self, peers: list[Peer]) -> None:
         """Wait no longer for senders that are not there any more."""
         for peer in peers:
-            if not self._reply(peer, Head(Kind.HELLO, 1).packed()):  # which says nothing
+            if not self._reply(peer.address, Head(Kind.HELLO, 1).packed()):  # which says nothing
                 peer.floor = UNKNOWN
 
     def _next(self, deadline: float) -> bool:
@@ -317,7 +317,7 @@ class EpisodeReceiver(Endpoint):
         elif head.schema < peer.connection:
             return  # it was on its way when the connection broke that the sender had before
         peer.connection = head.schema
-        peer.address, peer.was_asked, peer.is_reading, peer.weights = address, False, False, -1
+        peer.address, peer.asked, peer.is_reading, peer.weights = address, b"", False, -1
         if head.number > peer.next:  # what lies between was never sent, or given up
             self._counts["lost"] += head.number - peer.next
             peer.next = head.number
@@ -359,6 +359,8 @@ class EpisodeReceiver(Endpoint):
     def _in_order(self, address: bytes, head: Head, parts: list[Any]) -> bool:
         """Let the message wait, if it is the next one of its sender."""
         peer = self._peers.get(head.sender)
+        if peer is not None and address != peer.address:
+            self._ask(address, peer)  # its greeting may be what was lost when a call broke off
         number = head.number - peer.num_waiting if peer is not None else 0
         if peer is None or head.schema not in self._layouts or number > peer.next:
             self._ask(address, peer)
@@ -381,7 +383,7 @@ class EpisodeReceiver(Endpoint):
         layouts = self._layouts.get(head.schema, "the receiver forgot this schema for others; send it again")
         if isinstance(layouts, str):
             self._refuse("schema")
-            self._reply(peer, Head(Kind.REFUSED, 1, schema=head.schema).packed() + layouts.encode())
+            self._reply(peer.address, Head(Kind.REFUSED, 1, schema=head.schema).packed() + layouts.encode())
             self._take(place)
             return
         try:
@@ -453,7 +455,7 @@ class EpisodeReceiver(Endpoint):
     def _acknowledge(self, peer: Peer) -> None:
         peer.owed = 0
         if peer.next:
-            self._reply(peer, Head(Kind.TAKEN, 1, number=peer.next - 1).packed())
+            self._reply(peer.address, Head(Kind.TAKEN, 1, number=peer.next - 1).packed())
 
     def _acknowledge_all(self) -> None:
         for peer in self._owing.values():
@@ -471,15 +473,15 @@ class EpisodeReceiver(Endpoint):
             if len(self._asked) > _MOST_STRANGERS:
                 self._asked.popitem(last=False)
             peer = Peer(address, 0)
-        elif peer.was_asked:
+        elif peer.asked == address:
             return
-        peer.was_asked = True
-        self._reply(peer, Head(Kind.WHO, 1).packed())
+        peer.asked = address
+        self._reply(address, Head(Kind.WHO, 1).packed())
 
-    def _reply(self, peer: Peer, *parts: Buffer) -> bool:
+    def _reply(self, address: bytes, *parts: Buffer) -> bool:
         """Tell a sender; False where it is gone. One that reads nothing is not waited for."""
         try:
-            self.put(peer.address, parts)
+            self.put(address, parts)
         except self.zmq.Again:
             return True
         except self.zmq.ZMQError as error:
@@ -525,7 +527,7 @@ class EpisodeReceiver(Endpoint):
             peer.floor = version  # it will act with these
         peer.weights, peer.is_reading = number, True
         head = Head(Kind.WEIGHTS, len(parts), number=number, lowest=version)
-        self._reply(peer, head.packed() + parts[0], *parts[1:])
+        self._reply(peer.address, head.packed() + parts[0], *parts[1:])
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
@@ -570,7 +572,7 @@ class EpisodeReceiver(Endpoint):
         self.end_parts()
         for sender, peer in list(self._peers.items()):
             self._note(sender, peer)
-            peer.was_asked = False
+            peer.asked = b""
             self._ask(peer.address, peer)
 
     def __enter__(self) -> Self:

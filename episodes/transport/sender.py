@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter, OrderedDict
@@ -189,7 +190,8 @@ class EpisodeSender(Endpoint):
             if not waiting.take(one):
                 return False
         if waiting.is_due(is_idle=not self._unacked) and len(self._unacked) < self._window:
-            self._send_waiting(deadline)
+            with contextlib.suppress(TransportTimeout):  # of its later parts, where it cannot go as one
+                self._send_waiting(deadline)
         return True
 
     def _send_waiting(self, deadline: float) -> None:

@@ -122,6 +122,26 @@ def test_what_travels_together_comes_at_most_once_and_in_order_wherever_send_was
     assert number > 20
 
 
+def test_a_sender_whose_greeting_was_lost_is_asked_for_another(
+    receiver: EpisodeReceiver, sender: EpisodeSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender.send(pack_of(0))
+    found, greet, lost = [number_of(receiver.recv(SECONDS))], receiver._meet, list[Head]()
+    sender.mend()  # a new connection
+    monkeypatch.setattr(receiver, "_meet", lambda *told: greet(*told) if lost else lost.append(told[1]))
+    for number in range(1, 4):
+        sender.send(pack_of(number), SECONDS)
+    found += taken_until(receiver, sender, 3)
+    until = time.monotonic() + PATIENCE_S
+    while sender.stats.taken < 4:
+        assert time.monotonic() < until
+        sender.latest_weights()
+        with contextlib.suppress(TransportTimeout):
+            found.append(number_of(receiver.recv(0.01)))
+    assert lost
+    assert found == [0, 1, 2, 3]
+
+
 def test_weights_are_whole_wherever_publish_was_interrupted(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
     number, version, told, is_going_on = 0, 0, list[Any](), True
     while is_going_on:

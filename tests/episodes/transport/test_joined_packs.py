@@ -237,6 +237,19 @@ def test_what_cannot_go_as_one_goes_in_parts(receiver: EpisodeReceiver) -> None:
         assert found[1:] == whole
 
 
+def test_what_goes_in_parts_is_kept_while_the_window_has_no_room_for_all_of_them(receiver: EpisodeReceiver) -> None:
+    ids = ["e0", *("x" * 60_000 + str(i) for i in range(1, 5))]  # 240 kB each, of which no two go as one
+    sent = [pack_of(i).replace(ids=[id_]) for i, id_ in enumerate(ids)]
+    options = {"join": LARGE, "max_message_bytes": 300_000, "max_delay": SECONDS}
+    with EpisodeSender(receiver.address, window=2, **options) as sender:
+        for pack in sent[:4]:
+            sender.send(pack, SECONDS)
+        sender._waiting._max_delay = 0.0  # they have waited long enough, and the first of two parts has room
+        sender.send(sent[4], 0)
+        found = all_of(receiver, sender, 5)
+    assert [one.id_ for pack in found for one in pack] == ids
+
+
 def test_one_that_cannot_travel_is_not_in_the_way_of_those_that_waited_with_it(receiver: EpisodeReceiver) -> None:
     sender = EpisodeSender(receiver.address, join=LARGE, max_delay=SECONDS)
     sender.send(pack_of(0))
