@@ -8,7 +8,8 @@ need no looking; what is a user's own is among them as it is.
 from __future__ import annotations
 
 import pickle
-from functools import lru_cache, partial
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,17 @@ from gymnasium import spaces
 
 from episodes.facts.facts import PackFacts, from_band, in_band
 from episodes.tracks import Tracks, seeds
+from episodes.tracks.infos.columns import from_parts
 from episodes.tracks.infos.kinds import EmptyInfos
 from episodes.tracks.nested import map_leaves
 
 _SMALL = 256  # bytes of a buffer that goes in band
 _KINDS = "biufcSU"  # of dtypes that their string tells all about, and whose arrays have buffers
+_UNTOLD = "-"  # the name of all other dtypes
 _MOST_SPACES = 64
+_MOST_NAMES = 1024
 
+_names: dict[np.dtype, str] = {}
 _known: dict[tuple[int, int], tuple[bytes, tuple[Any, Any]]] = {}  # pickles of spaces by their ids, and they
 
 
@@ -49,10 +54,17 @@ def from_pieces(arrays: Any, infos: Any, bands: Any, own_spaces: Any, custom_dat
 
 def _in_pieces(array: Any) -> Any:
     """A list (no container, as nested values go) of what an array is made of; one of another kind as it is."""
-    dtype = array.dtype
-    if dtype.kind not in _KINDS or not array.flags.c_contiguous:
+    name = _names.get(array.dtype) or _named(array.dtype)
+    if name is _UNTOLD or not array.flags.c_contiguous:
         return array
-    return [array.tobytes() if array.nbytes < _SMALL else pickle.PickleBuffer(array), dtype.str, array.shape]
+    return [array.tobytes() if array.nbytes < _SMALL else pickle.PickleBuffer(array), name, array.shape]
+
+
+def _named(dtype: np.dtype) -> str:
+    """What the dtype is called, looked up once: numpy makes the string anew, for a quarter of a piece."""
+    if len(_names) >= _MOST_NAMES:
+        _names.clear()
+    return _names.setdefault(dtype, dtype.str if dtype.kind in _KINDS else _UNTOLD)
 
 
 def _from_pieces(own: Any) -> np.ndarray:
@@ -63,23 +75,23 @@ def _from_pieces(own: Any) -> np.ndarray:
 
 
 def _infos_in_pieces(infos: Any) -> Any:
-    """The number of infos that are empty; of others, which hold no objects of a user's, a pickle and its buffers."""
+    """The number of infos that are empty; of others their parts, each array once: columns share masks."""
     if type(infos) is EmptyInfos:
         return infos.num
-    large: list[pickle.PickleBuffer] = []
-    return pickle.dumps(infos, 5, buffer_callback=partial(_is_small, large)), large
-
-
-def _is_small(large: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> bool:
-    """Whether a buffer goes in band; else it is put to the others."""
-    if buffer.raw().nbytes < _SMALL:
-        return True
-    large.append(buffer)
-    return False
+    paths, parts, num = infos.parts()
+    pieces: dict[int, Any] = {}
+    for own in chain.from_iterable(parts):
+        if type(own) is np.ndarray and id(own) not in pieces:
+            pieces[id(own)] = _in_pieces(own)
+    return paths, [(pieces.get(id(a), a), pieces.get(id(b), b), pieces.get(id(c), c)) for a, b, c in parts], num
 
 
 def _infos_from_pieces(own: Any) -> Any:
-    return EmptyInfos(own) if type(own) is int else pickle.loads(own[0], buffers=own[1])
+    if type(own) is int:
+        return EmptyInfos(own)
+    paths, parts, num = own
+    made = {id(piece): _from_pieces(piece) for part in parts for piece in part}
+    return from_parts(paths, [(made[id(a)], made[id(b)], made[id(c)]) for a, b, c in parts], num)
 
 
 # --- spaces ----------------------------------------------------------------------------------------------------------
