@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
+
+from episodes.errors import TrackMismatch
 
 DEFAULT_MODULE_ID: Final = "default_policy"
 DEFAULT_AGENT_ID: Final = "default_agent"
@@ -62,3 +65,44 @@ TRANSITION_KEYS = (
     Columns.TRUNCATEDS,
 )
 """The columns of a draw of steps when no keys are asked for."""
+
+MODEL_OUTPUTS: Final = frozenset(
+    {
+        Columns.ACTION_DIST_INPUTS,
+        Columns.ACTION_LOGP,
+        Columns.ACTION_PROB,
+        Columns.VF_PREDS,
+        Columns.STATE_OUT,
+        Columns.EMBEDDINGS,
+        Columns.INTRINSIC_REWARDS,
+    }
+)
+"""Column names that a policy's outputs may have: episodes store these columns, and nothing else writes them."""
+
+RESERVED_COLUMNS: Final = frozenset(
+    {name for key, name in vars(Columns).items() if key.isupper()} - MODEL_OUTPUTS | {"indices"}
+)
+"""Column names that this library writes itself. An extra model output cannot have one of them."""
+
+
+def check_extra_output_names(names: Iterable[str], where: str) -> None:
+    """Raise `TrackMismatch` if an extra model output has the name of a column that this library writes itself.
+
+    Call it before outputs are stored and before they become columns of a batch: one of the two would overwrite the
+    other.
+
+    Args:
+        names: the names of the extra model outputs.
+        where: the first words of the error message, such as `"episode 3f2a"`.
+
+    >>> check_extra_output_names(["action_logp", "my_output"], "policy")
+    >>> check_extra_output_names(["loss_mask"], "policy")
+    Traceback (most recent call last):
+    episodes.errors.TrackMismatch: policy: extra model outputs ['loss_mask'] have names of columns ...
+    """
+    taken = RESERVED_COLUMNS.intersection(names)
+    if taken:
+        raise TrackMismatch(
+            f"{where}: extra model outputs {sorted(taken)} have names of columns that batches get anyway; one would "
+            "overwrite the other, so rename these outputs"
+        )

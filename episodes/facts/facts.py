@@ -217,6 +217,17 @@ class PackFacts(NamedTuple):
             custom = custom[which] if isinstance(which, slice) else [custom[i] for i in which.tolist()]
         return PackFacts._make([*own, *self.spaces, custom])
 
+    def window(self, starts: np.ndarray, lengths: np.ndarray) -> PackFacts:
+        """Return the facts of the last `lengths` [n] steps of each chunk, which begin `starts` [n] steps later.
+
+        The counterpart of `EpisodeFacts.window` for many chunks: each part reaches the end of its chunk.
+        """
+        versions = self.policy_versions
+        return self._replace(
+            t_started=frozen(self.t_started + starts),
+            policy_versions=None if versions is None else versions.window(starts, lengths),
+        )
+
     def changed(self, **facts: Any) -> PackFacts:
         """Other facts under the names of these fields; `TypeError` for a name that there is not."""
         made = {name: _COLUMNS[name](values) for name, values in facts.items() if name in _COLUMNS}

@@ -25,11 +25,11 @@ _MOST = 1 << 63
 
 
 def checked_version(version: Any) -> int:
-    """The number of a version; `UNKNOWN` for None. `InvalidArgument` for what is no whole number, 0 or more."""
+    """Return the version as an int, or `UNKNOWN` for None. `InvalidArgument` unless it is an int, 0 to 2**63 - 1."""
     if version is None:
         return UNKNOWN
-    if not isinstance(version, (int, np.integer)) or not 0 <= version < _MOST:
-        raise InvalidArgument(f"policy_version={version!r}; give the number of it, 0 or more")
+    if isinstance(version, bool) or not isinstance(version, (int, np.integer)) or not 0 <= version < _MOST:
+        raise InvalidArgument(f"policy_version={version!r}; give an int, 0 to 2**63 - 1")
     return int(version)
 
 
@@ -50,9 +50,10 @@ class VersionRuns(NamedTuple):
         if told is None or isinstance(told, VersionRuns):
             return told
         array = np.asarray(told)
-        if (array.dtype.kind not in "iu" and array.size) or array.ndim > 1 or (array < UNKNOWN).any():
+        is_valid = array.ndim <= 1 and (array.dtype.kind in "iu" or not array.size)
+        if not is_valid or (array < UNKNOWN).any() or (array >= _MOST).any():
             raise InvalidArgument(
-                f"policy_versions={told!r}; give the number of the version, 0 or more (-1: unknown), or one a step"
+                f"policy_versions={told!r}; give one number or one for each step: 0 to 2**63 - 1, or -1 for unknown"
             )
         if array.ndim and len(array) != num_steps:
             raise TrackMismatch(f"{len(array)} policy_versions for {num_steps} steps; give one for each step")
@@ -127,6 +128,8 @@ class VersionColumn(Sequence[VersionRuns | None]):
         if type(values) is list and values.count(None) == len(values):
             return None
         if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.ndim == 1:
+            if (values < UNKNOWN).any() or (values >= _MOST).any():
+                raise InvalidArgument("policy_versions: give 0 to 2**63 - 1, or -1 for unknown, for each episode")
             return None if (values == UNKNOWN).all() else VersionColumn(values.astype(np.int64))
         runs = [value if isinstance(value, VersionRuns) else VersionRuns.of(value, 0) for value in values]
         if not any(runs):
@@ -206,6 +209,21 @@ class VersionColumn(Sequence[VersionRuns | None]):
             return VersionColumn(versions)
         begins = np.concatenate([part.all_begins() for part in whole])
         return VersionColumn(versions, begins, _bounds(np.concatenate([part.counts() for part in whole])))
+
+    def window(self, starts: np.ndarray, lengths: np.ndarray) -> VersionColumn | None:
+        """Return the versions of `lengths` [n] steps of each chunk from step `starts` [n] on; None if all are unknown.
+
+        A chunk without steps has no version, as in `VersionRuns.window`.
+        """
+        if self.bounds is None:
+            return VersionColumn.of(np.where(lengths > 0, self.versions, UNKNOWN))
+        owners = np.arange(len(self)).repeat(self.counts())
+        begins, starts_of_runs = self.all_begins(), starts[owners]
+        ends = np.append(begins[1:], 0)
+        ends[self.bounds[1:] - 1] = np.iinfo(np.int64).max  # the last run of a chunk has no end of its own
+        kept = (ends > starts_of_runs) & (begins < starts_of_runs + lengths[owners]) & (lengths[owners] > 0)
+        begins = np.maximum(begins - starts_of_runs, 0)[kept]
+        return VersionColumn.of_runs(self.versions[kept], begins, np.bincount(owners[kept], minlength=len(self)))
 
     def __len__(self) -> int:
         return len(self.versions) if self.bounds is None else len(self.bounds) - 1

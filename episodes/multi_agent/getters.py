@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from episodes.columns import check_extra_output_names
 from episodes.errors import EpisodeStateError, StepOutOfRange, UnknownKey
 from episodes.facts import EpisodeFacts
 from episodes.facts.facts import HasEnding
@@ -347,6 +348,7 @@ class MultiAgentGetters(HasEnding):
             EpisodeStateError: a new key of an agent that waits with an action of the old keys.
             UnknownKey: an agent that is not there, or a new key with `at_indices`.
         """
+        check_extra_output_names([key], f"episode {self.id_}")
         tracks = {}
         for agent_id, data in new_data.items():
             line = self.agents.timeline(agent_id)

@@ -37,19 +37,40 @@ def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
     Raises:
         InvalidArgument: an episode without agents, of which nothing would be left.
     """
-    groups: list[tuple[Any, _Alike]] = []
+    agents: list[tuple[SingleAgentEpisode, dict[str, Any], _Schema]] = []
     for index, episode in enumerate(episodes):
         if not episode.agent_ids:
             raise InvalidArgument(f"episode {episode.id_} has no agents, and cannot be packed; leave it out")
         for place, line in enumerate(episode.agents.timelines.values()):
-            own = _finished(line.episode)
-            schema = _schema(own)
-            alike = next((group for known, group in groups if known == schema), None)
-            if alike is None:
-                groups.append((schema, alike := _Alike([], [])))
-            alike.episodes.append(own)
-            alike.records.append(_record(episode, line, index, place))
-    return [alike.packed() for _, alike in groups]
+            agent_episode = _finished(line.episode)
+            agents.append((agent_episode, _record(episode, line, index, place), _schema(agent_episode)))
+    schemas: list[_Schema] = []
+    for _, _, schema in sorted(agents, key=lambda agent: agent[2].stepped is None):  # with steps first: others join
+        if not any(schema.joins(known) for known in schemas):
+            schemas.append(schema)
+    groups = [_Alike([], []) for _ in schemas]
+    for agent_episode, record, schema in agents:
+        alike = next(group for known, group in zip(schemas, groups, strict=True) if schema.joins(known))
+        alike.episodes.append(agent_episode)
+        alike.records.append(record)
+    return [alike.packed() for alike in groups]
+
+
+class _Schema(NamedTuple):
+    """What episodes of one pack have in common: spaces, and the shape and dtype of each array by path."""
+
+    spaces: tuple[Any, Any]
+    observed: dict[str, Any]
+    stepped: dict[str, Any] | None  # None without a step: nothing is known of actions and outputs
+
+    def joins(self, other: _Schema) -> bool:
+        """Return True if an episode of this schema goes into a pack of the other without loss."""
+        if self.spaces != other.spaces or self.observed != other.observed:
+            return False
+        return self.stepped is None or self.stepped == other.stepped
+
+
+_ByPlace = dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]  # the agents of one chunk: place -> episode, record
 
 
 class _Alike(NamedTuple):
@@ -73,7 +94,7 @@ def unpack_agents(packs: Sequence[EpisodePack]) -> list[MultiAgentEpisode]:
     Raises:
         TrackMismatch: an episode of which an agent is missing, or a pack of other episodes.
     """
-    agents: dict[Any, dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]] = {}
+    agents: dict[Any, list[_ByPlace]] = {}  # a list, since chunks without steps may share the key of their successor
     for pack in packs:
         for own in pack:
             record = own.custom_data.pop(KEY, None)
@@ -82,9 +103,14 @@ def unpack_agents(packs: Sequence[EpisodePack]) -> list[MultiAgentEpisode]:
                     f"episode {own.id_} is of no multi-agent episode: it has no custom_data[{KEY!r}]; give packs of "
                     "pack_agents"
                 )
-            whole = record["index"], own.multi_agent_episode_id, record["env_t_started"]
-            agents.setdefault(whole, {})[record["place"]] = (own, record)
-    return [_episode_of(agents[whole]) for whole in sorted(agents, key=lambda whole: whole[0])]
+            place, sizes = record["place"], (record.get("num_steps"), record.get("num_agents"))
+            key = record["index"], own.multi_agent_episode_id, record["env_t_started"], *sizes
+            chunks = agents.setdefault(key, [])
+            chunk = next((chunk for chunk in chunks if place not in chunk), None)
+            if chunk is None:
+                chunks.append(chunk := {})
+            chunk[place] = (own, record)
+    return [_episode_of(chunk) for key in sorted(agents, key=lambda key: key[0]) for chunk in agents[key]]
 
 
 def _record(episode: MultiAgentEpisode, line: Timeline, index: int, place: int) -> dict[str, Any]:
@@ -92,6 +118,7 @@ def _record(episode: MultiAgentEpisode, line: Timeline, index: int, place: int) 
     record = line.record()
     waiting = {name: own_value(value) for name, value in record.items() if name not in _COPIED}
     record = {**record, **waiting, "index": index, "place": place, "env_t_started": episode.env_t_started}
+    record |= {"num_steps": len(episode), "num_agents": len(episode.agents.timelines)}
     if place == 0:
         facts = {"id_": episode.id_, "ending": episode.ending.code}
         rest = {name: getattr(episode, name) for name in _HEADER}
@@ -105,10 +132,14 @@ def _finished(own: SingleAgentEpisode) -> SingleAgentEpisode:
     return own.of(own.facts, own.finalized_tracks(), own.custom_data)
 
 
-def _schema(own: SingleAgentEpisode) -> Any:
-    """Equal for episodes that go into one pack without loss."""
-    arrays = {path: (array.shape[1:], array.dtype) for path, array in own.tracks.arrays().items()}
-    return arrays, own.observation_space, own.action_space
+def _schema(agent_episode: SingleAgentEpisode) -> _Schema:
+    tracks = agent_episode.tracks
+    observed, stepped = ({}, {}) if tracks.rewards.total else ({}, None)
+    for track in tracks.all():
+        kinds = observed if track.field.more else stepped
+        if kinds is not None:
+            kinds |= {path: (array.shape[1:], array.dtype) for path, array in track.arrays().items()}
+    return _Schema((agent_episode.observation_space, agent_episode.action_space), observed, stepped)
 
 
 def _episode_of(agents: dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]) -> MultiAgentEpisode:

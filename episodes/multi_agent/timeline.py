@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from episodes.columns import check_extra_output_names
 from episodes.errors import ChunkMismatch, InvalidArgument, ShapeMismatch, TrackMismatch
 from episodes.facts import Ending
 from episodes.multi_agent import clock
@@ -92,6 +93,8 @@ class Timeline:
     def _check_outputs(self, given: Mapping[str, Any], env_t: int) -> None:
         own = self.episode.tracks
         known = own.extra
+        if given and not known:
+            check_extra_output_names(given, self._at(env_t, "acts"))
         if known.keys() != given.keys() and (known or own.rewards.total):
             raise TrackMismatch(
                 f"{self._at(env_t, 'acts')} with the extra model outputs {list(given)}, its steps so far have "

@@ -14,6 +14,7 @@ from typing import Any, overload
 import numpy as np
 from gymnasium import spaces
 
+from episodes.columns import check_extra_output_names
 from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, TrackMismatch, WrongType
 from episodes.facts.ending import codes_of
 from episodes.facts.facts import (
@@ -116,6 +117,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
             action_space=action_space,
             custom_data=own_custom_data(custom_data),
         )
+        check_extra_output_names(extra_model_outputs or (), "pack")
         columns = Tracks.finished(observations, infos, actions, rewards, extra_model_outputs or {})
         self._set(columns, facts, lengths, lookbacks)
         self.check()
@@ -306,6 +308,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
                 columns = columns.replaced(ArrayTrack.of(changed.pop(name), 0, getattr(columns, name).field))
         if "extra_model_outputs" in changed:
             extra = changed.pop("extra_model_outputs") or {}
+            check_extra_output_names(extra, "pack")
             columns = columns._replace(
                 extra={key: ArrayTrack.of(data, 0, extra_field(key)) for key, data in extra.items()}
             )
@@ -321,6 +324,18 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         pack = EpisodePack.of(columns, facts.changed(**changed), lengths, lookbacks)
         pack.check()
         return pack
+
+    def move_starts(self, num_steps: np.ndarray) -> EpisodePack:
+        """Return this pack with the first `num_steps` [n] steps of each chunk moved to its lookback; views.
+
+        Start times and policy versions follow. Endings and ids stay.
+
+        Raises:
+            InvalidArgument: a chunk has fewer steps.
+        """
+        num_steps = counts(num_steps, "num_steps")
+        lengths = counts(self.lengths - num_steps, "lengths")
+        return EpisodePack.of(self.columns, self.facts.window(num_steps, lengths), lengths, self.lookbacks + num_steps)
 
     def _picked(self, which: Any, steps: Any, observed: Any) -> EpisodePack:
         columns = self.columns.take(steps, observed)

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 from gymnasium import spaces
 
+from episodes.columns import check_extra_output_names
 from episodes.errors import ChunkMismatch, EpisodeStateError, ShapeMismatch, TrackMismatch, WrongType
 from episodes.facts.ending import Ending
 from episodes.facts.facts import EpisodeFacts, HasEnding, new_id, own_data
@@ -114,6 +115,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         whose = (new_id() if id_ is None else id_, t_started or 0, Ending.of(terminated, truncated))
         ids = (agent_id, module_id, multi_agent_episode_id)
         self._facts = EpisodeFacts.of_all((*whose, *ids, None, observation_space, action_space))
+        check_extra_output_names(extra_model_outputs or (), f"episode {whose[0]}")
         self._tracks = Tracks.growing(observed, told, acted, paid, extra_model_outputs, lookback)
         self.custom_data = {}
         self.growth: Any = (
@@ -163,6 +165,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         SingleAgentEpisode(a: 2 steps, return 2, terminated)
         """
         observed, acted, paid = map(nested.as_arrays, (observations, actions, rewards))
+        check_extra_output_names(extra_model_outputs or (), "from_arrays" if id_ is None else f"episode {id_}")
         outputs = {key: nested.as_arrays(values) for key, values in (extra_model_outputs or {}).items()}
         told = EmptyInfos(len(nested.first_leaf(observed))) if infos is None else infos_of(infos)
         tracks = Tracks.finished(observed, told, acted, paid, outputs)
@@ -200,6 +203,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     @extra_model_outputs.setter
     def extra_model_outputs(self, tracks: Mapping[str, Track]) -> None:
+        check_extra_output_names(tracks, f"episode {self.id_}")
         self.tracks = self._tracks.with_extra(dict(tracks))
 
     def __len__(self) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from episodes.columns import check_extra_output_names
 from episodes.errors import StepOutOfRange, UnknownKey
 from episodes.facts import EpisodeFacts
 from episodes.facts.policy_versions import UNKNOWN, VersionRuns
@@ -183,6 +184,7 @@ class TrackGetters:
             self._write(self._tracks.extra[key], new_data, at_indices, neg_index_as_lookback)
             return
         field = extra_field(key)
+        check_extra_output_names([key], f"episode {self._facts.id_}")
         if at_indices is not None:
             raise UnknownKey(
                 f"episode {self._facts.id_}: no {field.label} to change; add the new key whole, without at_indices"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.columns import Columns
+from episodes.columns import Columns, check_extra_output_names
 from episodes.facts import Ending, EpisodeFacts, VersionRuns
 from episodes.tracks import Tracks
 
@@ -52,4 +52,5 @@ def columns_of(facts: EpisodeFacts, tracks: Tracks) -> dict[str, Any]:
         columns = {
             key: column.tolist() if isinstance(column, np.ndarray) else column for key, column in columns.items()
         }
+    check_extra_output_names(tracks.extra, f"episode {facts.id_}")
     return columns | {key: track.get() for key, track in tracks.extra.items()}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from episodes.columns import check_extra_output_names
 from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.tracks import indexing, nested
 from episodes.tracks.casting import REAL_TYPES, check_kinds
@@ -84,7 +85,11 @@ def growing_extra(given: Mapping[str, Any]) -> tuple[dict[str, Track], tuple[tup
     """Growing tracks, by key, for extra model outputs of which these are the first, and their (key, items) pairs.
 
     Those given as arrays refuse others of another shape.
+
+    Raises:
+        TrackMismatch: an output has the name of a column that this library writes.
     """
+    check_extra_output_names(given, "add_env_step")
     tracks: dict[str, Track] = {}
     pairs = []
     for key, first in given.items():

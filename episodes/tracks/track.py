@@ -11,7 +11,7 @@ read the same way (`track[i]`, `track.get(...)`), and `indexing` says which item
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -382,6 +382,14 @@ class InfoTrack(_Items):
 
 
 Track = ListTrack | ArrayTrack | InfoTrack
+
+
+def same_extra(a: Mapping[str, Track], b: Mapping[str, Track]) -> bool:
+    """Return True if both have equal extra model outputs. One that has no items counts as missing."""
+    if a.keys() == b.keys():
+        return all(same_track(track, b[key]) for key, track in a.items())
+    filled = [{key: track for key, track in extra.items() if track.total} for extra in (a, b)]
+    return filled[0].keys() == filled[1].keys() and all(same_track(t, filled[1][key]) for key, t in filled[0].items())
 
 
 def same_track(a: Track, b: object) -> bool:

@@ -273,3 +273,28 @@ def test_a_part_of_which_nothing_is_known_is_as_if_nothing_was_ever_told() -> No
         assert pack[:1].policy_versions is None
         assert pack.select([0, 0]).facts.policy_versions is None
         assert pack[1:2].policy_versions is not None
+
+
+@given(st.lists(st.lists(st.integers(-1, 2), max_size=6), min_size=1, max_size=4), st.data())
+def test_pack_move_starts_equals_episode_windows(versions: list[list[int]], data: st.DataObject) -> None:
+    parts = [
+        SingleAgentEpisode.from_arrays(
+            np.arange(len(own) + 1.0), np.arange(len(own)), np.zeros(len(own)), policy_versions=own, t_started=3
+        )
+        for own in versions
+    ]
+    skipped = np.array([data.draw(st.integers(0, len(own))) for own in versions])
+    moved = EpisodePack.from_episodes(parts).move_starts(skipped)
+    for part, skip, episode in zip(parts, skipped.tolist(), moved, strict=True):
+        assert episode.equals(part.slice(slice(skip, None), len_lookback_buffer=skip))
+
+
+@pytest.mark.parametrize("version", [True, 2**63, np.uint64(2**63), 2.0])
+def test_policy_version_beyond_int64_or_no_int_raises(version: Any) -> None:
+    arrays: Any = {"observations": np.zeros(2), "actions": np.zeros(1), "rewards": np.zeros(1)}
+    with pytest.raises(InvalidArgument, match="polic"):
+        grown(version)
+    with pytest.raises(InvalidArgument, match="polic"):
+        SingleAgentEpisode.from_arrays(**arrays, policy_versions=version)
+    with pytest.raises(InvalidArgument, match="polic"):
+        EpisodePack(**arrays, lengths=[1], policy_versions=np.array([version]))

@@ -76,7 +76,7 @@ def test_random_actions_are_of_no_version_and_nothing_is_said_unless_told() -> N
         runner.policy_version = 7
         assert runner.sample(num_timesteps=10, random_actions=True).policy_versions is None
         assert (runner.sample(num_timesteps=10).get_policy_versions() == 7).all()
-        with pytest.raises(InvalidArgument, match="policy_version=-3; give the number of it, 0 or more"):
+        with pytest.raises(InvalidArgument, match="policy_version=-3"):
             runner.policy_version = -3
         assert (runner.sample(num_timesteps=10).get_policy_versions() == 7).all()
 
