@@ -71,7 +71,11 @@ class VersionRuns(NamedTuple):
         return (min(known), max(known)) if known else None
 
     def window(self, first: int, num_steps: int) -> VersionRuns | None:
-        """The runs of so many steps from the step `first` on."""
+        """Return the runs of `num_steps` steps from step `first` on, or None if no version of them is known."""
+        part = self._part(first, num_steps)
+        return None if part == NOT_TOLD else part
+
+    def _part(self, first: int, num_steps: int) -> VersionRuns | None:
         if not num_steps:
             return None
         if not self.begins:
@@ -81,7 +85,7 @@ class VersionRuns(NamedTuple):
 
     def then(self, versions: VersionRuns, step: int) -> VersionRuns:
         """These runs up to a step, and others from there on."""
-        kept = self.window(0, step)
+        kept = self._part(0, step)
         if kept is None:
             return versions
         same = kept.versions[-1] == versions.versions[0]
