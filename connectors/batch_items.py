@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from connectors.column_parts import joined, num_rows
-from connectors.connector import ColumnDict, Connector, Needed
+from connectors.connector import ColumnDict, Connector
 from episodes.errors import TrackMismatch
 from episodes.pack import EpisodePack
 
@@ -22,7 +22,7 @@ class BatchItems(Connector):
     """
 
     reads_tracks = True
-    needed = Needed.NOT_FOR_ROWS
+    changes_rows = False
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = None, **kwargs: Any) -> ColumnDict:
         length = -1

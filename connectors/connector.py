@@ -18,7 +18,6 @@ methods and the batch methods are the ones RLlib documents.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -29,17 +28,9 @@ from episodes.errors import UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.tracks.arguments import checked_space
 
-__all__ = ["Connector", "Needed"]
+__all__ = ["Connector"]
 
 ColumnDict = dict[str, Any]  # a batch on its way through a pipeline: values by column
-
-
-class Needed(Enum):
-    """When a piece, with the spaces and arguments that it has, changes anything."""
-
-    ALWAYS = "always"
-    NOT_FOR_ROWS = "not for rows"  # not where the batch is a whole vector row with all its columns
-    NEVER = "never"
 
 
 class Connector:
@@ -54,7 +45,7 @@ class Connector:
     reads: tuple[str, ...] = ()  # columns that must be in the batch
     writes: tuple[str, ...] = ()  # columns that it may put there
     reads_tracks: ClassVar[bool] = False  # it works on whole tracks of a pack or a recorder, not episode by episode
-    needed: Needed = Needed.ALWAYS  # when its pipeline calls it
+    changes_rows: bool = True  # False: a runner skips the connector, because it leaves complete vector rows unchanged
     lookback: int = 0  # items before a chunk's first step that must be kept for learning from it as it was acted
 
     _input_observation_space: gym.Space | None = None

@@ -7,14 +7,13 @@ computed anew from piece to piece.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from itertools import dropwhile
 from typing import Any, cast
 
 import gymnasium as gym
 
-from connectors.connector import ColumnDict, Connector, Needed
+from connectors.connector import ColumnDict, Connector
 from connectors.trace import Trace
 from connectors.wiring import check_wiring, named
 from episodes.errors import StateMismatch, UnknownKey, WrongType
@@ -22,9 +21,6 @@ from episodes.tracks.arguments import checked_items, checked_space
 from episodes.tracks.drawn import drawn_by
 
 __all__ = ["ConnectorPipeline"]
-
-# rl_module, batch, episodes, explore and shared_data in this order, once a vector step: names would take 0.3 us more.
-RowCall = Callable[[Any, ColumnDict, Any, bool, dict[str, Any]], ColumnDict]
 
 
 class ConnectorPipeline(Connector):
@@ -55,10 +51,7 @@ class ConnectorPipeline(Connector):
         self.given = (*type(self).given, *checked_items("given", given, "names of columns"))
         self.trace: Trace | None = None  # of the last call with trace=True
         self._pieces: dict[str, Connector] = {}
-        self._order: tuple[Connector, ...] = ()
-        self._called: dict[str, Connector] = {}  # what a call calls
-        self._active: tuple[Callable[..., ColumnDict | None], ...] = ()  # of those, the ones that change something
-        self._row_calls: tuple[RowCall, ...] = ()  # of those that are called for whole rows
+        self._row_pieces: tuple[Connector, ...] = ()  # those that `on_rows` calls
         self._input_observation_space = checked_space("input_observation_space", input_observation_space)
         self._input_action_space = checked_space("input_action_space", input_action_space)
         self._name = name
@@ -89,7 +82,7 @@ class ConnectorPipeline(Connector):
         if trace or kwargs or not self._straight:
             context = {"rl_module": rl_module, "explore": explore, "shared_data": shared_data, "metrics": metrics}
             return self._run(batch, episodes, self.trace if trace else None, {**context, **kwargs})
-        for piece in self._active:
+        for piece in self._called().values():
             batch = piece(
                 rl_module=rl_module,
                 batch=batch,
@@ -105,19 +98,26 @@ class ConnectorPipeline(Connector):
     def on_rows(
         self, rl_module: Any, batch: ColumnDict, episodes: Any, explore: bool, shared_data: dict[str, Any]
     ) -> ColumnDict:
-        """What a call gives for a batch of whole rows, nested arrays [N, ...]; the dict itself may be changed.
+        """Return the batch after all connectors, for a batch of complete vector rows, nested arrays [N, ...].
 
-        It is the runner's way in, once a vector step: pieces that would leave the rows as they are, are not called.
+        A runner calls this once per vector step. It skips connectors that do not change complete rows, and it may
+        change the given dict.
         """
         if not self._straight:
             context = {"explore": explore, "shared_data": shared_data}
             return self(rl_module=rl_module, batch=batch, episodes=episodes, **context)
-        for call in self._row_calls:
-            batch = call(rl_module, batch, episodes, explore, shared_data)
+        for piece in self._row_pieces:
+            batch = piece(rl_module=rl_module, batch=batch, episodes=episodes, explore=explore, shared_data=shared_data)
+            if type(batch) is not dict:
+                batch = _checked_batch(batch, piece)
         return batch
 
+    def _called(self) -> Mapping[str, Connector]:
+        """Return the connectors that a call runs, in order."""
+        return self._pieces
+
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
-        for name, piece in self._called.items():
+        for name, piece in self._called().items():
             batch = call_piece(piece, name, trace, {"batch": batch, "episodes": episodes, **context})
         return batch
 
@@ -126,7 +126,7 @@ class ConnectorPipeline(Connector):
     @property
     def connectors(self) -> tuple[Connector, ...]:
         """The pieces in order."""
-        return self._order
+        return tuple(self._pieces.values())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -134,10 +134,10 @@ class ConnectorPipeline(Connector):
         return tuple(self._pieces)
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._pieces)
 
     def __iter__(self) -> Iterator[Connector]:
-        return iter(self._order)
+        return iter(self._pieces.values())
 
     def __contains__(self, name_or_class: str | type[Connector]) -> bool:
         return self._find(name_or_class) is not None
@@ -155,7 +155,7 @@ class ConnectorPipeline(Connector):
 
     def append(self, connector: Connector) -> None:
         """Put a piece last."""
-        self._insert(len(self._order), connector)
+        self._insert(len(self._pieces), connector)
 
     def insert_before(self, name_or_class: str | type[Connector], connector: Connector) -> None:
         """Put a piece before another; UnknownKey when that is not there."""
@@ -193,9 +193,8 @@ class ConnectorPipeline(Connector):
 
     def _take(self, pieces: dict[str, Connector]) -> None:
         self._pieces = pieces
-        self._order = tuple(pieces.values())
-        self.writes = tuple(dict.fromkeys(column for piece in self._order for column in piece.writes))
-        self.lookback = max((piece.lookback for piece in self._order), default=0)
+        self.writes = tuple(dict.fromkeys(column for piece in pieces.values() for column in piece.writes))
+        self.lookback = max((piece.lookback for piece in pieces.values()), default=0)
         self.set_input_spaces(self._input_observation_space, self._input_action_space)
 
     def _find(self, name_or_class: str | type[Connector]) -> str | None:
@@ -216,29 +215,23 @@ class ConnectorPipeline(Connector):
         """Take new input spaces and recompute them from piece to piece."""
         self._input_observation_space = observation_space
         self._input_action_space = action_space
-        for piece in self._order:
+        for piece in self._pieces.values():
             piece.set_input_spaces(observation_space, action_space)
             observation_space, action_space = piece.observation_space, piece.action_space
         self._observation_space, self._action_space = observation_space, action_space
-        self._call_in_order(self._pieces)
-
-    def _call_in_order(self, pieces: Mapping[str, Connector]) -> None:
-        """Let a call of the pipeline call these."""
-        self._called = dict(pieces)
-        active = tuple(piece for piece in pieces.values() if piece.needed is not Needed.NEVER)
-        self._active, self._row_calls = active, self._calls_for_rows(tuple(self._called_for_rows(active)))
+        self._row_pieces = self._pieces_for_rows()
 
     def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
         """Take these input spaces, unless there are some."""
         if self._input_observation_space is None and self._input_action_space is None:
             self.set_input_spaces(observation_space, action_space)
 
-    def _called_for_rows(self, pieces: Iterable[Connector]) -> Iterable[Connector]:
-        """The pieces without the first ones that leave whole rows as they are; what comes later may not be whole."""
-        return dropwhile(lambda piece: piece.needed is Needed.NOT_FOR_ROWS, pieces)
+    def _pieces_for_rows(self) -> tuple[Connector, ...]:
+        """Return the connectors without the first ones that leave complete rows unchanged.
 
-    def _calls_for_rows(self, pieces: tuple[Connector, ...]) -> tuple[RowCall, ...]:
-        return tuple(map(row_call, pieces))
+        All connectors after the first one that changes rows are called, because it may leave incomplete columns.
+        """
+        return tuple(dropwhile(lambda piece: not piece.changes_rows, self._called().values()))
 
     @property
     def fingerprint(self) -> list[Any]:
@@ -270,7 +263,7 @@ class ConnectorPipeline(Connector):
 
     def reset_state(self) -> None:
         """Forget what any piece has learned from data."""
-        for piece in self._order:
+        for piece in self._pieces.values():
             piece.reset_state()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
@@ -293,38 +286,15 @@ def set_states(pieces: Mapping[Any, Any], states: Mapping[Any, Any], before: Map
         raise
 
 
-def row_call(piece: Connector) -> RowCall:
-    """What calls the piece for whole rows: its `on_row`, unless a class below the one that has it calls otherwise."""
-    said = next(vars(kind) for kind in type(piece).__mro__ if "__call__" in vars(kind) or "on_row" in vars(kind))
-    if "on_row" in said and "__call__" not in vars(piece):
-        return piece.on_row  # type: ignore[attr-defined]
-    return partial(
-        _call_by_names, piece, piece.__call__
-    )  # calling the method takes half the time of calling the object
-
-
-def _call_by_names(
-    piece: Connector,
-    call: Callable[..., ColumnDict | None],
-    rl_module: Any,
-    batch: ColumnDict,
-    episodes: Any,
-    explore: bool,
-    shared_data: dict[str, Any],
-) -> ColumnDict:
-    changed = call(rl_module=rl_module, batch=batch, episodes=episodes, explore=explore, shared_data=shared_data)
-    return changed if type(changed) is dict else _checked_batch(changed, piece)
-
-
 def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict[str, Any]) -> ColumnDict:
-    """The batch after one piece, whose call is noted in the trace where there is one."""
+    """Return the batch after one connector, and record the call in `trace` if there is one."""
     call = piece if trace is None else trace.watcher(name, piece)
     batch = call(**arguments)
     return batch if type(batch) is dict else _checked_batch(batch, piece)
 
 
 def _checked_batch(returned: Any, piece: Any) -> ColumnDict:
-    """What a piece returned, which is no plain dict; `WrongType` where it has no columns."""
+    """Return a connector's result that is not a plain dict, or raise `WrongType` if it is not a mapping."""
     if not isinstance(returned, MutableMapping):
         what = "None" if returned is None else f"a {type(returned).__name__}"
         raise WrongType(f"{piece.name} returned {what}, not a batch; end its __call__ with `return batch`")

@@ -9,7 +9,7 @@ A rewriter or a view joins its section wherever it is put; within a section piec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +93,7 @@ class SectionedPipeline(ConnectorPipeline):
         self.bound_views: Views | None = None  # `views`; None before the spaces are known
         self._sections = Sections()
         self._see = self._make_section()
+        self._stages: Pieces = {}
         if views is not None and input_observation_space is None:
             input_observation_space = views.given.observation_space
         if views is not None and input_action_space is None:
@@ -176,7 +177,12 @@ class SectionedPipeline(ConnectorPipeline):
         self.lookback = max(self.lookback, 0 if self.bound_views is None else self.bound_views.lookback)
         views = self._given_views.views if self._given_views is not None else sections.views.values()
         see = {" > ".join(map(name_of, views)): self._see} if self.has_views else {}
-        self._call_in_order({**sections.rewriters, **see, **sections.pieces})
+        self._stages = {**sections.rewriters, **see, **sections.pieces}
+        self._row_pieces = self._pieces_for_rows()
+
+    def _called(self) -> Mapping[str, Connector]:
+        """Return the rewriters, all views as one connector, and the other connectors."""
+        return self._stages
 
     def _bound(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> Views | None:
         given = self._given_views

@@ -48,10 +48,6 @@ class NumpyToTensor(Connector):
         self._staging = None if self.device.type == "cpu" else StagingBuffer(self.device)
 
     def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:
-        return self.on_row(None, batch)
-
-    def on_row(self, rl_module: Any, batch: ColumnDict, *context: Any) -> ColumnDict:
-        """The call, as a runner's pipeline makes it."""
         if self._staging is not None:
             return _staged(batch, self._staging)
         for name, column in batch.items():

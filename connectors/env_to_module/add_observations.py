@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from connectors.column_parts import ColumnParts
-from connectors.connector import ColumnDict, Connector, Needed
+from connectors.connector import ColumnDict, Connector
 from connectors.env_to_module.recent import recent
 from episodes.columns import Columns
 from episodes.errors import StepOutOfRange
@@ -22,7 +22,7 @@ class AddObservations(Connector):
 
     writes = (Columns.OBS,)
     reads_tracks = True
-    needed = Needed.NOT_FOR_ROWS
+    changes_rows = False
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
         if Columns.OBS not in batch:

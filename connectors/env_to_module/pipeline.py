@@ -93,7 +93,7 @@ class EnvToModulePipeline(SectionedPipeline):
         self.rewrites = bool(self._sections.rewriters)
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
-        for name, piece in self._called.items():
+        for name, piece in self._called().items():
             kept = (
                 None if piece.reads_tracks or not isinstance(episodes, OngoingEpisodes) else EditableEpisodes(episodes)
             )

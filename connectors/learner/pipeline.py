@@ -60,7 +60,7 @@ class LearnerPipeline(SectionedPipeline):
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
         first = pack = EpisodePack.from_episodes(episodes)
         rewriters = self._sections.rewriters
-        for name, piece in self._called.items():
+        for name, piece in self._called().items():
             if name in rewriters:
                 pack = rewriters[name].rewritten_pack(pack)
             elif SEEN not in context:

@@ -13,7 +13,6 @@ import torch
 from connectors.choices import CategoricalRows, chooses_in_host_memory
 from connectors.connector import ColumnDict, Connector
 from connectors.distributions import ActionDistribution, distribution_for
-from connectors.module_to_env.tensor_to_numpy import TensorToNumpy, check_numbers
 from connectors.policy import distribution_of, module_of
 from connectors.tensors import tensor_of
 from episodes.columns import Columns
@@ -82,33 +81,6 @@ class GetActions(Connector):
         if self.adds_log_probs and Columns.ACTION_LOGP not in batch:
             batch[Columns.ACTION_LOGP] = distribution.log_prob(inputs, actions)
         return batch
-
-    def on_row_to_numpy(
-        self,
-        to_numpy: TensorToNumpy,
-        rl_module: Any,
-        batch: ColumnDict,
-        episodes: Any,
-        explore: bool | None,
-        shared_data: dict[str, Any],
-        **kwargs: Any,
-    ) -> ColumnDict:
-        """The call, and that of `to_numpy` right behind it. A choice among few is made in numpy then."""
-        distribution = None
-        if Columns.ACTIONS not in batch:
-            inputs, distribution = self._described(batch, rl_module)
-            if not chooses_in_host_memory(distribution, inputs):
-                self(rl_module=rl_module, batch=batch, explore=explore)
-            else:
-                array = batch[Columns.ACTION_DIST_INPUTS] = inputs.numpy()
-                check_numbers(Columns.ACTION_DIST_INPUTS, array, episodes, rl_module, distribution)
-                choose = self._rows.mode if explore is False else self._rows.sample
-                actions = batch[Columns.ACTIONS] = choose(distribution, array)
-                if self.adds_log_probs and Columns.ACTION_LOGP not in batch:
-                    batch[Columns.ACTION_LOGP] = self._rows.log_prob(distribution, inputs, actions)
-                if len(batch) == 2 + self.adds_log_probs:
-                    return batch
-        return to_numpy.converted(batch, episodes, rl_module, distribution)
 
     def _described(self, batch: ColumnDict, policy: Any) -> tuple[torch.Tensor, ActionDistribution]:
         """The inputs that the policy gave, and the distribution that they describe."""

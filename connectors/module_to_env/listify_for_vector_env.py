@@ -8,7 +8,7 @@ import gymnasium as gym
 from gymnasium import spaces
 
 from connectors.column_parts import rows_of
-from connectors.connector import ColumnDict, Connector, Needed
+from connectors.connector import ColumnDict, Connector
 from episodes.columns import Columns
 
 __all__ = ["ListifyForVectorEnv"]
@@ -25,16 +25,15 @@ class ListifyForVectorEnv(Connector):
 
     reads = (Columns.ACTIONS_FOR_ENV,)
     writes = (Columns.ACTIONS_FOR_ENV,)
-    needed = Needed.NEVER
+    changes_rows = False
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
         """Take new input spaces, and see whether their actions are batched as arrays."""
         super().set_input_spaces(observation_space, action_space)
-        plain = action_space is None or _batched_as_arrays(action_space)
-        self.needed = Needed.NEVER if plain else Needed.ALWAYS
+        self.changes_rows = action_space is not None and not _batched_as_arrays(action_space)
 
     def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:
-        if self.needed is not Needed.NEVER:
+        if self.changes_rows:
             actions = batch.get(Columns.ACTIONS_FOR_ENV, batch.get(Columns.ACTIONS))
             batch[Columns.ACTIONS_FOR_ENV] = _batched(self.input_action_space, actions)
         return batch

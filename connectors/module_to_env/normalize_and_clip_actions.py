@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from connectors.connector import ColumnDict, Connector, Needed
+from connectors.connector import ColumnDict, Connector
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
@@ -48,7 +48,7 @@ class NormalizeAndClipActions(Connector):
         """Take new input spaces, and make what each leaf of the actions goes through."""
         super().set_input_spaces(observation_space, action_space)
         self._leaves = None if self._kind is None else _per_leaf(action_space, self._kind)
-        self.needed = Needed.NOT_FOR_ROWS if self._leaves is None else Needed.ALWAYS
+        self.changes_rows = self._leaves is not None
 
     def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:
         if Columns.ACTIONS_FOR_ENV not in batch:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from connectors.acting import Acted
-from connectors.connector import Connector, Needed
+from connectors.connector import Connector
 from connectors.misfits import misfit_of
 from connectors.module_to_env.get_actions import GetActions
 from connectors.module_to_env.listify_for_vector_env import ListifyForVectorEnv
@@ -19,7 +17,7 @@ from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClip
 from connectors.module_to_env.remove_time_dimension import RemoveTimeDimension
 from connectors.module_to_env.tensor_to_numpy import TensorToNumpy
 from connectors.module_to_env.unbatch_items import UnbatchItems, check_rows
-from connectors.pipeline import ConnectorPipeline, RowCall
+from connectors.pipeline import ConnectorPipeline
 from connectors.policy import module_of
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch, UnknownKey, WrongType
@@ -54,8 +52,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         if type(outputs) is not dict:
             check_answer(outputs)
         outputs = dict(outputs)
-        for call in self._row_calls:
-            outputs = call(policy, outputs, episodes, explore, shared_data)
+        outputs = self.on_rows(policy, outputs, episodes, explore, shared_data)
         actions = outputs.pop(Columns.ACTIONS, None)
         if actions is None:
             raise UnknownKey(f"the module-to-env pipeline gave no 'actions', but {', '.join(outputs) or 'nothing'}")
@@ -91,15 +88,9 @@ class ModuleToEnvPipeline(ConnectorPipeline):
 
     def from_env(self, actions: Any) -> Any:
         """Actions [N, ...] of the environment as the policy would have put them."""
-        for change in self._inverted:
+        for change in self._changes():
             actions = change.from_env(actions)
         return actions
-
-    def _call_in_order(self, pieces: Mapping[str, Connector]) -> None:
-        super()._call_in_order(pieces)
-        active = tuple(piece for piece in pieces.values() if piece.needed is not Needed.NEVER)
-        self._active = _with_arrays_at_once(active, active)
-        self._inverted = [change for change in self._changes() if change.needed is Needed.ALWAYS]
 
     def log_probs(self, policy: Any, outputs: Mapping[str, Any], actions: Any) -> np.ndarray | None:
         """The "action_logp" [n] of actions [n, ...]; None where `GetActions` gave them, or nothing says them."""
@@ -119,20 +110,9 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         pieces = (piece for piece in self.connectors if isinstance(piece, GetActions))
         return next((piece for piece in pieces if not piece.adds_log_probs), None)
 
-    def _calls_for_rows(self, pieces: tuple[Connector, ...]) -> tuple[RowCall, ...]:
-        return _with_arrays_at_once(pieces, super()._calls_for_rows(pieces))
-
-    def _called_for_rows(self, pieces: Iterable[Connector]) -> Iterable[Connector]:
-        """The pieces that do something to rows; where "actions_for_env" is left out, it is "actions"."""
-        return (piece for piece in pieces if piece.needed is Needed.ALWAYS)
-
-
-def _with_arrays_at_once(pieces: tuple[Connector, ...], calls: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The calls of the pieces, where actions that are made arrays next are made as arrays: a quarter of both."""
-    for at, (piece, after) in enumerate(pairwise(pieces)):
-        if type(piece) is GetActions and type(after) is TensorToNumpy:
-            return (*calls[:at], partial(piece.on_row_to_numpy, after), *calls[at + 2 :])
-    return calls
+    def _pieces_for_rows(self) -> tuple[Connector, ...]:
+        """Return the connectors that change complete rows. A missing "actions_for_env" means "actions"."""
+        return tuple(piece for piece in self._pieces.values() if piece.changes_rows)
 
 
 def check_answer(outputs: Any) -> None:

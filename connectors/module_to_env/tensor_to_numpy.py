@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from connectors.connector import ColumnDict, Connector
-from connectors.distributions import ActionDistribution
+from connectors.distributions import ActionDistribution, distribution_for
 from connectors.policy import distribution_of
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
@@ -31,15 +31,7 @@ class TensorToNumpy(Connector):
             there is NaN or inf in "actions", where the policy gives them itself.
     """
 
-    def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
-        return self.on_row(None, batch, episodes)
-
-    def on_row(self, rl_module: Any, batch: ColumnDict, episodes: Any, *context: Any) -> ColumnDict:
-        """The call, as a runner's pipeline makes it."""
-        return self.converted(batch, episodes, rl_module)
-
-    def converted(self, batch: ColumnDict, episodes: Any, policy: Any, distribution: Any = None) -> ColumnDict:
-        """The batch as arrays, checked; `distribution` of a policy that has none of its own."""
+    def __call__(self, *, rl_module: Any = None, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
         for name, column in batch.items():
             try:
                 batch[name] = column.numpy()
@@ -48,8 +40,19 @@ class TensorToNumpy(Connector):
         checked = Columns.ACTION_DIST_INPUTS if Columns.ACTION_DIST_INPUTS in batch else Columns.ACTIONS
         column = batch.get(checked)
         for leaf in (column,) if type(column) is np.ndarray else nested.leaves(column):
-            check_numbers(checked, leaf, episodes, policy, distribution)
+            self._check_numbers(checked, leaf, episodes, rl_module)
         return batch
+
+    def _check_numbers(self, name: str, leaf: Any, episodes: Any, policy: Any) -> None:
+        """Raise `InvalidArgument` if a row of the policy's output `name`, an array [N, ...], is not an action."""
+        # The sum of squares is finite unless there is NaN or inf, or a huge number. It is the fastest sum, 1 us.
+        if type(leaf) is np.ndarray and leaf.dtype.kind == "f" and not isfinite(np.vdot(leaf, leaf)):
+            distribution = distribution_of(policy)
+            if distribution is None and self.input_action_space is not None:
+                distribution = distribution_for(self.input_action_space)
+            right = _right_rows(name, leaf, distribution)
+            if not right.all():
+                raise _no_action(name, leaf, np.flatnonzero(~right), episodes, policy)
 
 
 def _arrays_of(name: str, column: Any) -> Any:
@@ -75,20 +78,6 @@ def array_of(leaf: Any) -> Any:
 
 
 _KNOWN = (torch.float16, torch.float32, torch.float64)
-
-
-def check_numbers(name: str, leaf: Any, episodes: Any, policy: Any, distribution: Any = None) -> None:
-    """Raise `InvalidArgument` for an array [N, ...] of the policy's output of that name with rows that are no actions.
-
-    Args:
-        distribution: of "action_dist_inputs" of a policy that has none; it knows which rows it can draw from.
-    """
-    # The sum of squares is finite unless there is NaN or inf, or huge numbers; it is the fastest sum, 1 us.
-    if type(leaf) is np.ndarray and leaf.dtype.kind == "f" and not isfinite(np.vdot(leaf, leaf)):
-        own = distribution_of(policy)
-        right = _right_rows(name, leaf, distribution if own is None else own)
-        if not right.all():
-            raise _no_action(name, leaf, np.flatnonzero(~right), episodes, policy)
 
 
 def _right_rows(name: str, leaf: np.ndarray, distribution: Any) -> np.ndarray:

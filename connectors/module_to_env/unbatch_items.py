@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from connectors.column_parts import num_rows
-from connectors.connector import ColumnDict, Connector, Needed
+from connectors.connector import ColumnDict, Connector
 from episodes.errors import TrackMismatch
 
 __all__ = ["UnbatchItems"]
@@ -22,7 +22,7 @@ class UnbatchItems(Connector):
         TrackMismatch: a column has another number of rows than there are episodes.
     """
 
-    needed = Needed.NOT_FOR_ROWS  # the runner and its recorder see to the number of rows themselves
+    changes_rows = False  # runner and recorder check the number of rows
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
         if len(episodes):
