@@ -92,7 +92,7 @@ class ConnectorPipeline(Connector):
                 metrics=metrics,
             )
             if type(batch) is not dict:
-                batch = _checked_batch(batch, piece)
+                batch = checked_batch(batch, piece)
         return batch
 
     def on_rows(
@@ -109,7 +109,7 @@ class ConnectorPipeline(Connector):
         for piece in self._row_pieces:
             batch = piece(rl_module=rl_module, batch=batch, episodes=episodes, explore=explore, shared_data=shared_data)
             if type(batch) is not dict:
-                batch = _checked_batch(batch, piece)
+                batch = checked_batch(batch, piece)
         return batch
 
     def _called(self) -> Mapping[str, Connector]:
@@ -290,10 +290,10 @@ def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict
     """Return the batch after one connector, and record the call in `trace` if there is one."""
     call = piece if trace is None else trace.watcher(name, piece)
     batch = call(**arguments)
-    return batch if type(batch) is dict else _checked_batch(batch, piece)
+    return batch if type(batch) is dict else checked_batch(batch, piece)
 
 
-def _checked_batch(returned: Any, piece: Any) -> ColumnDict:
+def checked_batch(returned: Any, piece: Any) -> ColumnDict:
     """Return a connector's result that is not a plain dict, or raise `WrongType` if it is not a mapping."""
     if not isinstance(returned, MutableMapping):
         what = "None" if returned is None else f"a {type(returned).__name__}"

@@ -90,7 +90,7 @@ class GetActions(Connector):
                 f"{self.name}: the policy gave neither 'actions' nor 'action_dist_inputs', "
                 f"but {', '.join(batch) or 'nothing'}"
             )
-        distribution = distribution_of(policy)
+        distribution = getattr(policy, "distribution", None)
         if distribution is None:
             distribution = self._distribution or self.distribution_of(policy)
         if type(inputs) is not torch.Tensor or inputs.dtype is not torch.float32:

@@ -17,7 +17,7 @@ from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClip
 from connectors.module_to_env.remove_time_dimension import RemoveTimeDimension
 from connectors.module_to_env.tensor_to_numpy import TensorToNumpy
 from connectors.module_to_env.unbatch_items import UnbatchItems, check_rows
-from connectors.pipeline import ConnectorPipeline
+from connectors.pipeline import ConnectorPipeline, checked_batch
 from connectors.policy import module_of
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch, UnknownKey, WrongType
@@ -52,7 +52,12 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         if type(outputs) is not dict:
             check_answer(outputs)
         outputs = dict(outputs)
-        outputs = self.on_rows(policy, outputs, episodes, explore, shared_data)
+        for piece in self._row_pieces:
+            outputs = piece(
+                rl_module=policy, batch=outputs, episodes=episodes, explore=explore, shared_data=shared_data
+            )
+            if type(outputs) is not dict:
+                outputs = checked_batch(outputs, piece)
         actions = outputs.pop(Columns.ACTIONS, None)
         if actions is None:
             raise UnknownKey(f"the module-to-env pipeline gave no 'actions', but {', '.join(outputs) or 'nothing'}")
