@@ -27,7 +27,8 @@ MOST_TOLD_APART = 2  # cards together whose items' numbers are told apart
 MOST_AGENTS = 12  # whose time is drawn
 MOST_AGENT_CARDS = 8
 MOST_EPISODES = 12  # that a table lists
-MOST_STEPS = 200  # of a replay buffer that are drawn
+MOST_STORED_NUMBERS = 1 << 24  # of a column of a replay buffer that is read in full
+MOST_STEPS = 200  # that are read of a larger column
 MOST_MODULES = 4
 
 
@@ -83,7 +84,7 @@ def rows_of(series: Sequence[Series], axis: Axis, share: int = 1) -> tuple[list[
         share: as how many cards like this one are shown together.
     """
     shown = series[: max(MOST_ROWS // share, 4)]
-    lanes = sum(min(one.sample.shape[1], sparks.MOST_LANES) for one in shown if one.is_numeric and not one.is_image)
+    lanes = sum(min(one.numbers.shape[1], sparks.MOST_LANES) for one in shown if one.is_numeric and not one.is_image)
     points = BYTES_OF_LINES // (BYTES_OF_POINT * max(lanes, 1) * share)
     points = min(max(points, sparks.FEWEST_POINTS), sparks.MOST_POINTS)
     room = BYTES_OF_FRAMES // (share * max(sum(one.is_image and one.is_numeric for one in shown), 1))
@@ -111,31 +112,24 @@ def _row(series: Series, axis: Axis, points: int, room: int, told_apart: bool) -
         series.hue,
         meta,
         (low, mean, high),
-        words.clipped(", ".join(_remarks(series))),
+        words.clipped(", ".join(series.remarks)),
         sparks.picture(series, axis, points, room),
         _parts(series) if told_apart else None,
     )
 
 
 def _said(series: Series) -> str:
-    """What is in a series that has no numbers."""
-    if series.note or not len(series.array) or series.array.dtype.kind not in "US":
-        return series.note
-    first, last = (words.clipped(value, 30) for value in series.array[[0, -1]].ravel()[[0, -1]])
-    return first if first == last else f"{first} … {last}"
-
-
-def _remarks(series: Series) -> list[str]:
-    nan, infinite = series.oddities
-    remarks = [f"{nan:,} NaN"] * bool(nan) + [f"{infinite:,} infinite"] * bool(infinite)
-    if not series.is_exact:
-        remarks.append(f"≈ of {words.counted(len(series.sample), 'item')}")
-    return [*remarks, *filter(None, [series.note])]
+    """Return a text about a series without numbers: its first and last text, or its remarks."""
+    if series.array.dtype.kind not in "US" or not len(series.array):
+        return ", ".join(series.remarks)
+    texts = series.array.ravel() if series.present is None else series.array[series.present].ravel()
+    ends = [words.clipped(texts[place], 30) for place in ((0, -1) if len(texts) else ())]
+    return ", ".join([" … ".join(dict.fromkeys(ends)), *series.remarks])
 
 
 def _parts(series: Series) -> Table | None:
     """The lowest, mean, highest, first and last of each number of an item."""
-    count = series.sample.shape[1]
+    count = series.numbers.shape[1]
     if series.is_image or series.is_band or len(series.array) == 0:
         return None
     ranges, ends = series.ranges[:, :MOST_PARTS], series.array[[0, -1]].reshape(2, -1)[:, :MOST_PARTS]
@@ -321,15 +315,13 @@ def _column(path: str, leaf: Any) -> Series:
 
 
 def replay_card(buffer: Any, name: str = "") -> Card:
-    """The card of an `EpisodeReplayBuffer`: how full it is, and its steps from the oldest to the newest."""
+    """Return the card of an `EpisodeReplayBuffer`: its fill level, and its steps from the oldest to the newest."""
     rows: Sequence[Row] = ()
     notes: list[str] = []
     if len(buffer):
-        steps = np.unique(np.linspace(buffer.ring.tail, buffer.ring.head - 1, MOST_STEPS).astype(np.int64))
-        drawn = buffer.at(steps)
-        there = {key: drawn[key] for key in ("obs", "actions", "rewards", "terminateds", "truncateds") if key in drawn}
-        rows = batch_card(there).rows
-        notes = [f"drawn: {words.counted(len(steps), 'step')} from the oldest to the newest"]
+        series = _stored_steps(buffer)
+        rows, notes = rows_of(series, Axis(len(buffer) - 1))
+        notes.append("steps from the oldest to the newest")
     return Card(
         type(buffer).__name__,
         words.clipped(name),
@@ -338,11 +330,31 @@ def replay_card(buffer: Any, name: str = "") -> Card:
             words.counted(buffer.num_episodes, "episode"),
             words.size(buffer.nbytes),
         ],
-        facts=known(ever_added=f"{buffer.num_added:,} steps", ever_drawn=f"{buffer.num_sampled:,} steps"),
+        facts=known(ever_added=f"{buffer.num_added:,} steps", ever_sampled=f"{buffer.num_sampled:,} steps"),
         rows=rows,
         chart=charts.filled(len(buffer), buffer.capacity),
         notes=notes,
     )
+
+
+def _stored_steps(buffer: Any) -> list[Series]:
+    """Return the columns of the stored steps: all steps of small columns, evenly spaced ones of large columns."""
+    ring, total = buffer.ring, len(buffer)
+
+    def column(key: str, places: np.ndarray) -> dict[str, np.ndarray]:
+        slots = (ring.tail + places) % buffer.capacity
+        items = ring.observations.take(ring.links.row[slots]) if key == "obs" else ring.columns[key].take(slots)
+        return nested.flatten({key: items})
+
+    series = []
+    for key in ("rewards", "actions", "terminateds", "truncateds", "obs"):
+        numbers = sum(leaf.size for leaf in column(key, np.zeros(1, np.int64)).values())
+        is_whole = numbers * total <= MOST_STORED_NUMBERS
+        places = np.arange(total) if is_whole else np.unique(np.linspace(0, total - 1, MOST_STEPS).astype(np.int64))
+        for path, leaf in column(key, places).items():
+            nbytes = leaf.nbytes * total // len(places)
+            series.append(Series(path, _COLUMN_HUES[key], leaf, total, None if is_whole else places, 1, nbytes))
+    return series
 
 
 def multi_agent_replay_card(buffer: Any) -> Card:

@@ -1,4 +1,4 @@
-"""Charts of many episodes or many agents, as SVG: returns, clocks, how full a buffer is."""
+"""Charts of many episodes or many agents as SVG: returns, timelines, fill level of a buffer."""
 
 from __future__ import annotations
 
@@ -9,36 +9,42 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from episodes.inspect.colours import ENDINGS, colour
+from episodes.inspect.downsampling import downsample
 from episodes.inspect.rail import ENDS
 from episodes.inspect.words import clipped, number
 
 WIDTH, HEIGHT = 640, 90
-MOST_DOTS = 300  # of a chart of returns
-MOST_TICKS = 800  # of all agents' clocks
+MOST_CELLS = 50  # of a chart of returns, for each ending; a cell is two dots
+MOST_TICKS = 800  # in the timelines of all agents
 
 
 def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> Markup | None:
-    """A dot for each episode's return [n], in the colour of its ending; of many, evenly chosen ones."""
-    values = np.asarray(values, np.float64)
-    chosen = (
-        np.unique(np.linspace(0, len(values) - 1, min(len(values), MOST_DOTS)).astype(np.intp)) if len(values) else []
-    )
-    there = [i for i in chosen if np.isfinite(values[i])]
-    if not there:
+    """Return a dot for each episode's return [n], in the colour of its ending.
+
+    Of many episodes, the dots are the lowest and the highest return of neighbouring episodes with the same ending.
+    """
+    values, terminated, truncated = np.asarray(values, np.float64), np.asarray(terminated), np.asarray(truncated)
+    finite = values[np.isfinite(values)]
+    if not len(finite):
         return None
-    low, high = float(values[there].min()), float(values[there].max())
-    dots: dict[str, list[str]] = {name: [] for name in ENDINGS}
-    for i in there:
-        kind = "terminated" if terminated[i] else "truncated" if truncated[i] else "cut"
-        x = 4 + (WIDTH - 8) * int(i) / max(len(values) - 1, 1)
-        y = HEIGHT / 2 if high <= low else 6 + (HEIGHT - 12) * ((high / 2 - values[i] / 2) / (high / 2 - low / 2))
-        dots[kind].append(f"M{x:.0f} {y:.0f}h0")
-    paths = "".join(
-        f'<path class="ep-{kind}" stroke="{ENDINGS[kind]}" d="{"".join(found)}"/>'
-        for kind, found in dots.items()
-        if found
-    )
+    low, high = float(finite.min()), float(finite.max())
+    masks = {"terminated": terminated, "truncated": truncated & ~terminated, "cut": ~(terminated | truncated)}
+    paths = ""
+    for ending, mask in masks.items():
+        episodes = np.flatnonzero(mask)
+        cells = downsample(values[episodes, None], len(episodes) if len(values) <= 2 * MOST_CELLS else MOST_CELLS)
+        at, numbers = cells.line(0)
+        is_drawn = ~np.isnan(numbers)
+        xs = 4 + (WIDTH - 8) * episodes[at[is_drawn]] / max(len(values) - 1, 1)
+        ys = _heights(numbers[is_drawn], low, high)
+        if len(xs):
+            dots = "".join(f"M{x:.0f} {y:.0f}h0" for x, y in zip(xs.tolist(), ys.tolist(), strict=True))
+            paths += f'<path class="ep-{ending}" stroke="{ENDINGS[ending]}" d="{dots}"/>'
     words = f"returns of {len(values):,} episodes, from {number(low)} to {number(high)}"
+    if len(finite) < len(values):
+        words += f"; {len(values) - len(finite):,} not finite"
+    if len(values) > 2 * MOST_CELLS:
+        words += f"; dots are the lowest and highest of about {-(-len(values) // MOST_CELLS):,} episodes"
     return Markup(
         f'<div class="ep-chart"><div class="ep-scale"><span>{number(high)}</span><span>return</span>'
         f'<span>{number(low)}</span></div><svg class="ep-dots" width="{WIDTH}" height="{HEIGHT}" '
@@ -47,8 +53,15 @@ def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -
     )
 
 
+def _heights(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Return the y [k] of the dots."""
+    if high <= low:
+        return np.full(len(values), HEIGHT / 2)
+    return 6 + (HEIGHT - 12) * ((high / 2 - values / 2) / (high / 2 - low / 2))
+
+
 def bar(part: float) -> Markup:
-    """A thin bar of a part, 0 to 1, of 120 pixels."""
+    """Return a thin bar, 120 pixels wide and filled by `part` in 0 to 1."""
     return Markup(
         f'<svg class="ep-thin" width="120" height="8" role="img"><rect class="ep-fill" width="{100 * part:.1f}%" '
         f'height="8" rx="2" fill="{colour("observations")}"/></svg>'
@@ -56,7 +69,7 @@ def bar(part: float) -> Markup:
 
 
 def filled(size: int, capacity: int) -> Markup:
-    """A bar that is as full as a buffer."""
+    """Return a bar that shows how much of a buffer is filled."""
     part = 100 * min(size / max(capacity, 1), 1)
     return Markup(
         f'<svg class="ep-bar" width="{WIDTH}" height="10" role="img"><title>{part:.1f} % full</title>'
@@ -66,11 +79,11 @@ def filled(size: int, capacity: int) -> Markup:
 
 
 def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup | None:
-    """A lane for each agent: where it was observed, where it acted, and where it ended or waits.
+    """Return a timeline for each agent: its observations, its actions, and its ending or pending action.
 
     Args:
         lines: pairs of agent and its `Timeline`.
-        begin, end: the first and the last env step within reach.
+        begin, end: the first and the last env step of the episode and its lookback.
     """
     if not lines:
         return None
@@ -82,7 +95,7 @@ def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup 
 
 
 def _lane(agent: Any, line: Any, begin: int, span: int, gap: float) -> str:
-    """Observations above, actions below; a mark where it ended, or waits for what comes of its action."""
+    """Return a timeline: observations above, actions below, and a mark at the ending or at a pending action."""
     seen, acted = (_stripes(clock, begin, span, gap) for clock in (line.seen, line.acted))
     mark = ""
     if line.episode.ending.is_done:
@@ -101,7 +114,7 @@ def _lane(agent: Any, line: Any, begin: int, span: int, gap: float) -> str:
 
 
 def _stripes(clock: Any, begin: int, span: int, gap: float) -> np.ndarray:
-    """Where something happened, [k, 2] from and to: runs of env steps that are no further apart than the gap."""
+    """Return runs of env steps that are at most `gap` apart as x coordinates of their begin and end, [k, 2]."""
     steps = np.asarray(clock, np.float64)
     starts = np.flatnonzero(np.diff(steps, prepend=-np.inf) > gap)
     ends = np.append(starts[1:], len(steps))[: len(starts)] - 1

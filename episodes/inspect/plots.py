@@ -12,8 +12,9 @@ import numpy as np
 
 from episodes.errors import InvalidArgument, WrongType, needing
 from episodes.inspect.colours import ENDINGS, colour
-from episodes.inspect.series import MOST_NUMBERS, Series, of_track
-from episodes.inspect.words import clipped, counted, ending_word, number
+from episodes.inspect.downsampling import downsample
+from episodes.inspect.series import Series, of_track, of_tracks
+from episodes.inspect.words import clipped, counted, ending_word, number, shortened
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 
@@ -24,7 +25,7 @@ __all__ = ["compare", "plot_episode", "plot_returns", "plot_timeline", "plot_tra
 
 DARK, GREY = "#374151", "#9ca3af"
 MOST_LANES = 12
-MOST_POINTS = 4000  # of a line
+MOST_CELLS = 2000  # of a line; a cell is the lowest and the highest of its items
 MARKS = {"terminated": "s", "truncated": "|", "cut": ">"}
 COMPARED = ("#2563eb", "#d97706", "#16a34a", "#9333ea", "#dc2626", "#0891b2", "#db2777", "#65a30d")
 
@@ -62,17 +63,25 @@ def _checked(episode: Any, kind: type) -> Any:
 # --- one episode ------------------------------------------------------------------------------------------------------
 
 
-def plot_episode(episode: Any, ax: Axes | None = None, *, title: str | None = None) -> Axes:
-    """The tracks of a `SingleAgentEpisode` over its steps, a lane for each number, each on its own scale.
+def plot_episode(
+    episode: Any, ax: Axes | None = None, *, title: str | None = None, tracks: Sequence[str] | None = None
+) -> Axes:
+    """Draw the tracks of a `SingleAgentEpisode` over its steps, one number below the other, each on its own scale.
 
-    What lies before step 0 is shaded, a ring marks the reset observation, and a line in the colour of the ending the
-    last one. Images are strips of frames. At most 12 lanes are drawn.
+    The lookback is shaded, a ring marks the reset observation, and a line in the colour of the ending marks the last
+    observation. Images are strips of frames. A line through more than 2,000 items shows the lowest and the highest of
+    each group of neighbouring items.
+
+    Args:
+        tracks: the paths to draw, such as `["rewards", "observations/speed"]`. By default the rewards, the actions and
+            then the other tracks, at most 12 lines; a note below the plot counts the ones left out.
 
     Raises:
         MissingExtra: matplotlib is not installed.
-        WrongType: something else than such an episode.
+        WrongType: `episode` is no `SingleAgentEpisode`.
+        InvalidArgument: the episode has no such track.
     """
-    lanes = _lanes(_checked(episode, SingleAgentEpisode))
+    lanes, num_left = _lanes(_checked(episode, SingleAgentEpisode), tracks)
     ax = new_axes(ax, 8, 0.8 + 0.42 * max(len(lanes), 1))
     begin, lookback = episode.t_started, episode.tracks.lookback
     for i, (_, series, column) in enumerate(lanes):
@@ -84,53 +93,66 @@ def plot_episode(episode: Any, ax: Axes | None = None, *, title: str | None = No
     top = max(len(lanes), 1) - 0.4
     if begin - lookback <= 0 and episode.tracks.observations.total:
         ax.plot([0], [top], "o", color=colour("observations"), fillstyle="none", clip_on=False, markersize=6)
-    stops = ending_word(episode.ending)
-    ax.axvline(begin + len(episode), color=ENDINGS[stops], linewidth=1.4, linestyle="-" if stops != "cut" else ":")
+    ending = ending_word(episode.ending)
+    ax.axvline(begin + len(episode), color=ENDINGS[ending], linewidth=1.4, linestyle="-" if ending != "cut" else ":")
     if any(column is None for _, _, column in lanes):
         ax.margins(x=0.06)  # room for the first and the last frame
-    said = f"{str(episode.id_)[:8]}: {counted(len(episode), 'step')}, return {number(episode.get_return())}, {stops}"
-    return styled(ax, said if title is None else title, "env step")
+    text = f"{shortened(episode.id_)}: {counted(len(episode), 'step')}, return {number(episode.get_return())}, {ending}"
+    left = f" ({num_left} more lines: tracks=[...] selects)" if num_left else ""
+    return styled(ax, text if title is None else title, f"env step{left}")
 
 
-def _lanes(episode: Any) -> list[tuple[str, Series, int | None]]:
-    """A lane for each number of an item: its label, its series, and which number it is; None for images and bands."""
-    tracks = episode.tracks
+def _lanes(episode: Any, paths: Sequence[str] | None) -> tuple[list[tuple[str, Series, int | None]], int]:
+    """Return the label, series and number (None for images) of each line, and how many lines are left out."""
+    every = [series for series in of_tracks(episode.tracks) if series.hue != "infos" or paths is not None]
+    if paths is not None:
+        by_path = {series.label: series for series in every}
+        for path in paths:
+            if path not in by_path:
+                raise InvalidArgument(f"tracks: no track {path!r}; the episode has {', '.join(by_path)}")
+        every = [by_path[path] for path in paths]
     lanes: list[tuple[str, Series, int | None]] = []
-    for track in (tracks.observations, tracks.actions, tracks.rewards, *tracks.extra.values()):
-        for series in of_track(track):
-            count = series.sample.shape[1] if series.is_numeric and not series.is_image else 0
-            if count == 1 or series.is_image:
-                lanes.append((series.label, series, 0 if not series.is_image else None))
-            else:
-                lanes += [(f"{series.label}[{k}]", series, k) for k in range(count)]
-    if len(lanes) <= MOST_LANES:
-        return lanes
-    others = [lane for lane in lanes if not lane[0].startswith("observations")][:MOST_LANES]
-    return [lane for lane in lanes if lane[0].startswith("observations")][: max(MOST_LANES - len(others), 2)] + others
+    for series in every:
+        count = series.numbers.shape[1] if series.is_numeric and not series.is_image else 0
+        if series.is_image:
+            lanes.append((series.label, series, None))
+        elif count == 1:
+            lanes.append((series.label, series, 0))
+        else:
+            lanes += [(f"{series.label}[{k}]", series, k) for k in range(count)]
+    return (lanes, 0) if paths is not None else (_most_telling(lanes), max(len(lanes) - MOST_LANES, 0))
+
+
+def _most_telling(lanes: list[tuple[str, Series, int | None]]) -> list[tuple[str, Series, int | None]]:
+    """Return at most `MOST_LANES` lanes: the first ones of each series in turn."""
+    ranks = [lane[2] or 0 for lane in lanes]
+    chosen = sorted(range(len(lanes)), key=lambda i: (ranks[i], i))[:MOST_LANES]
+    return [lanes[i] for i in sorted(chosen)]
 
 
 def _draw_lane(ax: Axes, series: Series, column: int | None, level: int, begin: int) -> None:
-    """One lane of height 0.8 around its level."""
+    """Draw one line of height 0.8 around its level."""
     if column is None:
         _draw_frames(ax, series, level, begin)
         return
-    numbers = series.finite[:, column].astype(np.float64)
-    step = -(-len(series.array) // len(numbers))
-    places = (np.arange(series.total) if series.places is None else series.places)[::step] + begin
     low, _, high = (float(value) for value in series.ranges[:, column])
+    cells = series.cells(MOST_CELLS, [column])
     if series.is_band:
-        edges = np.append(places, places[-1] + 1)
-        shades = ((numbers - low) / max(high - low, 1))[None]
-        cells = ax.pcolormesh(edges, [level - 0.25, level + 0.25], 0.2 + 0.8 * shades, vmin=0, vmax=1)
-        cells.set_cmap(_ramp(series.hue))
+        edges = np.append(series.items[cells.starts()], series.items[-1] + 1) + begin
+        halves = [cells.low[:, 0], cells.high[:, 0]]  # the lower and the upper half of the band
+        shades = (np.array(halves) - low) / max(high - low, 1)
+        levels = [level - 0.25, level, level + 0.25]
+        image = ax.pcolormesh(edges, levels, 0.2 + 0.8 * shades, vmin=0, vmax=1)
+        image.set_cmap(_ramp(series.hue))
     else:
+        at, numbers = cells.line(0)
         with np.errstate(over="ignore", invalid="ignore"):
             heights = (numbers - low) / (high - low) if high > low else np.where(np.isnan(numbers), np.nan, 0.5)
-        every = max(1, len(places) // MOST_POINTS)
-        xs = places + (0.0 if series.more else 0.5)
-        ax.plot(
-            xs[::every], level - 0.4 + 0.8 * heights[::every], color=colour(series.hue), linewidth=1, marker=_dot(xs)
-        )
+        xs = series.items[at] + begin + (0.0 if series.more else 0.5)
+        ax.plot(xs, level - 0.4 + 0.8 * heights, color=colour(series.hue), linewidth=1, marker=_dot(xs))
+        odd = (cells.num_nan + cells.num_above + cells.num_below)[:, 0] > 0
+        xs = series.items[cells.starts()[odd]] + begin + (0.0 if series.more else 0.5)
+        ax.plot(xs, np.full(len(xs), level - 0.4), "|", color=ENDINGS["terminated"], markersize=4, label="_not finite")
     span = number(low) if not low < high else f"{number(low)} … {number(high)}"
     ax.annotate(
         span, (1, level), (4, 0), ("axes fraction", "data"), "offset points", fontsize=7, color=GREY, va="center"
@@ -176,7 +198,7 @@ def plot_returns(
     """
     returns, lengths, endings = facts_of(episodes)
     whole = endings > 0
-    ids = [clipped(value, 8) for value, is_whole in zip(_ids(episodes), whole, strict=True) if is_whole]
+    ids = [shortened(value) for value, is_whole in zip(_ids(episodes), whole, strict=True) if is_whole]
     steps = np.cumsum(lengths)[whole]
     return draw_returns(returns[whole], steps, ax, window=window, goal=goal, title=title, ids=ids)
 
@@ -273,7 +295,7 @@ def compare(episodes: Sequence[Any], ax: Axes | None = None, *, track: str = "re
         shade = COMPARED[i % len(COMPARED)]
         items, numbers = _numbers(_checked(episode, SingleAgentEpisode), track, index)
         stops = ending_word(episode.ending)
-        ax.plot(items, numbers, color=shade, linewidth=1.2, label=f"{str(episode.id_)[:8]}, {stops}")
+        ax.plot(items, numbers, color=shade, linewidth=1.2, label=f"{shortened(episode.id_)}, {stops}")
         ax.plot(items[-1:], numbers[-1:], MARKS[stops], color=shade, markersize=6)
     if len(episodes):
         ax.legend(frameon=False, fontsize=8, labelcolor=DARK)
@@ -282,24 +304,23 @@ def compare(episodes: Sequence[Any], ax: Axes | None = None, *, track: str = "re
 
 
 def _numbers(episode: Any, track: str, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """The env steps [n] and the numbers [n] of one track, its lookback not among them."""
+    """Return the env steps [n] and the numbers [n] of one track without its lookback."""
     tracks = episode.tracks
-    found = {series.label: series for one in tracks.all() for series in of_track(one) if one.field.holds != "infos"}
-    series = found.get(track)
+    by_path = {series.label: series for one in tracks.all() for series in of_track(one) if one.field.holds != "infos"}
+    series = by_path.get(track)
     if series is not None and not series.total:
         return np.empty(0), np.empty(0)
-    if series is None or not series.is_numeric or not 0 <= index < series.sample.shape[1]:
-        raise InvalidArgument(f"episode {episode.id_}: no numbers {track!r}[{index}]; there are {', '.join(found)}")
-    numbers = series.finite[:, index].astype(np.float64)
-    step = -(-len(series.array) // len(numbers))
-    items = (np.arange(series.total) if series.places is None else series.places)[::step] - tracks.lookback
-    numbers, items = numbers[items >= 0], items[items >= 0]
+    if series is None or not series.is_numeric or not 0 <= index < series.numbers.shape[1]:
+        raise InvalidArgument(f"episode {episode.id_}: no numbers {track!r}[{index}]; there are {', '.join(by_path)}")
     if track == "rewards":
-        whole = np.asarray(episode.get_rewards(), np.float64)
-        every = max(1, len(whole) * 2 // MOST_NUMBERS)
         with np.errstate(over="ignore", invalid="ignore"):
-            numbers, items = np.nancumsum(whole)[::every], np.arange(1, len(whole) + 1)[::every]
-    return items + episode.t_started, numbers
+            values = np.nancumsum(np.asarray(episode.get_rewards(), np.float64))
+        items = np.arange(1, len(values) + 1)
+    else:
+        items = series.items - tracks.lookback
+        values, items = series.finite[items >= 0, index], items[items >= 0]
+    at, numbers = downsample(values[:, None], MOST_CELLS).line(0)
+    return items[at] + episode.t_started, numbers
 
 
 # --- agents and pipelines ---------------------------------------------------------------------------------------------
@@ -328,7 +349,7 @@ def plot_timeline(episode: Any, ax: Axes | None = None) -> Axes:
     stops = ending_word(episode.ending)
     return styled(
         ax,
-        f"{str(episode.id_)[:8]}: {counted(len(episode), 'env step')}, {counted(len(lines), 'agent')}, {stops}",
+        f"{shortened(episode.id_)}: {counted(len(episode), 'env step')}, {counted(len(lines), 'agent')}, {stops}",
         "env step",
     )
 

@@ -15,13 +15,16 @@ from episodes.inspect.frames import viewable
 from episodes.inspect.html import templates
 from episodes.inspect.png import data_uri, png
 from episodes.inspect.series import Series, of_tracks
-from episodes.inspect.words import clipped, counted, ended
+from episodes.inspect.words import clipped, counted, ended, number
 from episodes.storage import EpisodeDataset
 
 MOST_BYTES = 24_000_000  # of the episodes that a page carries; the others are only listed
-MOST_POINTS = 2000  # of a line
-MOST_LANES = 24  # of an episode
+MOST_CELLS = 2000  # of a line
+FEWEST_CELLS = 100
+MOST_NUMBERS = 200_000  # of all lines of an episode
+MOST_LANES = 1000  # of an episode
 MOST_FRAMES = 400
+MOST_OF_ID = 200  # characters
 FRAME_SIDE = 160  # pixels
 BYTES_OF_FRAMES = 3_000_000  # of one episode
 
@@ -86,12 +89,30 @@ def as_script(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
+def index_of(dataset: EpisodeDataset, id_: str, t_started: int, agent: str, nth: int) -> int | None:
+    """Return the position of an episode in the data set as it is now, or None if it is not in it any more.
+
+    Args:
+        id_, agent: the texts of the row in `overview`.
+        nth: 0 for the first episode with this id, start and agent, 1 for the second.
+    """
+    table = dataset.metadata
+    starts = np.flatnonzero(table["t_started"] == t_started)
+    ids, agents = table["id"], table["agent_id"]
+    equal = [i for i in starts.tolist() if clipped(ids[i], MOST_OF_ID) == id_ and _agent(agents[i]) == agent]
+    return equal[nth] if nth < len(equal) else None
+
+
+def _agent(agent: Any) -> str:
+    return "" if agent is None else clipped(agent, MOST_OF_ID)
+
+
 def overview(dataset: EpisodeDataset) -> dict[str, Any]:
     """What is known of all episodes: a row each, and words on the whole."""
     table = dataset.metadata
     rows = [
         [
-            clipped(id_, 40),
+            clipped(id_, MOST_OF_ID),
             int(length),
             _number(value),
             ended(Ending.of(*flags)),
@@ -105,7 +126,7 @@ def overview(dataset: EpisodeDataset) -> dict[str, Any]:
             table["terminated"].tolist(),
             table["truncated"].tolist(),
             table["t_started"].tolist(),
-            ["" if agent is None else clipped(agent, 40) for agent in table["agent_id"].tolist()],
+            map(_agent, table["agent_id"].tolist()),
             strict=True,
         )
     ]
@@ -117,57 +138,86 @@ def overview(dataset: EpisodeDataset) -> dict[str, Any]:
     }
 
 
-def _number(value: float) -> float | None:
-    """A number as JSON has it, whole or in six digits; None for one that is not finite."""
+def _number(value: float) -> float | str:
+    """Return a number as JSON has it, whole or in six digits. NaN and infinities are texts."""
     if value.is_integer() and abs(value) < 2**53:
         return int(value)
-    return float(f"{value:.6g}") if np.isfinite(value) else None
+    return float(f"{value:.6g}") if np.isfinite(value) else number(value)
 
 
 # --- one episode ------------------------------------------------------------------------------------------------------
 
 
 def episode_data(episode: Any) -> dict[str, Any]:
-    """An episode as the page draws it: lanes of numbers by step, and frames."""
+    """Return an episode as the page draws it: lanes of numbers by step, and the frames of all cameras.
+
+    Rewards and actions come first. There are at most `MOST_LANES` lanes, and `left` counts the numbers without one.
+    """
     tracks = episode.tracks
     lanes: list[dict[str, Any]] = []
-    frames: dict[str, Any] | None = None
-    for series in of_tracks(tracks):
-        if series.is_image and frames is None:
-            frames = _frames(series, tracks.lookback)
-        elif series.is_numeric and not series.is_image:
-            lanes += _lanes(series, tracks.lookback, MOST_LANES - len(lanes))
+    left = 0
+    series = list(of_tracks(tracks))
+    cameras = [one for one in series if one.is_image]
+    numeric = [one for one in series if one.is_numeric and not one.is_image]
+    total = sum(one.numbers.shape[1] for one in numeric)
+    points = max(MOST_NUMBERS // max(total, 1), FEWEST_CELLS)
+    for one in numeric:
+        count = min(one.numbers.shape[1], MOST_LANES - len(lanes))
+        left += one.numbers.shape[1] - count
+        lanes += _lanes(one, tracks.lookback, range(count), min(points, MOST_CELLS))
     return {
         "lookback": tracks.lookback,
         "started": episode.t_started,
         "length": len(episode),
         "ending": ended(episode.ending),
         "lanes": lanes,
-        "frames": frames,
+        "left": left,
+        "cameras": [_frames(one, tracks.lookback, BYTES_OF_FRAMES // len(cameras)) for one in cameras],
     }
 
 
-def _lanes(series: Series, lookback: int, most: int) -> list[dict[str, Any]]:
-    """A lane for each number of an item, at most so many; `at` says of which steps the numbers are."""
-    every = max(1, -(-len(series.array) // MOST_POINTS))
-    rows = series.array[::every].reshape(len(series.array[::every]), -1)
-    places = (np.arange(series.total) if series.places is None else series.places)[::every] - lookback
+def _lanes(series: Series, lookback: int, columns: range, max_cells: int) -> list[dict[str, Any]]:
+    """Return a lane for each of the numbers `columns` of an item.
+
+    A lane has `values` if each item is in it. Otherwise it has `low`, `high` and `last` of cells of `every` items. The
+    entry `odd` has texts on cells with missing or non-finite numbers, `at` the steps of items of a growing episode.
+    """
+    cells = series.cells(max_cells, columns)
+    low, _, high = (values[list(columns)].astype(np.float64).tolist() for values in series.ranges)
     lanes = []
-    for k in range(min(rows.shape[1], max(most, 0))):
-        numbers = [_number(value) for value in rows[:, k].astype(np.float64).tolist()]
-        label = series.label if rows.shape[1] == 1 else f"{series.label}[{k}]"
-        lane = {"label": clipped(label, 60), "hue": series.hue, "more": series.more, "values": numbers}
-        lane |= {"every": every} if series.places is None else {"at": places.tolist()}
+    for k in columns:
+        label = series.label if series.numbers.shape[1] == 1 else f"{series.label}[{k}]"
+        lane = {"label": clipped(label, 60), "hue": series.hue, "more": series.more, "every": cells.every}
+        lane |= {"range": [_number(low[k]), _number(high[k])], "items": cells.total}
+        fields = {"values": cells.low} if cells.is_exact else {"low": cells.low, "high": cells.high, "last": cells.last}
+        lane |= {name: _numbers(values[:, k]) for name, values in fields.items()}
+        odd = [counts[:, k] for counts in (cells.num_missing, cells.num_nan, cells.num_above, cells.num_below)]
+        places = np.flatnonzero(np.sum(odd, 0)).tolist()
+        lane["odd"] = [[place, _words([int(count[place]) for count in odd], cells.is_exact)] for place in places]
+        if not series.is_exact:
+            lane["at"] = (series.items[cells.starts()] - lookback).tolist()
         lanes.append(lane)
     return lanes
 
 
-def _frames(series: Series, lookback: int) -> dict[str, Any]:
-    """Frames of the steps from `first` on, one of each `every`, as many and as large as there is room for."""
+def _numbers(values: np.ndarray) -> list[float | None]:
+    """Return numbers [k] as JSON has them; None for NaN."""
+    return [None if value != value else _number(value) for value in values.tolist()]  # type: ignore[misc]
+
+
+def _words(counts: list[int], is_exact: bool) -> str:
+    """Return the counts of missing, NaN, infinite and minus infinite numbers of a cell as text."""
+    names = ("missing", "NaN", "∞", "-∞")
+    return ", ".join(name if is_exact else f"{n} {name}" for n, name in zip(counts, names, strict=True) if n)
+
+
+def _frames(series: Series, lookback: int, most_bytes: int) -> dict[str, Any]:
+    """Return the frames of a camera from step `first` on: one of each `every`, in a size that fits `most_bytes`."""
     every = max(1, -(-series.total // MOST_FRAMES))
     small = max(1, -(-max(series.array.shape[1:3]) // FRAME_SIDE)) if series.array.shape[-1] != 1 else 1
     images = viewable(series.array[::every])[:, ::small, ::small]
     size = len(png(images[len(images) // 2])) * 4 / 3
-    thinner = max(1, int(np.ceil(size * len(images) / BYTES_OF_FRAMES)))
+    thinner = max(1, int(np.ceil(size * len(images) / most_bytes)))
     images, every = images[::thinner], every * thinner
-    return {"first": -lookback, "every": every, "images": [data_uri(png(image)) for image in images]}
+    uris = [data_uri(png(image)) for image in images]
+    return {"label": clipped(series.label, 60), "first": -lookback, "every": every, "images": uris}

@@ -1,39 +1,58 @@
-"""`Series`: one array of an episode or of a batch, with what there is to say of its numbers."""
+"""`Series`: one array of an episode or of a batch, with the statistics of its numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from episodes.errors import EpisodeError
+from episodes.inspect.downsampling import Cells, downsample
 from episodes.tracks import InfoTrack, ListTrack, Track, Tracks
 from episodes.tracks.field import EXTRA
 from episodes.tracks.infos.columns import ColumnInfos, TypedColumn
 from episodes.tracks.infos.dicts import infos_of
+from episodes.tracks.nested import leaves
 
-MOST_NUMBERS = 1 << 17  # that are looked at for the lowest, the mean and the highest
-MOST_ITEMS = 500  # of a growing track that are looked at: each is an object of Python
+MOST_NUMBERS = 1 << 26  # numbers of an array that statistics read; of a larger one they read evenly spaced items
+MOST_PIXELS = 1 << 19  # the same for images
+MOST_GROWING_BYTES = 1 << 26  # of a growing track, whose items are Python objects
+FEW_ITEMS = 500  # that are read of a larger growing track
 SMALLEST_IMAGE = 8  # pixels
-MOST_VALUES = 24  # of whole numbers that are drawn as a band of colours
+MOST_VALUES = 24  # range of whole numbers that are drawn as a band of colours
+
+
+class Counts(NamedTuple):
+    """Numbers of a series that are no finite numbers."""
+
+    missing: int  # items without this key
+    nan: int
+    above: int  # plus infinity
+    below: int  # minus infinity
+
+    @property
+    def infinite(self) -> int:
+        """Number of infinities."""
+        return self.above + self.below
 
 
 @dataclass(frozen=True)
 class Series:
-    """Items over time: `array` holds them all, or those at `places`.
+    """Items over time: `array` holds all items, or the items `places`.
 
     Args:
-        label: as a reader knows it.
+        label: the name in pictures and tables.
         hue: the name of its colour: a kind of track.
         array: [k, ...].
         total: n, the number of all items.
-        places: int [k], which of the n items these are; None for all.
-        more: 1 where there is an item for each observation, 0 for each step.
-        nbytes: of all items, as far as it is known.
+        places: int [k], the indices of the items of `array`; None for all.
+        more: 1 if there is an item for each observation, 0 for each step.
+        nbytes: size of all items, or None if it is unknown.
+        present: bool [k], False for infos without this key; None if all have it.
     """
 
     label: str
@@ -44,15 +63,16 @@ class Series:
     more: int = 0
     nbytes: int | None = None
     note: str = ""
+    present: np.ndarray | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole array."""
+        """Shape of the array of all items."""
         return (self.total, *self.array.shape[1:])
 
     @property
     def dtype(self) -> str:
-        """The name of the items' dtype."""
+        """Name of the items' dtype."""
         return "text" if self.array.dtype.kind in "US" else str(self.array.dtype)
 
     @cached_property
@@ -62,7 +82,7 @@ class Series:
 
     @cached_property
     def is_image(self) -> bool:
-        """Whether an item is a picture: [H, W], [H, W, C] or [C, H, W] in whole bytes, or three colours of floats."""
+        """Whether an item is a picture: [H, W], [H, W, C] or [C, H, W] as bytes, or as floats with three colours."""
         item = self.array.shape[1:]
         if self.array.dtype == np.uint8 and len(item) == 2:
             return min(item) >= SMALLEST_IMAGE
@@ -71,84 +91,115 @@ class Series:
         return self.is_numeric and sorted(item)[1] >= SMALLEST_IMAGE and min(item) <= SMALLEST_IMAGE
 
     @cached_property
-    def sample(self) -> np.ndarray:
-        """The numbers [m, d] that are looked at, all of them where there are not too many."""
-        array = self.array
-        step = max(1, -(-array.size // (MOST_NUMBERS << 2 if self.is_image else MOST_NUMBERS)))
-        return array[::step].reshape(-(-len(array) // step), -1)
+    def _stride(self) -> int:
+        return max(1, -(-self.array.size // (MOST_PIXELS if self.is_image else MOST_NUMBERS)))
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """Numbers of the items that statistics read, [m, d]: all items, but for images and huge arrays."""
+        rows = self.array[:: self._stride]
+        return rows.reshape(len(rows), -1)
+
+    @cached_property
+    def items(self) -> np.ndarray:
+        """Index of the item of each row of `numbers`, int64 [m]."""
+        places = np.arange(self.total) if self.places is None else self.places
+        return places[:: self._stride]
 
     @cached_property
     def is_exact(self) -> bool:
-        """Whether all items are looked at."""
-        return len(self.sample) == self.total
+        """Whether statistics read all items."""
+        return len(self.numbers) == self.total
+
+    @cached_property
+    def _present(self) -> np.ndarray | None:
+        return None if self.present is None or self.present.all() else self.present[:: self._stride]
 
     @cached_property
     def finite(self) -> np.ndarray:
-        """The sample with NaN for what is not finite."""
-        numbers = self.sample
+        """The numbers [m, d], with NaN instead of infinite and missing ones."""
+        numbers = self.numbers
+        if self._present is not None:
+            return np.where(self._present[:, None] & np.isfinite(numbers), numbers, np.nan)
         if numbers.dtype.kind != "f":
             return numbers
         if numbers.dtype == np.float16:
             numbers = numbers.astype(np.float32)
         with np.errstate(invalid="ignore", over="ignore"):
-            total = numbers.sum(dtype=np.float64)  # in one pass; that of finite numbers is finite but for rare ones
+            total = numbers.sum(dtype=np.float64)  # one pass; rarely infinite if all numbers are finite
         if np.isfinite(total):
             return numbers
         return np.where(np.isfinite(numbers), numbers, np.nan)
 
     @cached_property
-    def oddities(self) -> tuple[int, int]:
-        """How many NaN and how many infinite numbers the sample has."""
-        if self.finite is self.sample or self.sample.dtype.kind != "f":
-            return 0, 0
-        missing, odd = int(np.isnan(self.sample).sum()), int(np.isnan(self.finite).sum())
-        return missing, odd - missing
+    def counts(self) -> Counts:
+        """Counts of missing and non-finite numbers."""
+        missing = 0 if self.present is None else int(len(self.present) - self.present.sum())
+        if self.finite is self.numbers or self.numbers.dtype.kind != "f":
+            return Counts(missing, 0, 0, 0)
+        numbers = self.numbers if self._present is None else self.numbers[self._present]
+        return Counts(missing, *(int(odd.sum()) for odd in (np.isnan(numbers), numbers == np.inf, numbers == -np.inf)))
 
     @cached_property
     def ranges(self) -> np.ndarray:
-        """The lowest, the mean and the highest finite number of each of the d numbers of an item, [3, d]."""
+        """Lowest, mean and highest finite number of each of the d numbers of an item, [3, d]."""
         numbers = np.ascontiguousarray(self.finite.T)
-        if not any(self.oddities):
+        if not any(self.counts):
             return np.stack([numbers.min(1), _mean(numbers, 1), numbers.max(1)])
-        there = ~np.isnan(numbers)
-        count = there.sum(1)
-        mean = np.where(there, numbers / np.maximum(count, 1)[:, None], 0).sum(1, dtype=np.float64)
+        is_finite = ~np.isnan(numbers)
+        count = is_finite.sum(1)
+        mean = np.where(is_finite, numbers / np.maximum(count, 1)[:, None], 0).sum(1, dtype=np.float64)
         low, high = np.fmin.reduce(numbers, 1), np.fmax.reduce(numbers, 1)
         return np.stack([low, np.where(count, mean, np.nan), high])
 
     @cached_property
     def range(self) -> tuple[float, float, float]:
-        """The lowest, the mean and the highest finite number; NaN where there is none."""
+        """Lowest, mean and highest finite number; NaN if there is none."""
         if self.is_image:  # not pixel by pixel
-            numbers = self.finite[~np.isnan(self.finite)] if any(self.oddities) else self.finite
+            numbers = self.finite[~np.isnan(self.finite)] if any(self.counts) else self.finite
             return (
                 (float(numbers.min()), float(_mean(numbers)), float(numbers.max())) if numbers.size else (nan, nan, nan)
             )
         low, mean, high = self.ranges
-        if any(self.oddities):
-            there = ~np.isnan(mean)
-            low, mean, high = low[there], mean[there], high[there]
+        if any(self.counts):
+            has_any = ~np.isnan(mean)
+            low, mean, high = low[has_any], mean[has_any], high[has_any]
         if not len(mean):
             return nan, nan, nan
         return float(low.min()), float(_mean(mean)), float(high.max())
 
     @cached_property
     def is_band(self) -> bool:
-        """Whether the items are few whole numbers, one at a time: actions, flags, modes."""
-        if not self.is_numeric or self.array.dtype.kind == "f" or self.sample.shape[1] != 1:
+        """Whether an item is one of few whole numbers, such as an action, a flag or a mode."""
+        if not self.is_numeric or self.array.dtype.kind == "f" or self.numbers.shape[1] != 1:
             return False
         low, _, high = self.range
         return high - low < MOST_VALUES
 
+    @cached_property
+    def remarks(self) -> list[str]:
+        """Texts on missing and non-finite numbers, and on items that were not read."""
+        counts = self.counts if self.is_numeric else Counts(0, 0, 0, 0)
+        remarks = [f"{counts.nan:,} NaN"] * bool(counts.nan) + [f"{counts.infinite:,} infinite"] * bool(counts.infinite)
+        if self.present is not None and not self.present.all():
+            remarks.append(f"in {int(self.present.sum()):,} of {len(self.present):,} infos")
+        if self.is_numeric and not self.is_exact:
+            remarks.append(f"≈ of {len(self.numbers):,} items")
+        return [*remarks, *filter(None, [self.note])]
+
+    def cells(self, max_cells: int, columns: Sequence[int] | None = None) -> Cells:
+        """Return the numbers in at most `max_cells` cells. Indices of cells are indices into `items`."""
+        return downsample(self.numbers, max_cells, present=self._present, columns=columns)
+
     def at(self, places: np.ndarray) -> np.ndarray:
-        """The items nearest to those places of the n."""
+        """Return the items of `array` that are nearest to the items `places`."""
         if self.places is None:
             return self.array[places]
         return self.array[np.searchsorted(self.places, places).clip(0, len(self.places) - 1)]
 
 
 def _mean(numbers: np.ndarray, axis: int | None = None) -> Any:
-    """The mean, also of numbers whose sum is beyond float64."""
+    """Return the mean, also if the sum exceeds float64."""
     with np.errstate(over="ignore", invalid="ignore"):
         mean = numbers.mean(axis, dtype=np.float64)
     if np.isfinite(mean).all():
@@ -157,16 +208,16 @@ def _mean(numbers: np.ndarray, axis: int | None = None) -> Any:
 
 
 def of_track(track: Track) -> Iterator[Series]:
-    """A series for each array of a track; of one that grows, of some of its items."""
+    """Yield a series for each array of a track."""
     if track.field.holds == "infos":
         yield from _of_infos(track)
         return
     field, total, places = track.field, track.total, None
     finished: Any = track
     if type(track) is ListTrack:
-        places = _places(total)
+        places = _places(total, sum(np.asarray(leaf).nbytes for leaf in leaves(track.data[0])) if total else 0)
         try:
-            finished = track.take(places).finalize()
+            finished = track.take(np.arange(total) if places is None else places).finalize()
         except (EpisodeError, ValueError, TypeError) as error:
             yield Series(field.label, hue_of(field), np.zeros((0,)), total, None, field.more, None, str(error))
             return
@@ -177,26 +228,29 @@ def of_track(track: Track) -> Iterator[Series]:
 
 
 def of_tracks(tracks: Tracks) -> Iterator[Series]:
-    """The series of all tracks of an episode or a pack, infos last."""
-    for track in (tracks.observations, tracks.actions, tracks.rewards, *tracks.extra.values(), tracks.infos):
+    """Yield the series of all tracks of an episode or a pack: rewards and actions first, infos last."""
+    for track in (tracks.rewards, tracks.actions, tracks.observations, *tracks.extra.values(), tracks.infos):
         yield from of_track(track)
 
 
 def hue_of(field: Any) -> str:
-    """The name of the colour of a track."""
+    """Return the name of the colour of a track."""
     return "extra" if field.is_extra else field.name
 
 
-def _places(total: int) -> np.ndarray:
-    return np.arange(total) if total <= MOST_ITEMS else np.linspace(0, total - 1, MOST_ITEMS).astype(np.intp)
+def _places(total: int, nbytes: int) -> np.ndarray | None:
+    """Return the items of a growing track to read, or None for all, given the size of an item."""
+    if total * max(nbytes, 256) <= MOST_GROWING_BYTES:
+        return None
+    return np.linspace(0, total - 1, FEW_ITEMS).astype(np.intp)
 
 
 def _of_infos(track: Track) -> Iterator[Series]:
-    """A series for each key of the infos."""
+    """Yield a series for each key of the infos."""
     infos, places, total = track.whole(), None, track.total
     if type(track) is not InfoTrack:
-        places = _places(total)
-        infos = infos_of([infos[place] for place in places])
+        places = _places(total, 0)
+        infos = infos_of(list(infos) if places is None else [infos[place] for place in places])
     if not isinstance(infos, ColumnInfos):
         return
     columns: Mapping[str, Any] = infos.whole().columns
@@ -205,16 +259,13 @@ def _of_infos(track: Track) -> Iterator[Series]:
 
 
 def _of_info(path: str, column: Any, places: np.ndarray | None, total: int) -> Series:
-    present = column.present
-    missing = "" if present.all() else f"in {present.sum():,} of {len(present):,} infos"
+    label, present = f"infos/{path}", column.present
     values = column.values if isinstance(column, TypedColumn) else None
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "biufUS":
         first = column.list(np.flatnonzero(present)[:1])
-        array = np.array([type(value).__name__ for value in first])
-        words = "; ".join(filter(None, ("values of several kinds, such as a", missing)))
-        return Series(f"infos/{path}", "infos", array, total, places, 1, None, words)
-    if missing and values.dtype.kind in "biuf":
-        values = np.where(present.reshape(-1, *[1] * (values.ndim - 1)), values, np.nan)
-    return Series(
-        f"infos/{path}", "infos", values, total, places, 1, values.nbytes if places is None else None, missing
-    )
+        types = ", ".join(type(value).__name__ for value in first) or "nothing"
+        return Series(
+            label, "infos", np.empty((0,), "U1"), total, places, 1, None, f"Python objects ({types})", present
+        )
+    nbytes = values.nbytes if places is None else None
+    return Series(label, "infos", values, total, places, 1, nbytes, "", present)

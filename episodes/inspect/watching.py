@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from episodes.errors import EpisodeError
-from episodes.inspect.report import episode_data, overview, page
+from episodes.inspect.report import episode_data, index_of, overview, page
 from episodes.storage import EpisodeDataset
 
 LOOPBACK = "127.0.0.1"
@@ -61,7 +61,7 @@ class _Answers(BaseHTTPRequestHandler):
             self._send(403, "text/plain", b"only this machine is answered")  # another site's name that leads here
             return
         asked = urlsplit(self.path)
-        query = {name: values[0] for name, values in parse_qs(asked.query).items()}
+        query = {name: values[0] for name, values in parse_qs(asked.query, keep_blank_values=True).items()}
         version, dataset = self.server.newest()
         if asked.path == "/":
             self._send(200, "text/html; charset=utf-8", page(dataset, None).encode())
@@ -70,12 +70,23 @@ class _Answers(BaseHTTPRequestHandler):
                 self._send(204, "application/json", b"")
             else:
                 self._send_json(200, {"version": version, **overview(dataset)})
-        elif asked.path == "/episode" and query.get("version") == str(version) and query.get("n", "").isdecimal():
-            number = int(query["n"])
-            found = episode_data(dataset[number]) if number < len(dataset) else None
-            self._send_json(200 if found else 404, found)
+        elif asked.path == "/episode":
+            self._send_episode(dataset, query)
         else:
-            self._send(409 if asked.path == "/episode" else 404, "text/plain", b"not here")
+            self._send(404, "text/plain", b"no such address")
+
+    def _send_episode(self, dataset: EpisodeDataset, query: dict[str, str]) -> None:
+        """Send the episode with the id, start and agent of the query."""
+        try:
+            key = query["id"], int(query["t"]), query.get("agent", ""), int(query.get("nth", 0))
+        except (KeyError, ValueError):
+            self._send(400, "text/plain", b"give id and t, and agent and nth if there are several")
+            return
+        index = index_of(dataset, *key)
+        if index is None:
+            self._send(404, "text/plain", b"this episode is not in the data set any more")
+        else:
+            self._send_json(200, episode_data(dataset[index]))
 
     def _send_json(self, status: int, value: Any) -> None:
         self._send(status, "application/json", json.dumps(value, allow_nan=False).encode())

@@ -7,6 +7,7 @@ from typing import Any
 from episodes.facts.ending import Ending
 
 MOST_CHARACTERS = 80  # of one value that a user gave
+MOST_OF_ID = 24  # characters of an id in titles and legends
 
 
 def number(value: Any) -> str:
@@ -46,6 +47,19 @@ def clipped(value: Any, most: int = MOST_CHARACTERS) -> str:
         text = f"<{type(value).__name__}: {type(error).__name__} in its str>"
     text = "".join(character if character.isprintable() else " " for character in text[: 2 * most])
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def shortened(value: Any, most: int = MOST_OF_ID) -> str:
+    """Return an id as text of at most `most` characters, shortened in the middle.
+
+    >>> shortened("experiment-0007-env-03"), shortened("3f2a"), shortened("b1946ac92492d2347c6235b4d2611184", 9)
+    ('experiment-0007-env-03', '3f2a', 'b194…1184')
+    """
+    text = clipped(value, 1000)
+    if len(text) <= most:
+        return text
+    half = (most - 1) // 2
+    return f"{text[: most - 1 - half]}…{text[-half:] if half else ''}"
 
 
 def endings(ending: Ending, is_cut: bool = True) -> list[str]:

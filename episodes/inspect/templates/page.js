@@ -12,12 +12,14 @@ let step = 0;
 let playing = null;
 
 const find = (id) => document.getElementById(id);
-const keys = new WeakMap();  // of the rows: what names an episode, and which of those so named it is
+const keys = new WeakMap();  // of the rows: id, start and agent, and the count of earlier rows with the same
+const nths = new WeakMap();
 const kind = (row) => row[3].split(" ")[0];
 const counted = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 
 function show(value) {
-  if (value === null || value === undefined) return "not finite";
+  if (value === null || value === undefined) return "";
+  if (typeof value === "string") return value;
   if (Math.abs(value) >= 1e12) return value.toExponential(3);
   return Number.isInteger(value) ? String(value) : String(+value.toPrecision(4));
 }
@@ -32,6 +34,7 @@ function take(found) {
     const name = JSON.stringify([row[0], row[4], row[5]]);
     times.set(name, (times.get(name) ?? 0) + 1);
     keys.set(row, `${name}${times.get(name)}`);
+    nths.set(row, times.get(name) - 1);
   }
   data = found;
 }
@@ -51,19 +54,19 @@ function element(name, attributes = {}, ...children) {
 // --- overview ---------------------------------------------------------------------------------------------------
 
 function dots(title, column) {
-  const rows = data.rows.map((row, n) => [n, row[column], kind(row)]).filter((row) => row[1] !== null);
+  const rows = data.rows.map((row, n) => [n, row[column], kind(row)]).filter((row) => typeof row[1] === "number");
   let low = Infinity, high = -Infinity;
   for (const row of rows) { low = Math.min(low, row[1]); high = Math.max(high, row[1]); }
   const svg = element("svg", { viewBox: "0 0 600 96", preserveAspectRatio: "none", role: "img", "aria-label": title });
-  const every = Math.max(1, Math.floor(rows.length / 3000));
   for (const ending of endings) {
+    const cells = new Map();  // by x in whole units: the lowest and the highest
+    for (const [n, value] of rows.filter((row) => row[2] === ending)) {
+      const x = 4 + 592 * n / Math.max(data.rows.length - 1, 1), cell = rows.length > 2000 ? Math.round(x) : x;
+      const [least, most] = cells.get(cell) ?? [value, value];
+      cells.set(cell, [Math.min(least, value), Math.max(most, value)]);
+    }
     let path = "";
-    rows.forEach((row, i) => {
-      if (row[2] !== ending || i % every) return;
-      const x = 4 + 592 * row[0] / Math.max(data.rows.length - 1, 1);
-      const y = height(row[1], low, high, 6, 90);
-      path += `M${x.toFixed(1)} ${y.toFixed(1)}h0`;
-    });
+    for (const [x, extremes] of cells) for (const value of new Set(extremes)) path += `M${x.toFixed(1)} ${height(value, low, high, 6, 90).toFixed(1)}h0`;
     if (path) svg.append(element("path", { d: path, stroke: `var(--${ending})`, "stroke-width": 5, "stroke-linecap": "round", fill: "none" }));
   }
   svg.addEventListener("click", (event) => {
@@ -95,7 +98,7 @@ function matches(row, words, ending) {
   const rule = /^(length|return|from t)\s*(<=|>=|<|>|=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)$/.exec(words);
   if (!rule) return !words || row.some((cell) => String(cell).toLowerCase().includes(words));
   const value = row[columns.indexOf(rule[1])], bound = Number(rule[3]);
-  if (value === null) return false;
+  if (typeof value !== "number") return false;
   return { "<": value < bound, ">": value > bound, "<=": value <= bound, ">=": value >= bound, "=": value === bound }[rule[2]];
 }
 
@@ -107,7 +110,10 @@ function listed() {
   const sign = down ? -1 : 1;
   return rows.sort((a, b) => {
     const [x, y] = [a[column], b[column]];
-    if (x === null || y === null) return (x === null) - (y === null);
+    if (column === 1 || column === 2) {
+      const [odd, other] = [typeof x !== "number", typeof y !== "number"];
+      if (odd || other) return odd - other;
+    }
     return sign * (typeof x === "number" ? x - y : x.localeCompare(y));
   });
 }
@@ -154,32 +160,49 @@ async function choose(row) {
   const asked = chosen;
   let found = carried[n];
   if (live) {
-    const answer = await fetch(`episode?version=${version}&n=${n}`);
-    if (!answer.ok) return;
-    found = await answer.json();
+    const answer = await fetch(`episode?${new URLSearchParams({ id: row[0], t: row[4], agent: row[5], nth: nths.get(row) })}`);
+    found = answer.ok ? await answer.json() : null;
   }
   if (asked !== chosen) return;
   episode = found;
   draw(row);
 }
 
+function place(track, cell) {  // the step of the first item of a cell
+  return track.at ? track.at[cell] : cell * track.every - episode.lookback;
+}
+
 function lane(track) {
   const first = -episode.lookback, span = Math.max(episode.lookback + episode.length, 1);
-  const at = (i) => (track.at ? track.at[i] : i * track.every + first) + (track.more ? 0 : 0.5);
-  const known = track.values.filter((value) => value !== null);
-  const low = known.reduce((a, b) => Math.min(a, b), Infinity), high = known.reduce((a, b) => Math.max(a, b), -Infinity);
+  const [low, high] = track.range;
+  const rows = track.values ? [track.values] : [track.low, track.high];
   let path = "", gap = true;
-  track.values.forEach((value, i) => {
+  rows[0].forEach((value, i) => {
     if (value === null) { gap = true; return; }
-    const x = 1000 * (at(i) - first) / span, y = height(value, low, high, 2, 28);
-    path += `${gap ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}${gap && (track.values[i + 1] ?? null) === null ? "h0" : ""}`;
-    gap = false;
+    rows.forEach((row, k) => {
+      const x = 1000 * (place(track, i) + (track.every - 1) * k / 2 + (track.more ? 0 : 0.5) - first) / span;
+      const y = height(row[i], low, high, 2, 28);
+      path += `${gap ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}${gap && (rows[0][i + 1] ?? null) === null ? "h0" : ""}`;
+      gap = false;
+    });
   });
-  const svg = element("svg", { viewBox: "0 0 1000 30", preserveAspectRatio: "none", role: "img", "aria-label": `${track.label}, ${show(low)} to ${show(high)}` });
+  const each = track.every > 1 ? `, lowest and highest of ${track.every} steps each` : "";
+  const svg = element("svg", { viewBox: "0 0 1000 30", preserveAspectRatio: "none", role: "img", "aria-label": `${track.label}, ${show(low)} to ${show(high)}${each}` });
   if (episode.lookback) svg.append(element("rect", { class: "before", width: 1000 * episode.lookback / span, height: 30 }));
-  svg.append(element("path", { d: path, stroke: `var(--${track.hue})`, "stroke-linecap": "round" }), element("line", { class: "cursor", y1: -2, y2: 32 }));
+  svg.append(element("path", { d: path, stroke: `var(--${track.hue})`, "stroke-linecap": "round" }));
+  const odd = track.odd.filter(([, words]) => /NaN|∞/.test(words)).map(([cell]) => `M${(1000 * (place(track, cell) + (track.more ? 0 : 0.5) - first) / span).toFixed(1)} 22v8`);
+  svg.append(element("path", { d: odd.join(""), stroke: "var(--terminated)" }), element("line", { class: "cursor", y1: -2, y2: 32 }));
   const name = element("span", { style: `color:var(--${track.hue})`, title: track.label }, track.label);
   return element("div", { class: "lane" }, name, svg, element("b", {}));
+}
+
+function reading(track, at) {  // the value at a step, or the range of the cell that has it
+  const cell = track.at ? track.at.findLastIndex((start) => start <= at) : Math.floor((at + episode.lookback) / track.every);
+  if (cell < 0 || cell * track.every >= track.items) return "";
+  const odd = track.odd.find(([n]) => n === cell)?.[1] ?? "";
+  if (track.values) return odd || show(track.values[cell]);
+  const begin = place(track, cell), range = track.low[cell] === null ? "" : `${show(track.low[cell])} … ${show(track.high[cell])}`;
+  return `${[range, odd].filter(Boolean).join(", ")} (${begin}–${Math.min(begin + track.every, track.items - episode.lookback) - 1})`;
 }
 
 function draw(row) {
@@ -194,9 +217,9 @@ function draw(row) {
   scrubber.addEventListener("input", () => move(Number(scrubber.value)));
   const play = element("button", { id: "play", type: "button" }, "play");
   play.addEventListener("click", () => playing ? stop() : start());
-  const picture = episode.frames ? [element("img", { id: "frame", alt: "frame" })] : [];
+  const picture = episode.cameras.map((camera) => element("img", { class: "frame", title: camera.label, alt: "frame" }));
   const scrub = element("div", { id: "scrub" }, play, scrubber, element("span", { id: "now" }));
-  panel.replaceChildren(heading, ...picture, scrub, ...episode.lanes.map(lane));
+  panel.replaceChildren(heading, element("div", { class: "frames" }, ...picture), scrub, ...episode.lanes.map(lane));
   move(Math.max(Math.min(step, episode.length), -episode.lookback));
 }
 
@@ -206,18 +229,17 @@ function move(to) {
   const scrubber = find("step"), first = -episode.lookback, span = Math.max(episode.lookback + episode.length, 1);
   scrubber.value = step;
   find("now").textContent = `step ${step}` + (episode.started ? ` (t ${episode.started + step})` : "");
-  if (episode.frames) {
-    const { first: begin, every, images } = episode.frames;
+  document.querySelectorAll(".frame").forEach((picture, i) => {
+    const { label, first: begin, every, images } = episode.cameras[i];
     const n = Math.min(images.length - 1, Math.max(0, Math.floor((step - begin) / every)));
-    find("frame").src = images[n];
-    find("frame").alt = `frame of step ${begin + n * every}`;
-  }
+    picture.src = images[n];
+    picture.alt = `${label} at step ${begin + n * every}`;
+  });
   document.querySelectorAll(".lane").forEach((line, i) => {
     const track = episode.lanes[i], x = 1000 * (step - first) / span;
     line.querySelector(".cursor").setAttribute("x1", x);
     line.querySelector(".cursor").setAttribute("x2", x);
-    const n = track.at ? track.at.findLastIndex((place) => place <= step) : Math.floor((step - first) / track.every);
-    line.querySelector("b").textContent = n < track.values.length ? show(track.values[n]) : "";
+    line.querySelector("b").textContent = reading(track, step);
   });
 }
 

@@ -1,0 +1,133 @@
+"""Downsampling of time series for pictures: contiguous cells that keep the extremes and the ends of their items.
+
+Every view draws cells, and never every n-th item, so an outlier is in the picture wherever it is:
+
+    items    3 1 2 | 9 2 2 | 1 1 NaN         n = 9, every = 3, k = 3
+    low      1       2       1
+    high     3       9       1
+    first    3       9       1
+    last     2       2       1
+    num_nan  0       0       1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The items of a series in k cells, for each of d numbers of an item.
+
+    `low`, `high`, `first` and `last` are float64 [k, d] over the finite numbers of a cell, and NaN if it has none.
+    The fields that end in `_at` are the indices of these items, int64 [k, d], or -1 if the cell has no finite number.
+    The counts are int64 [k, d]. A missing value is an item without the key of an info, which is not NaN.
+    """
+
+    total: int  # n
+    every: int  # items in each cell but the last, which may have fewer
+    low: np.ndarray
+    high: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    low_at: np.ndarray
+    high_at: np.ndarray
+    first_at: np.ndarray
+    last_at: np.ndarray
+    num_missing: np.ndarray
+    num_nan: np.ndarray
+    num_above: np.ndarray  # numbers that are plus infinity
+    num_below: np.ndarray  # numbers that are minus infinity
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each cell is one item."""
+        return self.every == 1
+
+    def starts(self) -> np.ndarray:
+        """Return the index of the first item of each cell, int64 [k]."""
+        return np.arange(len(self)) * self.every
+
+    def line(self, column: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the points of a line through one number of the items: indices [m], and numbers [m].
+
+        The points are the lowest and the highest of each cell in the order of the items, the first item and the last
+        one. A cell without finite numbers is one NaN, which interrupts the line.
+        """
+        low_at, high_at = self.low_at[:, column], self.high_at[:, column]
+        is_up = low_at <= high_at
+        at = np.where(is_up, [low_at, high_at], [high_at, low_at])
+        numbers = np.where(
+            is_up, [self.low[:, column], self.high[:, column]], [self.high[:, column], self.low[:, column]]
+        )
+        at = np.where(at < 0, self.starts(), at).T.reshape(-1)
+        numbers = numbers.T.reshape(-1)
+        for end, row in ((0, self.first), (-1, self.last)):
+            if len(self) and not np.isnan(row[end, column]):
+                index = (self.first_at if end == 0 else self.last_at)[end, column]
+                place = 0 if end == 0 else len(at)
+                at, numbers = np.insert(at, place, index), np.insert(numbers, place, row[end, column])
+        is_new = np.diff(at, prepend=-1) != 0
+        return at[is_new], numbers[is_new]
+
+
+def downsample(
+    values: np.ndarray, max_cells: int, *, present: np.ndarray | None = None, columns: Sequence[int] | None = None
+) -> Cells:
+    """Return the items `values` [n, d] as at most `max_cells` cells of equally many items.
+
+    Args:
+        present: bool [n], False for missing items.
+        columns: the numbers of an item to use, all by default.
+
+    >>> cells = downsample(np.array([3.0, 1, 2, 9, 2, 2, 1, 1, np.nan])[:, None], 3)
+    >>> cells.low[:, 0].tolist(), cells.high[:, 0].tolist(), cells.num_nan[:, 0].tolist()
+    ([1.0, 2.0, 1.0], [3.0, 9.0, 1.0], [0, 0, 1])
+    >>> cells.line(0)[0].tolist()
+    [0, 1, 3, 4, 6, 7]
+    """
+    total = len(values)
+    every = max(1, -(-total // max(max_cells, 1)))
+    chosen = range(values.shape[1]) if columns is None else columns
+    parts = [_column(values[:, column], every, present) for column in chosen]
+    names = [field.name for field in fields(Cells)][2:]
+    empty = np.empty((-(-total // every), 0))
+    return Cells(
+        total, every, **{name: np.stack([part[name] for part in parts], 1) if parts else empty for name in names}
+    )
+
+
+def _column(values: np.ndarray, every: int, present: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Return the fields [k] of `Cells` for one number [n] of the items."""
+    total = len(values)
+    num_cells = -(-total // every)
+    size = num_cells * every
+    numbers = np.full(size, np.nan)
+    numbers[:total] = values
+    is_there = np.zeros(size, bool)
+    is_there[:total] = True if present is None else present
+    numbers, is_there = numbers.reshape(num_cells, every), is_there.reshape(num_cells, every)
+    is_finite = np.isfinite(numbers) & is_there
+    has_any = is_finite.any(1)
+    rows = np.arange(num_cells)
+    at = {
+        "low": np.where(is_finite, numbers, np.inf).argmin(1),
+        "high": np.where(is_finite, numbers, -np.inf).argmax(1),
+        "first": is_finite.argmax(1),
+        "last": every - 1 - is_finite[:, ::-1].argmax(1),
+    }
+    cells = {name: np.where(has_any, numbers[rows, index], np.nan) for name, index in at.items()}
+    cells |= {f"{name}_at": np.where(has_any, rows * every + index, -1) for name, index in at.items()}
+    filled = np.minimum(every, total - rows * every)
+    odd = ~is_finite & is_there
+    cells["num_missing"] = filled - is_there.sum(1)
+    cells["num_nan"] = (odd & np.isnan(numbers)).sum(1)
+    cells["num_above"] = (odd & (numbers == np.inf)).sum(1)
+    cells["num_below"] = (odd & (numbers == -np.inf)).sum(1)
+    return cells
