@@ -30,8 +30,9 @@ def observation(agent: str, t: int) -> np.ndarray:
 class World:
     """Draws env steps that an environment could give, tells them to the history, and grows episodes by them."""
 
-    def __init__(self, rng: random.Random, repeats: bool) -> None:
+    def __init__(self, rng: random.Random, repeats: bool, with_outputs: tuple[str, ...] = WITH_OUTPUTS) -> None:
         self.rng = rng
+        self.with_outputs = with_outputs
         self.repeats = repeats
         self.history = History()
 
@@ -63,7 +64,7 @@ class World:
         infos = {a: {"i": t, f"k{t % 3}": a} for a in AGENTS if self.chance(0.2)}
         if self.chance(0.2):
             infos["__common__"] = {"level": t}
-        extra = {a: {"vf": float(t)} for a in actions if a in WITH_OUTPUTS}
+        extra = {a: {"vf": float(t)} for a in actions if a in self.with_outputs}
         h.add(observations | repeated, actions, rewards, infos, extra, ending)
         self.finish(terminateds, truncateds)
         step = {"observations": observations, "actions": actions, "rewards": rewards, "infos": infos}

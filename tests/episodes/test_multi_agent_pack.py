@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import pickle
 import random
+import tempfile
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
 
 from episodes.errors import InvalidArgument, TrackMismatch
 from episodes.multi_agent import MultiAgentEpisode, pack_agents, unpack_agents
 from episodes.pack import EpisodePack
+from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.tracks.infos import documents as encoding
+from tests.episodes.test_multi_agent_histories import AGENTS, World
 
 
 def random_episode(seed: int) -> MultiAgentEpisode:
@@ -57,6 +62,35 @@ def test_random_episodes_come_out_of_packs_whole_and_in_order():
         assert after.equals(before.to_numpy())
         assert after.get_return(include_pending=True) == before.get_return(include_pending=True)
         assert {a: after.module_for(a) for a in after.agent_ids} == {a: f"module of {a}" for a in before.agent_ids}
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([(), ("a", "b"), AGENTS]))
+def test_pack_agents_of_any_chunks_unpacks_equal(seed: int, repeats: bool, with_outputs: tuple[str, ...]) -> None:
+    rng = random.Random(seed)
+    world = World(rng, repeats, with_outputs)
+    chunks = [MultiAgentEpisode(id_="game", missing_final_observation="repeat" if repeats else "raise")]
+    chunks[0].add_env_reset(**world.reset())
+    while not chunks[-1].is_done and rng.random() < 0.9:
+        chunks[-1].add_env_step(**world.step())
+        while not chunks[-1].is_done and rng.random() < 0.3:
+            chunks.append(chunks[-1].cut(rng.randrange(4)))
+    chunks = [chunk for chunk in chunks if chunk.agent_ids]
+    together = unpack_agents(pickle.loads(pickle.dumps(pack_agents(chunks), 5)))
+    apart = unpack_agents([pack for chunk in chunks for pack in pack_agents([chunk])])
+    for restored in (together, apart):
+        finished = [MultiAgentEpisode.from_state(chunk.get_state()).to_numpy() for chunk in chunks]
+        for episode in restored:
+            finished.remove(next(chunk for chunk in finished if episode.equals(chunk) and chunk.equals(episode)))
+        assert not finished
+    if with_outputs != ("a", "b") and chunks:
+        with tempfile.TemporaryDirectory() as folder:
+            with EpisodeWriter(folder) as writer:
+                for chunk in chunks:
+                    writer.add([chunk])
+            stored = unpack_agents([EpisodePack.from_episodes(list(EpisodeDataset(folder)))])
+        finished = [MultiAgentEpisode.from_state(chunk.get_state()).to_numpy() for chunk in chunks]
+        assert len(stored) == len(finished)
+        assert all(any(episode.equals(chunk) for chunk in finished) for episode in stored)
 
 
 def test_they_go_wherever_packs_go():
