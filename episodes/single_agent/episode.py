@@ -274,7 +274,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         """Add one step: the action taken, and the reward and observation that it led to. O(1), nothing is copied.
 
         Args:
-            policy_version: of the policy that acted, 0 or more; the one told last when None.
+            policy_version: version of the policy that acted, 0 or more. If None, that of the previous step of this
+                chunk; the first step of a chunk then has no version (-1), also after `cut`.
 
         Raises (each leaves the episode as it was):
             EpisodeStateError: before the reset, after the end, or once finalized.

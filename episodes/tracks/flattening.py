@@ -54,8 +54,9 @@ def _leaves(space: gym.Space, path: Path = (), start: int = 0) -> Iterator[tuple
 
 
 def _at(rows: Any, path: Path) -> Any:
+    """Return the items of one part, [N, ...], of nested arrays [N, ...]."""
     for key in path:
-        rows = rows[key]
+        rows = rows[:, key] if isinstance(rows, np.ndarray) else rows[key]  # lists given for tuples are stacked
     return rows
 
 
@@ -112,7 +113,7 @@ def _flatten_irregular(space: gym.Space, rows: Any) -> Any:
         case spaces.Dict():
             return {key: _flatten_irregular(part, rows[key]) for key, part in space.spaces.items()}
         case spaces.Tuple():
-            return tuple(_flatten_irregular(part, rows[i]) for i, part in enumerate(space.spaces))
+            return tuple(_flatten_irregular(part, _at(rows, (i,))) for i, part in enumerate(space.spaces))
         case spaces.Graph() | spaces.Sequence():
             return tuple(spaces.flatten(space, item) for item in rows)
     return Flattener(space)(rows)

@@ -187,6 +187,7 @@ def written(track: Track, new_data: Any, at_indices: Indices, neg: bool) -> Trac
     if num_new != len(positions):
         raise ShapeMismatch(
             f"{name}: {num_new} new items for {len(positions)} places; writing never changes the length"
+            + _artificial_step(track.field, num_new, len(positions))
         )
     if not num_new:
         return track
@@ -202,6 +203,13 @@ def written(track: Track, new_data: Any, at_indices: Indices, neg: bool) -> Trac
             check_kinds(whole.field, whole.arrays())
         return whole
     return track.replaced(positions, new_data)
+
+
+def _artificial_step(field: Field, num_given: int, num_allowed: int) -> str:
+    """Return the end of an error message if a list may have an item for RLlib's artificial last step."""
+    if field.more or num_given != num_allowed + 1:
+        return ""
+    return ". If the last item is for RLlib's artificial extra step, leave it out: episodes have only real steps"
 
 
 def _check_rewards(new_data: Any) -> None:
@@ -232,6 +240,7 @@ def new_track(field: Field, new_data: Any, like: Track) -> Track:
     if len(items) != total:
         raise ShapeMismatch(
             f"{name}: {len(items)} items for a new track; give {total}, one for each step, lookback included"
+            + _artificial_step(field, len(items), total)
         )
     track = ListTrack(list(items), like.lookback, False, field)
     return track.finalize() if isinstance(like, ArrayTrack) else track
