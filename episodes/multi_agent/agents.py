@@ -1,15 +1,14 @@
 """`Agents`: all timelines of a multi-agent chunk, and what belongs to none of them.
 
 An env step touches it in two passes, each O(agents that did something): `check_step` raises before anything is written,
-and finds what there is to do; `keep_infos`, `keep_rewards`, `Timeline.wait_with` and `complete_steps` write. Whoever
-breaks that off, it is brought to its end: all of them leave marks, by which `finish_step` sees what is missing.
+and finds what there is to do; `keep_infos`, `keep_rewards`, `Timeline.wait_with` and `complete_steps` write and do not
+fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from episodes.errors import ChunkMismatch, InvalidArgument, UnknownKey
@@ -225,9 +224,8 @@ class Agents:
                 line = self.timelines.get(agent_id)
                 if line is None or line.phase == ENDED:
                     self.rewards_apart.append((env_t, agent_id, reward))
-                elif line.paid_at != env_t:
+                else:
                     line.reward = reward if line.reward is None else line.reward + reward
-                    line.paid_at = env_t
 
     def enter(self, own: SingleAgentEpisode, env_t: int, reward: Any = None) -> None:
         """Add an agent whose own episode has been reset; a reward beside its first observation is of no step."""
@@ -257,15 +255,11 @@ class Agents:
         departed = {agent_id: departure.ending for agent_id, departure in self.departed.items()}
         return departed | {agent_id: line.episode.ending for agent_id, line in self.timelines.items()}
 
-    def finished(self) -> Callable[[], None]:
-        """What finalizes every timeline, and no longer needs memory."""
-        changes = [line.finished() for line in self.timelines.values()]
-
-        def finalize() -> None:
-            for change in changes:
-                change()
-
-        return finalize
+    def finalize(self) -> None:
+        """Finalize every timeline, or none if the items of an agent cannot become arrays."""
+        tracks = [line.episode.finalized_tracks() for line in self.timelines.values()]
+        for line, finished in zip(self.timelines.values(), tracks, strict=True):
+            line.finish(finished)
 
     # --- windows, and what waits at their borders --------------------------------------------------------------
 
@@ -291,26 +285,22 @@ class Agents:
             rewards_apart=[entry for entry in apart if begin < entry[0] <= end] if apart else (),
         )
 
-    def cut(self, env_t: int, lookback: int) -> tuple[Agents, Callable[[], None]]:
-        """The agents of the chunk that goes on after an env step, the newest one, with what waits in this one.
+    def cut(self, env_t: int, lookback: int) -> Agents:
+        """Return the agents of the next chunk, which begins at the newest env step `env_t`. Pending steps move there.
 
-        Returns:
-            Them, and what makes these forget what waits, however often it is called.
+        These agents keep no pending step, but remember them in `passed_on`, so that a second `cut` gives equal agents.
         """
         later = self.window(Chunk(env_t, env_t, lookback, True))
         later.timelines = {agent_id: line.as_growing() for agent_id, line in later.timelines.items()}
         if self.passed_on is None:
-            pending = {a: line.pending() for a, line in self.timelines.items() if line.phase != ENDED}
-            return later, partial(self._pass_on, pending)
+            self.passed_on = {a: line.pending() for a, line in self.timelines.items() if line.phase != ENDED}
+            for agent_id in self.passed_on:
+                self.timelines[agent_id].give_up()
+            return later
         for agent_id, line in later.timelines.items():
             if agent_id in self.passed_on:
                 line.take_back(self.passed_on[agent_id])
-        return later, partial(self._pass_on, self.passed_on)
-
-    def _pass_on(self, pending: Mapping[Any, Pending]) -> None:
-        self.passed_on = pending
-        for agent_id in pending:
-            self.timelines[agent_id].give_up()
+        return later
 
     def check_follows(self, later: Agents, env_t: int) -> None:
         """Raise unless the agents of the chunk that begins at an env step go on where these stop."""
@@ -324,11 +314,23 @@ class Agents:
                 )
 
     def append(self, later: Agents, chunk: Chunk, *, is_numpy: bool) -> None:
-        """Go on with the agents of the next chunk, which has the env steps of `chunk`; its lookback is dropped."""
-        for agent_id, theirs in later.timelines.items():
+        """Go on with the agents of the next chunk, which has the env steps of `chunk`; its lookback is dropped.
+
+        Args:
+            later: agents that passed `check_follows`.
+
+        Raises:
+            ShapeMismatch: these agents are finalized, and items of the next chunk have another shape. Nothing changes.
+        """
+        following, tracks = later.timelines, {}
+        if is_numpy:  # the arrays are made before anything is written, since items of other shapes raise
+            following = {agent_id: line.as_finished() for agent_id, line in following.items()}
+            continued = [a for a in following if a in self.timelines and self.timelines[a].phase != ENDED]
+            tracks = {a: self.timelines[a].episode.joined_tracks(following[a].episode) for a in continued}
+        for agent_id, theirs in following.items():
             line = self.timelines.get(agent_id)
             if line is not None:
-                line.append(theirs)
+                line.append(theirs, tracks.get(agent_id))
                 continue
             entered = theirs.window(chunk)
             if entered is not None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from functools import partial
 from operator import attrgetter
 from time import perf_counter
 from typing import Any, Self
@@ -27,7 +26,6 @@ from episodes.errors import (
 from episodes.facts import Ending, EpisodeFacts
 from episodes.facts.facts import new_id, own_data
 from episodes.multi_agent.agents import ALL, COMMON, Agents, ByAgent, Endings
-from episodes.multi_agent.broken_off import finish_step, undo_of
 from episodes.multi_agent.getters import MultiAgentGetters
 from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk, complete_steps
 from episodes.single_agent import SingleAgentEpisode
@@ -35,7 +33,6 @@ from episodes.tracks import indexing
 from episodes.tracks.arguments import checked_choice
 from episodes.tracks.casting import REAL_TYPES
 from episodes.tracks.drawn import drawn_by
-from episodes.tracks.finishing import finish, make_whole, restoring
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.kinds import same_info
 from episodes.tracks.spaces import as_item
@@ -258,11 +255,9 @@ class MultiAgentEpisode(MultiAgentGetters):
                 f"episode {self.id_}: add_env_reset after a reset; make a new episode for a new reset"
             )
         told = infos or NOTHING
-        make_whole(partial(self._begin, observations, told, self._entering(observations, observations, told)))
-
-    def _begin(self, observations: ByAgent, infos: ByAgent, entering: Sequence[SingleAgentEpisode]) -> None:
+        entering = self._entering(observations, observations, told)
         self.is_reset = True
-        self.agents.keep_infos(observations, infos, self.env_t)
+        self.agents.keep_infos(observations, told, self.env_t)
         for own in entering:
             self.agents.enter(own, self.env_t)
         self._began = perf_counter()
@@ -279,8 +274,6 @@ class MultiAgentEpisode(MultiAgentGetters):
         extra_model_outputs: ByAgent | None = None,
     ) -> None:
         """Add one env step, each argument a dict from agent to its part. O(agents that did something).
-
-        Broken off, by Ctrl-C say, it is there whole or not at all: `env_t` says which.
 
         Args:
             observations: of the agents that got one; an agent's first one lets it in.
@@ -320,24 +313,20 @@ class MultiAgentEpisode(MultiAgentGetters):
             observations = self._with_tuples(observations)
             newcomers, waiting, has_more_rewards = agents.check_step(observations, actions, rewards, extra, now)
         entering = self._entering(newcomers, observations, told) if newcomers else ()
-        try:
-            self.env_t = now
-            if told:
-                agents.keep_infos(observations, told, now)
-            timelines = agents.timelines
-            for agent_id in waiting:
-                timelines[agent_id].wait_with(actions[agent_id], extra.get(agent_id), now - 1)
-            if has_more_rewards:
-                agents.keep_rewards(observations, rewards, now)
-            complete_steps(timelines, observations, actions, rewards, told, extra, now)
-            for own in entering:
-                agents.enter(own, now, rewards.get(own.agent_id))
-            if ending:
-                self._end(*ending)
-        except BaseException:
-            step = (observations, actions, rewards, told, extra, now, waiting)
-            finish(partial(self._finish_step, step, entering, *ending))
-            raise
+        # Everything was checked. What follows writes, and does not fail.
+        self.env_t = now
+        if told:
+            agents.keep_infos(observations, told, now)
+        timelines = agents.timelines
+        for agent_id in waiting:
+            timelines[agent_id].wait_with(actions[agent_id], extra.get(agent_id), now - 1)
+        if has_more_rewards:
+            agents.keep_rewards(observations, rewards, now)
+        complete_steps(timelines, observations, actions, rewards, told, extra, now)
+        for own in entering:
+            agents.enter(own, now, rewards.get(own.agent_id))
+        if ending:
+            self._end(*ending)
 
     def _entering(self, newcomers: Iterable[Any], observations: ByAgent, infos: ByAgent) -> list[SingleAgentEpisode]:
         """The episodes of new agents, with their first observations; the agents are not let in yet."""
@@ -354,15 +343,6 @@ class MultiAgentEpisode(MultiAgentGetters):
             own.add_env_reset(observations[agent_id], infos.get(agent_id) or {})
             episodes.append(own)
         return episodes
-
-    def _finish_step(self, step: tuple[Any, ...], entering: Iterable[SingleAgentEpisode], *ending: Any) -> None:
-        """Do what is missing of a step that was broken off."""
-        self.env_t = step[5]
-        finish_step(self.agents, *step)
-        for own in entering:
-            self.agents.enter(own, self.env_t, step[2].get(own.agent_id))
-        if ending:
-            self._end(*ending)
 
     def _with_tuples(self, observations: ByAgent) -> ByAgent:
         """Observations with tuples where their spaces have them, though lists were given."""
@@ -436,18 +416,12 @@ class MultiAgentEpisode(MultiAgentGetters):
         if self.is_done:
             raise self._refusal("cut")
         now, lookback = self.env_t, min(checked_lookback(len_lookback_buffer, "env steps"), self.lookback + len(self))
-        agents, pass_on = self.agents.cut(now, lookback)
-        successor = self._part(agents, Chunk(now, now, lookback, True))
+        successor = self._part(self.agents.cut(now, lookback), Chunk(now, now, lookback, True))
         successor.is_numpy = False
         if self.is_reset:
             successor._began = perf_counter()
-        make_whole(partial(self._stop, pass_on, is_numpy=self.is_numpy))
-        return successor
-
-    def _stop(self, how: Callable[[], None], *, is_numpy: bool) -> None:
-        how()
         self._stop_clock()
-        self.is_numpy = is_numpy
+        return successor
 
     def _part(self, agents: Agents, chunk: Chunk) -> Self:
         """The chunk of this episode that has these agents."""
@@ -472,30 +446,13 @@ class MultiAgentEpisode(MultiAgentGetters):
             EpisodeStateError: this one has ended.
         """
         self._check_follows(other)
-        undo = self._undo()
-        try:
-            self.agents.append(other.agents, Chunk(other.env_t_started, other.env_t, 0, True), is_numpy=self.is_numpy)
-            if self.is_numpy:
-                self.agents.finished()()
-            if self.agent_to_module_mapping_fn is default_module:  # that of a pickled chunk is lost
-                self.agent_to_module_mapping_fn = other.agent_to_module_mapping_fn
-            self.custom_data.update(other.custom_data)
-            self.env_t = other.env_t
-            self.facts = self._facts.followed_by(other.facts)
-            self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
-        except BaseException:
-            finish(undo)
-            raise
-
-    def _undo(self) -> Callable[[], None]:
-        """What takes it back to what it is now, after half a `concat_episode`."""
-        agents, own = undo_of(self.agents), restoring(self)
-
-        def take_back() -> None:
-            own()
-            agents()
-
-        return take_back
+        self.agents.append(other.agents, Chunk(other.env_t_started, other.env_t, 0, True), is_numpy=self.is_numpy)
+        if self.agent_to_module_mapping_fn is default_module:  # that of a pickled chunk is lost
+            self.agent_to_module_mapping_fn = other.agent_to_module_mapping_fn
+        self.custom_data.update(other.custom_data)
+        self.env_t = other.env_t
+        self.facts = self._facts.followed_by(other.facts)
+        self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
 
     def _check_follows(self, other: MultiAgentEpisode) -> None:
         if self.is_done or not self.is_reset:
@@ -514,7 +471,9 @@ class MultiAgentEpisode(MultiAgentGetters):
     def to_numpy(self) -> Self:
         """Finalize every agent's episode in place, and the clocks, or none of them; idempotent; returns itself."""
         if not self.is_numpy:
-            make_whole(partial(self._stop, self.agents.finished(), is_numpy=True))
+            self.agents.finalize()
+            self._stop_clock()
+            self.is_numpy = True
         return self
 
     finalize = to_numpy

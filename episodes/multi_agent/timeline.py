@@ -17,7 +17,8 @@ the timeline: its action in `action`, that action's extra model outputs in `extr
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -27,8 +28,7 @@ from episodes.errors import ChunkMismatch, InvalidArgument, ShapeMismatch, Track
 from episodes.facts import Ending
 from episodes.multi_agent import clock
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks import reading
-from episodes.tracks.finishing import restoring
+from episodes.tracks import Tracks, reading
 from episodes.tracks.infos.kinds import same_info
 from episodes.tracks.nested import equal
 
@@ -66,7 +66,7 @@ class Pending(NamedTuple):
 class Timeline:
     """An agent's own episode, the env steps of its observations and actions, and its pending step."""
 
-    __slots__ = ("acted", "action", "ended_at", "episode", "extra", "item_shape", "paid_at", "phase", "reward", "seen")
+    __slots__ = ("acted", "action", "ended_at", "episode", "extra", "item_shape", "phase", "reward", "seen")
 
     def __init__(self, episode: SingleAgentEpisode, seen: Clock, acted: Clock = (), phase: str = RESTS) -> None:
         self.episode = episode
@@ -76,7 +76,6 @@ class Timeline:
         self.action: Any = None  # of the pending step
         self.extra: Mapping[str, Any] | None = None  # of the pending step
         self.reward: Any = None  # the sum since the newest observation; None when there was none
-        self.paid_at: Any = None  # the env step whose reward came last into that sum
         self.ended_at: Any = None  # the env step at which it ended
         self.item_shape: Any = None  # of the observations added; a stored one may have been rewritten
 
@@ -167,29 +166,20 @@ class Timeline:
         self.episode.end(ending)
         self.phase, self.ended_at, self.reward = ENDED, env_t, None
 
-    def go_on(self, reward: Any) -> None:
-        """Undo `end`, all but the ending of the agent's episode, which is overwritten when it ends again."""
-        self.phase, self.ended_at, self.reward = RESTS, None, reward
+    def finish(self, tracks: Tracks) -> None:
+        """Put the `finalized_tracks` of the agent's episode in place of the growing ones, and finalize the clocks."""
+        self.episode.finish(tracks)
+        self.seen, self.acted = _finished(self.seen), _finished(self.acted)
 
-    def has_completed(self, env_t: int) -> bool:
-        """Whether it is through with the step that an env step completes; what there is of half a step is dropped."""
-        if self.seen[-1] == env_t:
-            self.phase, self.action, self.extra, self.reward = RESTS, None, None, None
-            return True
-        num_observed = len(self.seen)
-        self.episode.tracks.drop_after(num_observed)
-        del self.acted[num_observed - (self.phase != WAITS) :]
-        return False
-
-    def finished(self) -> Callable[[], None]:
-        """What finalizes the agent's episode and its clocks, and no longer needs memory."""
-        tracks, seen, acted = self.episode.finalized_tracks(), _finished(self.seen), _finished(self.acted)
-
-        def finalize() -> None:
-            self.episode.finish(tracks)
-            self.seen, self.acted = seen, acted
-
-        return finalize
+    def as_finished(self) -> Timeline:
+        """Return this timeline if it is finalized, else a finalized copy."""
+        if self.episode.is_numpy:
+            return self
+        own = self.episode
+        timeline = copy(self)
+        timeline.episode = own.of(own.facts, own.finalized_tracks(), own.custom_data)
+        timeline.seen, timeline.acted = _finished(self.seen), _finished(self.acted)
+        return timeline
 
     # --- windows, and what waits at their borders --------------------------------------------------------------
 
@@ -207,7 +197,7 @@ class Timeline:
         piece = _blank(Timeline)
         piece.episode, piece.seen, piece.acted = part, self.seen[first : last + 1], self.acted[first : last + waits]
         piece.phase = ENDED if ends else WAITS if waits else RESTS
-        piece.item_shape, piece.paid_at, piece.ended_at = self.item_shape, None, self.ended_at if ends else None
+        piece.item_shape, piece.ended_at = self.item_shape, self.ended_at if ends else None
         goes_on = is_last and not ends
         piece.action, piece.extra, piece.reward = (self.action, self.extra, self.reward) if goes_on else _NOTHING_WAITS
         return piece
@@ -252,25 +242,18 @@ class Timeline:
             raise ChunkMismatch(f"{self._at(env_t, 'goes on')}, and the chunk that begins there does not know it")
         self.episode.check_follows(later.episode)
 
-    def undo(self) -> Callable[[], None]:
-        """What takes it back to what it is now, after `append`."""
-        own, line, num_seen, num_acted = self.episode.undo(), restoring(self), len(self.seen), len(self.acted)
+    def append(self, later: Timeline, tracks: Tracks | None = None) -> None:
+        """Go on with the timeline of the next chunk, whose lookback is dropped; what waited is the next chunk's.
 
-        def take_back() -> None:
-            own()
-            line()
-            if type(self.seen) is array:
-                del self.seen[num_seen:], self.acted[num_acted:]
-
-        return take_back
-
-    def append(self, later: Timeline) -> None:
-        """Go on with the timeline of the next chunk, whose lookback is dropped; what waited is the next chunk's."""
+        Args:
+            later: a timeline that passed `check_follows`.
+            tracks: the `joined_tracks` of the agent's episode if it is finalized.
+        """
         if self.phase == ENDED:
             return
         lookback = later.episode.lookback
         self.give_up()
-        self.episode.concat_episode(later.episode)
+        self.episode.extend(later.episode, tracks)
         self.item_shape = self.item_shape or later.item_shape
         self.seen = _joined(self.seen, later.seen[lookback + 1 :])
         self.acted = _joined(self.acted, later.acted[lookback:])
@@ -370,7 +353,7 @@ def complete_steps(
         paid.append(reward)
         told.append(infos.get(agent_id) or {} if infos else {})
         line.seen.append(env_t)
-        if is_pending:  # and not before: until here, all that the step is made of can still be found
+        if is_pending:
             line.phase, line.action, line.extra, line.reward = RESTS, None, None, None
 
 

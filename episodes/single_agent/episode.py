@@ -6,8 +6,7 @@ it stops). Neither ever changes: growing appends to the lists of growing tracks,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Self
@@ -26,7 +25,6 @@ from episodes.single_agent.state import parts_of, state_of
 from episodes.tracks import Track, Tracks, indexing, nested, reading
 from episodes.tracks.casting import check_reward
 from episodes.tracks.drawn import drawn_by
-from episodes.tracks.finishing import finish, restoring
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.kinds import EmptyInfos, same_info
@@ -249,15 +247,10 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         if type(observation) is not np.ndarray:
             observation = as_item(observation, self._facts.observation_space)
         self._shape = reading.shape_of(observation, self._newest)
-        observed, self._began = tracks.observations, perf_counter()
-        try:
-            observed.items.append(observation)
-            observed.uniform = len(observed.items) == 1
-            tracks.infos.items.append({} if infos is None else infos)
-        except BaseException:
-            if not tracks.infos.items:
-                observed.items, self._began = [], None
-            raise
+        tracks.observations.items.append(observation)
+        tracks.observations.uniform = True
+        tracks.infos.items.append({} if infos is None else infos)
+        self._began = perf_counter()
 
     def add_env_step(
         self,
@@ -288,7 +281,13 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             facts = self._facts.ended(Ending.of(terminated, truncated))
             if policy_version is not None:
                 facts = facts.with_version(policy_version, len(self))
-            self._add_with(facts, observation, action, reward, infos, extra_model_outputs=extra_model_outputs)
+            duration = self.get_duration_s()
+            SingleAgentEpisode.add_env_step(
+                self, observation, action, reward, infos, extra_model_outputs=extra_model_outputs
+            )
+            self._facts = facts
+            if facts.ending.is_done:
+                self.growth, self._duration, self._began = None, duration, None
             return
         growth = self.growth or self.growing("add_env_step")
         observed, acted, paid, told, extra = growth
@@ -319,23 +318,11 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             paid.append(reward)
             told.append({} if infos is None else infos)
         except (KeyError, ShapeMismatch) as error:
-            finish(partial(self._drop_half_a_step, growth))
+            self._drop_half_a_step(growth)
             raise self._half_a_step(extra_model_outputs or {}, error) from None
         except BaseException:
-            finish(partial(self._drop_half_a_step, growth))
+            self._drop_half_a_step(growth)
             raise
-
-    def _add_with(self, facts: EpisodeFacts, *step: Any, **more: Any) -> None:
-        """Add a step and these facts, or neither."""
-        told, is_done, duration = self._tracks.infos.whole(), facts.ending.is_done, self.get_duration_s()
-        num = len(told)
-        try:
-            SingleAgentEpisode.add_env_step(self, *step, **more)
-        finally:
-            if told[num:]:  # the step is there; from here on nothing is called, and nothing can come between
-                self._facts = facts
-                if is_done:
-                    self.growth, self._duration, self._began = None, duration, None
 
     def end(self, ending: Ending) -> None:
         """End the episode at its newest step; it grows no more."""
@@ -343,7 +330,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._stop_clock()
 
     def _drop_half_a_step(self, growth: tuple[Any, ...]) -> None:
-        """Drop what there is of a step that was broken off, and extra model outputs that began with it."""
+        """Remove the items of a rejected step, and the extra model outputs that began with it."""
         tracks = self._tracks
         tracks.drop_after(tracks.infos.total)
         if self.growth is not growth and not tracks.rewards.total:
@@ -499,30 +486,27 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             ChunkMismatch: `other` has another id, or does not begin where this one stops, with its last observation.
             EpisodeStateError: this one has ended.
             TrackMismatch: an extra model output that only one of them has.
+            ShapeMismatch: this one is finalized, and items of the other have another shape.
         """
         self.check_follows(other)
-        theirs, undo = other.finalized_tracks() if self.is_numpy else other._tracks, self.undo()
-        try:
-            self.tracks = self._tracks.joined(theirs)
-            self.facts = self._facts.followed_by(other._facts)
-            self._shape = self._shape or other._shape
-            self.custom_data.update(other.custom_data)
-            self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
-            self._is_cut = other._is_cut
-        except BaseException:
-            finish(undo)
-            raise
+        self.extend(other, self.joined_tracks(other) if self.is_numpy else None)
 
-    def undo(self) -> Callable[[], None]:
-        """What takes it back to what it is now, after a `concat_episode`, whole or not."""
-        num_observed, own = self._tracks.observations.total, restoring(self)
+    def joined_tracks(self, other: SingleAgentEpisode) -> Tracks:
+        """Return the tracks of this finalized episode followed by those of `other`, which passed `check_follows`."""
+        return self._tracks.joined(other.finalized_tracks())
 
-        def take_back() -> None:
-            own()
-            if not self.is_numpy:
-                self._tracks.drop_after(num_observed)
+    def extend(self, other: SingleAgentEpisode, tracks: Tracks | None = None) -> None:
+        """Append a chunk that passed `check_follows`. This does not fail.
 
-        return take_back
+        Args:
+            tracks: `joined_tracks(other)` if this episode is finalized.
+        """
+        self.tracks = self._tracks.joined(other._tracks) if tracks is None else tracks
+        self.facts = self._facts.followed_by(other._facts)
+        self._shape = self._shape or other._shape
+        self.custom_data.update(other.custom_data)
+        self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
+        self._is_cut = other._is_cut
 
     def check_follows(self, other: SingleAgentEpisode) -> None:
         """Raise what `concat_episode` raises unless the other chunk follows this one."""

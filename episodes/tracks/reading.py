@@ -60,7 +60,11 @@ def as_before(observation: Any, shape: Any, space: spaces.Space | None, whose: C
 
 
 def acted(action: Any, track: Track, space: spaces.Space | None, whose: Callable[[], str]) -> Any:
-    """The type of an action, or the shape of an array; `ShapeMismatch` where those in the track have another shape."""
+    """Return the shape of an array or the type of a number: a next action of the same one needs no check, else None.
+
+    Raises:
+        ShapeMismatch: actions in the track have another shape.
+    """
     kind = type(action)
     if kind not in REAL_TYPES or track.total:
         shape = shape_of(as_item(action, space), whose)
@@ -69,7 +73,7 @@ def acted(action: Any, track: Track, space: spaces.Space | None, whose: Callable
             raise ShapeMismatch(
                 f"{whose()}: the action has shape {shape}, those before it have {known}; give that shape"
             )
-    return action.shape if kind is np.ndarray else kind
+    return action.shape if kind is np.ndarray else kind if kind in REAL_TYPES else None
 
 
 class _Appends:
