@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 .PHONY: browser demo test slow learn check format api bench clean
 
 demo: $(READY)
-	$(BIN)/python -m learners.demo $(ARGS)
+	$(BIN)/python -m episode_learners.demo $(ARGS)
 
 test: $(READY) browser
 	$(PYTEST) $(ARGS)

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import rooms, table
+from benchmarks import all_figures, table
 from benchmarks.figure import Figure
+from benchmarks.idle_process import hush, settle_allocator
 from benchmarks.measure import FULL, QUICK, Effort, Row, failure, measure
-from benchmarks.quiet import hush, settle_allocator
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure what was asked for; 0, or 1 when a figure could not be measured."""
     options = parsed(arguments)
     try:
-        figures = rooms.chosen(options.names)
+        figures = all_figures.chosen(options.names)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

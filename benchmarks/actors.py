@@ -28,7 +28,7 @@ def started_ray() -> Any:
     """Ray, running."""
     import ray
 
-    from runners import start_ray
+    from episode_runners import start_ray
 
     if not ray.is_initialized():
         folder = tempfile.mkdtemp(prefix="ray-")
@@ -81,14 +81,14 @@ def cpu_of(process: Any) -> float:
 
 
 def make_runner(index: int, seed: int) -> Any:
-    from runners import SingleAgentEnvRunner
+    from episode_runners import SingleAgentEnvRunner
 
     return SingleAgentEnvRunner(environments(NUM_ENVS), new_policy(), seed=seed)
 
 
 def our_group(clock: Callable[[], float], each: int = LONG) -> Callable[[Size], Timed]:
     def prepare(size: Size) -> Timed:
-        from runners import RayRunnerGroup
+        from episode_runners import RayRunnerGroup
 
         started_ray()
         count, group = size(each) * ACTORS, RayRunnerGroup(make_runner, ACTORS)

@@ -85,10 +85,10 @@ def in_memory(dataset: Any) -> Any:
 
 def shuffled_frames(size: Size) -> Timed:
     """Batches of an epoch of compressed frames, on average: one call draws a whole one."""
-    from episodes.storage.sampling import Steps
+    from episodes.storage.sampling import StepBatches
 
     _, dataset = stored(size, frames=True)
-    sampler = dataset.sampler(steps=Steps(STEPS, keys=["obs", "actions"]), seed=0)
+    sampler = dataset.sampler(steps=StepBatches(STEPS, keys=["obs", "actions"]), seed=0)
 
     def epoch() -> None:
         for _ in sampler:

@@ -56,7 +56,7 @@ class Side:
     needs: tuple[str, ...] = ()
 
 
-class Sense(Enum):
+class Direction(Enum):
     """Which way a ratio is read."""
 
     FASTER = "at least"  # ratio = the other side's cost / ours
@@ -67,29 +67,29 @@ class Sense(Enum):
 class Bar:
     """The limit of a ratio."""
 
-    sense: Sense
+    sense: Direction
     limit: float
 
     def ratio(self, ours: float, other: float) -> float:
         """How many times faster we are, or how many times the other side's cost ours is."""
-        return float(other / ours if self.sense is Sense.FASTER else ours / other)
+        return float(other / ours if self.sense is Direction.FASTER else ours / other)
 
     def holds(self, ratio: float) -> bool:
         """Whether a ratio is on the right side of the limit."""
-        return ratio >= self.limit if self.sense is Sense.FASTER else ratio <= self.limit
+        return ratio >= self.limit if self.sense is Direction.FASTER else ratio <= self.limit
 
     def __str__(self) -> str:
-        return f"{self.sense.value} {self.limit:g}x" + (" as fast" if self.sense is Sense.FASTER else "")
+        return f"{self.sense.value} {self.limit:g}x" + (" as fast" if self.sense is Direction.FASTER else "")
 
 
 def at_least(times: float) -> Bar:
     """We are at least this many times as fast."""
-    return Bar(Sense.FASTER, times)
+    return Bar(Direction.FASTER, times)
 
 
 def at_most(times: float) -> Bar:
     """We cost at most this many times what the other side costs."""
-    return Bar(Sense.COST, times)
+    return Bar(Direction.COST, times)
 
 
 def limit(name: str, amount: float) -> Side:

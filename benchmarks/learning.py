@@ -26,8 +26,8 @@ MOST_SECONDS = 30.0  # a newcomer's patience with `make demo`
 
 def ppo(size: Size) -> Timed:
     """A sample and an update of PPO by its trainer; per step of an environment."""
-    from learners import PPO, PPOConfig
-    from learners.trainers import OnPolicyConfig, OnPolicyTrainer
+    from episode_learners import PPO, PPOConfig
+    from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer
 
     policy = new_policy()
     runner, count = our_runner(NUM_ENVS, policy), size(ROWS) * NUM_ENVS
@@ -40,10 +40,10 @@ def dqn(every: int, batch: int, **numbers: Any) -> Callable[[Size], Timed]:
     """Steps of one environment and a gradient step of DQN, by its trainer."""
 
     def prepare(size: Size) -> Timed:
+        from episode_learners import DQN, DQNConfig, QPolicy
+        from episode_learners.trainers import OffPolicyConfig, OffPolicyTrainer
+        from episode_runners import SingleAgentEnvRunner, make_vector_env
         from episodes.replay import EpisodeReplayBuffer
-        from learners import DQN, DQNConfig, QPolicy
-        from learners.trainers import OffPolicyConfig, OffPolicyTrainer
-        from runners import SingleAgentEnvRunner, make_vector_env
 
         env = make_vector_env("CartPole-v1", 1)
         policy = QPolicy(env.single_observation_space, env.single_action_space)
@@ -57,14 +57,14 @@ def dqn(every: int, batch: int, **numbers: Any) -> Callable[[Size], Timed]:
 
 def sac(size: Size) -> Timed:
     """A step of one environment and a gradient step of SAC, by its trainer."""
+    from episode_learners import SAC, SACConfig, SACPolicy
+    from episode_learners.trainers import OffPolicyConfig, OffPolicyTrainer
+    from episode_runners import SingleAgentEnvRunner, make_vector_env
     from episodes.replay import EpisodeReplayBuffer
-    from learners import SAC, SACConfig, SACPolicy
-    from learners.trainers import OffPolicyConfig, OffPolicyTrainer
-    from runners import SingleAgentEnvRunner, make_vector_env
 
     env = make_vector_env("Pendulum-v1", 1)
     policy = SACPolicy(env.single_observation_space, env.single_action_space, hidden_sizes=(HIDDEN, HIDDEN))
-    algorithm = SAC(policy, SACConfig(gamma=0.98, batch_size=256, target_blend=0.01))
+    algorithm = SAC(policy, SACConfig(gamma=0.98, batch_size=256, tau=0.01))
     config = OffPolicyConfig(steps_per_collect=1, warmup_steps=size(500))
     runner = SingleAgentEnvRunner(env, policy, seed=0)
     return many(OffPolicyTrainer(algorithm, runner, EpisodeReplayBuffer(50_000, seed=0), config), size)
@@ -90,7 +90,7 @@ def bare(make: Callable[[], Iterator[int]], updates: int = 1, items: int = 1) ->
 
 def demo(size: Size) -> Counted:
     """Seconds of the demo, which ends when CartPole is solved."""
-    from learners.demo import Demo
+    from episode_learners.demo import Demo
 
     run = Demo(num_steps=size(100_000))
     with redirect_stderr(StringIO()):  # its progress bar
@@ -100,7 +100,7 @@ def demo(size: Size) -> Counted:
 
 def ppo_operations(size: Size) -> Counted:
     """Operations of a minibatch of PPO, metrics included: what an epoch more of two minibatches takes."""
-    from learners import PPO, PPOConfig
+    from episode_learners import PPO, PPOConfig
 
     def of(epochs: int) -> int:
         policy = new_policy()

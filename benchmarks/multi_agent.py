@@ -140,8 +140,8 @@ def flat_figure(name: str, game: Callable[[int, int], Game], num_agents: int) ->
 
 def sampling(size: Size) -> Timed:
     """Our runner on a CartPole of four agents that share a policy; per env step."""
-    from learners import MLPPolicy
-    from runners.multi_agent import MultiAgentEnvRunner
+    from episode_learners import MLPPolicy
+    from episode_runners.multi_agent import MultiAgentEnvRunner
 
     policy = MLPPolicy(OBSERVATION_SPACE, ACTION_SPACE)
     runner = MultiAgentEnvRunner(

@@ -21,8 +21,8 @@ from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most
 from benchmarks.peers import RLLIB, SB3, TIANSHOU, samplers
 
 if TYPE_CHECKING:
-    from learners import MLPPolicy
-    from runners import SingleAgentEnvRunner
+    from episode_learners import MLPPolicy
+    from episode_runners import SingleAgentEnvRunner
 
 ENVIRONMENT = "CartPole-v1"
 MakeEnvs = Callable[[int], Any]  # of a number of environments
@@ -52,7 +52,7 @@ def envpool(num_envs: int) -> Any:
 
 
 def adapted_envpool(num_envs: int) -> gym.vector.VectorEnv:
-    from runners.environments import EnvPoolVectorEnv
+    from episode_runners.environments import EnvPoolVectorEnv
 
     return EnvPoolVectorEnv(ENVIRONMENT, num_envs, pool_kwargs={"num_threads": 1})
 
@@ -64,7 +64,7 @@ def policy() -> MLPPolicy:
 
 
 def new_policy() -> MLPPolicy:
-    from learners import MLPPolicy
+    from episode_learners import MLPPolicy
 
     envs = environments(1)
     spaces = (envs.single_observation_space, envs.single_action_space)
@@ -108,7 +108,7 @@ def bare_loop(num_envs: int, make: MakeEnvs = environments) -> Callable[[Size], 
 
 
 def our_runner(num_envs: int, policy: MLPPolicy, make: MakeEnvs = environments) -> SingleAgentEnvRunner:
-    from runners import SingleAgentEnvRunner
+    from episode_runners import SingleAgentEnvRunner
 
     return SingleAgentEnvRunner(make(num_envs), policy, seed=0)
 
@@ -223,8 +223,8 @@ def torch_bare_loop(size: Size) -> Timed:
 
 def torch_ours(size: Size) -> Timed:
     from benchmarks.torch_cartpole import ACTION_SPACE, OBSERVATION_SPACE, TorchCartPole
-    from runners import SingleAgentEnvRunner
-    from runners.environments import TorchVectorEnv
+    from episode_runners import SingleAgentEnvRunner
+    from episode_runners.environments import TorchVectorEnv
 
     env = TorchVectorEnv(TorchCartPole(size(WIDE)), OBSERVATION_SPACE, ACTION_SPACE)
     runner, count = SingleAgentEnvRunner(env, policy(), seed=0), size(WIDE_ROWS) * size(WIDE)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.quiet import hush
+from benchmarks.idle_process import hush
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ def measured(with_frames: bool = False, rounds: int = 7) -> Costs:
 def learning_costs() -> tuple[Callable[[], float], Callable[[], float]]:
     """Seconds that a step takes to sample, and to learn from: PPO's eight epochs on CartPole."""
     from benchmarks.sampling import new_policy, our_runner
-    from learners import PPO
+    from episode_learners import PPO
 
     policy = new_policy()
     runner, algorithm = our_runner(8, policy), PPO(policy)
@@ -261,7 +261,7 @@ def learning_costs() -> tuple[Callable[[], float], Callable[[], float]]:
 
 def moving_costs(num: int, with_frames: bool) -> tuple[Callable[[], tuple[float, float]], int]:
     """Seconds that a message of so many episodes takes `recv`, and ZeroMQ's threads; and its bytes."""
-    from benchmarks.moving import pack
+    from benchmarks.transport_figures import pack
     from episodes.transport import EpisodeReceiver, EpisodeSender
 
     own = pack(num, with_frames)
@@ -284,8 +284,8 @@ def moving_costs(num: int, with_frames: bool) -> tuple[Callable[[], tuple[float,
 
 def weights_cost() -> Callable[[], float]:
     """Seconds that giving the weights of a network of 64-64 to one sender takes."""
-    from benchmarks.moving import pack
     from benchmarks.sampling import new_policy
+    from benchmarks.transport_figures import pack
     from episodes.transport import EpisodeReceiver, EpisodeSender
 
     weights = {name: value.numpy() for name, value in new_policy().state_dict().items()}

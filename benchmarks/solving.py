@@ -1,7 +1,7 @@
 """`python -m benchmarks.solving [ROW ...] [--seeds N] [--write FILE]`: whole runs of learning, each seed to its goal.
 
 A seed has solved its task when the mean return of 20 greedy test episodes, at the end of an epoch, reaches the goal and
-that of 20 other ones does too. Runs are those of `python -m learners train`, with the settings that come with it.
+that of 20 other ones does too. Runs are those of `python -m episode_learners train`, with the settings that come with it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from episode_learners.algorithms import IMPALA
+from episode_learners.run import Run
+from episode_learners.trainers import OnPolicyTrainer, Trainer
+from episode_runners import evaluate
 from episodes.pack import EpisodePack
 from episodes.storage import EpisodeDataset, EpisodeWriter
-from learners.algorithms import IMPALA
-from learners.run import Run
-from learners.trainers import OnPolicyTrainer, Trainer
-from runners import evaluate
 
 NUM_TESTED = 20
 OTHER_TESTS = 5_000_000  # added to an epoch's number: the seed of the second 20 episodes
 CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
-MEMORY_TASK = "learners.environments:CartPoleWithoutVelocities-v1"
+MEMORY_TASK = "episode_learners.environments:CartPoleWithoutVelocities-v1"
 
 
 @dataclass(frozen=True, slots=True)

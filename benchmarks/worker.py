@@ -20,9 +20,9 @@ class Bench:
     def __init__(self, most: int | None) -> None:
         import torch
 
+        from benchmarks.all_figures import FIGURES
         from benchmarks.figure import Size
-        from benchmarks.quiet import hush, settle_allocator
-        from benchmarks.rooms import FIGURES
+        from benchmarks.idle_process import hush, settle_allocator
 
         torch.set_num_threads(1)
         hush()

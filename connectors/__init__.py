@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from connectors.acting_by_hand import ActingState, compute_action
 from connectors.agent_to_module_mapping import AgentToModuleMapping
+from connectors.compute_action import ActingState, compute_action
 from connectors.connector import Connector
 from connectors.distributions import ActionDistribution, distribution_for
 from connectors.env_to_module import EnvToModulePipeline, env_to_module_pipeline
 from connectors.learner import LearnerPipeline, learner_pipeline
 from connectors.module_to_env import ModuleToEnvPipeline, module_to_env_pipeline
-from connectors.multi_agent import (
+from connectors.multi_agent_pipelines import (
     MultiAgentEnvToModule,
     MultiAgentLearner,
     MultiAgentModuleToEnv,

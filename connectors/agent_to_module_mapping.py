@@ -15,12 +15,12 @@ from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 
-__all__ = ["SEATS", "AgentToModuleMapping", "Seat"]
+__all__ = ["SEATS", "AgentToModuleMapping", "AgentRow"]
 
 SEATS = "seats"  # the key of `shared_data` under which the rows' agents are: {module_id: [Seat, ...]}
 
 
-class Seat(NamedTuple):
+class AgentRow(NamedTuple):
     """Whose row it is."""
 
     place: int  # of the multi-agent episode among the episodes
@@ -31,7 +31,7 @@ class Seat(NamedTuple):
 class AgentToModuleMapping(Connector):
     """The first piece of multi-agent pipelines, and the one dealer of agents to modules.
 
-    Acting, `deal` gives each module the agents that it must act for; called as a piece it makes
+    Acting, `rows_by_module` gives each module the agents that it must act for; called as a piece it makes
     `{module_id: {"obs": [n, ...]}}` of their newest observations, and notes in `shared_data["seats"]` whose rows they
     are. Learning, `packs` gives each module the episodes of its agents.
     """
@@ -41,7 +41,7 @@ class AgentToModuleMapping(Connector):
     def __call__(
         self, *, batch: ColumnDict, episodes: Any = (), shared_data: dict[str, Any] | None = None, **kwargs: Any
     ) -> ColumnDict:
-        seats = self.deal(episodes)
+        seats = self.rows_by_module(episodes)
         if shared_data is not None:
             shared_data[SEATS] = seats
         for module_id, rows in seats.items():
@@ -51,12 +51,12 @@ class AgentToModuleMapping(Connector):
         return batch
 
     @staticmethod
-    def deal(episodes: Sequence[MultiAgentEpisode]) -> dict[Any, list[Seat]]:
+    def rows_by_module(episodes: Sequence[MultiAgentEpisode]) -> dict[Any, list[AgentRow]]:
         """The agents that must act, by module, in the order of the episodes."""
-        seats: dict[Any, list[Seat]] = {}
+        seats: dict[Any, list[AgentRow]] = {}
         for place, episode in enumerate(episodes):
             for agent_id, own in episode.episodes_to_act():
-                seats.setdefault(own.module_id, []).append(Seat(place, agent_id, own))
+                seats.setdefault(own.module_id, []).append(AgentRow(place, agent_id, own))
         return seats
 
     @staticmethod

@@ -17,7 +17,7 @@ from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
 
 
-class Owner(NamedTuple):
+class RowOwner(NamedTuple):
     """Whose rows a part holds; None where that is not known."""
 
     eps_id: str | None = None
@@ -25,7 +25,7 @@ class Owner(NamedTuple):
     module_id: Any = None
 
     @classmethod
-    def of(cls, episode: Any) -> Owner:
+    def of(cls, episode: Any) -> RowOwner:
         """The owner of an episode's rows; for None, nobody in particular."""
         if episode is None:
             return cls()
@@ -37,9 +37,9 @@ class ColumnParts:
     """Parts of one column in order: nested arrays [n_i, ...] and their owners."""
 
     parts: list[Any] = field(default_factory=list)
-    owners: list[Owner] = field(default_factory=list)
+    owners: list[RowOwner] = field(default_factory=list)
 
-    def append(self, rows: Any, owner: Owner) -> None:
+    def append(self, rows: Any, owner: RowOwner) -> None:
         """Add nested arrays [n, ...]."""
         self.parts.append(rows)
         self.owners.append(owner)
@@ -51,14 +51,14 @@ class ColumnParts:
         """The column: nested arrays [sum of n_i, ...], one concatenate a leaf."""
         return self.parts[0] if len(self.parts) == 1 else nested.map_leaves(_concatenate, nested.transpose(self.parts))
 
-    def row_owners(self) -> list[Owner]:
+    def row_owners(self) -> list[RowOwner]:
         """The owner of each row."""
         pairs = zip(self.parts, self.owners, strict=True)
         return [owner for part, owner in pairs for _ in range(num_rows(part))]
 
-    def owned(self) -> ColumnParts:
+    def with_known_owners(self) -> ColumnParts:
         """The parts that somebody owns; all where nobody does."""
-        pairs = [pair for pair in zip(self.parts, self.owners, strict=True) if pair[1] != Owner()]
+        pairs = [pair for pair in zip(self.parts, self.owners, strict=True) if pair[1] != RowOwner()]
         return ColumnParts([part for part, _ in pairs], [owner for _, owner in pairs]) if pairs else self
 
     def with_rows(self, rows: Any) -> ColumnParts:
@@ -114,7 +114,7 @@ def changed_items(columns: list[Any], func: Callable[..., Any]) -> list[Any]:
     """The columns with the tuple `func(items, eps_id, agent_id, module_id)` in the place of each row's items."""
     parts = next((column for column in columns if isinstance(column, ColumnParts)), None)
     rows = list(zip(*[rows_of(joined(column)) for column in columns], strict=True))
-    owners = parts.row_owners() if parts is not None else [Owner()] * len(rows)
+    owners = parts.row_owners() if parts is not None else [RowOwner()] * len(rows)
     changed = [func(items, *owner) for items, owner in zip(rows, owners, strict=True)]
     arrays = [nested.stack(items) for items in zip(*changed, strict=True)]
     pairs = zip(columns, arrays, strict=True)

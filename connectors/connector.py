@@ -22,11 +22,11 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 
-from connectors.column_parts import ColumnParts, Owner, as_rows, as_single_row, changed_items, joined, rows_of
+from connectors.column_parts import ColumnParts, RowOwner, as_rows, as_single_row, changed_items, joined, rows_of
 from connectors.fingerprint import settings_of
 from episodes.errors import UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
-from episodes.tracks.arguments import checked_space
+from episodes.tracks.validation import checked_space
 
 __all__ = ["Connector"]
 
@@ -187,7 +187,7 @@ class Connector:
     @staticmethod
     def add_batch_item(batch: ColumnDict, column: str, item_to_add: Any, single_agent_episode: Any = None) -> None:
         """Add one item to a column, which is made when missing."""
-        _parts(batch, column).append(as_single_row(item_to_add), Owner.of(single_agent_episode))
+        _parts(batch, column).append(as_single_row(item_to_add), RowOwner.of(single_agent_episode))
 
     @staticmethod
     def add_n_batch_items(
@@ -198,7 +198,7 @@ class Connector:
         Raises:
             ShapeMismatch: there are not `num_items` items.
         """
-        _parts(batch, column).append(as_rows(items_to_add, num_items, column), Owner.of(single_agent_episode))
+        _parts(batch, column).append(as_rows(items_to_add, num_items, column), RowOwner.of(single_agent_episode))
 
     @staticmethod
     def foreach_batch_item_change_in_place(
@@ -248,5 +248,5 @@ def _parts(batch: ColumnDict, column: str) -> ColumnParts:
         return parts
     batch[column] = new = ColumnParts()
     if parts is not None:
-        new.append(parts, Owner())
+        new.append(parts, RowOwner())
     return new

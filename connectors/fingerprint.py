@@ -1,7 +1,7 @@
 """What a policy relies on of the pipelines that it was trained in, and whether others are like them.
 
 A runner that samples with a policy to learn writes the fingerprint of its pipelines onto it, as the attribute
-`pipeline_fingerprint`, where the policy is a `torch.nn.Module`; that of a `learners.Policy` goes along in its
+`pipeline_fingerprint`, where the policy is a `torch.nn.Module`; that of a `episode_learners.Policy` goes along in its
 `state_dict()`. A runner of other pipelines refuses the policy then. A fingerprint is made of plain values: the space
 that the policy sees, that of its actions, and the pieces with their settings. What pieces have learned is not in it.
 
@@ -70,23 +70,23 @@ def _plain(value: Any) -> Any:
     if isinstance(value, spaces.Space):
         return describe_space(value)
     if isinstance(value, FunctionType) and "<" in value.__qualname__:
-        return f"{value.__qualname__}: {_doing(value)}"
+        return f"{value.__qualname__}: {_describe_code(value)}"
     return _named(value)
 
 
-def _doing(function: FunctionType) -> str:
+def _describe_code(function: FunctionType) -> str:
     """What a function without a name of its own does, in words that any process says in the same way."""
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # nothing is in it yet
             held.append(cell.cell_contents)
-    values = [_plain(value) if _is_told(value) else _named(value) for value in held]
+    values = [_plain(value) if _has_stable_value(value) else _named(value) for value in held]
     return " ".join(_words(function.__code__)) + (f" with {values}" if values else "")
 
 
-def _is_told(value: Any) -> bool:
+def _has_stable_value(value: Any) -> bool:
     """Whether a value is told whole; what may hold itself, or grow, is not."""
-    return isinstance(value, _TOLD) or (isinstance(value, (tuple, frozenset)) and all(map(_is_told, value)))
+    return isinstance(value, _TOLD) or (isinstance(value, (tuple, frozenset)) and all(map(_has_stable_value, value)))
 
 
 def _named(value: Any) -> str:
@@ -106,7 +106,7 @@ def _words(code: CodeType) -> Iterator[str]:
             yield "if " + step.opname.partition("_IF_")[2]
         elif step.opname.startswith(("LOAD", "RETURN_CONST")) and step.argval is not None:
             read = step.argval if step.opname.startswith("LOAD_FAST") and type(step.argval) is tuple else [step.argval]
-            yield from (str(_plain(one)) if _is_told(one) else repr(one) for one in read)
+            yield from (str(_plain(one)) if _has_stable_value(one) else repr(one) for one in read)
 
 
 def describe_space(space: spaces.Space | None, *, bounds: bool = False) -> str:

@@ -17,8 +17,8 @@ from connectors.connector import ColumnDict, Connector
 from connectors.trace import Trace
 from connectors.wiring import check_wiring, named
 from episodes.errors import StateMismatch, UnknownKey, WrongType
-from episodes.tracks.arguments import checked_items, checked_space
-from episodes.tracks.drawn import drawn_by
+from episodes.tracks.notebook_repr import notebook_repr
+from episodes.tracks.validation import checked_items, checked_space
 
 __all__ = ["ConnectorPipeline"]
 
@@ -36,7 +36,7 @@ class ConnectorPipeline(Connector):
     """
 
     given: tuple[str, ...] = ()
-    _repr_html_ = drawn_by("connectors.drawing", "pipeline")
+    _repr_html_ = notebook_repr("connectors.notebook_cards", "pipeline")
     _straight = True  # pieces may be called one after another with nothing in between
 
     def __init__(

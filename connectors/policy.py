@@ -26,7 +26,15 @@ from connectors.distributions import ActionDistribution
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 
-__all__ = ["Module", "Policy", "check_asked", "distribution_of", "module_of", "random_share_of", "seen_columns"]
+__all__ = [
+    "Module",
+    "Policy",
+    "check_interface",
+    "distribution_of",
+    "module_of",
+    "random_action_probability_of",
+    "seen_columns",
+]
 
 
 class Policy(Protocol):
@@ -42,12 +50,12 @@ class Policy(Protocol):
     `device`                 where the batch is to be; by default where the first parameter is, or the CPU.
     `distribution`           the `ActionDistribution` that "action_dist_inputs" describe; by default the one for the
                              action space (`distribution_for`).
-    `random_share`           how often an action is drawn evenly from the action space while exploring, 0..1 and by
+    `random_action_probability`           how often an action is drawn evenly from the action space while exploring, 0..1 and by
                              default 0; else it is the likeliest one, as without exploring. A runner of one environment
                              that stores no other outputs does not ask the policy for such an action.
     ======================== =========================================================================================
 
-    Algorithms ask more, since they train it: a `torch.nn.Module` such as `learners.Policy` has all of it.
+    Algorithms ask more, since they train it: a `torch.nn.Module` such as `episode_learners.Policy` has all of it.
     """
 
     def __call__(self, batch: Mapping[str, Any], explore: bool | None = None) -> Mapping[str, Any]:
@@ -80,7 +88,7 @@ class Module:
         return {} if get is None else get() or {}
 
     @property
-    def has_memory(self) -> bool:
+    def is_recurrent(self) -> bool:
         """True for a policy with an initial state: its batches have a time axis and "state_in"."""
         return bool(self.initial_state())
 
@@ -124,9 +132,9 @@ def distribution_of(policy: Any) -> ActionDistribution | None:
     return getattr(policy, "distribution", None)
 
 
-def random_share_of(policy: Any) -> float:
+def random_action_probability_of(policy: Any) -> float:
     """How often exploring is an action drawn evenly; 0 for a policy that does not say so."""
-    return getattr(policy, "random_share", 0.0)
+    return getattr(policy, "random_action_probability", 0.0)
 
 
 def module_of(policy: Any) -> Module:
@@ -148,7 +156,7 @@ _UNSEEN = frozenset(
 )
 
 
-def check_asked(policy: Any, asked_by: str, names: Sequence[str] = ()) -> None:
+def check_interface(policy: Any, asked_by: str, names: Sequence[str] = ()) -> None:
     """Raise unless the policy can be called and has these attributes and methods.
 
     Raises:
@@ -168,5 +176,5 @@ def check_asked(policy: Any, asked_by: str, names: Sequence[str] = ()) -> None:
     if missing:
         raise InvalidArgument(
             f"{asked_by} asks {', '.join(names)} of its policy; {type(policy).__name__} has no {missing}: "
-            "derive it from learners.Policy, or add what is missing (connectors.Policy says what each is)"
+            "derive it from episode_learners.Policy, or add what is missing (connectors.Policy says what each is)"
         )

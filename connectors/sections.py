@@ -23,7 +23,7 @@ from connectors.views.samples import space_of
 from connectors.views.view import Views, name_of
 from episodes.errors import InvalidArgument, UnwiredPipeline, WrongType
 from episodes.history import History
-from episodes.tracks.arguments import checked_items
+from episodes.tracks.validation import checked_items
 
 __all__ = ["SectionedPipeline"]
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from episodes.errors import TrackMismatch
 from episodes.tracks import nested
-from episodes.tracks.arguments import checked_count
 from episodes.tracks.infos import Infos
+from episodes.tracks.validation import checked_count
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 
 from connectors.column_parts import ColumnParts
 from episodes.tracks import nested
-from episodes.tracks.drawn import drawn_by
+from episodes.tracks.notebook_repr import notebook_repr
 
 __all__ = ["ColumnSummary", "PieceTrace", "Trace"]
 
@@ -86,7 +86,7 @@ class Trace:
     """The calls of one pass through a pipeline, in order. `print(trace)` is a table."""
 
     pieces: list[PieceTrace] = field(default_factory=list)
-    _repr_html_ = drawn_by("connectors.drawing", "trace")
+    _repr_html_ = notebook_repr("connectors.notebook_cards", "trace")
 
     def __len__(self) -> int:
         return len(self.pieces)

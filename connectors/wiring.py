@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from connectors.connector import Connector
 from episodes.errors import InvalidArgument, UnwiredPipeline, WrongType
-from episodes.tracks.arguments import checked_items
+from episodes.tracks.validation import checked_items
 
 
 def named(connectors: Iterable[Connector], beside: Mapping[str, Connector] | None = None) -> dict[str, Connector]:

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from episodes import SingleAgentEpisode
-from episodes.inspect.report import write_report
+from episodes.inspect.html_report import write_report
 from episodes.storage import EpisodeDataset, EpisodeWriter
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"

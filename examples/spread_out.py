@@ -18,9 +18,9 @@ import torch
 from mpe2 import simple_spread_v3
 from tqdm import tqdm
 
+from episode_learners import PPO, MLPPolicy, MultiAgentAlgorithm, PPOConfig, linear_decay
+from episode_runners import MultiAgentEnvRunner
 from episodes.multi_agent import MultiAgentEpisode
-from learners import PPO, MLPPolicy, MultiAgentAlgorithm, PPOConfig, linear_decay
-from runners import MultiAgentEnvRunner
 
 NUM_ENVS = 8
 STEPS_PER_UPDATE = 1000  # of all environments together: 5 episodes each

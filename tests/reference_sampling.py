@@ -10,7 +10,7 @@ import numpy as np
 from episodes import SingleAgentEpisode
 from episodes.storage import EpisodeDataset
 from episodes.tracks import nested
-from episodes.tracks.infos.kinds import same_info
+from episodes.tracks.infos.infos import same_info
 
 
 class ReferenceSteps:

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
+from benchmarks import all_figures, table
 from benchmarks import measure as measuring
-from benchmarks import rooms, table
 from benchmarks.abilities import questions
-from benchmarks.before import ROOT, Compared, Pace, compare, formatted
+from benchmarks.compare_commit import ROOT, Compared, Pace, compare, formatted
 from benchmarks.figure import Bar, Counted, Figure, NotHere, Side, Size, Timed, at_least, at_most, limit
 from benchmarks.measure import Effort, Row, interleaved, measure, try_once
 
@@ -161,9 +161,9 @@ def test_rows_line_up() -> None:
 
 
 def test_a_name_chooses_a_room_or_a_figure() -> None:
-    assert {figure.name.split("/")[0] for figure in rooms.chosen(["getters"])} == {"getters"}
-    assert [figure.name for figure in rooms.chosen(["growing/step"])] == ["growing/step"]
-    assert len(rooms.chosen([])) == len(rooms.FIGURES)
+    assert {figure.name.split("/")[0] for figure in all_figures.chosen(["getters"])} == {"getters"}
+    assert [figure.name for figure in all_figures.chosen(["growing/step"])] == ["growing/step"]
+    assert len(all_figures.chosen([])) == len(all_figures.FIGURES)
 
 
 def test_an_unknown_name_is_answered_with_the_rooms(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +174,7 @@ def test_an_unknown_name_is_answered_with_the_rooms(capsys: pytest.CaptureFixtur
 def test_the_list_has_every_name_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--list"]) == 0
     names = capsys.readouterr().out.split("\n")[:-1]
-    assert names == [figure.name for figure in rooms.FIGURES]
+    assert names == [figure.name for figure in all_figures.FIGURES]
     assert len(set(names)) == len(names)
 
 
@@ -183,7 +183,7 @@ def test_a_figure_that_fails_is_a_row_and_the_others_go_on(
 ) -> None:
     good = figure(counted("ours", float(np.float32(1))), counted("other", np.float64(2)), at_least(2), "room/good")
     bad = figure(Side("ours", broken), counted("other", 2.0), at_least(2), "room/bad")
-    monkeypatch.setattr(rooms, "FIGURES", (bad, good))
+    monkeypatch.setattr(all_figures, "FIGURES", (bad, good))
     monkeypatch.setattr(command, "hush", lambda: None)
     file = tmp_path / "rows.json"
     assert command.main(["--quick", "--json", str(file)]) == 1
@@ -195,7 +195,9 @@ def test_a_figure_that_fails_is_a_row_and_the_others_go_on(
     assert [(row["name"], row["holds"]) for row in rows] == [("room/bad", None), ("room/good", True)]
 
 
-HERE = [figure for figure in rooms.FIGURES if not figure.name.startswith("ray/")]  # the others: where Ray runs anyway
+HERE = [
+    figure for figure in all_figures.FIGURES if not figure.name.startswith("ray/")
+]  # the others: where Ray runs anyway
 OURS = {figure.ours.prepare: figure for figure in reversed(HERE)}
 FLOORS = {figure.other.prepare: figure for figure in HERE if not figure.other.needs}
 

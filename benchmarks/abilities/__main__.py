@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.abilities.questions import markdown
-from benchmarks.quiet import hush
+from benchmarks.idle_process import hush
 
 if __name__ == "__main__":
     hush()

@@ -28,7 +28,7 @@ class AddObservations(Connector):
         if Columns.OBS not in batch:
             batch[Columns.OBS] = newest_observations(episodes)
         elif isinstance(batch[Columns.OBS], ColumnParts):
-            batch[Columns.OBS] = batch[Columns.OBS].owned()
+            batch[Columns.OBS] = batch[Columns.OBS].with_known_owners()
         return batch
 
 

@@ -21,13 +21,13 @@ from connectors.sections import SectionedPipeline, as_piece
 from connectors.tensors import NumpyToTensor
 from connectors.trace import Trace
 from connectors.views.piece import newest_history
-from connectors.views.policies import check_sees
+from connectors.views.policy_check import check_reads_views
 from connectors.views.view import View
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.history import HistorySpaces
 from episodes.recorder import OngoingEpisodes
-from episodes.tracks.arguments import checked_items
+from episodes.tracks.validation import checked_items
 
 __all__ = ["EnvToModulePipeline", "env_to_module_pipeline"]
 
@@ -71,13 +71,13 @@ class EnvToModulePipeline(SectionedPipeline):
         pieces = self._sections.pieces.values()
         if not self.is_bound or any(type(piece) not in _DEFAULT for piece in pieces):
             return
-        if module_of(policy).has_memory and not any(type(piece) is AddStates for piece in pieces):
+        if module_of(policy).is_recurrent and not any(type(piece) is AddStates for piece in pieces):
             raise InvalidArgument(
                 f"{type(policy).__name__} has a memory, and {self.name} adds no states and no time axis: build the "
                 "pipeline with policy="
             )
         if any(type(piece) is NumpyToTensor for piece in pieces):
-            check_sees(policy, self.views, values=False)
+            check_reads_views(policy, self.views, values=False)
 
     def _make_section(self) -> Connector:
         return _SeeNewest(self)
@@ -150,7 +150,7 @@ def env_to_module_pipeline(
         policy: for one with a memory, the batch gets its states and a time axis. It is run once on what views make.
     """
     pieces = [as_piece(piece) for piece in checked_items("pieces", pieces, "your pieces")]
-    recurrent = [AddTimeDimension(), AddStates()] if module_of(policy).has_memory else []
+    recurrent = [AddTimeDimension(), AddStates()] if module_of(policy).is_recurrent else []
     pipeline = EnvToModulePipeline(
         observation_space,
         action_space,

@@ -15,7 +15,7 @@ from episodes.errors import UnknownKey
 from episodes.facts.ending import flags_of
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
-from episodes.tracks.arguments import checked_items
+from episodes.tracks.validation import checked_items
 
 __all__ = ["AddColumns"]
 

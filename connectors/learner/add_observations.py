@@ -6,7 +6,7 @@ from typing import Any
 
 from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import all_in_batch_form
-from connectors.views.seen import Seen
+from connectors.views.pack_views import Seen
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 

@@ -13,7 +13,7 @@ from connectors.policy import module_of
 from connectors.rollout import RolloutBuffer, episodes_to_rollout
 from connectors.rollout.buffer import add_advantages
 from connectors.rollout.episodes import BlockEdge
-from connectors.views.seen import Seen
+from connectors.views.pack_views import Seen
 from episodes.pack import EpisodePack
 from episodes.returns.checks import check_fraction
 

@@ -11,12 +11,12 @@ from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import all_in_batch_form
 from connectors.learner.step_returns import StepReturns
 from connectors.learner.values import ValueFunction
-from connectors.views.seen import Seen
+from connectors.views.pack_views import Seen
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 from episodes.returns import gae
 from episodes.returns.checks import check_fraction
-from episodes.tracks.arguments import checked_flag
+from episodes.tracks.validation import checked_flag
 
 __all__ = ["GeneralizedAdvantageEstimation"]
 

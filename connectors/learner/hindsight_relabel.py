@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from connectors.connector import ColumnDict, Connector
-from connectors.views.seen import Seen
+from connectors.views.pack_views import Seen
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.history import History, OtherObservations, zeroed

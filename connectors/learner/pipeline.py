@@ -25,18 +25,18 @@ from connectors.sections import SectionedPipeline
 from connectors.sequences import padded_numbers, padded_rows
 from connectors.tensors import NumpyToTensor
 from connectors.trace import Trace
-from connectors.views.policies import check_sees
-from connectors.views.seen import Seen
+from connectors.views.pack_views import Seen
+from connectors.views.policy_check import check_reads_views
 from connectors.views.view import View, Views
 from episodes.batch import TrainBatch
-from episodes.batch.origin import Came
+from episodes.batch.origin import LazyOrigin
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.history import HistorySpaces
 from episodes.pack import EpisodePack
 from episodes.pack.steps import PackSteps
 from episodes.tracks import nested
-from episodes.tracks.arguments import checked_flag, checked_items
+from episodes.tracks.validation import checked_flag, checked_items
 
 __all__ = ["LearnerPipeline", "learner_pipeline"]
 
@@ -113,7 +113,7 @@ class _SeeSteps(Connector):
         return {**seen(episodes.observation_rows()), **batch}
 
 
-def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: Any) -> Came | None:
+def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: Any) -> LazyOrigin | None:
     """Where the rows came from: the episodes that were given, or those that pieces made of them where steps differ.
 
     Whatever is per row is worked out when it is asked for. None where the rows are not the pack's steps.
@@ -179,7 +179,7 @@ def learner_pipeline(
         policy: one with a memory gets padded rows of `max_seq_len` (20 by default) steps, and its states.
         max_seq_len: the length of the rows; with it any policy gets padded rows.
     """
-    if max_seq_len is None and module_of(policy).has_memory:
+    if max_seq_len is None and module_of(policy).is_recurrent:
         max_seq_len = DEFAULT_MAX_SEQ_LEN
     connectors = [
         *checked_items("pieces", pieces, "your pieces"),
@@ -193,5 +193,5 @@ def learner_pipeline(
     ]
     pipeline = LearnerPipeline(observation_space, action_space, connectors=connectors, views=views)
     if returns is not None and pipeline.has_views and pipeline.is_bound:
-        check_sees(policy, pipeline.views, acts=False)
+        check_reads_views(policy, pipeline.views, acts=False)
     return pipeline

@@ -16,14 +16,14 @@ from connectors.learner.step_returns import StepReturns, real_steps
 from connectors.learner.values import ValueFunction, on_host
 from connectors.policy import module_of, seen_columns
 from connectors.tensors import NumpyToTensor
-from connectors.views.seen import Seen
+from connectors.views.pack_views import Seen
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.returns import vtrace
 from episodes.returns.checks import check_fraction
 from episodes.tracks import nested
-from episodes.tracks.arguments import checked_number
+from episodes.tracks.validation import checked_number
 
 __all__ = ["VTrace"]
 

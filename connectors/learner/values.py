@@ -11,12 +11,12 @@ from connectors.learner.add_states import states_before
 from connectors.policy import module_of
 from connectors.sequences import Sequences
 from connectors.tensors import NumpyToTensor
-from connectors.views.seen import Seen
+from connectors.views.pack_views import Seen
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
-from episodes.tracks.arguments import checked_count
+from episodes.tracks.validation import checked_count
 
 
 class ValueFunction:

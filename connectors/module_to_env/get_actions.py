@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from connectors.choices import CategoricalRows, chooses_in_host_memory
+from connectors.categorical_sampler import NumpyCategoricalSampler, can_sample_in_numpy
 from connectors.connector import ColumnDict, Connector
 from connectors.distributions import ActionDistribution, distribution_for
 from connectors.policy import distribution_of, module_of
@@ -19,7 +19,7 @@ from episodes.columns import Columns
 from episodes.errors import ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
-from episodes.tracks.arguments import checked_count, checked_flag
+from episodes.tracks.validation import checked_count, checked_flag
 
 __all__ = ["GetActions"]
 
@@ -56,7 +56,7 @@ class GetActions(Connector):
         self.adds_log_probs = checked_flag("log_probs", log_probs)
         self._generator: torch.Generator | None = None
         self._distribution: ActionDistribution | None = None
-        self._rows = CategoricalRows(seed)
+        self._rows = NumpyCategoricalSampler(seed)
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
@@ -70,7 +70,7 @@ class GetActions(Connector):
         if Columns.ACTIONS in batch:
             return batch
         inputs, distribution = self._described(batch, rl_module)
-        if chooses_in_host_memory(distribution, inputs):
+        if can_sample_in_numpy(distribution, inputs):
             choose = self._rows.mode if explore is False else self._rows.sample
             actions = torch.from_numpy(choose(distribution, inputs.numpy()))
         elif explore is False:
@@ -140,7 +140,7 @@ class GetActions(Connector):
     def __setstate__(self, state: dict[str, Any]) -> None:
         numbers = state.pop("_numbers")
         self.__dict__.update(state)
-        self._rows = CategoricalRows(self._seed)
+        self._rows = NumpyCategoricalSampler(self._seed)
         self.set_state(numbers)
 
     def with_log_probs(self, pack: EpisodePack, policy: Any = None) -> EpisodePack:

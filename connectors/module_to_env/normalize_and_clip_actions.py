@@ -13,7 +13,7 @@ from connectors.connector import ColumnDict, Connector
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
-from episodes.tracks.arguments import checked_flag
+from episodes.tracks.validation import checked_flag
 
 __all__ = ["NormalizeAndClipActions"]
 

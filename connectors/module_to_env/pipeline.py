@@ -10,7 +10,6 @@ import numpy as np
 
 from connectors.acting import Acted
 from connectors.connector import Connector
-from connectors.misfits import misfit_of
 from connectors.module_to_env.get_actions import GetActions
 from connectors.module_to_env.listify_for_vector_env import ListifyForVectorEnv
 from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClipActions
@@ -19,10 +18,11 @@ from connectors.module_to_env.tensor_to_numpy import TensorToNumpy
 from connectors.module_to_env.unbatch_items import UnbatchItems, check_rows
 from connectors.pipeline import ConnectorPipeline, checked_batch
 from connectors.policy import module_of
+from connectors.space_checks import describe_mismatch
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
-from episodes.tracks.arguments import checked_items
+from episodes.tracks.validation import checked_items
 
 __all__ = ["ModuleToEnvPipeline", "module_to_env_pipeline"]
 
@@ -78,7 +78,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
 
     def check_actions(self, for_env: Any, num_rows: int, whose: str) -> None:
         """Raise `ShapeMismatch` where these are not so many actions of the space, one for each of `whose`."""
-        misfit = misfit_of(for_env, self.input_action_space, num_rows)
+        misfit = describe_mismatch(for_env, self.input_action_space, num_rows)
         if misfit:
             raise ShapeMismatch(
                 f"the policy's actions {misfit}; {num_rows} {whose} with the action space "
@@ -155,7 +155,7 @@ def module_to_env_pipeline(
         log_probs: add "action_logp" at each step; without, a runner adds it to what it has sampled. See `GetActions`.
     """
     changes = NormalizeAndClipActions(normalize_actions=normalize_actions, clip_actions=clip_actions)
-    recurrent = [RemoveTimeDimension()] if module_of(policy).has_memory else []
+    recurrent = [RemoveTimeDimension()] if module_of(policy).is_recurrent else []
     first = [*recurrent, GetActions(seed=seed, log_probs=log_probs), TensorToNumpy(), UnbatchItems()]
     return ModuleToEnvPipeline(
         observation_space,

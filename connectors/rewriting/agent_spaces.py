@@ -31,7 +31,7 @@ class AgentSpaces:
 
     def welcome(self, observations: ByAgent | None, actions: ByAgent | None) -> None:
         """Add the spaces of these agents; where one is new or another than before, the preprocessors get all anew."""
-        news = [_news(*pair) for pair in ((self.observations, observations), (self.actions, actions))]
+        news = [_changed_spaces(*pair) for pair in ((self.observations, observations), (self.actions, actions))]
         if any(news):
             self.observations, self.actions = self.observations | news[0], self.actions | news[1]
             if len(self.joint):
@@ -47,7 +47,7 @@ def _by_agent(space: gym.Space | None) -> dict[Any, Any]:
     return dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {}
 
 
-def _news(known: ByAgent, given: ByAgent | None) -> dict[Any, Any]:
+def _changed_spaces(known: ByAgent, given: ByAgent | None) -> dict[Any, Any]:
     """Those of the given spaces that are not among the known ones: of new agents, or other ones than before."""
     return {
         agent_id: space

@@ -10,11 +10,11 @@ from typing import Any
 import gymnasium as gym
 
 from connectors.rewriting.for_each_agent import ForEachAgent
-from connectors.rewriting.multi_agent import MultiAgentObservationPreprocessor
+from connectors.rewriting.multi_agent_preprocessor import MultiAgentObservationPreprocessor
 from connectors.rewriting.rewriter import ObservationRewriter
 from episodes.errors import WrongType
 from episodes.tracks import nested
-from episodes.tracks.arguments import checked_items
+from episodes.tracks.validation import checked_items
 
 __all__ = ["AgentsRewriter", "as_joint"]
 

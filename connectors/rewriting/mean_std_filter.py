@@ -14,7 +14,7 @@ from gymnasium import spaces
 from connectors.rewriting.rewriter import ObservationRewriter
 from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch
 from episodes.tracks import nested
-from episodes.tracks.arguments import checked_flag, checked_number
+from episodes.tracks.validation import checked_flag, checked_number
 
 __all__ = ["MeanStdFilter"]
 

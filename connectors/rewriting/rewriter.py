@@ -11,7 +11,7 @@ from abc import abstractmethod
 from typing import Any
 
 from connectors.connector import ColumnDict, Connector
-from connectors.misfits import misfit_of
+from connectors.space_checks import describe_mismatch
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.pack import EpisodePack
@@ -68,7 +68,7 @@ class ObservationRewriter(Connector):
 
 def check_rewritten(piece: ObservationRewriter, name: str, rows: Any, given: Any) -> None:
     """Raise `ShapeMismatch` where rows made of those `given` [N, ...] are none of the space that the piece declares."""
-    misfit = misfit_of(rows, piece.observation_space, len(nested.first_leaf(given)))
+    misfit = describe_mismatch(rows, piece.observation_space, len(nested.first_leaf(given)))
     if misfit:
         raise ShapeMismatch(
             f"{name}: the rewritten observations {misfit}; it declares {piece.observation_space}, for "

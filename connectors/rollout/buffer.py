@@ -27,7 +27,7 @@ from torch import Tensor
 from connectors.returns import gae
 from connectors.staging import checked_device
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
-from episodes.tracks.arguments import checked_count
+from episodes.tracks.validation import checked_count
 
 __all__ = [
     "FinalObservations",

@@ -103,7 +103,7 @@ def _flags_of(pack: EpisodePack, fragments: Fragments) -> dict[str, tuple[np.nda
     steps, some = fragments.step_rows(), pack.lengths > 0
     ends = fragments.ends()[some]
     flags = {"terminated": pack.terminated, "truncated": pack.truncated}
-    flags["done"] = pack.terminated | pack.truncated | fragments.overlaid()
+    flags["done"] = pack.terminated | pack.truncated | fragments.shares_last_slot()
     return {"valid": (steps, np.ones(len(steps), bool)), **{name: (ends, flag[some]) for name, flag in flags.items()}}
 
 
@@ -114,7 +114,7 @@ def _finals_of(
     num_envs, num_slots = rollout.shape
     obs = cast(Tensor, rollout["obs"])
     final = FinalObservations(num_envs, num_slots, obs.shape[-1], obs.device)
-    aside = fragments.overlaid()
+    aside = fragments.shares_last_slot()
     rows = torch.from_numpy(fragments.ends()[aside])
     final.append_rows(rows, torch.from_numpy(observations[aside]), torch.from_numpy(values[aside]))
     return final
@@ -210,7 +210,7 @@ def rollout_to_episodes(
 def _observations_of(columns: dict[str, np.ndarray], fragments: Fragments, final: FinalObservations) -> np.ndarray:
     """The observations [S + F, D], the last ones that were put aside among them."""
     observations = columns["obs"][fragments.observation_rows()]
-    aside = np.flatnonzero(fragments.overlaid())
+    aside = np.flatnonzero(fragments.shares_last_slot())
     if not len(aside):
         return observations
     ends, last = fragments.ends()[aside], fragments.last_observations()[aside]

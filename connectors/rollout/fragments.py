@@ -116,12 +116,12 @@ class Fragments:
         """Where the last observation of each fragment lies among all [S + F]."""
         return np.cumsum(self.lengths + 1) - 1
 
-    def overlaid(self) -> np.ndarray:
+    def shares_last_slot(self) -> np.ndarray:
         """True [F] where the next fragment begins in the slot of the last observation."""
         slots = self.starts + self.lengths
-        overlaid = np.zeros(len(self), bool)
-        overlaid[:-1] = slots[:-1] == self.starts[1:]
-        return overlaid
+        shares_last_slot = np.zeros(len(self), bool)
+        shares_last_slot[:-1] = slots[:-1] == self.starts[1:]
+        return shares_last_slot
 
 
 def place(pack: EpisodePack, num_rows: int, edge: BlockEdge) -> Fragments:
@@ -197,7 +197,7 @@ def find(valid: np.ndarray, done: np.ndarray, edge: BlockEdge) -> Fragments:
 def _check_resets(valid: np.ndarray, done: np.ndarray, edge: BlockEdge) -> None:
     if len(valid) != edge.num_envs:
         raise InvalidArgument(f"a rollout of {len(valid)} environments with a BlockEdge of {edge.num_envs}")
-    wrong = valid & ~edge.boundaries.look_at((valid & done).T).stepped.T
+    wrong = valid & ~edge.boundaries.classify_rows((valid & done).T).stepped.T
     if wrong.any():
         env, row = np.argwhere(wrong)[0].tolist()
         raise InvalidArgument(

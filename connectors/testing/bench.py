@@ -119,7 +119,7 @@ def _not_of(piece: Connector, before: Iterable[Connector]) -> list[Connector]:
 def _states_of(policy: Any) -> dict[str, gym.Space]:
     """The space of the states that the policy's episodes have recorded; none without a memory."""
     module = module_of(policy)
-    return {Columns.STATE_OUT: _space_like(module.initial_state())} if module.has_memory else {}
+    return {Columns.STATE_OUT: _space_like(module.initial_state())} if module.is_recurrent else {}
 
 
 def _space_like(state: Any) -> gym.Space:

@@ -13,7 +13,7 @@ import torch
 from connectors.connector import ColumnDict
 from connectors.distributions import distribution_for
 from connectors.module_to_env.tensor_to_numpy import array_of
-from connectors.policy import check_asked, module_of
+from connectors.policy import check_interface, module_of
 from connectors.tensors import NumpyToTensor
 from connectors.views.samples import SampleHistory
 from connectors.views.view import View, Views
@@ -58,7 +58,7 @@ def check_policy(
     """
     name = type(policy).__name__
     try:
-        check_asked(policy, "check_policy", asked)
+        check_interface(policy, "check_policy", asked)
     except EpisodeError as error:
         raise violation(name, "a policy", str(error)) from None
     trial = _Trial(policy, Views(views, observation_space, action_space), action_space, tolerance)

@@ -15,8 +15,8 @@ from connectors.views.piece import ViewPiece
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.history import History, HistorySpaces
-from episodes.tracks.arguments import checked_flag, checked_items, checked_number_dtype
 from episodes.tracks.flattening import Flattener
+from episodes.tracks.validation import checked_flag, checked_items, checked_number_dtype
 
 __all__ = ["FlattenObservations"]
 

@@ -64,9 +64,9 @@ class ViewPiece(Connector):
 
     def place(self, views: Views | None, place: int) -> None:
         """Take the spaces of this place among bound views; None where they are not bound yet."""
-        given = HistorySpaces() if views is None else views.given_to(place)
+        given = HistorySpaces() if views is None else views.input_spaces_of(place)
         self._input_observation_space, self._input_action_space = given.observation_space, given.action_space
-        self._observation_space = None if views is None else views.given_to(place + 1).observation_space
+        self._observation_space = None if views is None else views.input_spaces_of(place + 1).observation_space
         self._action_space = given.action_space
 
     def recompute_output_observation_space(

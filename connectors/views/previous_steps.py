@@ -12,7 +12,7 @@ from connectors.views.piece import ViewPiece
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.history import History, HistorySpaces
-from episodes.tracks.arguments import checked_count, checked_flag
+from episodes.tracks.validation import checked_count, checked_flag
 
 __all__ = ["PrevActionsPrevRewards"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from episodes.columns import Columns
 from episodes.history import History
-from episodes.tracks.arguments import checked_count
+from episodes.tracks.validation import checked_count
 
 __all__ = ["TransformerContext"]
 

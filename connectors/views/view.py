@@ -39,7 +39,7 @@ from episodes.columns import Columns
 from episodes.errors import EpisodeError, InvalidArgument, ShapeMismatch, WrongType
 from episodes.history import History, HistorySpaces, OtherObservations, zeroed
 from episodes.tracks import nested
-from episodes.tracks.arguments import checked_items
+from episodes.tracks.validation import checked_items
 
 __all__ = ["View", "Views"]
 
@@ -101,7 +101,7 @@ class Views:
 
     def __call__(self, history: History) -> dict[str, Any]:
         """All columns that the module sees, nested arrays [B, ...]."""
-        return self.upto(len(self.views), history)
+        return self.apply_first(len(self.views), history)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -119,17 +119,17 @@ class Views:
     def __repr__(self) -> str:
         return f"Views({' > '.join(map(name_of, self.views))})"
 
-    def upto(self, count: int, history: History) -> dict[str, Any]:
+    def apply_first(self, count: int, history: History) -> dict[str, Any]:
         """The columns after the first `count` views."""
         if not count:
             return {Columns.OBS: history.observations()}
         if count == 1:
             columns = dict(self.views[0](history))
             return columns if Columns.OBS in columns else {Columns.OBS: history.observations(), **columns}
-        behind = _Behind(self, count - 1, history)
+        behind = _HistoryAfterViews(self, count - 1, history)
         return {**behind.columns, **self.views[count - 1](behind)}
 
-    def given_to(self, count: int) -> HistorySpaces:
+    def input_spaces_of(self, count: int) -> HistorySpaces:
         """The spaces that a view is given behind the first `count`."""
         return self._before[count]
 
@@ -150,7 +150,9 @@ class Views:
     def _tried(self, count: int, name: str, samples: SampleHistory) -> dict[str, Any]:
         """The columns of samples that this view makes itself."""
         try:
-            columns = dict(self.views[count - 1](samples if count == 1 else _Behind(self, count - 1, samples)))
+            columns = dict(
+                self.views[count - 1](samples if count == 1 else _HistoryAfterViews(self, count - 1, samples))
+            )
         except EpisodeError:
             raise
         except Exception as error:
@@ -181,25 +183,25 @@ def name_of(view: Any) -> str:
     return name if isinstance(name, str) else type(view).__name__
 
 
-class _Behind(OtherObservations):
+class _HistoryAfterViews(OtherObservations):
     """A history as the view behind the first `count` is given it: its observations are what those make."""
 
     def __init__(self, views: Views, count: int, source: History) -> None:
-        super().__init__(source, views.given_to(count))
+        super().__init__(source, views.input_spaces_of(count))
         self._views, self._count = views, count
 
     @cached_property
     def columns(self) -> dict[str, Any]:
         """The columns of the views before."""
-        return self._views.upto(self._count, self._source)
+        return self._views.apply_first(self._count, self._source)
 
     def newest(self) -> Any:
         return self.columns[Columns.OBS]
 
     def last_observations(self, k: int) -> Any:
-        flat = self._views.upto(self._count, self._source.window(k))[Columns.OBS]
+        flat = self._views.apply_first(self._count, self._source.window(k))[Columns.OBS]
         items = nested.map_leaves(lambda leaf: leaf.reshape(len(self), k, *leaf.shape[1:]), flat)
         return items if self._reaches(k - 1) else zeroed(items, ~self.observed(k))
 
     def window(self, k: int) -> History:
-        return _Behind(self._views, self._count, self._source.window(k))
+        return _HistoryAfterViews(self._views, self._count, self._source.window(k))

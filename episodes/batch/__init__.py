@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from episodes.batch.batch import Batch
-from episodes.batch.origin import Origin, Places, StepOrigin, StepSource, Whose
+from episodes.batch.origin import EpisodeKey, Origin, StepLocations, StepOrigin, StepSource
 from episodes.batch.train_batch import TrainBatch
 from episodes.batch.views import (
     ActStateBatch,
@@ -19,10 +19,10 @@ from episodes.batch.views import (
 __all__ = [
     "Batch",
     "Origin",
-    "Places",
+    "StepLocations",
     "StepOrigin",
     "StepSource",
-    "Whose",
+    "EpisodeKey",
     "TrainBatch",
     "ActStateBatch",
     "BatchWithAdvantages",

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from episodes.batch import leaves as batch_leaves
-from episodes.batch.origin import Came, Origin, joined, taken
+from episodes.batch.origin import LazyOrigin, Origin, joined, taken
 from episodes.batch.train_batch import TrainBatch, origin_of
 from episodes.batch.views import check_view
 from episodes.errors import InvalidArgument, StepOutOfRange, TrackMismatch, UnknownKey, WrongType
 from episodes.tracks import nested
-from episodes.tracks.drawn import drawn_by
+from episodes.tracks.notebook_repr import notebook_repr
 
 __all__ = ["Batch"]
 
@@ -42,8 +42,8 @@ class Batch:
     __slots__ = ("_came", "_columns")
     __hash__ = None  # type: ignore[assignment]
     _columns: dict[str, Any]
-    _came: Came | None
-    _repr_html_ = drawn_by("episodes.inspect.html", "batch")
+    _came: LazyOrigin | None
+    _repr_html_ = notebook_repr("episodes.inspect.html", "batch")
 
     def __init__(self, columns: Mapping[str, Any] | Batch | None = None, /, **more: Any) -> None:
         came = None
@@ -54,7 +54,7 @@ class Batch:
         object.__setattr__(self, "_came", came)
 
     @classmethod
-    def _of(cls, columns: dict[str, Any], came: Came | None = None) -> Batch:
+    def _of(cls, columns: dict[str, Any], came: LazyOrigin | None = None) -> Batch:
         """A batch around columns that are known to be good; it shares the dict."""
         batch = cls.__new__(cls)
         _set_columns(batch, columns)

@@ -14,12 +14,12 @@ import numpy as np
 from episodes.batch import leaves as batch_leaves
 from episodes.errors import EpisodeStateError, StepOutOfRange
 
-__all__ = ["Origin", "Places", "StepOrigin", "StepSource", "Whose"]
+__all__ = ["Origin", "StepLocations", "StepOrigin", "StepSource", "EpisodeKey"]
 
 PADDING = -1  # stands where a row has no step
 
 
-class Whose(NamedTuple):
+class EpisodeKey(NamedTuple):
     """Whose episode it is."""
 
     id_: str  # of the episode
@@ -27,10 +27,10 @@ class Whose(NamedTuple):
     module_id: Any = None
 
 
-class Places(NamedTuple):
+class StepLocations(NamedTuple):
     """Steps by episode and time."""
 
-    whose: list[Whose | None]  # distinct episodes; None for what nobody knows any more
+    whose: list[EpisodeKey | None]  # distinct episodes; None for what nobody knows any more
     which: np.ndarray  # [n] int64, of these
     t: np.ndarray  # [n] int64
 
@@ -53,10 +53,10 @@ class StepSource(Protocol):
 
     def step(self, number: int) -> StepOrigin: ...
     def episode(self, number: int) -> Any: ...
-    def places(self, numbers: np.ndarray) -> Places: ...
+    def places(self, numbers: np.ndarray) -> StepLocations: ...
 
 
-Came = tuple[StepSource, Any]  # a source, and numbers int64 [B] or [B, W], or a function that gives them
+LazyOrigin = tuple[StepSource, Any]  # a source, and numbers int64 [B] or [B, W], or a function that gives them
 
 
 class Origin:
@@ -127,13 +127,13 @@ class Origin:
         times[np.array([own is None for own in whose], bool)[which]] = None
         return self._laid_out(real, times)
 
-    def _of_episodes(self, fact: Callable[[Whose], Any]) -> np.ndarray:
+    def _of_episodes(self, fact: Callable[[EpisodeKey], Any]) -> np.ndarray:
         real, (whose, which, _) = self._places
         facts = np.fromiter((None if own is None else fact(own) for own in whose), object, len(whose))
         return self._laid_out(real, facts[which])
 
     @property
-    def _places(self) -> tuple[np.ndarray, Places]:
+    def _places(self) -> tuple[np.ndarray, StepLocations]:
         """Which rows are no padding, and where these are from."""
         real = self.numbers != PADDING
         return real, self.source.places(self.numbers[real])
@@ -147,19 +147,19 @@ class Origin:
         return f"Origin({list(self.numbers.shape)} steps of {self.source})"
 
 
-def resolved(came: Came) -> Origin:
+def resolved(came: LazyOrigin) -> Origin:
     """The origin, its numbers worked out."""
     source, numbers = came
     found: Any = numbers() if callable(numbers) else numbers
     return Origin(source, found)
 
 
-def taken(came: Came | None, rows: Any) -> Came | None:
+def taken(came: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
     """Where the rows of a batch that an index picks came from."""
     return None if came is None else (came[0], resolved(came).numbers[batch_leaves.as_numpy(rows)])
 
 
-def taken_later(came: Came | None, rows: Any) -> Came | None:
+def select_rows_lazily(came: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
     """As `taken`; the index, an array or tensor that nobody writes to, is looked at when the origin is asked for."""
     return None if came is None else (came[0], _Taken(came, rows))
 
@@ -167,14 +167,14 @@ def taken_later(came: Came | None, rows: Any) -> Came | None:
 class _Taken(NamedTuple):
     """Numbers of the rows that an index picks."""
 
-    came: Came
+    came: LazyOrigin
     rows: Any
 
     def __call__(self) -> np.ndarray:
         return resolved(self.came).numbers[batch_leaves.as_numpy(self.rows)]
 
 
-def joined(cames: Sequence[Came | None], join: Callable[[list[np.ndarray]], np.ndarray]) -> Came | None:
+def joined(cames: Sequence[LazyOrigin | None], join: Callable[[list[np.ndarray]], np.ndarray]) -> LazyOrigin | None:
     """Where the rows of several batches that are joined came from; None where it is not known of all."""
     known = [came for came in cames if came is not None]
     if len(known) < len(cames):
@@ -189,12 +189,12 @@ def joined(cames: Sequence[Came | None], join: Callable[[list[np.ndarray]], np.n
             np.where(own == PADDING, PADDING, own * len(sources) + places[id(came[0])])
             for own, came in zip(numbers, known, strict=True)
         ]
-        return _Sources(tuple(sources)), join(mixed)
+        return _CombinedSource(tuple(sources)), join(mixed)
     except ValueError:  # of other shapes: their columns are not joined either, or each row is not one step
         return None
 
 
-class _Sources(NamedTuple):
+class _CombinedSource(NamedTuple):
     """Several sources as one: step `number` of source i is `number * len(sources) + i`."""
 
     sources: tuple[StepSource, ...]
@@ -205,16 +205,16 @@ class _Sources(NamedTuple):
     def episode(self, number: int) -> Any:
         return self.sources[number % len(self.sources)].episode(number // len(self.sources))
 
-    def places(self, numbers: np.ndarray) -> Places:
+    def places(self, numbers: np.ndarray) -> StepLocations:
         numbers, of_source = np.divmod(numbers, len(self.sources))
-        whose: list[Whose | None] = []
+        whose: list[EpisodeKey | None] = []
         which, t = np.empty((2, len(numbers)), np.int64)
         for i, source in enumerate(self.sources):
             own = of_source == i
             found = source.places(numbers[own])
             which[own], t[own] = found.which + len(whose), found.t
             whose += found.whose
-        return Places(whose, which, t)
+        return StepLocations(whose, which, t)
 
     def __repr__(self) -> str:
         return " and ".join(map(str, self.sources))

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from episodes.batch.origin import Came, Origin, resolved
+from episodes.batch.origin import LazyOrigin, Origin, resolved
 from episodes.errors import EpisodeStateError
 from episodes.tracks import nested
-from episodes.tracks.drawn import drawn_by
+from episodes.tracks.notebook_repr import notebook_repr
 
 __all__ = ["TrainBatch"]
 
@@ -22,9 +22,9 @@ class TrainBatch(dict[str, Any]):
     """
 
     __slots__ = ("came",)
-    _repr_html_ = drawn_by("episodes.inspect.html", "batch")
+    _repr_html_ = notebook_repr("episodes.inspect.html", "batch")
 
-    def __init__(self, columns: Any = (), came: Came | None = None) -> None:
+    def __init__(self, columns: Any = (), came: LazyOrigin | None = None) -> None:
         super().__init__(columns)
         self.came = came
 
@@ -41,7 +41,7 @@ class TrainBatch(dict[str, Any]):
         return TrainBatch, (dict(self), self.came)
 
 
-def origin_of(came: Came | None, columns: Mapping[str, Any]) -> Origin:
+def origin_of(came: LazyOrigin | None, columns: Mapping[str, Any]) -> Origin:
     """The origin of the columns' rows, if it is known; else EpisodeStateError."""
     if came is None:
         raise EpisodeStateError(

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from episodes.command import changing, checking, converting, examining, keys, ledgers, looking, searching
+from episodes.command import (
+    checking,
+    converting,
+    doctor_command,
+    inspect_commands,
+    keys,
+    ledgers,
+    rewrite_commands,
+    searching,
+)
 
 app = typer.Typer(name="episodes", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -15,19 +24,19 @@ def _about() -> None:
 
 
 app.command("check")(checking.check)
-app.command("doctor")(examining.doctor)
-app.command("compact")(changing.compact)
-app.command("seal")(changing.seal)
-app.command("merge")(changing.merge)
-app.command("copy")(changing.copy)
-app.command("upload")(changing.upload)
+app.command("doctor")(doctor_command.doctor)
+app.command("compact")(rewrite_commands.compact)
+app.command("seal")(rewrite_commands.seal)
+app.command("merge")(rewrite_commands.merge)
+app.command("copy")(rewrite_commands.copy)
+app.command("upload")(rewrite_commands.upload)
 app.command("convert")(converting.convert)
-app.command("info")(looking.info)
-app.command("ls")(looking.ls)
-app.command("show")(looking.show)
-app.command("record")(looking.record)
-app.command("report")(looking.report)
-app.command("watch")(looking.watch)
+app.command("info")(inspect_commands.info)
+app.command("ls")(inspect_commands.ls)
+app.command("show")(inspect_commands.show)
+app.command("record")(inspect_commands.record)
+app.command("report")(inspect_commands.report)
+app.command("watch")(inspect_commands.watch)
 app.command("sql")(searching.sql)
 app.command("split")(searching.split)
 app.command("keys")(keys.keys)

@@ -17,9 +17,9 @@ Run = Annotated[Path, typer.Argument(help="A ledger, or the folder of a run that
 @app.command("diff")
 def diff(a: Run, b: Run, json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Name the first update and row at which two runs differ; exit status 1 where they do."""
-    from episodes.storage.ledger import StoredLedger, difference
+    from episodes.storage.ledger import LedgerReader, difference
 
-    ledgers = StoredLedger(a), StoredLedger(b)
+    ledgers = LedgerReader(a), LedgerReader(b)
     found = difference(*ledgers)
     if json:
         typer.echo(json_text.dumps(None if found is None else asdict(found)))

@@ -26,7 +26,7 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def text(value: Any) -> str:
     """A value in few words; nothing for None."""
-    from episodes.inspect.words import clipped, number
+    from episodes.inspect.formatting import clipped, number
 
     if isinstance(value, float):
         return number(value)

@@ -4,7 +4,7 @@ from episodes.converters.d4rl import from_d4rl
 from episodes.converters.formats import FORMATS, read, write
 from episodes.converters.lerobot import to_lerobot
 from episodes.converters.lerobot_reading import from_lerobot
-from episodes.converters.losses import Loss, LossReport
+from episodes.converters.loss_report import Loss, LossReport
 from episodes.converters.minari import from_minari, to_minari
 from episodes.converters.parquet import from_parquet, to_huggingface, to_pandas, to_parquet
 from episodes.converters.ray_data import to_ray_data

@@ -33,11 +33,11 @@ def each_of(episodes: Given) -> Iterator[SingleAgentEpisode]:
 
 def packs_of(episodes: Given) -> Iterator[EpisodePack]:
     """The episodes in order, in packs of like ones."""
-    for some in some_of(episodes):
+    for some in bounded_lists(episodes):
         yield EpisodePack.from_episodes(some)
 
 
-def some_of(episodes: Given, *, alike: bool = True) -> Iterator[list[SingleAgentEpisode]]:
+def bounded_lists(episodes: Given, *, alike: bool = True) -> Iterator[list[SingleAgentEpisode]]:
     """The episodes in order, in lists of a size that is bounded; with `alike`, of like ones that go into one pack."""
     waiting: list[SingleAgentEpisode] = []
     kind, nbytes = None, 0

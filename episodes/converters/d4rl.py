@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.converters.losses import LossReport
+from episodes.converters.loss_report import LossReport
 from episodes.converters.transitions import Transitions, without_next
 from episodes.errors import EpisodeError, UnreadableData, needing
 from episodes.single_agent import SingleAgentEpisode

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from episodes.converters.bounded_packs import Given, some_of
+from episodes.converters.bounded_packs import Given, bounded_lists
 from episodes.converters.d4rl import d4rl_episodes
 from episodes.converters.lerobot import to_lerobot
 from episodes.converters.lerobot_reading import lerobot_episodes
-from episodes.converters.losses import LossReport
+from episodes.converters.loss_report import LossReport
 from episodes.converters.minari import minari_episodes, to_minari
 from episodes.converters.parquet import parquet_episodes, to_parquet
 from episodes.converters.parquet_files import files_of, schema_of
@@ -35,7 +35,7 @@ def to_dataset(episodes: Given, path: str | Path, *, strict: bool = False) -> Lo
         WrongType: infos or custom data that a file cannot hold.
     """
     with whole_directory(local_path(path)) as draft, EpisodeWriter(draft) as writer:
-        for some in some_of(episodes):
+        for some in bounded_lists(episodes):
             writer.add(some)
     return LossReport()
 

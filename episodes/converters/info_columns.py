@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from episodes.converters.columns import array_of, column_of, has_column, rare_column
-from episodes.converters.losses import LossReport
+from episodes.converters.loss_report import LossReport
 from episodes.errors import WrongType
 from episodes.storage.arrow import pyarrow
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.columns import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
-from episodes.tracks.infos.kinds import EmptyInfos
+from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
+from episodes.tracks.infos.infos import EmptyInfos
 
 _TEXT, _DOCUMENTS = "text", "msgpack"
 
@@ -33,7 +33,7 @@ class InfoColumns:
         found: dict[str, Column] = {}
         for path, column in columns.items():
             try:
-                found[path] = ColumnInfos({path: column}, len(infos)).travelling().columns[path]
+                found[path] = ColumnInfos({path: column}, len(infos)).without_objects().columns[path]
             except WrongType as error:
                 for row in np.flatnonzero(column.present).tolist():
                     report.add(f"infos/{path}", str(error), whose[row])

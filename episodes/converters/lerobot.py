@@ -14,7 +14,7 @@ from episodes.converters.bounded_packs import Given, each_of
 from episodes.converters.columns import nested_column
 from episodes.converters.feature_stats import RunningStats, Stats, frame_stats_of, stats_of
 from episodes.converters.lerobot_features import BASE, FLAGS, OURS, Feature
-from episodes.converters.losses import LossReport, kept, tell_other_spaces
+from episodes.converters.loss_report import LossReport, kept, tell_other_spaces
 from episodes.converters.parquet_files import Parts, parquet
 from episodes.converters.step_tables import is_document
 from episodes.converters.videos import VideoWriter, pyav
@@ -23,7 +23,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import space_json
 from episodes.storage.arrow import pyarrow
 from episodes.storage.files import local_path, whole_directory
-from episodes.tracks.infos import documents
+from episodes.tracks.infos import msgpack_codec
 
 _FOLDER = 1000  # files in a folder
 _DATA_MB, _VIDEO_MB = 100, 200  # a new file is begun when one has so many
@@ -222,7 +222,7 @@ class _Writer:
             )
             self._report.add(name, "msgpack cannot hold it", episode.id_)
 
-        return documents.encode(kept(told, lost, is_document), OURS)
+        return msgpack_codec.encode(kept(told, lost, is_document), OURS)
 
     def close(self) -> None:
         """Finish all files, and say what there is."""

@@ -12,7 +12,7 @@ import numpy as np
 from episodes.converters import lerobot_features as features
 from episodes.converters.columns import array_of
 from episodes.converters.lerobot_features import BASE, FLAGS, OURS, Feature
-from episodes.converters.losses import LossReport
+from episodes.converters.loss_report import LossReport
 from episodes.converters.parquet_files import files_of, groups_of, schema_of
 from episodes.converters.transitions import without_next
 from episodes.converters.videos import FrameReader, frame_number
@@ -22,7 +22,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import space_json
 from episodes.storage.arrow import pyarrow, reading
 from episodes.storage.files import local_path
-from episodes.tracks.infos import documents
+from episodes.tracks.infos import msgpack_codec
 
 _NO_PLACE = "it is not known what it is"
 
@@ -139,7 +139,7 @@ class _Source:
 def _own_episode(
     source: _Source, meta: dict[str, Any], about: dict[str, Any], known: dict[str, Feature]
 ) -> SingleAgentEpisode:
-    table, rest = source.rows(meta), documents.decode(meta[OURS])
+    table, rest = source.rows(meta), msgpack_codec.decode(meta[OURS])
     num, leaves = len(table), {}
     for path, feature in known.items():
         if feature.order is not None:

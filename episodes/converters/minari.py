@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from episodes.converters.bounded_packs import Given, some_of
+from episodes.converters.bounded_packs import Given, bounded_lists
 from episodes.converters.info_arrays import info_arrays, infos_from
-from episodes.converters.losses import FACTS, LossReport, tell_left_out, tell_other_spaces
+from episodes.converters.loss_report import FACTS, LossReport, report_dropped_facts, tell_other_spaces
 from episodes.errors import InvalidArgument, needing
 from episodes.facts import VersionRuns
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import draft_beside
 from episodes.tracks import nested
-from episodes.tracks.infos.documents import is_json
+from episodes.tracks.infos.msgpack_codec import is_json
 
 _IDS = ("id_", *FACTS)
 _OURS = "episodes"  # the attribute of a Minari episode that holds these, as JSON
@@ -178,7 +178,7 @@ def _write(
 ) -> None:
     """Write the episodes to a new data set in the draft, so many at a time; `known` are spaces, or None."""
     made, num = None, 0
-    for some in some_of(episodes, alike=False):
+    for some in bounded_lists(episodes, alike=False):
         own = some[0].observation_space, some[0].action_space  # a space may be false: it has a length
         known = tuple(mine if given is None else given for mine, given in zip(own, known, strict=True))
         observation_space, action_space = known
@@ -226,7 +226,7 @@ def _keys_of(space: Any) -> Any:
 
 
 def _buffer_of(minari: Any, episode: SingleAgentEpisode, report: LossReport) -> Any:
-    tell_left_out(report, episode, "Minari", keeps=_KEPT)
+    report_dropped_facts(report, episode, "Minari", keeps=_KEPT)
     tracks, count = episode.finalized_tracks(), len(episode)
     flags = np.zeros((2, count), bool)
     flags[:, -1] = episode.is_terminated, episode.is_truncated

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from episodes.converters.bounded_packs import Given, packs_of
-from episodes.converters.losses import LossReport
+from episodes.converters.loss_report import LossReport
 from episodes.converters.parquet_files import files_of, groups_of, new_parts
 from episodes.converters.step_tables import pack_of, table_of
 from episodes.errors import InvalidArgument, needing

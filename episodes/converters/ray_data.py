@@ -13,7 +13,7 @@ import numpy as np
 from episodes.converters.bounded_packs import Given, packs_of
 from episodes.converters.columns import NUMBERS, column_of
 from episodes.converters.info_columns import InfoColumns
-from episodes.converters.losses import LossReport
+from episodes.converters.loss_report import LossReport
 from episodes.converters.step_tables import checked_columns, fact_columns, owners, tell_of_chunks
 from episodes.errors import InvalidArgument, needing
 from episodes.pack import EpisodePack

@@ -7,7 +7,7 @@ from typing import Any
 
 from episodes.converters import rllib_multi_agent as several
 from episodes.converters import rllib_states
-from episodes.converters.losses import LossReport
+from episodes.converters.loss_report import LossReport
 from episodes.errors import WrongType, needing
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode

@@ -12,7 +12,7 @@ import numpy as np
 from episodes.converters import packed_numpy, rllib_states
 from episodes.converters.bounded_packs import Given, each_of
 from episodes.converters.columns import array_of
-from episodes.converters.losses import LossReport, kept
+from episodes.converters.loss_report import LossReport, kept
 from episodes.converters.parquet_files import files_of, groups_of, new_parts, schema_of
 from episodes.converters.transitions import Transitions
 from episodes.errors import UnreadableData

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from episodes.converters import rllib_spaces, rllib_states
-from episodes.converters.losses import LossReport
+from episodes.converters.loss_report import LossReport
 from episodes.facts import Ending, EpisodeFacts
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.agents import Agents

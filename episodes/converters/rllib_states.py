@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from episodes.converters import rllib_spaces
-from episodes.converters.losses import LossReport
+from episodes.converters.loss_report import LossReport
 from episodes.errors import UnreadableData
 from episodes.facts import Ending, EpisodeFacts
 from episodes.single_agent import SingleAgentEpisode

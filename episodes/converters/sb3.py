@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from episodes.converters.losses import LossReport, tell_other_spaces
+from episodes.converters.loss_report import LossReport, tell_other_spaces
 from episodes.converters.transitions import Transitions, transitions_of
 from episodes.errors import InvalidArgument, MissingExtra
 from episodes.single_agent import SingleAgentEpisode

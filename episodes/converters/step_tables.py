@@ -19,7 +19,7 @@ import numpy as np
 
 from episodes.converters.columns import array_of, column_of, has_column, rare_column
 from episodes.converters.info_columns import InfoColumns
-from episodes.converters.losses import LossReport, kept
+from episodes.converters.loss_report import LossReport, kept
 from episodes.errors import UnreadableData, WrongType
 from episodes.facts.facts import FACTS, Kind
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn
@@ -28,7 +28,7 @@ from episodes.storage import space_json
 from episodes.storage.arrow import pyarrow
 from episodes.storage.track_schema import assembled, columns_of, is_observed, structure_of
 from episodes.tracks.indexing import ranges
-from episodes.tracks.infos import documents
+from episodes.tracks.infos import msgpack_codec
 
 KEY = b"rl-episodes-steps"  # of the schema's metadata
 OTHER = "other"  # msgpack, on the first row of a chunk: ids that are no text, and custom data
@@ -142,13 +142,13 @@ def _document(value: dict[str, Any], id_: Any, report: LossReport) -> bytes | No
         )
         report.add(what, "msgpack cannot hold it", id_)
 
-    return documents.encode(kept(value, lost, is_document), "") if value else None
+    return msgpack_codec.encode(kept(value, lost, is_document), "") if value else None
 
 
 def is_document(value: Any) -> bool:
     """Whether msgpack can hold a value."""
     try:
-        documents.encode(value, "")
+        msgpack_codec.encode(value, "")
         return True
     except WrongType:
         return False
@@ -211,7 +211,7 @@ def _read_facts(table: Any, firsts: np.ndarray, ends: np.ndarray) -> dict[str, A
     ids = {fact: at(name, firsts) for fact, name in _IDS.items()}
     custom: list[Any] = [None] * len(firsts)
     for i, document in enumerate(at(OTHER, firsts)):
-        told = {} if document is None else documents.decode(document)
+        told = {} if document is None else msgpack_codec.decode(document)
         custom[i] = told.get("custom_data")
         for fact, value in told.get("ids", {}).items():
             ids[fact][i] = value

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.converters.losses import LossReport, tell_left_out
+from episodes.converters.loss_report import LossReport, report_dropped_facts
 from episodes.converters.transitions import Transitions, numbers_of
 from episodes.errors import InvalidArgument, needing
 from episodes.single_agent import SingleAgentEpisode
@@ -40,7 +40,7 @@ def to_tensordict(episodes: Sequence[SingleAgentEpisode], *, strict: bool = Fals
         if not len(episode):
             report.add("the episode", "a TensorDict has no episodes without a step", episode.id_)
             continue
-        tell_left_out(report, episode, "a TensorDict", keeps=("extra_model_outputs", "both_endings"))
+        report_dropped_facts(report, episode, "a TensorDict", keeps=("extra_model_outputs", "both_endings"))
         parts.append(_rows_of(episode, number, report))
     if not parts:
         raise InvalidArgument("to_tensordict: no episodes with a step were given")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.converters.losses import LossReport
+from episodes.converters.loss_report import LossReport
 from episodes.converters.transitions import Transitions, transitions_of
 from episodes.errors import InvalidArgument, MissingExtra
 from episodes.single_agent import SingleAgentEpisode

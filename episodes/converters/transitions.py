@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from episodes.converters.info_arrays import infos_from
-from episodes.converters.losses import LossReport, tell_left_out
+from episodes.converters.loss_report import LossReport, report_dropped_facts
 from episodes.errors import InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
@@ -124,7 +124,7 @@ def transitions_of(episodes: Iterable[SingleAgentEpisode], name: str, report: Lo
         if not len(episode):
             report.add("the episode", f"{name} has no episodes without a step", episode.id_)
             continue
-        tell_left_out(report, episode, name, **keeps)
+        report_dropped_facts(report, episode, name, **keeps)
         if not episode.is_done:
             report.add(
                 "that the chunk goes on", f"{name} is told that it was truncated, which bootstraps too", episode.id_

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from episodes.errors import InvalidArgument, TrackMismatch, WrongType
 from episodes.facts.ending import ENDINGS, Ending
 from episodes.facts.policy_versions import VersionColumn, VersionRuns, checked_version, followed
-from episodes.tracks.infos.columns import own
+from episodes.tracks.infos.info_columns import own
 from episodes.tracks.nested import frozen
 from episodes.tracks.seeds import unseeded
 

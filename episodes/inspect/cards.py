@@ -12,10 +12,10 @@ from markupsafe import Markup
 from episodes.batch import Batch
 from episodes.batch import leaves as batch_leaves
 from episodes.facts.ending import Ending
-from episodes.inspect import charts, sparks, words
-from episodes.inspect.rail import rail
+from episodes.inspect import charts, formatting, sparklines
 from episodes.inspect.series import Series, of_tracks
-from episodes.inspect.sparks import Axis
+from episodes.inspect.sparklines import Axis
+from episodes.inspect.timeline_bar import rail
 from episodes.tracks import nested
 
 BYTES_OF_LINES = 12_000  # of all lines of a card together
@@ -84,36 +84,38 @@ def rows_of(series: Sequence[Series], axis: Axis, share: int = 1) -> tuple[list[
         share: as how many cards like this one are shown together.
     """
     shown = series[: max(MOST_ROWS // share, 4)]
-    lanes = sum(min(one.numbers.shape[1], sparks.MOST_LANES) for one in shown if one.is_numeric and not one.is_image)
+    lanes = sum(
+        min(one.numbers.shape[1], sparklines.MOST_LANES) for one in shown if one.is_numeric and not one.is_image
+    )
     points = BYTES_OF_LINES // (BYTES_OF_POINT * max(lanes, 1) * share)
-    points = min(max(points, sparks.FEWEST_POINTS), sparks.MOST_POINTS)
+    points = min(max(points, sparklines.FEWEST_POINTS), sparklines.MOST_POINTS)
     room = BYTES_OF_FRAMES // (share * max(sum(one.is_image and one.is_numeric for one in shown), 1))
     rows = [_row(one, axis, points, room, share <= MOST_TOLD_APART) for one in shown]
     left = [one.label for one in series[len(shown) :]]
-    return rows, [words.clipped(f"and {len(left)} more: {', '.join(left[:20])}", 300)] if left else []
+    return rows, [formatting.clipped(f"and {len(left)} more: {', '.join(left[:20])}", 300)] if left else []
 
 
 def _row(series: Series, axis: Axis, points: int, room: int, told_apart: bool) -> Row:
-    meta = f"{words.shape(series.shape)} {series.dtype}"
+    meta = f"{formatting.shape(series.shape)} {series.dtype}"
     if series.nbytes is not None:
-        meta += f" · {words.size(series.nbytes)}"
+        meta += f" · {formatting.size(series.nbytes)}"
     if not series.is_numeric:
         return Row(
-            words.clipped(nested.unescape(series.label)),
+            formatting.clipped(nested.unescape(series.label)),
             series.hue,
             meta,
             None,
-            words.clipped(_said(series)),
+            formatting.clipped(_said(series)),
             Markup(""),
         )
-    low, mean, high = map(words.number, series.range)
+    low, mean, high = map(formatting.number, series.range)
     return Row(
-        words.clipped(nested.unescape(series.label)),
+        formatting.clipped(nested.unescape(series.label)),
         series.hue,
         meta,
         (low, mean, high),
-        words.clipped(", ".join(series.remarks)),
-        sparks.picture(series, axis, points, room),
+        formatting.clipped(", ".join(series.remarks)),
+        sparklines.picture(series, axis, points, room),
         _parts(series) if told_apart else None,
     )
 
@@ -123,7 +125,7 @@ def _said(series: Series) -> str:
     if series.array.dtype.kind not in "US" or not len(series.array):
         return ", ".join(series.remarks)
     texts = series.array.ravel() if series.present is None else series.array[series.present].ravel()
-    ends = [words.clipped(texts[place], 30) for place in ((0, -1) if len(texts) else ())]
+    ends = [formatting.clipped(texts[place], 30) for place in ((0, -1) if len(texts) else ())]
     return ", ".join([" … ".join(dict.fromkeys(ends)), *series.remarks])
 
 
@@ -134,14 +136,14 @@ def _parts(series: Series) -> Table | None:
         return None
     ranges, ends = series.ranges[:, :MOST_PARTS], series.array[[0, -1]].reshape(2, -1)[:, :MOST_PARTS]
     cells = np.concatenate([ranges, ends]).T.tolist()
-    rows = [(f"[{k}]" if count > 1 else "", *map(words.number, row)) for k, row in enumerate(cells)]
+    rows = [(f"[{k}]" if count > 1 else "", *map(formatting.number, row)) for k, row in enumerate(cells)]
     note = f"and {count - MOST_PARTS} more numbers" if count > MOST_PARTS else ""
     return Table(("", "lowest", "mean", "highest", "first", "last"), rows, note)
 
 
 def known(**facts: Any) -> list[tuple[str, str]]:
     """Pairs of name and text of the facts that are known."""
-    return [(name.replace("_", " "), words.clipped(value)) for name, value in facts.items() if value is not None]
+    return [(name.replace("_", " "), formatting.clipped(value)) for name, value in facts.items() if value is not None]
 
 
 # --- episodes ---------------------------------------------------------------------------------------------------------
@@ -153,16 +155,18 @@ def episode_card(episode: Any, share: int = 1, is_open: bool = True, kind: str |
     lookback = tracks.lookback
     axis = Axis(max(tracks.observations.total - 1, 0), lookback)
     rows, notes = rows_of(list(of_tracks(tracks)), axis, share)
-    headline = [words.counted(len(episode), "step"), f"return {words.number(episode.get_return())}"]
+    headline = [formatting.counted(len(episode), "step"), f"return {formatting.number(episode.get_return())}"]
     if facts.t_started:
         headline.insert(1, f"from t={facts.t_started}")
     observed, acted = facts.observation_space, facts.action_space
-    custom = {words.clipped(key, 20): words.clipped(value, 40) for key, value in [*episode.custom_data.items()][:8]}
+    custom = {
+        formatting.clipped(key, 20): formatting.clipped(value, 40) for key, value in [*episode.custom_data.items()][:8]
+    }
     return Card(
         kind or type(episode).__name__,
-        words.clipped(facts.id_),
+        formatting.clipped(facts.id_),
         headline,
-        words.endings(facts.ending, not facts.ending.is_done and tracks.is_finished),
+        formatting.endings(facts.ending, not facts.ending.is_done and tracks.is_finished),
         known(
             lookback=lookback or None,
             agent=facts.agent_id,
@@ -188,26 +192,26 @@ def multi_agent_card(episode: Any) -> Card:
     lines = list(agents.timelines.items())
     shown = lines[:MOST_AGENTS]
     opened = shown[:MOST_AGENT_CARDS]
-    parts = [episode_card(line.episode, len(opened), False, words.clipped(agent, 40)) for agent, line in opened]
+    parts = [episode_card(line.episode, len(opened), False, formatting.clipped(agent, 40)) for agent, line in opened]
     waiting = sum(line.phase == "waits" for _, line in lines)
-    ending = words.endings(facts.ending, agents.passed_on is not None)
+    ending = formatting.endings(facts.ending, agents.passed_on is not None)
     headline = [
-        words.counted(len(episode), "env step"),
-        words.counted(len(lines), "agent"),
-        f"return {words.number(episode.get_return(include_pending=True))}",
+        formatting.counted(len(episode), "env step"),
+        formatting.counted(len(lines), "agent"),
+        f"return {formatting.number(episode.get_return(include_pending=True))}",
     ]
     if waiting:
         headline.insert(2, f"{waiting} pending")
-    left = [words.clipped(agent, 30) for agent, _ in lines[len(opened) :]]
+    left = [formatting.clipped(agent, 30) for agent, _ in lines[len(opened) :]]
     return Card(
         type(episode).__name__,
-        words.clipped(facts.id_),
+        formatting.clipped(facts.id_),
         headline,
         ending,
         known(t_started=facts.t_started or None, lookback=episode.lookback or None),
         chart=charts.timelines(shown, facts.t_started - episode.lookback, episode.env_t),
         parts=parts,
-        notes=[words.clipped(f"and {len(left)} more agents: {', '.join(left[:20])}", 300)] if left else [],
+        notes=[formatting.clipped(f"and {len(left)} more agents: {', '.join(left[:20])}", 300)] if left else [],
     )
 
 
@@ -220,7 +224,11 @@ def pack_card(pack: Any) -> Card:
     return Card(
         type(pack).__name__,
         "",
-        [words.counted(len(pack), "episode"), words.counted(pack.num_steps, "step"), words.size(pack.nbytes)],
+        [
+            formatting.counted(len(pack), "episode"),
+            formatting.counted(pack.num_steps, "step"),
+            formatting.size(pack.nbytes),
+        ],
         facts=known(observation_space=pack.observation_space, action_space=pack.action_space),
         rows=rows,
         chart=charts.returns(pack.returns(), pack.terminated, pack.truncated),
@@ -233,13 +241,20 @@ def dataset_card(dataset: Any) -> Card:
     """The card of an `EpisodeDataset`: of its table, and of the first steps of its first episode."""
     table = dataset.metadata
     returns, terminated, truncated = table["return"], table["terminated"], table["truncated"]
-    user = {words.clipped(key, 20): words.clipped(value, 40) for key, value in [*dataset.user_metadata.items()][:8]}
+    user = {
+        formatting.clipped(key, 20): formatting.clipped(value, 40)
+        for key, value in [*dataset.user_metadata.items()][:8]
+    }
     spec = dataset.env_spec
     unread = sum(dataset.unread.values())
     return Card(
         type(dataset).__name__,
-        words.clipped(dataset.path),
-        [words.counted(len(dataset), "episode"), words.counted(dataset.num_steps, "step"), words.size(dataset.nbytes)],
+        formatting.clipped(dataset.path),
+        [
+            formatting.counted(len(dataset), "episode"),
+            formatting.counted(dataset.num_steps, "step"),
+            formatting.size(dataset.nbytes),
+        ],
         facts=known(
             environment=getattr(spec, "id", spec),
             metadata=user or None,
@@ -262,11 +277,22 @@ def episodes_table(ids: Any, lengths: Any, returns: Any, terminated: Any, trunca
     chosen = range(num) if num <= MOST_EPISODES else [*range(half), *range(num - half, num)]
     rows = []
     for i in chosen:
-        stops = words.ended(Ending.of(terminated[i], truncated[i]))
+        stops = formatting.ended(Ending.of(terminated[i], truncated[i]))
         rows.append(
-            (str(i), words.clipped(ids[i], 32), str(lengths[i]), words.number(returns[i]), stops, str(started[i]))
+            (
+                str(i),
+                formatting.clipped(ids[i], 32),
+                str(lengths[i]),
+                formatting.number(returns[i]),
+                stops,
+                str(started[i]),
+            )
         )
-    note = "" if num <= MOST_EPISODES else f"{words.counted(num, 'episode')}; the first and the last {half} are listed"
+    note = (
+        ""
+        if num <= MOST_EPISODES
+        else f"{formatting.counted(num, 'episode')}; the first and the last {half} are listed"
+    )
     return Table(("", "id", "length", "return", "ending", "from t"), rows, note)
 
 
@@ -292,11 +318,11 @@ def batch_card(batch: Any, kind: str = "Batch") -> Card:
         if path
     }
     lengths = {leaf.shape[0] if leaf.ndim else None for leaf in leaves.values()}
-    many = words.counted(lengths.pop() or 1, "row") if len(lengths) == 1 else "no common length"
+    many = formatting.counted(lengths.pop() or 1, "row") if len(lengths) == 1 else "no common length"
     series = [_column(path, leaf) for path, leaf in leaves.items()]
     rows, notes = rows_of(series, Axis(max((one.total for one in series), default=1) - 1))
     nbytes = sum(one.nbytes or 0 for one in series)
-    headline = [many, words.counted(len(series), "column"), words.size(nbytes)]
+    headline = [many, formatting.counted(len(series), "column"), formatting.size(nbytes)]
     return Card(kind, "", headline, rows=rows, notes=notes)
 
 
@@ -324,11 +350,11 @@ def replay_card(buffer: Any, name: str = "") -> Card:
         notes.append("steps from the oldest to the newest")
     return Card(
         type(buffer).__name__,
-        words.clipped(name),
+        formatting.clipped(name),
         [
             f"{len(buffer):,} of {buffer.capacity:,} steps",
-            words.counted(buffer.num_episodes, "episode"),
-            words.size(buffer.nbytes),
+            formatting.counted(buffer.num_episodes, "episode"),
+            formatting.size(buffer.nbytes),
         ],
         facts=known(ever_added=f"{buffer.num_added:,} steps", ever_sampled=f"{buffer.num_sampled:,} steps"),
         rows=rows,
@@ -360,11 +386,11 @@ def _stored_steps(buffer: Any) -> list[Series]:
 def multi_agent_replay_card(buffer: Any) -> Card:
     """The card of a `MultiAgentEpisodeReplayBuffer`: how full it is, and a card of each module."""
     modules = list(buffer.modules.items())
-    headline = [f"{len(buffer):,} of {buffer.capacity:,} env steps", words.counted(len(modules), "module")]
+    headline = [f"{len(buffer):,} of {buffer.capacity:,} env steps", formatting.counted(len(modules), "module")]
     return Card(
         type(buffer).__name__,
         "",
-        [*headline, words.size(buffer.nbytes)],
+        [*headline, formatting.size(buffer.nbytes)],
         chart=charts.filled(len(buffer), buffer.capacity),
         parts=[replay_card(own, module_id) for module_id, own in modules[:MOST_MODULES]],
     )

@@ -10,8 +10,8 @@ from markupsafe import Markup, escape
 
 from episodes.inspect.colours import ENDINGS, colour
 from episodes.inspect.downsampling import downsample
-from episodes.inspect.rail import ENDS
-from episodes.inspect.words import clipped, number
+from episodes.inspect.formatting import clipped, number
+from episodes.inspect.timeline_bar import ENDS
 
 WIDTH, HEIGHT = 640, 90
 MOST_CELLS = 50  # of a chart of returns, for each ending; a cell is two dots

@@ -1,4 +1,4 @@
-"""`explain_batch`: where a row of a batch came from, in words and as HTML."""
+"""`explain_batch`: where a row of a batch came from, in formatting and as HTML."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from episodes.batch import leaves as batch_leaves
 from episodes.batch.train_batch import origin_of
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, StepOutOfRange, WrongType
-from episodes.inspect import words
-from episodes.tracks.drawn import drawn_by
+from episodes.inspect import formatting
+from episodes.tracks.notebook_repr import notebook_repr
 
 __all__ = ["Explanation", "explain_batch"]
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Lines of name and text; printed they are words, in a notebook a card with the episode behind it."""
+    """Lines of name and text; printed they are formatting, in a notebook a card with the episode behind it."""
 
     row: int
     lines: tuple[tuple[str, str], ...]
@@ -32,7 +32,7 @@ class Explanation:
 
     __repr__ = __str__
 
-    _repr_html_ = drawn_by("episodes.inspect.html", "explanation")
+    _repr_html_ = notebook_repr("episodes.inspect.html", "explanation")
 
 
 def explain_batch(batch: Any, row: int) -> Explanation:
@@ -71,7 +71,9 @@ def explain_batch(batch: Any, row: int) -> Explanation:
     else:
         lines.append(("step", f"t={first.t}"))
     before = first.t - first.t_started + (episode.tracks.lookback if episode is not None else 0)
-    lines.append(("lookback", f"{words.counted(before, 'step')} before it at hand" if before else "none before it"))
+    lines.append(
+        ("lookback", f"{formatting.counted(before, 'step')} before it at hand" if before else "none before it")
+    )
     lines.append(("return", _return(batch, row, first, last, origin.numbers.ndim > 1)))
     lines.append(("episode now", "gone" if episode is None else repr(episode)))
     return Explanation(row, tuple(lines), episode)
@@ -87,7 +89,10 @@ def _episode(origin: Origin, row: int) -> Any:
 def _whose(step: StepOrigin) -> list[tuple[str, str]]:
     facts = {"episode": step.id_, "agent": step.agent_id, "module": step.module_id}
     chunk = f"t={step.t_started} … {step.t_stop}"
-    return [*((name, words.clipped(value)) for name, value in facts.items() if value is not None), ("chunk", chunk)]
+    return [
+        *((name, formatting.clipped(value)) for name, value in facts.items() if value is not None),
+        ("chunk", chunk),
+    ]
 
 
 def _sequence(
@@ -95,10 +100,10 @@ def _sequence(
 ) -> list[tuple[str, str]]:
     lines = [("steps", f"t={first.t} … {last.t} in columns {there[0]} … {there[-1]} of {width}")]
     if len(there) < width:
-        lines.append(("padding", f"{words.counted(width - len(there), 'column')} of zeros"))
+        lines.append(("padding", f"{formatting.counted(width - len(there), 'column')} of zeros"))
     learned = _value(batch, Columns.LOSS_MASK, row)
     if learned is not None and (idle := len(there) - int(np.count_nonzero(learned))):
-        lines.append(("not learned from", f"{words.counted(idle, 'step')} that only warm up or look back"))
+        lines.append(("not learned from", f"{formatting.counted(idle, 'step')} that only warm up or look back"))
     return lines
 
 

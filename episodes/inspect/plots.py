@@ -13,8 +13,8 @@ import numpy as np
 from episodes.errors import InvalidArgument, WrongType, needing
 from episodes.inspect.colours import ENDINGS, colour
 from episodes.inspect.downsampling import downsample
+from episodes.inspect.formatting import clipped, counted, ending_word, number, shortened
 from episodes.inspect.series import Series, of_track, of_tracks
-from episodes.inspect.words import clipped, counted, ending_word, number, shortened
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 

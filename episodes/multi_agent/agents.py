@@ -1,7 +1,7 @@
 """`Agents`: all timelines of a multi-agent chunk, and what belongs to none of them.
 
 An env step touches it in two passes, each O(agents that did something): `check_step` raises before anything is written,
-and finds what there is to do; `keep_infos`, `keep_rewards`, `Timeline.wait_with` and `complete_steps` write and do not
+and finds what there is to do; `keep_infos`, `keep_rewards`, `Timeline.set_pending_action` and `complete_steps` write and do not
 fail.
 """
 
@@ -26,9 +26,9 @@ from episodes.multi_agent.timeline import (
     place_of,
 )
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks import reading
+from episodes.tracks import track_access
 from episodes.tracks.casting import check_reward
-from episodes.tracks.infos.kinds import same_info
+from episodes.tracks.infos.infos import same_info
 
 COMMON: Final = "__common__"  # the key of infos that belong to no agent
 ALL: Final = "__all__"  # the key of the episode's own ending
@@ -38,7 +38,7 @@ Flags = Mapping[Any, bool]
 Endings = dict[Any, Ending]  # agent -> how it ends
 
 
-class Departure(NamedTuple):
+class DepartedAgent(NamedTuple):
     """The ending of an agent of which nothing else is within reach."""
 
     ending: Ending
@@ -56,7 +56,7 @@ class Agents:
         timelines: dict[Any, Timeline] | None = None,
         *,
         modules: ByAgent | None = None,
-        departed: Mapping[Any, Departure] | None = None,
+        departed: Mapping[Any, DepartedAgent] | None = None,
         loose_infos: Mapping[int, ByAgent] | None = None,
         rewards_apart: Iterable[tuple[int, Any, Any]] = (),
         passed_on: Mapping[Any, Pending] | None = None,
@@ -230,7 +230,7 @@ class Agents:
     def enter(self, own: SingleAgentEpisode, env_t: int, reward: Any = None) -> None:
         """Add an agent whose own episode has been reset; a reward beside its first observation is of no step."""
         line = Timeline(own, [env_t])
-        line.item_shape = reading.shape_of(own.get_observations(0))
+        line.item_shape = track_access.shape_of(own.get_observations(0))
         self.timelines[own.agent_id] = line
         if reward is not None:
             self.rewards_apart.append((env_t, own.agent_id, reward))
@@ -240,7 +240,7 @@ class Agents:
         for agent_id, ending in endings.items():
             line = self.timelines.get(agent_id)
             if line is None:
-                self.departed[agent_id] = Departure(ending, env_t)
+                self.departed[agent_id] = DepartedAgent(ending, env_t)
                 continue
             if line.reward is not None:
                 self.rewards_apart.append((env_t, agent_id, line.reward))
@@ -274,7 +274,7 @@ class Agents:
             if part is not None:
                 lines[agent_id] = part
             elif line.is_gone(chunk):
-                departed[agent_id] = Departure(line.episode.ending, line.ended_at)
+                departed[agent_id] = DepartedAgent(line.episode.ending, line.ended_at)
         infos = self.loose_infos
         return Agents(
             self.episode_id,
@@ -358,7 +358,7 @@ class Agents:
     def of(cls, episode_id: Any, timelines: dict[Any, Timeline], record: Mapping[str, Any]) -> Agents:
         """The agents of timelines and a `record`."""
         rest = dict(record)
-        departed = {a: Departure(ENDINGS[code], env_t) for a, (code, env_t) in rest.pop("departed").items()}
+        departed = {a: DepartedAgent(ENDINGS[code], env_t) for a, (code, env_t) in rest.pop("departed").items()}
         return cls(episode_id, timelines, departed=departed, **rest)
 
     def get_state(self) -> dict[str, Any]:

@@ -30,12 +30,12 @@ from episodes.multi_agent.getters import MultiAgentGetters
 from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk, complete_steps
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import indexing
-from episodes.tracks.arguments import checked_choice
 from episodes.tracks.casting import REAL_TYPES
-from episodes.tracks.drawn import drawn_by
 from episodes.tracks.indexing import checked_lookback
-from episodes.tracks.infos.kinds import same_info
+from episodes.tracks.infos.infos import same_info
+from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.spaces import as_item
+from episodes.tracks.validation import checked_choice
 
 __all__ = ["ALL", "COMMON", "MultiAgentEpisode"]
 
@@ -96,7 +96,7 @@ class MultiAgentEpisode(MultiAgentGetters):
     ending: Ending = _fact("ending")
     observation_space: Any = _fact("observation_space")  # a space for each agent, or None
     action_space: Any = _fact("action_space")
-    _repr_html_ = drawn_by("episodes.inspect.html", "multi_agent_episode")
+    _repr_html_ = notebook_repr("episodes.inspect.html", "multi_agent_episode")
 
     def __init__(
         self,
@@ -319,7 +319,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             agents.keep_infos(observations, told, now)
         timelines = agents.timelines
         for agent_id in waiting:
-            timelines[agent_id].wait_with(actions[agent_id], extra.get(agent_id), now - 1)
+            timelines[agent_id].set_pending_action(actions[agent_id], extra.get(agent_id), now - 1)
         if has_more_rewards:
             agents.keep_rewards(observations, rewards, now)
         complete_steps(timelines, observations, actions, rewards, told, extra, now)

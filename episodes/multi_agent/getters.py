@@ -11,15 +11,15 @@ from episodes.columns import check_extra_output_names
 from episodes.errors import EpisodeStateError, StepOutOfRange, UnknownKey
 from episodes.facts import EpisodeFacts
 from episodes.facts.facts import HasEnding
-from episodes.multi_agent import reading
+from episodes.multi_agent import queries
 from episodes.multi_agent.agents import ALL, Agents
-from episodes.multi_agent.reading import Column, Request
+from episodes.multi_agent.queries import Column, Request
 from episodes.multi_agent.timeline import RESTS, WAITS, Timeline
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ListTrack
 from episodes.tracks.field import INFOS, extra_field
 from episodes.tracks.indexing import Indices
-from episodes.tracks.reading import new_track, written
+from episodes.tracks.track_access import new_track, written
 
 AgentIds = Collection[Hashable] | Hashable | None
 
@@ -184,13 +184,13 @@ class MultiAgentGetters(HasEnding):
         if plain and type(indices) is int:
             lines, now = self.agents.timelines.items(), self.env_t
             if indices == -1 and not neg_index_as_lookback:
-                return reading.newest_observations(lines, now)
+                return queries.newest_observations(lines, now)
             begin = self._facts.t_started
             t = now + 1 + indices if indices < 0 and not neg_index_as_lookback else begin + indices
             if begin - self.lookback <= t <= now:
-                return reading.observations_at(lines, t)
+                return queries.observations_at(lines, t)
         request = Request("observations", indices, env_steps, neg_index_as_lookback, fill, one_hot_discrete)
-        return self._read(request, self._columns(reading.observations_of, agent_ids), 1, return_list)
+        return self._read(request, self._columns(queries.observations_of, agent_ids), 1, return_list)
 
     def get_infos(
         self,
@@ -207,7 +207,7 @@ class MultiAgentGetters(HasEnding):
         By env steps also those that came without an observation; by agents' steps one for each observation.
         """
         request = Request("infos", indices, env_steps, neg_index_as_lookback, fill)
-        columns = self._columns(reading.infos_of, agent_ids)
+        columns = self._columns(queries.infos_of, agent_ids)
         if self.agents.loose_infos and env_steps:
             columns = self._with_loose_infos(dict(columns), agent_ids).items()
         return self._read(request, columns, 1, return_list)
@@ -245,7 +245,7 @@ class MultiAgentGetters(HasEnding):
     ) -> Any:
         """Actions by agent, pending ones too."""
         request = Request("actions", indices, env_steps, neg_index_as_lookback, fill, one_hot_discrete)
-        return self._read(request, self._columns(reading.actions_of, agent_ids), 0, return_list)
+        return self._read(request, self._columns(queries.actions_of, agent_ids), 0, return_list)
 
     def get_rewards(
         self,
@@ -262,7 +262,7 @@ class MultiAgentGetters(HasEnding):
         A waiting agent's reward is the sum so far.
         """
         request = Request("rewards", indices, env_steps, neg_index_as_lookback, fill)
-        return self._read(request, self._columns(reading.rewards_of, agent_ids), 0, return_list)
+        return self._read(request, self._columns(queries.rewards_of, agent_ids), 0, return_list)
 
     def get_extra_model_outputs(
         self,
@@ -286,7 +286,7 @@ class MultiAgentGetters(HasEnding):
         answers = {}
         for name in keys if key is None else [key]:
             request = Request(f"extra_model_outputs[{name!r}]", indices, env_steps, neg_index_as_lookback, fill)
-            answers[name] = self._read(request, self._columns(reading.outputs_of(name), agent_ids), 0, return_list)
+            answers[name] = self._read(request, self._columns(queries.outputs_of(name), agent_ids), 0, return_list)
         return answers[key] if key is not None else _by_agent(answers, return_list)
 
     def _extra_keys(self) -> list[str]:
@@ -312,7 +312,7 @@ class MultiAgentGetters(HasEnding):
         return agent_ids if is_collection else (agent_ids,)
 
     def _read(self, request: Request, columns: Any, num_last: int, return_list: bool) -> Any:
-        read = reading.per_env_step if return_list else reading.per_agent
+        read = queries.per_env_step if return_list else queries.per_agent
         begin = self._facts.t_started
         try:
             return read(request, columns, (begin, self.lookback), self.env_t - begin + num_last)

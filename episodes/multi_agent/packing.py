@@ -18,7 +18,7 @@ from episodes.multi_agent.episode import MultiAgentEpisode
 from episodes.multi_agent.timeline import Timeline
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks.infos.columns import own as own_value
+from episodes.tracks.infos.info_columns import own as own_value
 
 __all__ = ["pack_agents", "unpack_agents"]
 
@@ -48,7 +48,7 @@ def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
     for _, _, schema in sorted(agents, key=lambda agent: agent[2].stepped is None):  # with steps first: others join
         if not any(schema.joins(known) for known in schemas):
             schemas.append(schema)
-    groups = [_Alike([], []) for _ in schemas]
+    groups = [_AgentsOfOneSchema([], []) for _ in schemas]
     for agent_episode, record, schema in agents:
         alike = next(group for known, group in zip(schemas, groups, strict=True) if schema.joins(known))
         alike.episodes.append(agent_episode)
@@ -73,7 +73,7 @@ class _Schema(NamedTuple):
 _ByPlace = dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]  # the agents of one chunk: place -> episode, record
 
 
-class _Alike(NamedTuple):
+class _AgentsOfOneSchema(NamedTuple):
     """Agents of one schema: their own episodes, and what else is to be known of each."""
 
     episodes: list[SingleAgentEpisode]

@@ -26,10 +26,10 @@ import numpy as np
 from episodes.columns import check_extra_output_names
 from episodes.errors import ChunkMismatch, InvalidArgument, ShapeMismatch, TrackMismatch
 from episodes.facts import Ending
-from episodes.multi_agent import clock
+from episodes.multi_agent import env_step_index
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks import Tracks, reading
-from episodes.tracks.infos.kinds import same_info
+from episodes.tracks import Tracks, track_access
+from episodes.tracks.infos.infos import same_info
 from episodes.tracks.nested import equal
 
 RESTS: Final = "rests"  # it has an observation and has not acted on it
@@ -39,7 +39,7 @@ ENDED: Final = "ended"  # it terminated or was truncated
 NOTHING: Final[Mapping[Any, Any]] = {}
 
 Clock = Sequence[int] | np.ndarray
-_CLOCKS = (array, np.ndarray)  # a clock that grows, a finished one
+_CLOCKS = (array, np.ndarray)  # a env_step_index that grows, a finished one
 _NOTHING_WAITS = None, None, None  # no action, no outputs, no reward
 _blank: Any = object.__new__  # where an episode is sliced, of each agent
 
@@ -113,14 +113,17 @@ class Timeline:
         newest = self.episode.observations.get(-1)
         shape = self.item_shape
         if shape is None:
-            shape = self.item_shape = reading.shape_of(newest)
+            shape = self.item_shape = track_access.shape_of(newest)
         if observation is newest:
             return
 
         def whose() -> str:
             return self._place(env_t)
 
-        if reading.as_before(observation, shape, self.episode.observation_space, whose) is not observation:
+        if (
+            track_access.checked_observation(observation, shape, self.episode.observation_space, whose)
+            is not observation
+        ):
             raise ShapeMismatch(f"{whose()}: the observation has lists where its space has tuples; give tuples")
 
     def _place(self, env_t: int) -> str:
@@ -156,7 +159,7 @@ class Timeline:
 
     # --- growing -----------------------------------------------------------------------------------------------
 
-    def wait_with(self, action: Any, extra: Mapping[str, Any] | None, env_t: int) -> None:
+    def set_pending_action(self, action: Any, extra: Mapping[str, Any] | None, env_t: int) -> None:
         """Keep the action taken at an env step until the next observation comes."""
         self.acted.append(env_t)
         self.action, self.extra, self.phase = action, extra, WAITS
@@ -186,8 +189,8 @@ class Timeline:
     def window(self, chunk: Chunk) -> Timeline | None:
         """The agent's part of a range of env steps; None when it has none there. Views where it is finished."""
         begin, end, lookback, is_last = chunk
-        first, zero, last = clock.chunk_rows(self.seen, self.acted, (begin, end), lookback)
-        if last == clock.MISSING or (self.ended_at is not None and self.is_gone(chunk)):
+        first, zero, last = env_step_index.chunk_rows(self.seen, self.acted, (begin, end), lookback)
+        if last == env_step_index.MISSING or (self.ended_at is not None and self.is_gone(chunk)):
             return None
         ends = self.ended_at is not None and self.ended_at <= end
         own = self.episode
@@ -346,7 +349,7 @@ def complete_steps(
         own = line.episode
         observed, acted, paid, told, pairs = own.growth or own.growing("add_env_step")
         if outputs:
-            for key, items in pairs or own.start_extra(outputs):
+            for key, items in pairs or own.create_extra_tracks(outputs):
                 items.append(outputs[key])
         observed.append(observation)
         acted.append(action)
@@ -373,7 +376,7 @@ def after_end(place: str, env_t: int) -> str:
 
 
 def _finished(times: Any) -> np.ndarray:
-    """The clock as a read-only array."""
+    """The env_step_index as a read-only array."""
     finished = times if type(times) is np.ndarray else np.array(times, np.int64)
     finished.flags.writeable = False
     return finished

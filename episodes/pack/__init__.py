@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from episodes.pack.history import PackHistory
 from episodes.pack.pack import EpisodePack
+from episodes.pack.pack_history import PackHistory
 
 __all__ = ["EpisodePack", "PackHistory"]

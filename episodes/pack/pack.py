@@ -33,13 +33,13 @@ from episodes.pack.from_episodes import parts_of
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ArrayTrack, InfoTrack, Tracks
 from episodes.tracks.casting import check_kinds, is_kind_of
-from episodes.tracks.drawn import drawn_by
 from episodes.tracks.field import INFOS, extra_field
 from episodes.tracks.indexing import ranges
 from episodes.tracks.infos.dicts import infos_of
-from episodes.tracks.infos.kinds import EmptyInfos, Infos
-from episodes.tracks.memory import held_bytes
+from episodes.tracks.infos.infos import EmptyInfos, Infos
 from episodes.tracks.nested import frozen
+from episodes.tracks.notebook_repr import notebook_repr
+from episodes.tracks.retained_memory import retained_nbytes
 from episodes.tracks.track import Track
 
 
@@ -145,7 +145,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     multi_agent_episode_ids = _fact("multi_agent_episode_ids")  # [n] or None
     observation_space = _fact("observation_space")
     action_space = _fact("action_space")
-    _repr_html_ = drawn_by("episodes.inspect.html", "pack")
+    _repr_html_ = notebook_repr("episodes.inspect.html", "pack")
 
     @property
     def custom_data(self) -> list[dict[str, Any]] | None:
@@ -226,7 +226,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     def concat(cls, packs: Sequence[EpisodePack]) -> EpisodePack:
         """The packs' episodes as one pack: one concatenate per track, large columns of infos when they are first read.
 
-        Until then the packs' infos are not freed (`held_nbytes` counts them), which is no more than a quarter above
+        Until then the packs' infos are not freed (`retained_nbytes` counts them), which is no more than a quarter above
         what the joined ones need; where it would be more, they are joined at once.
 
         Raises:
@@ -383,12 +383,12 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return sum(array.nbytes for array in self.tracks.values())
 
     @property
-    def held_nbytes(self) -> int:
+    def retained_nbytes(self) -> int:
         """The bytes that are not freed while this pack is held: all memory that its tracks and infos are views of.
 
         Of a part of a pack, of one that came from a receiver or out of shared memory, that is more than `nbytes`.
         """
-        return held_bytes([*self.tracks.values(), *self.infos.arrays()])
+        return retained_nbytes([*self.tracks.values(), *self.infos.arrays()])
 
     def copied(self) -> EpisodePack:
         """This pack in memory of its own: what it was a view of can be freed, and be used for the next sample."""
@@ -426,7 +426,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     def returns(self) -> np.ndarray:
         """The undiscounted return [n] of each episode."""
-        return sums_of_parts(self.rewards, self.offsets[:-1] + self.lookbacks, self.offsets[1:])
+        return segment_sums(self.rewards, self.offsets[:-1] + self.lookbacks, self.offsets[1:])
 
     # --- state -----------------------------------------------------------------------------------------------
 
@@ -438,7 +438,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         """
         counts = self.lengths, self.lookbacks
         if protocol >= 5:
-            return _from_pieces, pickling.in_pieces(self.columns, self.facts, *counts)
+            return _from_pieces, pickling.to_pickle_parts(self.columns, self.facts, *counts)
         return EpisodePack.of, (self.columns, pickling.unseeded(self.facts), *counts)
 
     def __eq__(self, other: object) -> bool:
@@ -476,7 +476,7 @@ def counted(whole: np.ndarray, returns: np.ndarray, num_steps: int) -> list[str]
     return [*wholes, chunks, steps]
 
 
-def sums_of_parts(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+def segment_sums(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     """The sums [n] of `values[starts[i]:stops[i]]` in float64; parts in order that do not overlap, and may be empty."""
     there = starts < stops
     if there.all() and len(there) and (starts[1:] == stops[:-1]).all():
@@ -506,4 +506,4 @@ def _frozen(array: np.ndarray) -> np.ndarray:
 
 
 def _from_pieces(*pieces: Any) -> EpisodePack:
-    return EpisodePack.of(*pickling.from_pieces(*pieces))
+    return EpisodePack.of(*pickling.from_pickle_parts(*pieces))

@@ -17,8 +17,8 @@ from gymnasium import spaces
 
 from episodes.facts.facts import PackFacts, from_band, in_band
 from episodes.tracks import Tracks, seeds
-from episodes.tracks.infos.columns import from_parts
-from episodes.tracks.infos.kinds import EmptyInfos
+from episodes.tracks.infos.info_columns import from_parts
+from episodes.tracks.infos.infos import EmptyInfos
 from episodes.tracks.nested import map_leaves
 
 _SMALL = 256  # bytes of a buffer that goes in band
@@ -31,8 +31,8 @@ _names: dict[np.dtype, str] = {}
 _known: dict[tuple[int, int], tuple[bytes, tuple[Any, Any]]] = {}  # pickles of spaces by their ids, and they
 
 
-def in_pieces(columns: Tracks, facts: PackFacts, *counts: np.ndarray) -> tuple[Any, ...]:
-    """The arguments of `from_pieces`."""
+def to_pickle_parts(columns: Tracks, facts: PackFacts, *counts: np.ndarray) -> tuple[Any, ...]:
+    """The arguments of `from_pickle_parts`."""
     observations, infos, actions, rewards = (track.data for track in columns[:4])
     extra = {key: track.data for key, track in columns.extra.items()}
     arrays = [map_leaves(_in_pieces, data) for data in (observations, actions, rewards, extra)]
@@ -40,8 +40,8 @@ def in_pieces(columns: Tracks, facts: PackFacts, *counts: np.ndarray) -> tuple[A
     return arrays, _infos_in_pieces(infos), bands, _spaces_in_pieces(facts), facts.custom_data
 
 
-def from_pieces(arrays: Any, infos: Any, bands: Any, own_spaces: Any, custom_data: Any) -> tuple[Any, ...]:
-    """The columns, the facts, the lengths and the lookbacks that `in_pieces` was given."""
+def from_pickle_parts(arrays: Any, infos: Any, bands: Any, own_spaces: Any, custom_data: Any) -> tuple[Any, ...]:
+    """The columns, the facts, the lengths and the lookbacks that `to_pickle_parts` was given."""
     observations, actions, rewards, extra = (map_leaves(_from_pieces, data) for data in arrays)
     columns = Tracks.finished(observations, _infos_from_pieces(infos), actions, rewards, extra)
     *own, lengths, lookbacks = map(from_band, bands)

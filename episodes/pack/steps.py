@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.batch.origin import Places, StepOrigin, Whose
+from episodes.batch.origin import EpisodeKey, StepLocations, StepOrigin
 from episodes.errors import EpisodeStateError
 from episodes.facts.ending import ENDINGS
 from episodes.pack.pack import EpisodePack
@@ -48,17 +48,17 @@ class PackSteps:
         ending = ENDINGS[int(self._facts.endings[i])]
         return StepOrigin(whose.id_, t, whose.agent_id, whose.module_id, started, started + length, ending, str(self))
 
-    def places(self, numbers: np.ndarray) -> Places:
+    def places(self, numbers: np.ndarray) -> StepLocations:
         """Episodes and times of the steps with these numbers [n]."""
         episodes = self._stops.searchsorted(numbers, "right")
         distinct, which = np.unique(episodes, return_inverse=True)
         begins = self._stops - self._lengths - self._facts.t_started
-        return Places([self._whose(i) for i in distinct.tolist()], which, numbers - begins[episodes])
+        return StepLocations([self._whose(i) for i in distinct.tolist()], which, numbers - begins[episodes])
 
-    def _whose(self, i: int) -> Whose:
+    def _whose(self, i: int) -> EpisodeKey:
         facts = self._facts
         agents, modules = facts.agent_ids, facts.module_ids
-        return Whose(
+        return EpisodeKey(
             facts.ids.item(i), None if agents is None else agents.item(i), None if modules is None else modules.item(i)
         )
 

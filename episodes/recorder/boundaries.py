@@ -21,9 +21,9 @@ from gymnasium.vector import AutoresetMode
 
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
 from episodes.tracks import nested
-from episodes.tracks.arguments import checked_count
 from episodes.tracks.infos.dicts import objects
 from episodes.tracks.spaces import as_rows, stacked
+from episodes.tracks.validation import checked_count
 
 _NONE = np.zeros(0, np.intp)
 
@@ -45,7 +45,7 @@ class Rows(NamedTuple):
 
 
 class Boundaries:
-    """Follows N environments, a row at a time (`look`, `commit`) or many at once (`look_at`, `commit_all`): one law.
+    """Follows N environments, a row at a time (`look`, `commit`) or many at once (`classify_rows`, `commit_rows`): one law.
 
     Nothing is done per environment. Who must know each row as it comes (which environments stepped, whose last
     observation lies apart) looks at each, 3 us; who only keeps rows asks about many of them at a time.
@@ -146,10 +146,10 @@ class Boundaries:
 
     # --- many rows at once ---------------------------------------------------------------------------------------
 
-    def look_at(self, dones: np.ndarray) -> Rows:
-        """What the rows with these flags, bool [K, N], are. Nothing is remembered until `commit_all`.
+    def classify_rows(self, dones: np.ndarray) -> Rows:
+        """What the rows with these flags, bool [K, N], are. Nothing is remembered until `commit_rows`.
 
-        >>> rows = Boundaries(1, "NextStep").look_at(np.array([[0], [1], [1], [0]], bool))
+        >>> rows = Boundaries(1, "NextStep").classify_rows(np.array([[0], [1], [1], [0]], bool))
         >>> rows.stepped[:, 0].tolist(), rows.ended[:, 0].tolist()
         ([True, True, False, True], [False, True, False, False])
         """
@@ -157,13 +157,13 @@ class Boundaries:
             return self._with_reset_rows(dones)
         return Rows(np.ones_like(dones), dones)
 
-    def last_of(self, rows: Rows) -> Row:
+    def last_row(self, rows: Rows) -> Row:
         """What the last one of the rows is, as `look` would have said."""
         stepped, ended = rows.stepped[-1], rows.ended[-1].nonzero()[0]
         reset = (~stepped).nonzero()[0]
         return Row(stepped.nonzero()[0], reset, ended, ended if self.last_lies_apart else reset)
 
-    def commit_all(self, rows: Rows) -> None:
+    def commit_rows(self, rows: Rows) -> None:
         """The rows were recorded."""
         num_rows = len(rows.ended)
         if not num_rows:

@@ -23,9 +23,9 @@ from episodes.errors import TrackMismatch, WrongType
 from episodes.recorder.row_blocks import takes_memoryview
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.columns import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.dicts import objects
-from episodes.tracks.infos.kinds import EmptyInfos
+from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
+from episodes.tracks.infos.infos import EmptyInfos
 
 _FIRST_CAPACITY = 32
 _FINAL = frozenset(("final_obs", "final_info", "_final_obs", "_final_info"))  # what a recorder reads itself

@@ -1,10 +1,10 @@
 """Episodes kept and drawn again."""
 
 from episodes.replay.buffer import EpisodeReplayBuffer
-from episodes.replay.multi_agent import MultiAgentEpisodeReplayBuffer
+from episodes.replay.multi_agent_buffer import MultiAgentEpisodeReplayBuffer
 from episodes.replay.multi_agent_prioritized import MultiAgentPrioritizedEpisodeReplayBuffer
 from episodes.replay.prioritized import PrioritizedEpisodeReplayBuffer
-from episodes.replay.recorder import ReplayRecorder
+from episodes.replay.replay_recorder import ReplayRecorder
 from episodes.replay.samples_per_insert import SamplesPerInsert
 
 __all__ = [

@@ -12,14 +12,14 @@ from episodes.errors import ChunkMismatch, WrongType
 from episodes.pack import EpisodePack
 from episodes.replay.ring.addition import Addition, Block
 from episodes.replay.ring.episode_table import NONE, TableChange
-from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
-from episodes.replay.ring.step_ring import (
+from episodes.replay.ring.linked_ring import (
     ACTIONS,
     REWARDS,
     TERMINATEDS,
     TRUNCATEDS,
     LinkedRing,
 )
+from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, NUM_LINKS, PREVIOUS, ROW, T
 from episodes.replay.ring.track_ring import positions
 from episodes.replay.stored_outputs import checked_extra
 from episodes.single_agent import SingleAgentEpisode
@@ -50,7 +50,7 @@ def add_pack(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = Non
     episode occurs twice and that the ring has room for.
     """
     with ring.lock:
-        ring.settle()
+        ring.flush_staged()
         _add(ring, pack, order)
 
 
@@ -153,7 +153,7 @@ def without_beginning(pack: EpisodePack, num_steps: int) -> EpisodePack:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class NewChunks:
     """Chunks of a pack that have steps, and what they go on from in the ring; arrays [n].
 
     Attributes:
@@ -181,7 +181,7 @@ class Arrivals:
         return self.num_steps + len(self.chunks) - int(self.reuses.sum())
 
 
-def _arrivals(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, num_passed: int) -> Arrivals:
+def _arrivals(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, num_passed: int) -> NewChunks:
     table, lengths = ring.table, pack.lengths[chunks]
     stops = np.cumsum(lengths)
     num_steps = int(stops[-1])
@@ -194,7 +194,7 @@ def _arrivals(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, num_passe
     limit = min(max(ring.capacity // 32, 4 * len(chunks)), ring.num_rows - num_steps)
     reuses = survives & (gaps <= limit)
     ring.widen(int(gaps[reuses].max(initial=0)))
-    return Arrivals(chunks, lengths, stops - lengths, stops - 1, known, survives, reuses)
+    return NewChunks(chunks, lengths, stops - lengths, stops - 1, known, survives, reuses)
 
 
 def _addition(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None, num_passed: int = 0) -> Addition:
@@ -219,7 +219,7 @@ def _addition(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = No
     return Addition(room, episodes, block, (entries, slots[arrivals.last]))
 
 
-def _block(ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.ndarray, slots: np.ndarray) -> Block:
+def _block(ring: LinkedRing, pack: EpisodePack, arrivals: NewChunks, entries: np.ndarray, slots: np.ndarray) -> Block:
     """Steps, chunk after chunk, that will be at the positions `slots` [n]."""
     first, lengths, reuses = arrivals.first, arrivals.lengths, arrivals.reuses
     steps = np.arange(arrivals.num_steps)
@@ -270,7 +270,7 @@ def _last_rows(ring: LinkedRing, entries: np.ndarray) -> np.ndarray:
 
 
 def _put_facts(
-    ring: LinkedRing, pack: EpisodePack, arrivals: Arrivals, entries: np.ndarray, episodes: TableChange
+    ring: LinkedRing, pack: EpisodePack, arrivals: NewChunks, entries: np.ndarray, episodes: TableChange
 ) -> None:
     """What the table keeps of the episodes: the first chunk's custom data, and the facts of all chunks."""
     facts, table = pack.facts._replace(policy_versions=None), ring.table  # versions are the ring's, step by step

@@ -13,37 +13,37 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from episodes.batch import Batch
-from episodes.batch.draw_options import INDICES, check_boundary, check_counts, check_n_step, checked_keys, is_int
+from episodes.batch.sampling_checks import INDICES, check_boundary, check_counts, check_n_step, checked_keys, is_int
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange
 from episodes.pack import EpisodePack
-from episodes.replay import walks
+from episodes.replay import link_traversal
 from episodes.replay.adding import add_pack, listed
-from episodes.replay.batch_columns import KEYS_OF_STEPS, columns_of, followed, states_before
-from episodes.replay.history import BoundViews
+from episodes.replay.link_traversal import Windows
 from episodes.replay.locking import locked
-from episodes.replay.read_dataset import chunks_that_follow
+from episodes.replay.max_age import sample_recent_steps
+from episodes.replay.read_dataset import addable_packs
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.read_packs import entries_in_order, packs_of
-from episodes.replay.recorder import ReplayRecorder
+from episodes.replay.replay_history import BoundViews
+from episodes.replay.replay_recorder import ReplayRecorder
 from episodes.replay.resuming import ResumePoint
 from episodes.replay.ring.episode_table import NONE
+from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.saving import ring_of_state, ring_state
-from episodes.replay.ring.step_ring import LinkedRing
 from episodes.replay.ring.track_ring import Allocator
+from episodes.replay.ring_columns import KEYS_OF_STEPS, columns_of, followed, states_before
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, checked_limit
 from episodes.replay.sequence_grid import SequenceGrid
 from episodes.replay.stored_outputs import chosen_outputs
 from episodes.replay.stored_steps import drawn
-from episodes.replay.walks import Windows
-from episodes.replay.young_steps import young_steps
 from episodes.returns.checks import check_fraction
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage.header import read_header
-from episodes.tracks.arguments import checked_flag, checked_generator, checked_path
-from episodes.tracks.drawn import drawn_by
 from episodes.tracks.filling import ones
+from episodes.tracks.notebook_repr import notebook_repr
+from episodes.tracks.validation import checked_flag, checked_generator, checked_path
 
 _PACK_STEPS = 1 << 16
 _INDEX = np.dtype(np.int64)
@@ -81,7 +81,7 @@ class EpisodeReplayBuffer(SampleCounts):
     (3, (32,), [1, 2])
     """
 
-    _repr_html_ = drawn_by("episodes.inspect.html", "replay")
+    _repr_html_ = notebook_repr("episodes.inspect.html", "replay")
     period: int | None = None  # the grid of all sequences that are drawn, where there is one
 
     def __init__(
@@ -129,7 +129,7 @@ class EpisodeReplayBuffer(SampleCounts):
         ring = self._ring
         if ring.work or ring.waiting is not None:
             with ring.lock:
-                ring.settle()
+                ring.flush_staged()
         return ring
 
     @property
@@ -243,7 +243,9 @@ class EpisodeReplayBuffer(SampleCounts):
             check_fraction("gamma", gamma)
             keys = checked_keys(keys, include_infos, self.ring.tracks, KEYS_OF_STEPS)
             aged = max_age is not None
-            slots, weights = young_steps(self._ring, self._draw, n, max_age, self.generator) if aged else self._draw(n)
+            slots, weights = (
+                sample_recent_steps(self._ring, self._draw, n, max_age, self.generator) if aged else self._draw(n)
+            )
             batch = self._transitions(slots, weights, n_step, gamma, views, keys)
             self.num_sampled += n
             return batch
@@ -379,10 +381,10 @@ class EpisodeReplayBuffer(SampleCounts):
             check_boundary(boundary, period)
         keys = checked_keys(keys, include_infos, self.ring.tracks, KEYS_OF_STEPS)
         begins, weights = self._draw(batch_size) if period is None else self._draw_from_grid(batch_size, period)
-        slots, extents = begins, walks.extents(self._ring, begins)
+        slots, extents = begins, link_traversal.extents(self._ring, begins)
         if boundary == "stop":
-            slots, extents = walks.moved_back(self._ring.links, slots, extents, length)
-        found = walks.windows(self._ring.links, slots, extents, length, lookback + burn_in)
+            slots, extents = link_traversal.shift_starts_back(self._ring.links, slots, extents, length)
+        found = link_traversal.windows(self._ring.links, slots, extents, length, lookback + burn_in)
         columns = self._sequences(found, lookback, views, keys)
         columns[Columns.IS_FIRST] = found.first
         columns[Columns.WEIGHTS] = weights
@@ -481,7 +483,7 @@ class EpisodeReplayBuffer(SampleCounts):
             raise InvalidArgument(f"{episodes!r} has no steps; give the buffer's capacity")
         buffer = cls(episodes.num_steps if capacity is None else capacity, seed=seed, **options)
         for pack in episodes.packs():
-            for chunks in chunks_that_follow(buffer.ring, pack):
+            for chunks in addable_packs(buffer.ring, pack):
                 buffer.add(chunks)
         buffer._written[_place(episodes.path)] = buffer.ring.head
         return buffer
@@ -525,7 +527,7 @@ class EpisodeReplayBuffer(SampleCounts):
                 raise
             if isinstance(point, ResumePoint):
                 point.forget()
-            ring.commit(partial(ring.become, restored), partial(self._set_rest_of_state, state))
+            ring.commit(partial(ring.replace_contents, restored), partial(self._set_rest_of_state, state))
             ring.allocator.discard_files(files)
 
     def _check_kind(self, state: dict[str, Any]) -> None:
@@ -558,7 +560,7 @@ class EpisodeReplayBuffer(SampleCounts):
         point = self._ring.resume_point
         if not isinstance(point, ResumePoint):
             raise InvalidArgument("resume=True without a path; give the path that the buffer had")
-        state = point.take_up()
+        state = point.restore()
         if state is not None:
             self._check_kind(state)
             self._set_rest_of_state(state)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from episodes.errors import StateMismatch, UnknownKey
-from episodes.replay.multi_agent import MultiAgentEpisodeReplayBuffer
+from episodes.replay.multi_agent_buffer import MultiAgentEpisodeReplayBuffer
 from episodes.replay.prioritized import PrioritizedEpisodeReplayBuffer
 from episodes.replay.samples_per_insert import SamplesPerInsert
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from episodes.batch.draw_options import check_counts
+from episodes.batch.sampling_checks import check_counts
 from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange, WrongType
 from episodes.replay.buffer import EpisodeReplayBuffer
 from episodes.replay.locking import locked
-from episodes.replay.priority_peaks import PriorityPeaks
+from episodes.replay.max_priority import PrioritiesWithMax
 from episodes.replay.ring.track_ring import positions
 from episodes.replay.samples_per_insert import SamplesPerInsert
 from episodes.replay.sum_tree import SumTree
-from episodes.tracks.arguments import checked_flag, checked_number
+from episodes.tracks.validation import checked_flag, checked_number
 
 _UNITS = ("transition", "sequence")
 
@@ -73,7 +73,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self.num_stale = 0
         """How many priorities came for steps that were no longer there."""
         self._tree = SumTree(capacity)
-        self._given = PriorityPeaks(capacity)
+        self._given = PrioritiesWithMax(capacity)
         self._num_gone = 0  # steps with smaller numbers have none any more
         self._num_known = 0  # steps with smaller numbers have their priorities
         self.set_beta(beta)
@@ -93,10 +93,10 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     def clear(self) -> None:
         """Forget all steps and their priorities. What kind of steps they are stays, and the generator's state."""
         super().clear()
-        self._tree, self._given = SumTree(self.capacity), PriorityPeaks(self.capacity)
+        self._tree, self._given = SumTree(self.capacity), PrioritiesWithMax(self.capacity)
         self._num_known = self._num_gone = self.ring.head
 
-    def _welcome_new_steps(self) -> None:
+    def _prioritize_new_steps(self) -> None:
         """Give the steps added since the last call the highest priority; those in whose place they are, lose theirs."""
         ring = self.ring
         head, tail = ring.head, ring.tail
@@ -150,7 +150,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     def _draw_by_priority(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         if not len(self._ring):
             raise self._empty()
-        self._welcome_new_steps()
+        self._prioritize_new_steps()
         if not self._tree.total:
             raise self._no_sequence()
         slots = self._tree.draw(n, self.generator)
@@ -193,7 +193,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
                 return
         if self.period is not None and (self.ring.links.t[numbers % self.capacity] % self.period).any():
             raise InvalidArgument(f"some of these steps begin no sequence of period={self.period}; give batch.indices")
-        self._welcome_new_steps()
+        self._prioritize_new_steps()
         slots = numbers.ravel() % self.capacity
         self._given.set(slots, given.ravel())
         self._tree.set(slots, shares.ravel())
@@ -212,13 +212,13 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     def priorities(self, indices: np.ndarray) -> np.ndarray:
         """p ** alpha of the steps with these numbers, which must be there."""
         numbers = _step_numbers(indices)
-        self._welcome_new_steps()
+        self._prioritize_new_steps()
         if numbers.size and (numbers.min() < self.ring.tail or numbers.max() >= self.ring.head):
             raise StepOutOfRange(f"the steps that are there have numbers {self.ring.tail}..{self.ring.head - 1}")
         return self._tree.get(numbers % self.capacity)
 
     def _rest_of_state(self) -> dict[str, Any]:
-        self._welcome_new_steps()
+        self._prioritize_new_steps()
         state = {name: getattr(self, name) for name in _STATE}
         return super()._rest_of_state() | {
             "priorities": {**state, "tree": self._tree.get_state(), "given": self._given.get_state()}

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from episodes.pack import EpisodePack
-from episodes.replay.ring.step_ring import LinkedRing
+from episodes.replay.ring.linked_ring import LinkedRing
 
 
-def chunks_that_follow(ring: LinkedRing, pack: EpisodePack) -> Iterator[EpisodePack]:
+def addable_packs(ring: LinkedRing, pack: EpisodePack) -> Iterator[EpisodePack]:
     """The chunks of the pack, in packs to be added one after another.
 
     Steps that were read before are left out. Where steps are missing between two chunks of an episode, because they
@@ -31,7 +31,7 @@ def chunks_that_follow(ring: LinkedRing, pack: EpisodePack) -> Iterator[EpisodeP
             if t_next is not None and t_started > t_next and length:
                 if id_ in seen:
                     break
-                ring.table.part_with(id_)
+                ring.table.detach_id(id_)
                 t_next = None
             skip = 0 if t_next is None else max(min(t_next - t_started, length), 0)
             skipped.append(skip)

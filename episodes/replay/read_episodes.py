@@ -8,11 +8,11 @@ import numpy as np
 
 from episodes.facts import Ending
 from episodes.facts.facts import own_data
-from episodes.replay.ring.step_ring import ACTIONS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
+from episodes.replay.ring.linked_ring import ACTIONS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.replay.ring.track_ring import TrackRing
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import Tracks, nested
-from episodes.tracks.infos.kinds import EmptyInfos
+from episodes.tracks.infos.infos import EmptyInfos
 
 
 def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_space: Any) -> SingleAgentEpisode:

@@ -11,10 +11,10 @@ from episodes.facts import PackFacts
 from episodes.facts.ending import codes_of
 from episodes.facts.policy_versions import VersionColumn
 from episodes.pack import EpisodePack
-from episodes.replay.ring.step_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
+from episodes.replay.ring.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.replay.ring.track_ring import positions
 from episodes.tracks import Tracks
-from episodes.tracks.infos.kinds import EmptyInfos
+from episodes.tracks.infos.infos import EmptyInfos
 
 
 def packs_of(ring: LinkedRing, spaces: tuple[Any, Any], most_steps: int, first: int = 0) -> Iterator[EpisodePack]:

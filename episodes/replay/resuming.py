@@ -23,13 +23,13 @@ import numpy as np
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.facts import Ending
 from episodes.replay.ring.info_segments import InfoSegments
+from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.saving import NUMBERS
-from episodes.replay.ring.step_ring import LinkedRing
 from episodes.replay.ring.track_ring import TrackRing, file_of, positions
 from episodes.storage import space_json
 from episodes.tracks import nested
-from episodes.tracks.infos import documents
-from episodes.tracks.infos.columns import ColumnInfos, PackedColumn, TypedColumn
+from episodes.tracks.infos import msgpack_codec
+from episodes.tracks.infos.info_columns import ColumnInfos, PackedColumn, TypedColumn
 from episodes.tracks.infos.joining import joined_infos
 
 _STATE, _TAIL, _ARRAYS = "state.msgpack", "tail.npy", "ring_*.npy"
@@ -57,7 +57,7 @@ class ResumePoint:
         """The ring of observations will be this one, and the steps' rows will change to these."""
         if self._tail is None or observations is None:
             return
-        state = documents.decode((self.folder / _STATE).read_bytes())
+        state = msgpack_codec.decode((self.folder / _STATE).read_bytes())
         names = _names(nested.leaves(observations.data))
         state["numbers"] |= {"num_rows": num_rows, "lost_rows": first}
         self._write(state | {"files": [*names, *state["files"][len(names) :]], "rows": rows})
@@ -71,8 +71,8 @@ class ResumePoint:
             "files": _files(ring),
             "observations": _empty(ring.observations) if ring.has_observations else None,
             "tracks": {name: _empty(track) for name, track in ring.tracks.items()},
-            "table": _table_out(ring.table.get_state()),
-            "infos": infos_out(ring.infos),
+            "table": _encode_table(ring.table.get_state()),
+            "infos": encode_infos(ring.infos),
             "rows": None,
             "newest_version": None if ring.versions.told is None else ring.versions.newest,
             "rest": _rest_out(self._rest()),
@@ -82,7 +82,7 @@ class ResumePoint:
             self._tail = np.load(self.folder / _TAIL, mmap_mode="r+")
 
     def _write(self, state: dict[str, Any]) -> None:
-        document = documents.encode(state, "buffer")
+        document = msgpack_codec.encode(state, "buffer")
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._tail is None:
             np.save(self.folder / _TAIL, np.array([self._ring.tail]))
@@ -95,7 +95,7 @@ class ResumePoint:
         (self.folder / _STATE).unlink(missing_ok=True)
         self._tail = None
 
-    def take_up(self) -> dict[str, Any] | None:
+    def restore(self) -> dict[str, Any] | None:
         """Make the ring what it was, as far as it is whole; the rest of the state. None when there is none.
 
         Raises:
@@ -106,7 +106,7 @@ class ResumePoint:
         if not file.exists():
             self._clean([])
             return None
-        state = documents.decode(file.read_bytes())
+        state = msgpack_codec.decode(file.read_bytes())
         if not isinstance(state, dict) or state.get("version") != _VERSION:
             raise UnreadableData(f"{file} is not the state of a buffer, or one of another version")
         if state["numbers"]["capacity"] != self._ring.capacity:
@@ -139,8 +139,8 @@ def _open(ring: LinkedRing, state: dict[str, Any], tail: int) -> None:
     if state["rows"] is not None:
         ring.links.put_rows(*state["rows"])
     ring.tail = min(max(ring.tail, tail), ring.head)
-    ring.table.set_state(_table_in(state["table"]))
-    ring.infos = infos_in(state["infos"])
+    ring.table.set_state(_decode_table(state["table"]))
+    ring.infos = decode_infos(state["infos"])
     slots = positions(ring.tail, len(ring), ring.capacity)
     slots = slots[ring.links.entry[slots].argsort(kind="stable")]  # episode after episode
     entries, begins = np.unique(ring.links.entry[slots], return_index=True)
@@ -167,17 +167,17 @@ def _empty(track: TrackRing) -> Any:
     return nested.map_leaves(lambda leaf: np.zeros((0, *leaf.shape[1:]), leaf.dtype), track.data)
 
 
-def _table_out(state: dict[str, Any]) -> dict[str, Any]:
+def _encode_table(state: dict[str, Any]) -> dict[str, Any]:
     facts = [None if fact is None else {**fact, "ending": fact["ending"].code} for fact in state["facts"]]
     return {**state, "facts": facts, "entries": list(state["entries"].items())}
 
 
-def _table_in(state: dict[str, Any]) -> dict[str, Any]:
+def _decode_table(state: dict[str, Any]) -> dict[str, Any]:
     facts = [None if fact is None else {**fact, "ending": Ending(fact["ending"])} for fact in state["facts"]]
     return {**state, "facts": facts, "entries": dict(state["entries"])}
 
 
-def infos_out(infos: InfoSegments) -> list[Any]:
+def encode_infos(infos: InfoSegments) -> list[Any]:
     """Segments as plain lists, dicts and arrays: [row number, how many, columns by path]; neighbours are one.
 
     Raises:
@@ -192,7 +192,7 @@ def infos_out(infos: InfoSegments) -> list[Any]:
     written = []
     for start, parts in segments:
         joined = joined_infos(parts)
-        columns = joined.travelling().columns if isinstance(joined, ColumnInfos) else {}
+        columns = joined.without_objects().columns if isinstance(joined, ColumnInfos) else {}
         written.append([start, len(joined), {path: _column_out(column) for path, column in columns.items()}])
     return written
 
@@ -203,8 +203,8 @@ def _column_out(column: Any) -> list[Any]:
     return [column.buffer, column.starts, column.ends]
 
 
-def infos_in(written: list[Any]) -> InfoSegments:
-    """The segments of which `infos_out` made that."""
+def decode_infos(written: list[Any]) -> InfoSegments:
+    """The segments of which `encode_infos` made that."""
     parts = []
     for _, count, columns in written:
         found = {p: TypedColumn(*c) if isinstance(c[2], bool) else PackedColumn(*c) for p, c in columns.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from episodes.replay.ring.step_ring import LinkedRing
+from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.track_ring import positions
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from episodes.errors import TrackMismatch
 from episodes.recorder.row_blocks import takes_memoryview
+from episodes.replay.ring.linked_ring import ACTIONS, FLAGS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS
 from episodes.replay.ring.step_links import NUM_LINKS
-from episodes.replay.ring.step_ring import ACTIONS, FLAGS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS
 from episodes.tracks import nested
 
 _MOST_STEPS = 32_768  # what is done once for all of them takes as long as some 4,000; twice as many gain nothing

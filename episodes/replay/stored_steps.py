@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from episodes.batch import Batch, Places, StepOrigin, Whose
+from episodes.batch import Batch, EpisodeKey, StepLocations, StepOrigin
 from episodes.batch.batch import batch_of
 from episodes.errors import EpisodeStateError
 from episodes.facts import Ending
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.ring.episode_table import NONE
-from episodes.replay.ring.step_ring import TERMINATEDS, TRUNCATEDS, LinkedRing
+from episodes.replay.ring.linked_ring import TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.single_agent import SingleAgentEpisode
 
 
@@ -41,16 +41,16 @@ class StoredSteps:
         with self._ring_of(number) as ring:
             return episode_at(ring, int(ring.links.entry[number % ring.capacity]), None, None)
 
-    def places(self, numbers: np.ndarray) -> Places:
+    def places(self, numbers: np.ndarray) -> StepLocations:
         """Episodes and times of the steps with these numbers [n], as far as they are known."""
         ring = self._held()
         if ring is None:
-            return Places([None], *np.zeros((2, len(numbers)), np.int64))
+            return StepLocations([None], *np.zeros((2, len(numbers)), np.int64))
         with ring.lock:
-            ring.settle()
+            ring.flush_staged()
             keys, t = _keys(ring, numbers)
             distinct, which = np.unique(keys, return_inverse=True)
-            return Places([_whose(ring, key) for key in distinct.tolist()], which, t)
+            return StepLocations([_whose(ring, key) for key in distinct.tolist()], which, t)
 
     @contextmanager
     def _ring_of(self, number: int) -> Iterator[LinkedRing]:
@@ -61,7 +61,7 @@ class StoredSteps:
                 f"step {number}: its replay buffer is gone, in another process, or has taken up another state"
             )
         with ring.lock:
-            ring.settle()
+            ring.flush_staged()
             if not ring.tail <= number < ring.head:
                 (whose,), _, (t,) = self.places(np.array([number]))
                 name = f"step {number}" if whose is None else f"step t={t} of episode {whose.id_}"
@@ -102,7 +102,7 @@ def _keys(ring: LinkedRing, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return keys, t
 
 
-def _whose(ring: LinkedRing, key: int) -> Whose | None:
+def _whose(ring: LinkedRing, key: int) -> EpisodeKey | None:
     if key >= 0:
         return ring.table.whose(key)
     return None if key == NONE or ring.log is None else ring.log.whose(-2 - key, ring.table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
-from episodes.tracks.arguments import checked_number
+from episodes.tracks.validation import checked_number
 
 FINAL_VALUES_OF_PACKED = (
     "final_values with offsets: packed values already hold each episode's last one; give final_values for [T, N] only"

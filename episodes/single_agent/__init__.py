@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from episodes.single_agent.episode import SingleAgentEpisode
-from episodes.single_agent.history import EpisodesHistory
+from episodes.single_agent.episodes_history import EpisodesHistory
 
 __all__ = ["EpisodesHistory", "SingleAgentEpisode"]

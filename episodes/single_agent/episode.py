@@ -22,12 +22,12 @@ from episodes.facts.policy_versions import VersionRuns
 from episodes.single_agent.attributes import fact_of, record_of, track_of
 from episodes.single_agent.getters import TrackGetters
 from episodes.single_agent.state import parts_of, state_of
-from episodes.tracks import Track, Tracks, indexing, nested, reading
+from episodes.tracks import Track, Tracks, indexing, nested, track_access
 from episodes.tracks.casting import check_reward
-from episodes.tracks.drawn import drawn_by
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.dicts import infos_of
-from episodes.tracks.infos.kinds import EmptyInfos, same_info
+from episodes.tracks.infos.infos import EmptyInfos, same_info
+from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.spaces import as_item, as_items, is_nested
 
 _blank: Any = object.__new__
@@ -83,7 +83,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     observations: Track = track_of("observations")  # L + T + 1 items
     actions: Track = track_of("actions")  # L + T items
     rewards: Track = track_of("rewards")  # L + T items
-    _repr_html_ = drawn_by("episodes.inspect.html", "single_agent_episode")
+    _repr_html_ = notebook_repr("episodes.inspect.html", "single_agent_episode")
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._duration = 0.0  # seconds that it grew before
         if len(observed) or num_given or actions is not None or extra_model_outputs:
             self.validate()
-            self._shape = reading.shape_of(self._tracks.observations.get(-1))
+            self._shape = track_access.shape_of(self._tracks.observations.get(-1))
 
     @classmethod
     def from_arrays(
@@ -246,7 +246,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             )
         if type(observation) is not np.ndarray:
             observation = as_item(observation, self._facts.observation_space)
-        self._shape = reading.shape_of(observation, self._newest)
+        self._shape = track_access.shape_of(observation, self._newest)
         tracks.observations.items.append(observation)
         tracks.observations.uniform = True
         tracks.infos.items.append({} if infos is None else infos)
@@ -297,13 +297,13 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         except AttributeError:
             observation = self._checked_observation(observation)
         if type(action) is not self._acted and (type(action) is not np.ndarray or action.shape != self._acted):
-            self._acted = reading.acted(action, self._tracks.actions, self._facts.action_space, self._newest)
+            self._acted = track_access.acted(action, self._tracks.actions, self._facts.action_space, self._newest)
         if type(reward) is not float:
             check_reward(reward, self._newest)
         try:
             if extra_model_outputs:
                 if len(extra_model_outputs) != len(extra):
-                    extra = self.start_extra(extra_model_outputs)
+                    extra = self.create_extra_tracks(extra_model_outputs)
                 if len(extra) == 2:  # without a loop: 40 of 500 ns a step
                     (key, items), (other, others) = extra
                     items.append(extra_model_outputs[key])
@@ -318,10 +318,10 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             paid.append(reward)
             told.append({} if infos is None else infos)
         except (KeyError, ShapeMismatch) as error:
-            self._drop_half_a_step(growth)
-            raise self._half_a_step(extra_model_outputs or {}, error) from None
+            self._drop_incomplete_step(growth)
+            raise self._extra_outputs_error(extra_model_outputs or {}, error) from None
         except BaseException:
-            self._drop_half_a_step(growth)
+            self._drop_incomplete_step(growth)
             raise
 
     def end(self, ending: Ending) -> None:
@@ -329,7 +329,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._facts, self.growth = self._facts.ended(ending), None
         self._stop_clock()
 
-    def _drop_half_a_step(self, growth: tuple[Any, ...]) -> None:
+    def _drop_incomplete_step(self, growth: tuple[Any, ...]) -> None:
         """Remove the items of a rejected step, and the extra model outputs that began with it."""
         tracks = self._tracks
         tracks.drop_after(tracks.infos.total)
@@ -343,30 +343,30 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             raise self._refusal(call)
         self.growth = tracks.growth()
         if is_nested(facts.action_space):
-            self.growth = reading.with_nested_actions(self.growth, facts.action_space)
+            self.growth = track_access.with_nested_actions(self.growth, facts.action_space)
         return self.growth
 
     def _checked_observation(self, observation: Any) -> Any:
         """The observation, of the shape of those before it, with tuples where its space has them."""
         if self._shape is None:
-            self._shape = reading.shape_of(self.observations.get(-1))
-        return reading.as_before(observation, self._shape, self._facts.observation_space, self._newest)
+            self._shape = track_access.shape_of(self.observations.get(-1))
+        return track_access.checked_observation(observation, self._shape, self._facts.observation_space, self._newest)
 
     def _newest(self) -> str:
         """Where something new belongs, for errors."""
         return f"episode {self.id_}: {f'step {len(self)}' if self.is_reset else 'the reset'}"
 
-    def start_extra(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
+    def create_extra_tracks(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
         """The (key, items) pairs of extra model outputs that come with the first step."""
         if self._tracks.extra or self._tracks.rewards.total:
             raise self._extra_mismatch(given)
         known = self.growth or self.growing("add_env_step")
-        tracks, pairs = reading.growing_extra(given)
+        tracks, pairs = track_access.growing_extra(given)
         observed, acted, paid, told, _ = known
         self._tracks, self.growth = self._tracks.with_extra(tracks), (observed, acted, paid, told, pairs)
         return pairs
 
-    def _half_a_step(self, given: Mapping[str, Any], error: Exception) -> Exception:
+    def _extra_outputs_error(self, given: Mapping[str, Any], error: Exception) -> Exception:
         """The error for a key that is not given or of another shape."""
         is_odd = type(error) is ShapeMismatch
         return ShapeMismatch(f"{self._newest()}: {error}") if is_odd else self._extra_mismatch(given)
@@ -414,8 +414,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         try:
             return tracks.finalized(facts.observation_space, facts.action_space, f"episode {facts.id_}")
         except (ShapeMismatch, TrackMismatch):
-            reading.check_regular(tracks.observations, facts.observation_space)
-            reading.check_regular(tracks.actions, facts.action_space)
+            track_access.check_regular(tracks.observations, facts.observation_space)
+            track_access.check_regular(tracks.actions, facts.action_space)
             raise
 
     def __getitem__(self, slice_: slice) -> Self:

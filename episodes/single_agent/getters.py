@@ -11,7 +11,7 @@ from episodes.errors import StepOutOfRange, UnknownKey
 from episodes.facts import EpisodeFacts
 from episodes.facts.policy_versions import UNKNOWN, VersionRuns
 from episodes.single_agent.state import columns_of
-from episodes.tracks import ListTrack, Track, Tracks, reading
+from episodes.tracks import ListTrack, Track, Tracks, track_access
 from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import INTEGERS, Indices
 from episodes.tracks.spaces import as_item, as_items
@@ -90,10 +90,12 @@ class TrackGetters:
         try:
             if one_hot_discrete:
                 space = self._facts.observation_space
-                return reading.read_one_hot(self._tracks.observations, indices, neg_index_as_lookback, fill, space)
+                return track_access.read_one_hot(self._tracks.observations, indices, neg_index_as_lookback, fill, space)
             track = self._tracks.observations
             if fill is not None and type(track) is ListTrack and not track.items:
-                return reading.read_empty(track, indices, neg_index_as_lookback, fill, self._facts.observation_space)
+                return track_access.read_empty(
+                    track, indices, neg_index_as_lookback, fill, self._facts.observation_space
+                )
             return track.get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
             raise self._named(error) from None
@@ -109,12 +111,12 @@ class TrackGetters:
         """One action, or a batch of them; all T from step 0 on when nothing is asked."""
         try:
             if one_hot_discrete:
-                return reading.read_one_hot(
+                return track_access.read_one_hot(
                     self._tracks.actions, indices, neg_index_as_lookback, fill, self._facts.action_space
                 )
             track = self._tracks.actions
             if fill is not None and type(track) is ListTrack and not track.items:
-                return reading.read_empty(track, indices, neg_index_as_lookback, fill, self._facts.action_space)
+                return track_access.read_empty(track, indices, neg_index_as_lookback, fill, self._facts.action_space)
             return track.get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
             raise self._named(error) from None
@@ -171,7 +173,7 @@ class TrackGetters:
 
     def _write(self, track: Track, new_data: Any, at_indices: Indices, neg_index_as_lookback: bool) -> None:
         try:
-            track = reading.written(track, new_data, at_indices, neg_index_as_lookback)
+            track = track_access.written(track, new_data, at_indices, neg_index_as_lookback)
         except StepOutOfRange as error:
             raise self._named(error) from None
         self.tracks = self._tracks.replaced(track)
@@ -189,7 +191,7 @@ class TrackGetters:
             raise UnknownKey(
                 f"episode {self._facts.id_}: no {field.label} to change; add the new key whole, without at_indices"
             )
-        self.tracks = self._tracks.replaced(reading.new_track(field, new_data, self._tracks.rewards))
+        self.tracks = self._tracks.replaced(track_access.new_track(field, new_data, self._tracks.rewards))
 
 
 def _nested_as(space: Any, new_data: Any, at_indices: Indices) -> Any:

@@ -1,7 +1,7 @@
 """Episodes on disk: Arrow files that any number of processes may write, read as views of memory-mapped columns."""
 
 from episodes.storage.added_tracks import add_track
-from episodes.storage.checking import Report, check
+from episodes.storage.checking import CheckReport, check
 from episodes.storage.compacting import compact, merge, seal
 from episodes.storage.copying import copy
 from episodes.storage.dataset import EpisodeDataset
@@ -14,7 +14,7 @@ __all__ = [
     "EpisodeWriter",
     "RecordEpisodes",
     "check",
-    "Report",
+    "CheckReport",
     "compact",
     "seal",
     "merge",

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from episodes.errors import UnreadableData
+from episodes.storage.checksums import checked, signed_line, with_sum
 from episodes.storage.files import append, put, sync
-from episodes.storage.sums import checked, signed_line, with_sum
 
 SEALED, UNFINISHED, MADE = ".arrow", ".arrow.partial", ".arrow.new"
 MANIFEST = ".manifest"
@@ -102,16 +102,16 @@ class Manifest:
     @property
     def is_gone(self) -> bool:
         """Whether the process is known to have ended; one of another machine is not."""
-        return self.host == socket.gethostname() and process_start(self.pid) != self.started
+        return self.host == socket.gethostname() and process_start_id(self.pid) != self.started
 
 
 @lru_cache(maxsize=1)
 def _own_start(pid: int) -> str:
     """When this process began; a fork of it has another number."""
-    return process_start(pid)
+    return process_start_id(pid)
 
 
-def process_start(pid: int) -> str:
+def process_start_id(pid: int) -> str:
     """When a process of this machine began, in a form of the system's own; "" where there is none such."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from episodes.errors import UnreadableData
 from episodes.storage.arrow import pyarrow
-from episodes.storage.catalog import MADE, Catalog, Commit, process_start
+from episodes.storage.catalog import MADE, Catalog, Commit, process_start_id
 from episodes.storage.compacting import DAMAGED, replace_shards, settled, sound, write_commit
 from episodes.storage.files import contents, local_path
 from episodes.storage.header import NAME, read_header
@@ -18,7 +18,7 @@ from episodes.storage.shards import ShardRead, read_shard
 
 
 @dataclass(slots=True)
-class Report:
+class CheckReport:
     """What `check` found."""
 
     episodes: int = 0  # that can be read
@@ -28,7 +28,7 @@ class Report:
     repaired: list[str] = field(default_factory=list)  # what was done
 
 
-def check(path: str | Path, *, repair: bool = False) -> Report:
+def check(path: str | Path, *, repair: bool = False) -> CheckReport:
     """Read all of a data set, and say what is damaged, lost or left over.
 
     With `repair`, damaged shards are replaced by shards of their record batches that are sound, and kept as
@@ -41,7 +41,7 @@ def check(path: str | Path, *, repair: bool = False) -> Report:
     directory = local_path(path)
     if read_header(directory) is None:
         raise UnreadableData(f"{directory} is no data set: there is no {NAME}")
-    report = Report()
+    report = CheckReport()
     _check_splits(directory, report, repair)
     catalog = _put_aside(settled(directory), report) if repair else Catalog.of(directory)
     report.problems += catalog.problems
@@ -80,7 +80,7 @@ def _problems(read: ShardRead) -> list[str]:
     return found
 
 
-def _check_splits(directory: Path, report: Report, repair: bool) -> None:
+def _check_splits(directory: Path, report: CheckReport, repair: bool) -> None:
     try:
         read_splits(directory)
     except UnreadableData as error:
@@ -89,19 +89,19 @@ def _check_splits(directory: Path, report: Report, repair: bool) -> None:
             _keep_aside(directory / SPLITS, report)
 
 
-def _keep_aside(file: Path, report: Report) -> None:
+def _keep_aside(file: Path, report: CheckReport) -> None:
     os.replace(file, file.with_name(file.name + DAMAGED))
     report.repaired.append(f"{file}: kept as *{DAMAGED}")
 
 
-def _put_aside(catalog: Catalog, report: Report) -> Catalog:
+def _put_aside(catalog: Catalog, report: CheckReport) -> Catalog:
     """The catalog without manifests and commits that are damaged."""
     for file in catalog.damaged:
         _keep_aside(file, report)
     return settled(catalog.directory) if catalog.damaged else catalog
 
 
-def _repair(catalog: Catalog, damaged: list[ShardRead], report: Report) -> None:
+def _repair(catalog: Catalog, damaged: list[ShardRead], report: CheckReport) -> None:
     commit = Commit()
     for read in damaged:
         commit.aside.append(read.file.name)
@@ -113,6 +113,6 @@ def _repair(catalog: Catalog, damaged: list[ShardRead], report: Report) -> None:
     if commit.replaces and not write_commit(catalog, commit):
         raise UnreadableData(f"{catalog.directory} was compacted meanwhile; run the repair again")
     for file in settled(catalog.directory).leftovers:
-        if file.name.endswith(MADE) and not process_start(int(file.name.split("-")[1], 16)):
+        if file.name.endswith(MADE) and not process_start_id(int(file.name.split("-")[1], 16)):
             file.unlink()
             report.repaired.append(f"{file}: removed, a compaction that was killed left it")

@@ -17,7 +17,7 @@ from episodes.errors import InvalidArgument, UnreadableData
 from episodes.storage.arrow import pyarrow
 from episodes.storage.catalog import MADE, SEALED, Catalog, Commit, Manifest, ShardFile
 from episodes.storage.files import local_path, sync
-from episodes.storage.header import NAME, read_header, settled_header
+from episodes.storage.header import NAME, create_or_load_header, read_header
 from episodes.storage.shards import ShardRead, ShardWriter, read_shard, writer_name
 
 BATCH_BYTES = 1 << 26  # of a record batch that is joined of smaller ones
@@ -75,7 +75,7 @@ def merge(target: str | Path, *sources: str | Path) -> int:
         header = read_header(source)
         if header is None or source.resolve() == directory.resolve():
             raise InvalidArgument(f"{source} cannot be merged into {directory}; give another data set")
-        settled_header(directory, header)
+        create_or_load_header(directory, header)
 
         def bring(catalog: Catalog, commit: Commit, source: Path = source) -> None:
             known = {file.name for file in catalog.shards} | set(catalog.replaced)

@@ -17,8 +17,8 @@ import numpy as np
 from episodes.errors import InvalidArgument
 from episodes.storage.dataset import EpisodeDataset, Table
 from episodes.storage.files import local_path, whole_directory
-from episodes.storage.header import NAME, settled_header
-from episodes.storage.remote.places import Place, is_elsewhere
+from episodes.storage.header import NAME, create_or_load_header
+from episodes.storage.remote.remote_directory import Place, is_elsewhere
 from episodes.storage.remote.upload import upload
 from episodes.storage.writer import EpisodeWriter
 
@@ -41,7 +41,7 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
     if where is not None:
         dataset = dataset.select(condition(where))
     with whole_directory(target) as draft:
-        settled_header(draft, dataset.stored_header)
+        create_or_load_header(draft, dataset.stored_header)
         with EpisodeWriter(draft) as writer:
             for pack in dataset.packs():
                 writer.add(pack)

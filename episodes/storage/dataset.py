@@ -26,18 +26,18 @@ from episodes.storage.episode_rows import EpisodeRows
 from episodes.storage.header import NAME, Header, read_header
 from episodes.storage.layout import StoredBatch
 from episodes.storage.remote.mirror import CACHE_BYTES, Mirror
-from episodes.storage.remote.places import is_elsewhere
-from episodes.storage.sampling import Episodes, Moments, Sampler, Steps, Windows
-from episodes.storage.sampling.draw_kinds import kind_of
+from episodes.storage.remote.remote_directory import is_elsewhere
+from episodes.storage.sampling import EpisodeBatches, Moments, Sampler, StepBatches, WindowBatches
+from episodes.storage.sampling.batch_kinds import kind_of
 from episodes.storage.sampling.sampler import POOL_BYTES
 from episodes.storage.search.episode_table import CUSTOM, ENDING_WORDS, EpisodeTable
 from episodes.storage.search.query import run
 from episodes.storage.search.selection import SavedSelection, Selection
-from episodes.storage.search.splits import belongs, made, put_splits, read_splits
+from episodes.storage.search.splits import made, put_splits, read_splits, split_mask
+from episodes.storage.search.sql_columns import BatchSteps, StepTable
 from episodes.storage.search.statistics import OfTracks, merged, of_batch, put_statistics, read_statistics
-from episodes.storage.search.step_table import StepTable, Stretch
 from episodes.storage.shards import ShardRead
-from episodes.tracks.drawn import drawn_by
+from episodes.tracks.notebook_repr import notebook_repr
 
 Table = Mapping[str, np.ndarray]
 
@@ -77,7 +77,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         UnreadableData: there is no data set, one of a newer version, or with `verify` a damaged one.
     """
 
-    _repr_html_ = drawn_by("episodes.inspect.html", "dataset")
+    _repr_html_ = notebook_repr("episodes.inspect.html", "dataset")
 
     def __init__(
         self,
@@ -237,9 +237,9 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     def sampler(
         self,
         *,
-        steps: int | Steps | None = None,
-        windows: tuple[int, int] | Windows | Moments | None = None,
-        episodes: int | Episodes | None = None,
+        steps: int | StepBatches | None = None,
+        windows: tuple[int, int] | WindowBatches | Moments | None = None,
+        episodes: int | EpisodeBatches | None = None,
         order: str | None = None,
         weights: Any = None,
         seed: int | None = None,
@@ -249,7 +249,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     ) -> Sampler:
         """Batches of steps, of windows (how many, how long) or of whole episodes, drawn straight from the files.
 
-        `Steps`, `Windows` and `Moments` (windows by time stamps) of `episodes.storage.sampling` say more.
+        `StepBatches`, `WindowBatches` and `Moments` (windows by time stamps) of `episodes.storage.sampling` say more.
 
         What is drawn from is this data set; what is written after it was opened is not.
 
@@ -350,12 +350,12 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     def _step_tables(self) -> dict[bool, StepTable]:
         return {}
 
-    def _stretches(self) -> list[Stretch]:
-        numbers, found, first, step = self._all_numbers(), list[Stretch](), 0, 0
+    def _stretches(self) -> list[BatchSteps]:
+        numbers, found, first, step = self._all_numbers(), list[BatchSteps](), 0, 0
         for start, stop in self._runs(numbers):
             at = bisect_right(self._bounds, int(numbers[start])) - 1
             rows = None if self._numbers is None else numbers[start:stop] - self._bounds[at]
-            found.append(Stretch(self._batches[at], rows, first, step))
+            found.append(BatchSteps(self._batches[at], rows, first, step))
             first, step = first + stop - start, step + found[-1].num_steps
         return found
 
@@ -389,7 +389,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     def split(self, name: str) -> Self:
         """The data set of the episodes in a split. `UnknownKey` lists the splits there are."""
-        return self._view(self._all_numbers()[belongs(name, read_splits(self._files.directory), self.metadata)])
+        return self._view(self._all_numbers()[split_mask(name, read_splits(self._files.directory), self.metadata)])
 
     def statistics(self) -> OfTracks:
         """By track, the count, mean, standard deviation, lowest, highest and quantiles of its numbers.

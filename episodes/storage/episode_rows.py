@@ -15,7 +15,7 @@ from episodes.facts.facts import FACTS, OPTIONAL, Kind, PackFacts
 from episodes.facts.policy_versions import VersionColumn
 from episodes.pack import EpisodePack
 from episodes.storage.arrow import pyarrow, text_column
-from episodes.tracks.infos import documents
+from episodes.tracks.infos import msgpack_codec
 
 MOST_STEPS = 1 << 40  # of an episode
 
@@ -135,7 +135,7 @@ def _seed(data: dict[str, Any] | None) -> int | None:
 
 
 def _encoded(value: Any, name: str) -> bytes:
-    return documents.encode(value, name)
+    return msgpack_codec.encode(value, name)
 
 
 def _documents(by_row: Iterable[tuple[int, bytes]], num: int) -> Any:
@@ -269,7 +269,7 @@ def _put_other(columns: dict[str, np.ndarray], others: list[bytes | None]) -> No
     ids = [fact.rstrip("_") for fact, kind in FACTS.items() if kind in (Kind.ID, Kind.OPTIONAL_ID)]
     copies = {name: columns[name].copy() for name in ids}
     for i, document in enumerate(others):
-        for name, id_ in documents.decode(document).items() if document else ():
+        for name, id_ in msgpack_codec.decode(document).items() if document else ():
             copies[name][i] = id_
     columns |= copies
 
@@ -296,4 +296,4 @@ class CustomData(Sequence[dict[str, Any] | None]):
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         document = self.column[int(index)].as_py()
-        return None if document is None else documents.decode(document)
+        return None if document is None else msgpack_codec.decode(document)

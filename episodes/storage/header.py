@@ -15,17 +15,17 @@ from gymnasium.envs.registration import EnvSpec
 from episodes.errors import InvalidArgument, UnreadableData, WrongType
 from episodes.storage import space_json
 from episodes.storage.arrow import reading
+from episodes.storage.checksums import algorithm, sorted_json, sum_of_text, unsigned
 from episodes.storage.files import put
-from episodes.storage.sums import algorithm, sorted_json, sum_of_text, unsigned
 from episodes.storage.track_schema import Fields, TrackField, check_same, observed
-from episodes.tracks.infos import documents
-from episodes.tracks.infos.kinds import same_info
+from episodes.tracks.infos import msgpack_codec
+from episodes.tracks.infos.infos import same_info
 
 NAME = "episodes.json"
 FORMAT, VERSION = "rl-episodes", 1
 
 
-class Known(IntEnum):
+class TrackKnowledge(IntEnum):
     """How much a header knows of the episodes' tracks; it only ever learns."""
 
     NOTHING = 0  # there are no episodes
@@ -75,14 +75,20 @@ class Header:
             check_same(there, given, "data set")
 
     @property
-    def known(self) -> Known:
+    def known(self) -> TrackKnowledge:
         """How much is known of the episodes."""
-        return Known.ALL if self.knows_steps else Known.OBSERVATIONS if self.tracks else Known.NOTHING
+        return (
+            TrackKnowledge.ALL
+            if self.knows_steps
+            else TrackKnowledge.OBSERVATIONS
+            if self.tracks
+            else TrackKnowledge.NOTHING
+        )
 
     def learning(self, other: Header) -> Header:
         """This header, with what the other one knows and this one does not."""
         learned = replace(self, tracks=other.tracks, structure=other.structure)
-        if self.known > Known.NOTHING:
+        if self.known > TrackKnowledge.NOTHING:
             return learned
         return replace(
             learned,
@@ -133,7 +139,7 @@ def _from_json(found: dict[str, Any]) -> Header:
     )
 
 
-def settled_header(directory: Path, header: Header) -> Header:
+def create_or_load_header(directory: Path, header: Header) -> Header:
     """Put the header there, whole or not at all, and return the one that is there then.
 
     The one that another writer has put there stays, but for what it did not know: what steps are like, and before there
@@ -204,9 +210,9 @@ def _metadata_to_json(metadata: dict[str, Any]) -> Any:
     """As JSON where that gives the same back, else msgpack in base64."""
     if not metadata:
         return {"json": {}}
-    document = documents.encode(metadata, "metadata")
+    document = msgpack_codec.encode(metadata, "metadata")
     try:
-        if documents.is_json(metadata):
+        if msgpack_codec.is_json(metadata):
             json.dumps(metadata, allow_nan=False)
             return {"json": metadata}
     except ValueError:
@@ -215,4 +221,4 @@ def _metadata_to_json(metadata: dict[str, Any]) -> Any:
 
 
 def _metadata_from_json(value: dict[str, Any]) -> dict[str, Any]:
-    return value["json"] if "json" in value else documents.decode(base64.b64decode(value["msgpack"]))
+    return value["json"] if "json" in value else msgpack_codec.decode(base64.b64decode(value["msgpack"]))

@@ -22,8 +22,8 @@ from episodes.storage.arrow import (
     values_per_item,
 )
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.columns import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
-from episodes.tracks.infos.kinds import EmptyInfos
+from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
+from episodes.tracks.infos.infos import EmptyInfos
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def _present(path: str) -> str:
 
 def columns_of(infos: Infos) -> dict[str, Column]:
     """The infos' columns by path. `WrongType` names the key of a value that msgpack cannot hold."""
-    return infos.travelling().columns if isinstance(infos, ColumnInfos) else {}
+    return infos.without_objects().columns if isinstance(infos, ColumnInfos) else {}
 
 
 def joined(known: InfoFields, columns: dict[str, Column]) -> InfoFields:

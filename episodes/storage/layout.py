@@ -25,7 +25,7 @@ from episodes.storage.header import Header
 from episodes.storage.info_schema import InfoField, InfoFields
 from episodes.storage.track_schema import Fields, TrackField, assembled, check_same, is_observed
 from episodes.tracks import Tracks
-from episodes.tracks.infos.columns import Column
+from episodes.tracks.infos.info_columns import Column
 
 _KEY = b"rl-episodes"  # of the Arrow schema's metadata
 

@@ -15,7 +15,7 @@ from episodes.recorder import VectorRecorder
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.header import storable
 from episodes.storage.writer import EpisodeWriter
-from episodes.tracks.infos.columns import own
+from episodes.tracks.infos.info_columns import own
 
 CHUNK_BYTES = 1 << 24  # of observations that are kept before a chunk is written
 MOST_STEPS = 10_000

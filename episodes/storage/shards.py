@@ -21,10 +21,10 @@ from episodes.errors import MissingExtra, UnreadableData
 from episodes.storage.arrow import pyarrow, reading
 from episodes.storage.arrow_message import check_message
 from episodes.storage.catalog import SEALED, UNFINISHED, ShardFile
+from episodes.storage.checksums import NAMES, algorithm, damaged_columns, digest_of, sums_of
 from episodes.storage.episode_rows import num_columns
 from episodes.storage.files import contents, reserve, sync
 from episodes.storage.layout import Layout
-from episodes.storage.sums import NAMES, algorithm, damaged_columns, digest_of, sums_of
 
 _MAGIC_BYTES = 8  # at the beginning of an Arrow file
 _END = b"ARROW1"

@@ -85,16 +85,18 @@ def widened(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePa
 
     Text that is longer is given room for twice as much, so that shards of ever longer text are few.
     """
-    wider = {}
+    widened_dtype = {}
     for path, field in fields.items():
         there = known.get(path)
         if field.is_text and there is not None and there.is_text and field.dtype != there.dtype:
             own, most = (np.dtype(told.dtype).itemsize // 4 for told in (field, there))
-            wider[path] = there.dtype if own < most else np.dtype(f"U{1 << (own - 1).bit_length()}").str
-    if not wider:
+            widened_dtype[path] = there.dtype if own < most else np.dtype(f"U{1 << (own - 1).bit_length()}").str
+    if not widened_dtype:
         return pack, fields
-    columns = pack.columns.with_arrays(lambda path, array: array.astype(wider.get(path, array.dtype), copy=False))
-    changed = {path: replace(fields[path], dtype=dtype) for path, dtype in wider.items()}
+    columns = pack.columns.with_arrays(
+        lambda path, array: array.astype(widened_dtype.get(path, array.dtype), copy=False)
+    )
+    changed = {path: replace(fields[path], dtype=dtype) for path, dtype in widened_dtype.items()}
     return EpisodePack.of(columns, pack.facts, pack.lengths, pack.lookbacks), fields | changed
 
 

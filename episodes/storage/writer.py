@@ -22,7 +22,7 @@ from episodes.storage.arrow import pyarrow
 from episodes.storage.catalog import Manifest
 from episodes.storage.files import local_path, sync
 from episodes.storage.header import NAME as HEADER
-from episodes.storage.header import Header, read_header, settled_header
+from episodes.storage.header import Header, create_or_load_header, read_header
 from episodes.storage.layout import Layout
 from episodes.storage.shards import ShardWriter, writer_name
 from episodes.storage.small_episodes import SmallEpisodes
@@ -271,7 +271,7 @@ class EpisodeWriter:
     def _put_header(self, header: Header) -> None:
         """See that the data set has this header; errors where another writer was quicker, with another one."""
         if not self._is_there or header.tracks != self._header.tracks:
-            self._header, self._is_there = settled_header(self.path, header), True
+            self._header, self._is_there = create_or_load_header(self.path, header), True
 
     def _begin(self, layout: Layout, schema: Any) -> None:
         """Go on in another shard, with other columns."""

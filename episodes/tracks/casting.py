@@ -49,7 +49,7 @@ def _unchanged(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
     return changed if bool((changed == values).all()) else None
 
 
-def wider(dtype: np.dtype, values: np.ndarray) -> Any:
+def widened_dtype(dtype: np.dtype, values: np.ndarray) -> Any:
     """The dtype that holds items of the dtype and these values; None where there is none."""
     both = dtype.kind + values.dtype.kind
     if both[0] != both[1] and not _NUMBERS.issuperset(both):

@@ -10,7 +10,7 @@ import numpy as np
 
 from episodes.errors import InvalidFill, ShapeMismatch
 from episodes.tracks import indexing, nested
-from episodes.tracks.casting import cast, wider
+from episodes.tracks.casting import cast, widened_dtype
 
 _SMALL = 65504.0  # what every float dtype holds
 
@@ -22,7 +22,7 @@ def place(data: np.ndarray, positions: int | range | np.ndarray, fill: Any) -> n
     """
     total = len(data)
     if isinstance(positions, range):
-        return place_span(data, positions, fill)
+        return take_span_filled(data, positions, fill)
     if isinstance(positions, int):
         return data[positions] if 0 <= positions < total else _filler(fill, data)
     inside = (positions >= 0) & (positions < total)
@@ -31,7 +31,7 @@ def place(data: np.ndarray, positions: int | range | np.ndarray, fill: Any) -> n
     return out
 
 
-def place_span(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
+def take_span_filled(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
     """As `place`, for the positions of a span."""
     size, start, step = len(span), span.start, span.step
     if step == 1:
@@ -133,7 +133,7 @@ def written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np.ndarray:
         raise ShapeMismatch(f"{name}: new items have shape {items.shape[1:]}, the track's have {leaf.shape[1:]}")
     dtype, fitting = leaf.dtype, cast(items, leaf.dtype)
     if fitting is None:
-        dtype, fitting = wider(dtype, items), items
+        dtype, fitting = widened_dtype(dtype, items), items
     if dtype is None:
         raise ShapeMismatch(
             f"{name}: new items of dtype {items.dtype} do not go with {leaf.dtype} without loss; give such items"

@@ -19,11 +19,11 @@ import numpy as np
 from episodes.errors import ShapeMismatch
 from episodes.tracks import indexing, nested
 from episodes.tracks.field import INFOS, UNNAMED, Field
-from episodes.tracks.filling import ItemKinds, place, place_span, written
+from episodes.tracks.filling import ItemKinds, place, take_span_filled, written
 from episodes.tracks.indexing import Indices
 from episodes.tracks.infos.dicts import infos_of
+from episodes.tracks.infos.infos import Infos, same_info
 from episodes.tracks.infos.joining import joined_infos
-from episodes.tracks.infos.kinds import Infos, same_info
 from episodes.tracks.spaces import dtypes_of, empty_items
 from episodes.tracks.stacking import fitted, joined_bytes, stack_items
 
@@ -241,7 +241,7 @@ class ArrayTrack(_Items):
         if fill is not None:
             if type(indices) is slice and type(data) is np.ndarray:
                 span = indexing.span_of(indices, lookback, len(data) - lookback, neg_index_as_lookback)
-                return place_span(data, span, fill)
+                return take_span_filled(data, span, fill)
             return self.get_at(indexing.positions(indices, lookback, len(self), neg_index_as_lookback), fill)
         if type(indices) is int and type(data) is np.ndarray:
             total = len(data)

@@ -14,8 +14,8 @@ from episodes.tracks import nested
 from episodes.tracks.casting import REAL_TYPES, check_kinds, check_reward
 from episodes.tracks.field import ACTIONS, EXTRA, INFOS, OBSERVATIONS, REWARDS, extra_field
 from episodes.tracks.infos.dicts import infos_of
+from episodes.tracks.infos.infos import EmptyInfos, Infos
 from episodes.tracks.infos.joining import joined_infos
-from episodes.tracks.infos.kinds import EmptyInfos, Infos
 from episodes.tracks.track import ArrayChange, ArrayTrack, InfoTrack, ListTrack, Track, same_extra
 
 _new: Any = tuple.__new__  # half the price of the class call

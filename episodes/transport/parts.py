@@ -21,7 +21,7 @@ Buffer = Any  # bytes or a memoryview
 Item = tuple[np.dtype, tuple[int, ...], int, bool]  # of a track: dtype, shape, bytes, whether it is observed
 
 
-class Laid:
+class PartsWriter:
     """Arrays as parts: what is small goes into the first one, each large one is one by itself.
 
     Args:
@@ -65,7 +65,7 @@ class Laid:
         return [_SIZE.pack(len(head)), head, _PADDING[size & 7], *self.small]
 
 
-class Read:
+class PartsReader:
     """Arrays out of parts, in the order in which they were laid: read-only views wherever they are aligned.
 
     Args:

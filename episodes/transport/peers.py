@@ -21,7 +21,7 @@ class Peer:
     address: bytes
     next: int  # the number of the message that is to come
     connection: int = 0  # how many it has had
-    owed: int = 0  # messages that were taken, and not acknowledged
+    num_unacknowledged: int = 0  # messages that were taken, and not acknowledged
     in_hand: int = 0  # messages whose users did not come back yet
     num_waiting: int = 0  # messages that came, and are left for a later call
     floor: int = UNKNOWN  # the lowest policy version that what it will send can have
@@ -53,13 +53,13 @@ class Peers(OrderedDict[bytes, Peer]):
         """The number of the message that is to come of a sender which is not here; `first` where nothing is known."""
         return self._places.pop(sender, first)
 
-    def beyond(self) -> bytes | None:
+    def oldest_idle(self) -> bytes | None:
         """Who is to be put aside, if there are too many: the first of whose messages nobody has one."""
         if len(self) <= _MOST_PEERS:
             return None
         return next((sender for sender, peer in self.items() if not (peer.num_waiting or peer.in_hand)), None)
 
-    def put_aside(self, sender: bytes) -> None:
+    def archive(self, sender: bytes) -> None:
         """Keep but the place of a sender."""
         self._places[sender] = self[sender].next
         del self[sender]

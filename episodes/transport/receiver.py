@@ -22,7 +22,7 @@ from episodes.facts.policy_versions import UNKNOWN, checked_version
 from episodes.multi_agent import MultiAgentEpisode, unpack_agents
 from episodes.pack import EpisodePack
 from episodes.storage.track_schema import Fields, check_same
-from episodes.tracks.arguments import checked_count, checked_place
+from episodes.tracks.validation import checked_count, checked_place
 from episodes.transport import keys as curve
 from episodes.transport.journal import Journal
 from episodes.transport.messages import SIZE, Head, Kind, read_head
@@ -167,7 +167,7 @@ class EpisodeReceiver(Endpoint):
         deadline, me = deadline_of(timeout), threading.get_ident()
         while me not in self._given:
             with self.held(deadline), self.stretch:
-                self._come_back()
+                self._release_returned()
                 if self._waiting or self._next(deadline):
                     self._open(0)
             if me not in self._given and time.monotonic() >= deadline:
@@ -203,7 +203,7 @@ class EpisodeReceiver(Endpoint):
                 if self._published is None:
                     raise EpisodeStateError("sample(max_age=...): nothing was published; publish(weights, 0) first")
                 if not self._batch:
-                    self._come_back()
+                    self._release_returned()
                 newest = self._published[1]
                 behind = self._gather(num_steps, newest - max_age, deadline)
                 if behind is None:
@@ -268,21 +268,21 @@ class EpisodeReceiver(Endpoint):
             self._acknowledge_all()
             self.wait(deadline - time.monotonic())
             self._watch_handshakes()
-        while (got := self.got_from()) is not None:
-            if self._accept(*got):
+        while (got := self.recv_from()) is not None:
+            if self._handle_message(*got):
                 return True
             if time.monotonic() >= deadline:
                 break
         return False
 
-    def _look_ahead(self) -> None:
+    def _peek(self) -> None:
         """See a message of packs, if one waits and none was seen; what else waits is heeded, but no flood of it."""
         for _ in range(_MOST_AHEAD):
-            if self._waiting or (got := self.got_from()) is None:
+            if self._waiting or (got := self.recv_from()) is None:
                 return
-            self._accept(*got)
+            self._handle_message(*got)
 
-    def _accept(self, address: bytes, parts: list[Any]) -> bool:
+    def _handle_message(self, address: bytes, parts: list[Any]) -> bool:
         """Heed a message; True where packs came, which wait now."""
         head = read_head(parts[0]) if parts else "no header"
         if isinstance(head, str) or head.num_parts != len(parts):
@@ -313,7 +313,7 @@ class EpisodeReceiver(Endpoint):
             place = self._journal.place(head.sender) if self._journal else None
             first = place.taken if place else self._peers.place(head.sender, head.number)
             peer = self._peers[head.sender] = Peer(address, first)
-            self._put_aside(self._peers.beyond())
+            self._put_aside(self._peers.oldest_idle())
         elif head.schema < peer.connection:
             return  # it was on its way when the connection broke that the sender had before
         peer.connection = head.schema
@@ -330,7 +330,7 @@ class EpisodeReceiver(Endpoint):
         if sender is not None:
             self._acknowledge(self._peers[sender])
             self._owing.pop(sender, None)
-            self._peers.put_aside(sender)
+            self._peers.archive(sender)
 
     def _learn(self, address: bytes, head: Head, schema: bytes) -> None:
         """Know a schema, or why it is refused."""
@@ -341,14 +341,14 @@ class EpisodeReceiver(Endpoint):
             return
         try:
             layouts = layouts_of(schema)
-            self._layouts[head.schema] = self._misfit(layouts) or layouts
+            self._layouts[head.schema] = self._schema_mismatch(layouts) or layouts
         except UnreadableData as error:
             self._refuse("broken schema")
             self._layouts[head.schema] = str(error)[:_MOST_WORDS]
         if len(self._layouts) > _MOST_SCHEMAS:
             self._layouts.popitem(last=False)
 
-    def _misfit(self, layouts: tuple[PackLayout, ...]) -> str:
+    def _schema_mismatch(self, layouts: tuple[PackLayout, ...]) -> str:
         """Words on why packs of these layouts are not wanted; none where they are."""
         for layout in layouts if self._like else ():
             misfits = [_difference(wanted, layout.fields) for wanted in self._like]
@@ -367,7 +367,7 @@ class EpisodeReceiver(Endpoint):
             return False
         if number < peer.next:
             self._counts["duplicates"] += 1
-            self._owe(head.sender, peer)
+            self._schedule_acknowledgement(head.sender, peer)
             return False
         self._peers.move_to_end(head.sender)
         if head.highest > peer.floor:
@@ -424,11 +424,11 @@ class EpisodeReceiver(Endpoint):
             else:
                 self._given[me] = found
         self._note(head.sender, peer)
-        self._owe(head.sender, peer)
-        self._look_ahead()
+        self._schedule_acknowledgement(head.sender, peer)
+        self._peek()
         if not self._waiting or time.monotonic() - self._owing_since > _OWING_S:
             self._acknowledge_all()
-        elif peer.owed >= _ACKNOWLEDGE:
+        elif peer.num_unacknowledged >= _ACKNOWLEDGE:
             self._acknowledge(peer)
 
     def _note(self, sender: bytes, peer: Peer) -> None:
@@ -436,14 +436,14 @@ class EpisodeReceiver(Endpoint):
         if self._journal is not None:
             self._journal.note(sender, peer.next, peer.next - peer.in_hand)
 
-    def _owe(self, sender: bytes, peer: Peer) -> None:
+    def _schedule_acknowledgement(self, sender: bytes, peer: Peer) -> None:
         """A message of the sender is to be acknowledged."""
         if not self._owing:
             self._owing_since = time.monotonic()
-        peer.owed += 1
+        peer.num_unacknowledged += 1
         self._owing[sender] = peer
 
-    def _come_back(self) -> None:
+    def _release_returned(self) -> None:
         """This thread has done with what it was given."""
         senders = self._in_hand.get(threading.get_ident())
         while senders:
@@ -453,13 +453,13 @@ class EpisodeReceiver(Endpoint):
             self._note(sender, peer)
 
     def _acknowledge(self, peer: Peer) -> None:
-        peer.owed = 0
+        peer.num_unacknowledged = 0
         if peer.next:
             self._reply(peer.address, Head(Kind.TAKEN, 1, number=peer.next - 1).packed())
 
     def _acknowledge_all(self) -> None:
         for peer in self._owing.values():
-            if peer.owed:
+            if peer.num_unacknowledged:
                 self._acknowledge(peer)
         self._owing.clear()
 
@@ -513,7 +513,7 @@ class EpisodeReceiver(Endpoint):
             why = f"{largest} bytes in a piece; at most {self._most} go" if told != UNKNOWN else "give a version"
             raise InvalidArgument(f"publish(version={version!r}): {why}")
         with self.held(deadline_of(10.0)), self.stretch:
-            self._look_ahead()  # at who has read the last ones
+            self._peek()  # at who has read the last ones
             number = self._published[0] + 1 if self._published else 0
             self._published = number, told, parts
             for peer in list(self._peers.values()):
@@ -551,7 +551,7 @@ class EpisodeReceiver(Endpoint):
         with self.held(deadline_of(10.0), to_close=True):
             if not self.is_closed:
                 with self.stretch:
-                    self._come_back()
+                    self._release_returned()
                     self._acknowledge_all()
                     self.socket.linger = 200  # ms, for the acknowledgements
             self._release_all()

@@ -15,12 +15,12 @@ from episodes.errors import InvalidArgument, NotAdmitted, TrackMismatch, Transpo
 from episodes.facts.policy_versions import UNKNOWN
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks.arguments import checked_count, checked_number, checked_place
+from episodes.tracks.validation import checked_count, checked_number, checked_place
 from episodes.transport import keys as curve
 from episodes.transport.messages import SIZE, Head, Kind, read_head
+from episodes.transport.send_queue import Waiting
 from episodes.transport.sendable import Sendable, finished, packed
 from episodes.transport.sockets import MOST_BYTES, Endpoint, checked_address, deadline_of
-from episodes.transport.waiting import Waiting
 from episodes.transport.weights import Weights, decoded_weights
 from episodes.transport.wire import Message, Schemas, encoded, encoded_as_one
 
@@ -137,7 +137,7 @@ class EpisodeSender(Endpoint):
         """
         deadline = deadline_of(timeout)
         with self.held(deadline), self.stretch:
-            self._glance()
+            self._poll_if_due()
             if self._refusals:
                 self._raise_refusals()
             if self._coalesce and isinstance(episodes, SingleAgentEpisode):
@@ -165,7 +165,7 @@ class EpisodeSender(Endpoint):
         """The weights that the receiver published last, once a connection; None where none come within the time."""
         deadline = deadline_of(timeout)
         with self.held(deadline), self.stretch:
-            self._look()
+            self._poll()
             while True:
                 is_time = timeout != 0 or self._waiting.is_late
                 if is_time and self._waiting and len(self._unacked) < self._window:
@@ -173,7 +173,7 @@ class EpisodeSender(Endpoint):
                 if self._weights is not None or time.monotonic() >= deadline:
                     break
                 self.wait(deadline - time.monotonic())
-                self._look()
+                self._poll()
             found, self._weights = self._weights, None
             return found
 
@@ -288,7 +288,7 @@ class EpisodeSender(Endpoint):
         """Until there is one, or no time left: what is sent without is sent by a later call."""
         while not self._is_connected and time.monotonic() < deadline:
             self.wait(deadline - time.monotonic())
-            self._look()
+            self._poll()
 
     def _wait(self, deadline: float) -> None:
         """Until something happened. `TransportTimeout`, or `NotAdmitted`, once there is no time left."""
@@ -296,7 +296,7 @@ class EpisodeSender(Endpoint):
         if left <= 0:
             raise self._too_late()
         self.wait(left)
-        self._look()
+        self._poll()
 
     def _too_late(self) -> Exception:
         waiting = f"{len(self._unacked)} messages wait for the receiver at {self.address}"
@@ -306,15 +306,15 @@ class EpisodeSender(Endpoint):
             return NotAdmitted(f"{waiting}, which breaks off every handshake: give both sides keys= of one make_keys")
         return TransportTimeout(f"{waiting}, where nobody answers")
 
-    def _glance(self) -> None:
+    def _poll_if_due(self) -> None:
         """Look, if it is time, and there is something to see."""
         now = time.monotonic()
         if not self._is_connected or now >= self._next_look:
             self._next_look = now + _LOOK_S
             if not self._is_connected or self.has_message():
-                self._look()
+                self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Heed what the receiver says, and what happened to the connection."""
         zmq = self.zmq
         for event in self.events():
@@ -326,11 +326,11 @@ class EpisodeSender(Endpoint):
             else:
                 self._failed_handshakes += 1
         if self._is_new:
-            self._introduce()
+            self._send_hello()
         while self.has_message():
-            self._heed(self.got())
+            self._handle_message(self.got())
 
-    def _heed(self, parts: list[Any]) -> None:
+    def _handle_message(self, parts: list[Any]) -> None:
         head = read_head(parts[0])
         if isinstance(head, str):
             return
@@ -339,7 +339,7 @@ class EpisodeSender(Endpoint):
                 self._unacked.popitem(last=False)
                 self._counts["taken"] += 1
         elif head.kind == Kind.WHO:
-            self._introduce()
+            self._send_hello()
         elif head.kind == Kind.REFUSED:
             self._refusals[head.schema] = bytes(parts[0][SIZE:]).decode(errors="replace")
             self._counts["refused"] += 1
@@ -353,7 +353,7 @@ class EpisodeSender(Endpoint):
             return
         self._put([Head(Kind.GOT, 1, self._id, head.number).packed()])
 
-    def _introduce(self) -> None:
+    def _send_hello(self) -> None:
         """Say who we are, and send again what was not taken."""
         self._told.clear()
         first, connection = next(iter(self._unacked), self._next), self._counts["connections"]

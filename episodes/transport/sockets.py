@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import EpisodeError, EpisodeStateError, TransportTimeout, WrongType, needing
-from episodes.tracks.arguments import checked_number
+from episodes.tracks.validation import checked_number
 
 MOST_BYTES = 256 << 20  # of one part: what a socket takes at a peer's word
 _SLICE_S = 0.1  # a lock is held so long while nothing comes
@@ -71,8 +71,8 @@ class Endpoint:
         self._lock: Any = _Lock()
         self._turn: Any = _Lock()  # held by whoever waits for the lock, and gets it next
         self._is_wanted = False  # somebody holds the turn
-        self.is_midway = False  # a stretch has begun, and not ended
-        self.stretch = _Stretch(self)
+        self.was_interrupted = False  # a stretch has begun, and not ended
+        self.stretch = _LockedSection(self)
 
     def open(self, kind: int, max_message_bytes: int) -> Any:
         """A socket of this kind, in the place of the one before."""
@@ -124,7 +124,7 @@ class Endpoint:
             send(frame, _NOT_LAST, len(frame) < _COPIED_OUT)
         send(frames[-1], _NOBLOCK, len(frames[-1]) < _COPIED_OUT)
 
-    def got_from(self) -> tuple[bytes, list[Any]] | None:
+    def recv_from(self) -> tuple[bytes, list[Any]] | None:
         """The address of who sent the next message to a socket of many, and its parts; None where there is none.
 
         To ask before whether there is one would cost half as much as to be told that there is none.
@@ -216,7 +216,7 @@ class Endpoint:
         self._is_released = True
 
 
-class _Stretch:
+class _LockedSection:
     """What is done while the lock is held. One that breaks off, as at Ctrl-C, is mended where the next one begins."""
 
     __slots__ = ("_endpoint",)
@@ -225,12 +225,12 @@ class _Stretch:
         self._endpoint = endpoint
 
     def __enter__(self) -> None:
-        if self._endpoint.is_midway:
+        if self._endpoint.was_interrupted:
             self._endpoint.mend()
-        self._endpoint.is_midway = True
+        self._endpoint.was_interrupted = True
 
     def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
-        self._endpoint.is_midway = kind is not None and not issubclass(kind, EpisodeError)
+        self._endpoint.was_interrupted = kind is not None and not issubclass(kind, EpisodeError)
 
 
 _RLock: Any = type(threading.RLock())

@@ -30,13 +30,13 @@ from episodes.pack import EpisodePack
 from episodes.storage import space_json
 from episodes.storage.track_schema import TrackField, assembled, columns_of, is_flat, is_observed, structure_of
 from episodes.tracks import ArrayTrack, InfoTrack, Tracks, nested
-from episodes.tracks.arguments import checked_items
 from episodes.tracks.field import ACTIONS, EXTRA, OBSERVATIONS, REWARDS, extra_field
-from episodes.tracks.infos import documents
-from episodes.tracks.infos.columns import Column, ColumnInfos, PackedColumn, TypedColumn
+from episodes.tracks.infos import msgpack_codec
+from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn, TypedColumn
+from episodes.tracks.infos.infos import EmptyInfos, Infos
 from episodes.tracks.infos.joining import joined_infos
-from episodes.tracks.infos.kinds import EmptyInfos, Infos
-from episodes.transport.facts_on_the_way import (
+from episodes.tracks.validation import checked_items
+from episodes.transport.facts_codec import (
     INTEGERS,
     MOST_ROWS,
     WRITERS,
@@ -46,7 +46,7 @@ from episodes.transport.facts_on_the_way import (
     no_counts,
     read_facts,
 )
-from episodes.transport.parts import ALL, Buffer, Laid, Read
+from episodes.transport.parts import ALL, Buffer, PartsReader, PartsWriter
 
 _MOST_SCHEMAS = 64  # kept by a sender, by what packs look like
 _BOOL, _BYTE = np.dtype(bool), np.dtype(np.uint8)
@@ -96,9 +96,9 @@ class Schemas:
         """The schema and its id. `WrongType` names a track or a space that cannot travel.
 
         Args:
-            looks: `look_of` each pack, where that is at hand.
+            looks: `schema_key` each pack, where that is at hand.
         """
-        key = tuple(looks or map(look_of, packs))
+        key = tuple(looks or map(schema_key, packs))
         known = self._known.get(key)
         if known is None:
             schema = schema_of(packs)
@@ -109,7 +109,7 @@ class Schemas:
         return known[0], known[1]
 
 
-def look_of(pack: EpisodePack, arrays: list[np.ndarray] | None = None) -> Any:
+def schema_key(pack: EpisodePack, arrays: list[np.ndarray] | None = None) -> Any:
     """Equal for packs of one schema.
 
     Args:
@@ -203,7 +203,7 @@ class PackLayout:
         facts = PackFacts(np.zeros(0, "U1"), none, none.astype(np.uint8))
         return EpisodePack.of(self._tracks([own.empty() for own in self.fields.values()], None, 0), facts, none, none)
 
-    def read(self, facts: Any, source: Read) -> EpisodePack:
+    def read(self, facts: Any, source: PartsReader) -> EpisodePack:
         """The pack that comes next."""
         num, lengths, lookbacks, columns, infos, custom_data = facts
         if type(num) is not int or num < 0:
@@ -214,7 +214,7 @@ class PackLayout:
         rows = steps + num
         arrays = source.arrays(self._arrays, steps, rows)
         tracks = self._tracks(arrays, None if infos is None else _read_infos(infos, rows, source), rows)
-        custom = None if custom_data is None else documents.decode(custom_data)
+        custom = None if custom_data is None else msgpack_codec.decode(custom_data)
         if custom is not None and (len(custom) != num or not {*map(type, custom)} <= {dict, type(None)}):
             raise UnreadableData(f"custom data that are not dicts of {num} episodes")
         own = read_facts(columns, num)
@@ -275,10 +275,10 @@ def item_size(field: TrackField) -> int:
 
 def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
     """Packs as they travel. `WrongType` names a value that msgpack, or a space that JSON, cannot hold."""
-    laid, facts, looks = Laid(), [], []
+    laid, facts, looks = PartsWriter(), [], []
     for pack in packs:
         arrays = arrays_of(pack)
-        looks.append(look_of(pack, arrays))
+        looks.append(schema_key(pack, arrays))
         laid.put(*arrays)
         facts.append(_put(pack.lengths, pack.lookbacks, pack.facts, pack.infos, laid))
     versions = bounds_of(packs, facts[0][3] if len(facts) == 1 else ())
@@ -287,7 +287,7 @@ def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
 
 def encoded_as_one(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
     """Packs that look alike as they travel as one: no array is made of theirs, they are copied next to each other."""
-    laid = Laid(small=ALL)
+    laid = PartsWriter(small=ALL)
     for arrays in zip(*map(arrays_of, packs), strict=True):
         laid.put_as_one(arrays)
     lengths, lookbacks = (np.concatenate([*map(attrgetter(own), packs)]) for own in ("lengths", "lookbacks"))
@@ -303,7 +303,7 @@ def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int =
         UnreadableData: they are damaged, or of another schema.
     """
     try:
-        source = Read(parts, start)
+        source = PartsReader(parts, start)
         packs = [layout.read(facts, source) for layout, facts in zip(layouts, source.facts, strict=True)]
         source.end()
     except DAMAGES as error:
@@ -311,16 +311,16 @@ def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int =
     return packs
 
 
-def _put(lengths: np.ndarray, lookbacks: np.ndarray, facts: PackFacts, infos: Infos, laid: Laid) -> list[Any]:
+def _put(lengths: np.ndarray, lookbacks: np.ndarray, facts: PackFacts, infos: Infos, laid: PartsWriter) -> list[Any]:
     """What of a pack's columns is told as facts; columns of infos are laid down."""
     described = None
     if type(infos) is not EmptyInfos:
-        described = _put_infos(infos.travelling(), laid) if isinstance(infos, ColumnInfos) else None
+        described = _put_infos(infos.without_objects(), laid) if isinstance(infos, ColumnInfos) else None
     before = integers_of(lookbacks)
     own = [None if column is None else write(column) for column, write in zip(facts, WRITERS, strict=False)]
     while own[-1] is None:
         own.pop()
-    custom = documents.encode(facts.custom_data, "custom_data") if facts.custom_data is not None else None
+    custom = msgpack_codec.encode(facts.custom_data, "custom_data") if facts.custom_data is not None else None
     return [
         len(lengths),
         integers_of(lengths),
@@ -334,7 +334,7 @@ def _put(lengths: np.ndarray, lookbacks: np.ndarray, facts: PackFacts, infos: In
 # --- infos ------------------------------------------------------------------------------------------------------------
 
 
-def _put_infos(infos: ColumnInfos, laid: Laid) -> bytes:
+def _put_infos(infos: ColumnInfos, laid: PartsWriter) -> bytes:
     """Lay down the columns of infos; what they are."""
     described = []
     for path, column in infos.columns.items():
@@ -354,7 +354,7 @@ def _put_infos(infos: ColumnInfos, laid: Laid) -> bytes:
 
 @lru_cache(maxsize=256)
 def _described(data: bytes) -> tuple[tuple[str, np.dtype | None, tuple[int, ...], int, bool, bool], ...]:
-    """What columns of infos are: path, dtype (None of documents), item shape, item size, plain, masked."""
+    """What columns of infos are: path, dtype (None of msgpack_codec), item shape, item size, plain, masked."""
     found = []
     for path, dtype, shape, plain, masked in msgpack.unpackb(data):
         if not isinstance(path, str):
@@ -366,7 +366,7 @@ def _described(data: bytes) -> tuple[tuple[str, np.dtype | None, tuple[int, ...]
     return tuple(found)
 
 
-def _read_infos(data: bytes, num_rows: int, source: Read) -> Infos:
+def _read_infos(data: bytes, num_rows: int, source: PartsReader) -> Infos:
     columns: dict[str, Column] = {}
     for path, dtype, shape, size, plain, masked in _described(data):
         if dtype is None:
@@ -377,7 +377,7 @@ def _read_infos(data: bytes, num_rows: int, source: Read) -> Infos:
     return ColumnInfos(columns, num_rows) if columns else EmptyInfos(num_rows)
 
 
-def _read_documents(num_rows: int, source: Read) -> PackedColumn:
+def _read_documents(num_rows: int, source: PartsReader) -> PackedColumn:
     sizes = source.array(INTEGERS, (num_rows,), num_rows * INTEGERS.itemsize)
     if num_rows and not 0 <= sizes.min() <= sizes.max() < MOST_ROWS // num_rows:
         raise UnreadableData("infos of sizes that cannot be")

@@ -14,10 +14,10 @@ from connectors import compute_action, env_to_module_pipeline, module_to_env_pip
 from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter, PrevActionsPrevRewards
 from connectors.rewriting import ObservationPreprocessor
 from connectors.views import TransformerContext, time_steps
+from episode_learners import LSTMPolicy, MLPPolicy
+from episode_runners import SingleAgentEnvRunner
 from episodes.errors import EpisodeError, InvalidArgument, StateMismatch
 from episodes.tracks import nested
-from learners import LSTMPolicy, MLPPolicy
-from runners import SingleAgentEnvRunner
 
 SEED, NUM_STEPS = 3, 12
 NUMBERS = spaces.Box(-5.0, 5.0, (3,), np.float32)

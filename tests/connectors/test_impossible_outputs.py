@@ -13,9 +13,9 @@ from gymnasium import spaces
 from connectors import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from connectors.distributions import distribution_for
 from connectors.rewriting import ObservationPreprocessor
+from episode_runners import SingleAgentEnvRunner
 from episodes import EpisodePack
 from episodes.errors import InvalidArgument, ShapeMismatch
-from runners import SingleAgentEnvRunner
 
 INF, NAN = float("inf"), float("nan")
 BOX = spaces.Box(-1.0, 1.0, (1,))

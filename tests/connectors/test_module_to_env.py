@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors import distribution_for, module_to_env_pipeline
-from connectors.choices import CategoricalRows
+from connectors.categorical_sampler import NumpyCategoricalSampler
 from connectors.distributions import Categorical
 from connectors.module_to_env import GetActions, ListifyForVectorEnv, NormalizeAndClipActions, TensorToNumpy
 from episodes import EpisodePack
@@ -269,7 +269,7 @@ def test_a_clock_that_rings_at_once_chooses_nothing_that_is_masked() -> None:
         def standard_exponential(self, num: int, dtype: Any) -> np.ndarray:
             return np.zeros(num, dtype)
 
-    rows = CategoricalRows(seed=0)
+    rows = NumpyCategoricalSampler(seed=0)
     rows._stream = Zeros()  # type: ignore[assignment]
     inputs = np.array([[-np.inf, 0.0, 1.0], [2.0, -np.inf, -np.inf]], np.float32)
     assert rows.sample(Categorical(3), inputs).tolist() == [2, 0]

@@ -81,7 +81,7 @@ def test_only_agents_that_must_act_have_rows_and_those_of_one_module_share_a_bat
 def test_no_agent_that_must_act_is_no_batch():
     done = episode(2)
     done.add_env_step({}, {}, {}, terminateds={"__all__": True})
-    assert AgentToModuleMapping.deal([done]) == {}
+    assert AgentToModuleMapping.rows_by_module([done]) == {}
     pipeline = multi_agent_env_to_module(OBSERVATION_SPACES, ACTION_SPACES)
     assert pipeline(episodes=[done]) == {}
 

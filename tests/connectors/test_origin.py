@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from connectors import learner_pipeline, multi_agent_learner
 from connectors.learner import FrameStacking
 from connectors.prefetch import Prefetch
+from episode_learners.algorithms.minibatches import rows_of, shuffled
 from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.batch import Origin
 from episodes.errors import EpisodeStateError, StepOutOfRange, WrongType
 from episodes.inspect import explain_batch
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
-from learners.algorithms.minibatches import rows_of, shuffled
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1e6, 1e6, (2,), np.float32), spaces.Discrete(100)
 GAMMA = 0.9

@@ -22,10 +22,10 @@ from connectors.distributions import Categorical
 from connectors.learner import GeneralizedAdvantageEstimation, VTrace
 from connectors.module_to_env import GetActions
 from connectors.policy import module_of
+from episode_learners import PPO, LSTMPolicy, MLPPolicy
+from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
-from learners import PPO, LSTMPolicy, MLPPolicy
-from runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 
 BOX = spaces.Box(-1.0, 1.0, (3,), np.float32)
 
@@ -75,7 +75,7 @@ def an_episode(**extra: Any) -> SingleAgentEpisode:
 
 def test_a_policy_that_says_with_a_method_that_it_has_no_memory_has_none() -> None:
     policy = RLlibStyle()
-    assert not module_of(policy).has_memory
+    assert not module_of(policy).is_recurrent
     assert "AddStates" not in env_to_module_pipeline(BOX, spaces.Discrete(2), policy=policy)
     assert "RemoveTimeDimension" not in module_to_env_pipeline(BOX, spaces.Discrete(2), policy=policy)
     returns = GeneralizedAdvantageEstimation()
@@ -86,10 +86,10 @@ def test_a_policy_that_says_with_a_method_that_it_has_no_memory_has_none() -> No
 
 def test_a_policy_with_an_initial_state_has_a_memory() -> None:
     policy = LSTMPolicy(BOX, spaces.Discrete(2))
-    assert module_of(policy).has_memory
+    assert module_of(policy).is_recurrent
     assert "AddStates" in env_to_module_pipeline(BOX, spaces.Discrete(2), policy=policy)
-    assert not module_of(MLPPolicy(BOX, spaces.Discrete(2))).has_memory
-    assert not module_of(None).has_memory
+    assert not module_of(MLPPolicy(BOX, spaces.Discrete(2))).is_recurrent
+    assert not module_of(None).is_recurrent
 
 
 def test_batches_go_where_a_policys_parameters_are() -> None:

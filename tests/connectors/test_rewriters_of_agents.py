@@ -17,9 +17,9 @@ from connectors import (
 )
 from connectors.env_to_module import ForEachAgent, MeanStdFilter
 from connectors.views import FlattenObservations, FrameStacking
+from episode_runners import MultiAgentEnvRunner, evaluate
 from episodes.errors import InvalidArgument, WrongType
 from episodes.tracks import nested
-from runners import MultiAgentEnvRunner, evaluate
 
 ACTIONS = spaces.Discrete(2)
 SEEN = {

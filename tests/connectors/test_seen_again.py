@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from connectors import env_to_module as acting
 from connectors import env_to_module_pipeline, learner_pipeline
 from connectors import learner as learning
-from runners.single_agent import SingleAgentEnvRunner
+from episode_runners.single_agent import SingleAgentEnvRunner
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1e6, 1e6, (2,), np.float32), spaces.Discrete(3, start=1)
 

@@ -32,10 +32,10 @@ from connectors.learner import (
     VTrace,
 )
 from connectors.views import OneHotAgentId, TransformerContext, time_steps
+from episode_learners import MLPPolicy
+from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import InvalidArgument
-from learners import MLPPolicy
-from runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 
 BOX, ACTIONS = spaces.Box(-9, 9, (1,), np.float32), spaces.Discrete(2)
 PACK = EpisodePack.from_episodes(

@@ -18,6 +18,8 @@ from benchmarks.torch_cartpole import ACTION_SPACE as ACTIONS
 from benchmarks.torch_cartpole import OBSERVATION_SPACE as OBSERVATIONS
 from benchmarks.torch_cartpole import TorchCartPole
 from connectors.rewriting import MeanStdFilter
+from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner, make_vector_env
+from episode_runners.environments import EnvPoolVectorEnv, TorchVectorEnv
 from episodes.errors import EpisodeError, WrongType
 from episodes.recorder import VectorRecorder
 from episodes.replay import (
@@ -26,8 +28,6 @@ from episodes.replay import (
     MultiAgentPrioritizedEpisodeReplayBuffer,
     PrioritizedEpisodeReplayBuffer,
 )
-from runners import MultiAgentEnvRunner, SingleAgentEnvRunner, make_vector_env
-from runners.environments import EnvPoolVectorEnv, TorchVectorEnv
 
 SPACES = {"observation_spaces": {"m": OBSERVATIONS}, "action_spaces": {"m": ACTIONS}}
 MAKERS: list[tuple[Callable[..., Any], dict[str, Any]]] = [

@@ -17,7 +17,7 @@ from connectors.pipeline import ConnectorPipeline
 from connectors.rewriting import ObservationRewriter
 from connectors.testing import check_connector
 from connectors.views import ViewPiece
-from learners import LSTMPolicy, MLPPolicy
+from episode_learners import LSTMPolicy, MLPPolicy
 
 VECTOR = gym.spaces.Box(-10, 10, (3,), np.float32)
 IMAGE = gym.spaces.Box(0, 255, (4, 4, 1), np.uint8)

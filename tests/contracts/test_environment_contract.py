@@ -19,17 +19,17 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from mpe2 import simple_spread_v3
 
-import learners
-import runners
+import episode_learners
+import episode_runners
 from benchmarks.torch_cartpole import ACTION_SPACE, OBSERVATION_SPACE, TorchCartPole
+from episode_runners import make_vector_env
+from episode_runners.environments import EnvPoolVectorEnv, TorchVectorEnv
+from episode_runners.multi_agent_envs import as_multi_agent_env, random_action
+from episode_runners.serial_envs import SerialVectorEnv
 from episodes import MultiAgentEpisode, storage
 from episodes.storage import RecordEpisodes
 from episodes.storage.record_episodes import RecordVectorEpisodes
 from episodes.testing import check_vector_env
-from runners import make_vector_env
-from runners.environments import EnvPoolVectorEnv, TorchVectorEnv
-from runners.multi_agent_envs import as_multi_agent_env, random_action
-from runners.serial_envs import SerialVectorEnv
 
 MODES = list(AutoresetMode)
 ENVS = {
@@ -62,7 +62,7 @@ def test_an_environments_own_vector_environment_keeps_its_word() -> None:
 WRAPPERS: dict[str, Callable[[Path], Any]] = {  # of one environment, and of many
     "RecordEpisodes": lambda path: lambda: RecordEpisodes(gym.make("CartPole-v1"), path / str(uuid4())),
     "RecordVectorEpisodes": lambda path: RecordVectorEpisodes(make_vector_env("CartPole-v1", 2), path),
-    "WithoutVelocities": lambda path: "learners.environments:CartPoleWithoutVelocities-v1",
+    "WithoutVelocities": lambda path: "episode_learners.environments:CartPoleWithoutVelocities-v1",
 }
 
 
@@ -75,7 +75,7 @@ def test_an_environment_behind_a_wrapper_keeps_its_word(name: str, tmp_path: Pat
 
 def test_every_environment_that_we_ship_is_checked() -> None:
     shipped = set()
-    for package in (runners, learners, storage):
+    for package in (episode_runners, episode_learners, storage):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
                 own = vars(importlib.import_module(module.name)).values()

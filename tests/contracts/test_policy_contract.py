@@ -20,8 +20,8 @@ from connectors.views import (
     Views,
     time_steps,
 )
-from learners import LSTMPolicy, LSTMQPolicy, MLPPolicy, QPolicy, policies
-from learners.networks import Autoregressive
+from episode_learners import LSTMPolicy, LSTMQPolicy, MLPPolicy, QPolicy, policies
+from episode_learners.networks import Autoregressive
 
 BOX, ACTIONS = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(3, start=1)
 FORCE = spaces.Box(-1.0, 1.0, (2,), np.float32)

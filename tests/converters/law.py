@@ -14,7 +14,7 @@ from episodes.converters import LossReport
 from episodes.facts import VersionRuns
 from episodes.testing.strategies import episodes
 from episodes.tracks import nested
-from episodes.tracks.infos.kinds import same_info
+from episodes.tracks.infos.infos import same_info
 
 FACTS = ("id_", "t_started", "agent_id", "module_id", "multi_agent_episode_id", "observation_space", "action_space")
 

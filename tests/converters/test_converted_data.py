@@ -10,11 +10,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from episode_learners import BC, CQL, BCConfig, CQLConfig, MLPPolicy, QPolicy
 from episodes import SingleAgentEpisode
 from episodes.converters import from_minari, read, to_minari, to_parquet, to_sb3
 from episodes.inspect.doctor import examine
 from episodes.replay import EpisodeReplayBuffer
-from learners import BC, CQL, BCConfig, CQLConfig, MLPPolicy, QPolicy
 
 BOX, TWO = spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(2)
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from episode_learners.loggers import TensorBoardLogger, WandbLogger
+from episode_runners import RayRunnerGroup
 from episodes import SingleAgentEpisode, converters, inspect
 from episodes.errors import MissingExtra
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage import arrow as arrow_files
 from episodes.storage.search import query
 from episodes.transport import EpisodeReceiver
-from learners.loggers import TensorBoardLogger, WandbLogger
-from runners import RayRunnerGroup
 
 Asked = Callable[[Path], Any]
 

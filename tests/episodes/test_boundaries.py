@@ -71,8 +71,8 @@ def test_many_rows_at_once_are_told_as_row_by_row(
     one, many = Boundaries(num_envs, mode), Boundaries(num_envs, mode)
     for num_rows, _, seed, often in (before, table):
         dones = np.random.default_rng(seed).random((num_rows, num_envs)) < often
-        rows = many.look_at(dones.copy())
-        many.commit_all(rows)
+        rows = many.classify_rows(dones.copy())
+        many.commit_rows(rows)
         for number, done in enumerate(dones):
             row = one.look(*flags(done))
             one.commit(row)

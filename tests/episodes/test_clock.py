@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from episodes.multi_agent.clock import MISSING, chunk_rows, row_at, rows_between, rows_of
+from episodes.multi_agent.env_step_index import MISSING, chunk_rows, row_at, rows_between, rows_of
 
 clocks = st.lists(st.integers(0, 30), unique=True).map(sorted)
 env_steps = st.integers(-3, 33)

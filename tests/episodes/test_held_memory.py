@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from episodes import EpisodePack
-from episodes.tracks.memory import held_bytes
+from episodes.tracks.retained_memory import retained_nbytes
 from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
 from tests.strategies import episodes
 
@@ -45,9 +45,9 @@ def all_arrays(pack: EpisodePack) -> list[np.ndarray]:
 
 def test_memory_that_several_arrays_view_counts_once() -> None:
     memory, words = np.zeros(1000), bytes(800)
-    assert held_bytes([memory[3:5], memory[10:].reshape(10, -1), memory.view(np.uint8)]) == 8000
-    assert held_bytes([np.frombuffer(words, np.int64, 2), np.frombuffer(memoryview(words)[16:], np.uint8)]) == 800
-    assert held_bytes([]) == 0
+    assert retained_nbytes([memory[3:5], memory[10:].reshape(10, -1), memory.view(np.uint8)]) == 8000
+    assert retained_nbytes([np.frombuffer(words, np.int64, 2), np.frombuffer(memoryview(words)[16:], np.uint8)]) == 800
+    assert retained_nbytes([]) == 0
 
 
 def test_memory_of_a_tensor_or_another_library_counts_as_far_as_it_is_viewed() -> None:
@@ -57,9 +57,9 @@ def test_memory_of_a_tensor_or_another_library_counts_as_far_as_it_is_viewed() -
 
     tensor = torch.zeros(5, 2)
     for array in (tensor.numpy(), np.from_dlpack(tensor), np.asarray(Shown(np.zeros(5)))):
-        assert held_bytes([array, array[1:]]) == 40
+        assert retained_nbytes([array, array[1:]]) == 40
     pack = EpisodePack(observations=tensor.numpy(), actions=np.zeros(4), rewards=np.zeros(4), lengths=[4])
-    assert pack.held_nbytes == 40 + 32 + 32
+    assert pack.retained_nbytes == 40 + 32 + 32
 
 
 @pytest.mark.parametrize("brought", [sent, pickled_apart, lambda pack: pack])
@@ -67,12 +67,12 @@ def test_a_part_of_a_pack_holds_all_of_it_until_it_is_copied(brought: Any) -> No
     infos = [{"n": i, "words": ["a", i]} for i in range(1020)]
     pack = brought(large(infos=infos))
     part = pack[3:5]
-    assert pack.held_nbytes >= pack.nbytes
+    assert pack.retained_nbytes >= pack.nbytes
     assert part.nbytes == pack.nbytes // 10
-    assert part.held_nbytes == pack.held_nbytes
+    assert part.retained_nbytes == pack.retained_nbytes
     kept = part.copied()
     assert kept == part
-    assert kept.nbytes <= kept.held_nbytes < pack.nbytes
+    assert kept.nbytes <= kept.retained_nbytes < pack.nbytes
     assert not any(np.shares_memory(mine, theirs) for mine in all_arrays(kept) for theirs in all_arrays(pack))
 
 

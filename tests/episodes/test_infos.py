@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from episodes.errors import TrackMismatch, WrongType
 from episodes.recorder.info_rows import InfoRows
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos import documents as encoding
-from episodes.tracks.infos.columns import ColumnInfos, PackedColumn, TypedColumn
+from episodes.tracks.infos import msgpack_codec as encoding
 from episodes.tracks.infos.dicts import infos_of
+from episodes.tracks.infos.info_columns import ColumnInfos, PackedColumn, TypedColumn
+from episodes.tracks.infos.infos import EmptyInfos, same_info
 from episodes.tracks.infos.joining import joined_infos
-from episodes.tracks.infos.kinds import EmptyInfos, same_info
 
 values = st.one_of(
     st.booleans(),
@@ -56,7 +56,7 @@ def test_infos_as_columns_read_as_the_dicts_that_went_in(items: list[dict[str, A
 
 
 def travelled(infos: Infos) -> Infos:
-    return infos.travelling() if isinstance(infos, ColumnInfos) else infos
+    return infos.without_objects() if isinstance(infos, ColumnInfos) else infos
 
 
 def sorted_like(columns: Infos, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -124,9 +124,9 @@ def test_arrays_of_strings_and_strings_that_end_in_nul_travel_unchanged() -> Non
         {"names": np.array(["a", "bc"]), "s": np.str_("x\0"), "plain": "y\0"},
         {"names": np.array(["d"]), "s": np.str_("")},
     ]
-    travelling = pickle.loads(pickle.dumps(infos_of(items)))
-    assert same_info(list(travelling), items)
-    assert list(map(type, travelling[0].values())) == [np.ndarray, np.str_, str]
+    without_objects = pickle.loads(pickle.dumps(infos_of(items)))
+    assert same_info(list(without_objects), items)
+    assert list(map(type, without_objects[0].values())) == [np.ndarray, np.str_, str]
 
 
 def test_nobodys_changes_to_an_info_are_seen_by_anybody_else() -> None:

@@ -21,9 +21,9 @@ from episodes import EpisodePack
 from episodes.errors import TrackMismatch
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
-from episodes.tracks.infos.columns import ColumnInfos, TypedColumn
+from episodes.tracks.infos.info_columns import ColumnInfos, TypedColumn
+from episodes.tracks.infos.infos import same_info
 from episodes.tracks.infos.joined_column import JoinedColumn
-from episodes.tracks.infos.kinds import same_info
 from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
 from tests.episodes.test_held_memory import pickled_apart, sent
 
@@ -224,18 +224,18 @@ def test_a_join_of_joins_waits_for_all_parts_at_once() -> None:
 def test_what_a_joined_pack_holds_is_what_it_says_before_and_after_reading(brought: Any) -> None:
     pack = joined([brought(numbers(0)), brought(numbers(1))])
     infos = 2 * 4004 * 8
-    before = pack.held_nbytes
+    before = pack.retained_nbytes
     assert pack.nbytes + infos <= before <= 1.25 * (pack.nbytes + infos)
     assert len(waiting(pack)) <= 1
     list(pack.infos)
-    assert pack.nbytes + infos <= pack.held_nbytes <= before
+    assert pack.nbytes + infos <= pack.retained_nbytes <= before
 
 
 def test_a_join_of_a_few_episodes_of_long_packs_does_not_hold_the_packs() -> None:
     long = [numbers(0, num=12), numbers(1, num=12)]
     pack = joined([long[0][2:5], long[1][2:5]])
     assert not waiting(pack)
-    assert pack.held_nbytes <= 1.25 * (pack.nbytes + 6 * 1001 * 8)
+    assert pack.retained_nbytes <= 1.25 * (pack.nbytes + 6 * 1001 * 8)
     assert same_info(list(pack.infos), [*long[0][2:5].infos, *long[1][2:5].infos])
 
 

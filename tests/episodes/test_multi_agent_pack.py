@@ -16,7 +16,7 @@ from episodes.errors import InvalidArgument, TrackMismatch
 from episodes.multi_agent import MultiAgentEpisode, pack_agents, unpack_agents
 from episodes.pack import EpisodePack
 from episodes.storage import EpisodeDataset, EpisodeWriter
-from episodes.tracks.infos import documents as encoding
+from episodes.tracks.infos import msgpack_codec as encoding
 from tests.episodes.test_multi_agent_histories import AGENTS, World
 
 

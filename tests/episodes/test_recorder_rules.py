@@ -15,8 +15,8 @@ from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, S
 from episodes.recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer
 from episodes.tracks import nested
-from episodes.tracks.infos.columns import ColumnInfos
-from episodes.tracks.infos.kinds import EmptyInfos
+from episodes.tracks.infos.info_columns import ColumnInfos
+from episodes.tracks.infos.infos import EmptyInfos
 
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 BOX = spaces.Box(-100, 100, (2,), np.float32)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from episodes import Batch, EpisodePack, SingleAgentEpisode
-from episodes.inspect import charts, compare, plot_episode, plot_returns, sparks
+from episodes.inspect import charts, compare, plot_episode, plot_returns, sparklines
 from episodes.inspect.downsampling import downsample
-from episodes.inspect.report import episode_data
+from episodes.inspect.html_report import episode_data
 from episodes.inspect.series import Series
-from episodes.inspect.sparks import LEVELS, Axis
+from episodes.inspect.sparklines import LEVELS, Axis
 from episodes.replay import EpisodeReplayBuffer
 
 MOST_STEPS = 200_000
@@ -108,14 +108,14 @@ def test_cells_any_series_equal_a_slow_reference(sample: Sample, max_cells: int)
 @settings(max_examples=40)
 @given(samples())
 def test_line_any_outlier_is_in_the_path(sample: Sample) -> None:
-    picture = str(sparks.lines(series(sample.values), Axis(sample.num_steps), 120))
+    picture = str(sparklines.lines(series(sample.values), Axis(sample.num_steps), 120))
     drawn = points(picture.split("ep-odd")[0])
     assert drawn
     finite = np.isfinite(sample.values)
     if len(set(sample.values[finite])) > 1:
         edge = max(drawn, key=lambda point: point[1]) if sample.is_low else min(drawn, key=lambda point: point[1])
-        step = edge[0] / (sparks.UNITS * sparks.WIDTH / sample.num_steps)
-        assert abs(step - sample.outlier_at) <= 1 + sample.num_steps / sparks.WIDTH
+        step = edge[0] / (sparklines.UNITS * sparklines.WIDTH / sample.num_steps)
+        assert abs(step - sample.outlier_at) <= 1 + sample.num_steps / sparklines.WIDTH
     assert ("ep-odd" in picture) != finite.all()
 
 
@@ -125,11 +125,11 @@ def test_colours_any_outlier_is_in_the_cells(sample: Sample, kind: str) -> None:
     if kind == "band":
         values = np.full(sample.num_steps, 3)
         values[sample.outlier_at] = -9 if sample.is_low else 9
-        levels = pixels(str(sparks.band(series(values), Axis(sample.num_steps), 120)))
+        levels = pixels(str(sparklines.band(series(values), Axis(sample.num_steps), 120)))
     else:
         values = np.zeros((sample.num_steps, 40))
         values[:, 17] = sample.values
-        levels = pixels(str(sparks.heat(series(values), Axis(sample.num_steps), 120)))
+        levels = pixels(str(sparklines.heat(series(values), Axis(sample.num_steps), 120)))
     if sample.num_steps > 1 and len(set(values[np.isfinite(values)].tolist())) > (1 if kind == "band" else 2):
         assert levels.max() == LEVELS - 1
         assert levels.min() < levels.max()
@@ -144,7 +144,7 @@ def test_info_without_a_value_is_missing_and_not_nan(sample: Sample, is_flag: bo
     shown = series(values, present)
     assert shown.counts == (sample.num_steps - 1, 0, 0, 0)
     assert shown.range[0] == shown.range[2] == (1 if is_flag else sample.outlier)
-    picture = str(sparks.picture(shown, Axis(sample.num_steps)))
+    picture = str(sparklines.picture(shown, Axis(sample.num_steps)))
     assert "ep-odd" not in picture
     assert pixels(picture).max() > 0 if is_flag else points(picture)
 

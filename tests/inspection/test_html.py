@@ -19,7 +19,7 @@ from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.testing.strategies import episodes as single_agent_episodes
 from episodes.testing.strategies import multi_agent_histories
-from episodes.tracks import drawn
+from episodes.tracks import notebook_repr
 
 MOST_BYTES = 50_000
 HOSTILE = '<script>alert("x")</script>\'&\U0001f642'
@@ -256,7 +256,7 @@ def test_without_jinja2_a_notebook_shows_the_text(monkeypatch: pytest.MonkeyPatc
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(name, name="jinja2")
 
-    monkeypatch.setattr(drawn, "import_module", missing)
+    monkeypatch.setattr(notebook_repr, "import_module", missing)
     assert cartpole(3)._repr_html_() is None
     explained = explain_batch(learner_pipeline()(episodes=[cartpole(1)]), 0)
     assert explained._repr_html_() is None

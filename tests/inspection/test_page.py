@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from episodes import SingleAgentEpisode
-from episodes.inspect.report import as_script, episode_data, write_report
-from episodes.inspect.watching import PageServer
+from episodes.inspect.html_report import as_script, episode_data, write_report
+from episodes.inspect.page_server import PageServer
 from episodes.storage import EpisodeDataset, EpisodeWriter
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

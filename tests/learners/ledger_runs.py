@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from gymnasium import spaces
 
+from episode_learners import DQN, PPO, DQNConfig, MLPPolicy, PPOConfig, QPolicy
+from episode_learners.trainers import OffPolicyConfig, OffPolicyTrainer, OnPolicyConfig, OnPolicyTrainer, Trainer
+from episode_runners import SingleAgentEnvRunner
 from episodes.replay import EpisodeReplayBuffer
-from learners import DQN, PPO, DQNConfig, MLPPolicy, PPOConfig, QPolicy
-from learners.trainers import OffPolicyConfig, OffPolicyTrainer, OnPolicyConfig, OnPolicyTrainer, Trainer
-from runners import SingleAgentEnvRunner
 
 PER_EPOCH = 4  # updates
 

@@ -16,11 +16,11 @@ from torch import nn
 from connectors import env_to_module_pipeline
 from connectors.testing import check_policy
 from connectors.views import FrameStacking
+from episode_learners import PPO, EpisodeHistory, MLPPolicy, Policy, PPOConfig, ppo_pipeline
+from episode_runners import SingleAgentEnvRunner, make_vector_env
+from episode_runners.environments import EnvPoolVectorEnv
 from episodes.replay import EpisodeReplayBuffer
 from episodes.testing import check_vector_env
-from learners import PPO, EpisodeHistory, MLPPolicy, Policy, PPOConfig, ppo_pipeline
-from runners import SingleAgentEnvRunner, make_vector_env
-from runners.environments import EnvPoolVectorEnv
 
 pytestmark = pytest.mark.slow
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
-from learners import DQN, SAC, DQNConfig, FlatOptimizer, QPolicy, SACConfig, SACPolicy
-from learners.algorithms.algorithm import Algorithm
-from learners.networks.backpropagation import Layer, PlainLayers, backpropagate, gradient_of_inputs, outputs_of
-from learners.networks.layers import Perceptron, hidden_layers, linear
+from episode_learners import DQN, SAC, DQNConfig, FlatOptimizer, QPolicy, SACConfig, SACPolicy
+from episode_learners.algorithms.algorithm import Algorithm
+from episode_learners.networks.backpropagation import Layer, PlainLayers, backpropagate, gradient_of_inputs, outputs_of
+from episode_learners.networks.layers import Perceptron, hidden_layers, linear
 
 SEEN = gym.spaces.Box(-1.0, 1.0, (3,))
 THREE = gym.spaces.Discrete(3, start=-1)

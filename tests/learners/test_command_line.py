@@ -1,4 +1,4 @@
-"""`python -m learners`: train, go on, evaluate, play, and what is said of mistakes."""
+"""`python -m episode_learners`: train, go on, evaluate, play, and what is said of mistakes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from episode_learners.__main__ import main
+from episode_learners.loggers import CSVLogger
+from episode_learners.run import ALGORITHMS, NETWORKS, Run, presets
+from episode_runners import SingleAgentEnvRunner
 from episodes.errors import UnknownKey
 from episodes.storage import EpisodeDataset, EpisodeWriter
-from learners.__main__ import main
-from learners.loggers import CSVLogger
-from learners.run import ALGORITHMS, NETWORKS, Run, presets
-from runners import SingleAgentEnvRunner
 
 SHORT = """
 algo = "ppo"

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from episode_learners.demo import Demo, main
 from episodes.storage import EpisodeDataset
-from learners.demo import Demo, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_run_is_said_in_one_line(wrong, capsys):
 
 
 def test_ctrl_c_ends_a_run_cleanly_with_what_there_is(tmp_path):
-    command = [sys.executable, "-m", "learners.demo", "--env", "Pendulum-v1", "--steps", "10000000"]
+    command = [sys.executable, "-m", "episode_learners.demo", "--env", "Pendulum-v1", "--steps", "10000000"]
     process = subprocess.Popen(
         [*command, "--folder", str(tmp_path)],
         cwd=ROOT,

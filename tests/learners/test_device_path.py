@@ -21,11 +21,7 @@ from connectors import env_to_module_pipeline
 from connectors.rollout import RolloutBuffer, rollout_to_episodes
 from connectors.rollout.fragments import BlockEdge
 from connectors.tensors import NumpyToTensor
-from episodes.errors import InvalidArgument
-from episodes.pack import EpisodePack
-from episodes.replay import EpisodeReplayBuffer
-from episodes.single_agent import SingleAgentEpisode
-from learners import (
+from episode_learners import (
     DQN,
     GRPO,
     PPO,
@@ -40,8 +36,12 @@ from learners import (
     SACConfig,
     SACPolicy,
 )
-from runners import SingleAgentEnvRunner
-from runners.environments import TorchVectorEnv, fill_rollout
+from episode_runners import SingleAgentEnvRunner
+from episode_runners.environments import TorchVectorEnv, fill_rollout
+from episodes.errors import InvalidArgument
+from episodes.pack import EpisodePack
+from episodes.replay import EpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 SPACES = (OBSERVATION_SPACE, ACTION_SPACE)
@@ -116,7 +116,7 @@ UPDATES = {
 
 @pytest.mark.parametrize(("make", "num_waits"), UPDATES.values(), ids=UPDATES)
 def test_the_host_waits_for_no_minibatch(monkeypatch: pytest.MonkeyPatch, make: Any, num_waits: int) -> None:
-    monkeypatch.setattr(FlatOptimizer, "tells_at_once", False)  # the CPU looks at norms, at no cost
+    monkeypatch.setattr(FlatOptimizer, "knows_norm_before_step", False)  # the CPU looks at norms, at no cost
     run = make()
     run()
     assert operations_of(run).num_waits <= num_waits

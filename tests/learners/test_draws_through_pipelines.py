@@ -11,10 +11,10 @@ import torch
 
 from connectors import Connector, env_to_module_pipeline, learner_pipeline
 from connectors.env_to_module import FrameStacking, MeanStdFilter
+from episode_learners import DQN, R2D2, SAC, DQNConfig, LSTMQPolicy, QPolicy, R2D2Config, SACConfig, SACPolicy
+from episode_runners import SingleAgentEnvRunner
 from episodes.errors import InvalidArgument
 from episodes.replay import EpisodeReplayBuffer
-from learners import DQN, R2D2, SAC, DQNConfig, LSTMQPolicy, QPolicy, R2D2Config, SACConfig, SACPolicy
-from runners import SingleAgentEnvRunner
 
 SPACES = {
     name: (env.observation_space, env.action_space)

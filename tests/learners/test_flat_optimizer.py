@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam
 
+from episode_learners import FlatOptimizer, TargetNetwork
+from episode_learners.algorithms.flat_optimizer import adam
 from episodes.errors import InvalidArgument, StateMismatch
-from learners import FlatOptimizer, TargetNetwork
-from learners.algorithms.flat_optimizer import adam
 
 ADAM = partial(Adam, lr=0.05, fused=True)
 
@@ -148,7 +148,7 @@ def test_a_target_follows_its_source_buffers_too():
         for parameter in source.parameters():
             parameter.add_(1.0)
     source(torch.randn(5, 2))
-    target.blend(source, 0.1)
+    target.polyak_update(source, 0.1)
     torch.testing.assert_close(target.module[0].weight, before["0.weight"] + 0.1)
     assert torch.equal(target.module[1].running_mean, source[1].running_mean)
     target.copy(source)
@@ -173,7 +173,7 @@ def test_a_target_network_goes_the_same_way_by_the_values_of_an_optimizer(share,
     for seed in range(3):
         loss_of(source, seed).backward()
         optimizer.step()
-        by_modules.blend(source, share)
-        by_values.blend(source, share, optimizer.vector)
+        by_modules.polyak_update(source, share)
+        by_values.polyak_update(source, share, optimizer.vector)
     assert torch.equal(by_values.vector, by_modules.vector)
     assert not torch.equal(by_values.vector, TargetNetwork(network()).vector)

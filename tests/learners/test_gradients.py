@@ -11,11 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from episodes.pack import EpisodePack
-from episodes.replay import EpisodeReplayBuffer
-from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks.nested import map_leaves
-from learners import (
+from episode_learners import (
     BC,
     CQL,
     DQN,
@@ -42,6 +38,10 @@ from learners import (
     SACConfig,
     SACPolicy,
 )
+from episodes.pack import EpisodePack
+from episodes.replay import EpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.nested import map_leaves
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (3,))
 THREE = spaces.Discrete(3, start=2)

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Normal
 
 from connectors import distribution_for
+from episode_learners import BC, GRPO, PPO, BCConfig, EncoderPolicy, GRPOConfig, PPOConfig
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.nested import map_leaves
-from learners import BC, GRPO, PPO, BCConfig, EncoderPolicy, GRPOConfig, PPOConfig
 from tests.learners.test_gradients import assert_gradient, doubles
 
 LOW, HIGH = np.array([-3.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32)

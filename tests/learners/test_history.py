@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from episode_learners import EpisodeHistory
+from episode_learners.run_summary import draw_run, episode_table
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from learners import EpisodeHistory
-from learners.report import draw_run, episode_table
 
 
 def episode(length: int, id_: str, *, terminated: bool = True) -> SingleAgentEpisode:

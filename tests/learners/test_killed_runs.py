@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from learners.trainers import checkpoint
+from episode_learners.trainers import checkpoint
 from tests.learners.test_trainers import MAKERS, Notes
 
 ROOT = Path(__file__).parents[2]

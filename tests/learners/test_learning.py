@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from connectors import env_to_module, env_to_module_pipeline, learner
+from episode_learners import PPO, EpisodeHistory, LSTMPolicy, MLPPolicy, Policy, PPOConfig, linear_decay, ppo_pipeline
+from episode_learners.run import Run
+from episode_runners import SingleAgentEnvRunner
 from episodes.pack import EpisodePack
 from episodes.storage import EpisodeWriter
-from learners import PPO, EpisodeHistory, LSTMPolicy, MLPPolicy, Policy, PPOConfig, linear_decay, ppo_pipeline
-from learners.run import Run
-from runners import SingleAgentEnvRunner
 
 NUM_ENVS = 8
 RECURRENT = PPOConfig(learning_rate=2e-3, gamma=0.98, lambda_=0.9, num_epochs=6, minibatch_size=256, max_seq_len=32)

@@ -17,9 +17,9 @@ from connectors import env_to_module_pipeline, multi_agent_env_to_module
 from connectors.distributions import distribution_for
 from connectors.env_to_module import FlattenObservations, FrameStacking, PrevActionsPrevRewards
 from connectors.views import OneHotAgentId, TransformerContext, time_steps
-from learners import PPO, LSTMPolicy, MLPPolicy, MultiAgentAlgorithm, Policy, PPOConfig
-from learners.algorithms.ppo import ppo_pipeline
-from runners import MultiAgentEnvRunner, SingleAgentEnvRunner
+from episode_learners import PPO, LSTMPolicy, MLPPolicy, MultiAgentAlgorithm, Policy, PPOConfig
+from episode_learners.algorithms.ppo import ppo_pipeline
+from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 
 ACTIONS = spaces.Discrete(2)
 

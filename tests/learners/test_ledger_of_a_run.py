@@ -13,11 +13,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from episode_learners import BC, BCConfig, MLPPolicy
+from episode_learners.trainers import OfflineConfig, OfflineTrainer
 from episodes import SingleAgentEpisode
-from episodes.storage.ledger import StoredLedger, difference
-from learners import BC, BCConfig, MLPPolicy
-from learners.trainers import OfflineConfig, OfflineTrainer
-from tests.house import ROOT
+from episodes.storage.ledger import LedgerReader, difference
+from tests.code_rules import ROOT
 from tests.learners.ledger_runs import trainer_of
 
 
@@ -33,7 +33,7 @@ def test_a_run_that_was_killed_and_resumed_differs_nowhere(tmp_path: Path) -> No
     resumed = trainer_of("dqn", tmp_path / "killed", 12)
     assert resumed.resume()
     resumed.run()
-    whole, again = StoredLedger(tmp_path / "whole"), StoredLedger(tmp_path / "killed")
+    whole, again = LedgerReader(tmp_path / "whole"), LedgerReader(tmp_path / "killed")
     assert len(whole) == len(again) == resumed.algorithm.num_updates >= 11
     assert difference(whole, again) is None
     assert whole.ids == again.ids
@@ -49,7 +49,7 @@ def test_four_thousand_updates_with_three_kills_differ_nowhere(kind: str, tmp_pa
     resumed = trainer_of(kind, tmp_path / "killed", 4000)
     assert resumed.resume()
     resumed.run()
-    assert len(StoredLedger(tmp_path / "killed")) == resumed.algorithm.num_updates >= 3998
+    assert len(LedgerReader(tmp_path / "killed")) == resumed.algorithm.num_updates >= 3998
     assert difference(tmp_path / "whole", tmp_path / "killed") is None
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from episode_learners.loggers import CSVLogger, Logger, MultiLogger, TensorBoardLogger, WandbLogger, describe_run
+from episode_learners.loggers.curves import curves_of
+from episode_runners import CollectStats
 from episodes.errors import InvalidArgument
-from learners.loggers import CSVLogger, Logger, MultiLogger, TensorBoardLogger, WandbLogger, describe_run
-from learners.loggers.curves import curves_of
-from runners import CollectStats
 
 
 class Kept(Logger):

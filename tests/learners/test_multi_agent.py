@@ -10,12 +10,12 @@ import torch
 from gymnasium import spaces
 
 from connectors import AgentToModuleMapping
+from episode_learners import DQN, PPO, MLPPolicy, MultiAgentAlgorithm, PPOConfig, QPolicy
+from episode_learners.algorithms import linear_decay
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from learners import DQN, PPO, MLPPolicy, MultiAgentAlgorithm, PPOConfig, QPolicy
-from learners.algorithms import linear_decay
 
 OBSERVATIONS = {"a": spaces.Box(-1.0, 1.0, (2,)), "b": spaces.Box(-1.0, 1.0, (3,))}
 ACTIONS = {"a": spaces.Discrete(2), "b": spaces.Discrete(4)}

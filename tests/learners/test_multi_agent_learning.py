@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from runners import MultiAgentEnvRunner
+from episode_runners import MultiAgentEnvRunner
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spread_out.py"
 

@@ -18,9 +18,7 @@ from connectors.distributions import Categorical, DiagonalGaussian, distribution
 from connectors.testing import check_policy
 from connectors.views import TransformerContext
 from connectors.views.view import Views
-from episodes.errors import InvalidArgument, ShapeMismatch
-from episodes.tracks import nested
-from learners import (
+from episode_learners import (
     EncoderPolicy,
     FlatOptimizer,
     GRUPolicy,
@@ -31,8 +29,10 @@ from learners import (
     QPolicy,
     TransformerPolicy,
 )
-from learners.networks import Autoregressive, encoder_for
-from learners.networks.encoders import ImageEncoder, is_image
+from episode_learners.networks import Autoregressive, encoder_for
+from episode_learners.networks.encoders import ImageEncoder, is_image
+from episodes.errors import InvalidArgument, ShapeMismatch
+from episodes.tracks import nested
 
 NUMBERS = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BYTES = spaces.Box(0, 255, (36, 40, 3), np.uint8)

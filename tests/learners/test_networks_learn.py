@@ -14,7 +14,7 @@ from gymnasium import spaces
 from connectors import env_to_module_pipeline
 from connectors.distributions import distribution_for
 from connectors.views import TransformerContext
-from learners import (
+from episode_learners import (
     PPO,
     EncoderPolicy,
     GRUPolicy,
@@ -24,8 +24,8 @@ from learners import (
     TransformerPolicy,
     ppo_pipeline,
 )
-from learners.networks import Autoregressive
-from runners import SingleAgentEnvRunner
+from episode_learners.networks import Autoregressive
+from episode_runners import SingleAgentEnvRunner
 
 TWO = spaces.Discrete(2)
 NUM_ENVS = 16

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from learners import BC, GRPO, GRPOConfig, MLPPolicy
-from runners import SingleAgentEnvRunner
+from episode_learners import BC, GRPO, GRPOConfig, MLPPolicy
+from episode_runners import SingleAgentEnvRunner
 
 
 def refuse(*_: Any) -> None:

@@ -11,10 +11,10 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from episode_learners import LSTMPolicy, MLPPolicy
+from episode_learners.networks import Perceptron, hidden_layers, linear
 from episodes.errors import InvalidArgument
 from episodes.tracks.nested import map_leaves
-from learners import LSTMPolicy, MLPPolicy
-from learners.networks import Perceptron, hidden_layers, linear
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (3,))
 ACTION_SPACES = {

@@ -12,12 +12,12 @@ from gymnasium import spaces
 from gymnasium.wrappers import TransformObservation
 
 from connectors import Connector
+from episode_learners import BC, PPO, LSTMPolicy, MLPPolicy, PPOConfig, linear_decay
+from episode_learners.algorithms.ppo import clipped_surrogate, ppo_loss, ppo_pipeline
+from episode_runners import SingleAgentEnvRunner
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from learners import BC, PPO, LSTMPolicy, MLPPolicy, PPOConfig, linear_decay
-from learners.algorithms.ppo import clipped_surrogate, ppo_loss, ppo_pipeline
-from runners import SingleAgentEnvRunner
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (2,))
 TWO_ACTIONS = spaces.Discrete(2)
@@ -299,10 +299,10 @@ def test_values_are_clipped_around_those_that_the_advantages_were_computed_with(
 
 
 def test_episodes_of_other_spaces_are_refused_by_naming_them():
-    more, wider = spaces.Discrete(5), spaces.Box(-1.0, 1.0, (3,))
+    more, widened_dtype = spaces.Discrete(5), spaces.Box(-1.0, 1.0, (3,))
     for seen, done, message in (
         (OBSERVATIONS, more, r"action_space Discrete\(5\), the policy Discrete\(2\)"),
-        (wider, TWO_ACTIONS, r"observation_space Box\(-1.0, 1.0, \(3,\), float32\), the policy Box"),
+        (widened_dtype, TWO_ACTIONS, r"observation_space Box\(-1.0, 1.0, \(3,\), float32\), the policy Box"),
     ):
         episode = SingleAgentEpisode.from_arrays(
             np.zeros((5, *seen.shape), np.float32),

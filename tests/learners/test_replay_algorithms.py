@@ -13,10 +13,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from episodes.errors import InvalidArgument, StateMismatch
-from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
-from episodes.single_agent import SingleAgentEpisode
-from learners import (
+from episode_learners import (
     BC,
     CQL,
     DQN,
@@ -39,7 +36,10 @@ from learners import (
     SACConfig,
     SACPolicy,
 )
-from runners import SingleAgentEnvRunner, evaluate
+from episode_runners import SingleAgentEnvRunner, evaluate
+from episodes.errors import InvalidArgument, StateMismatch
+from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
 from tests.learners.test_networks_learn import Masked
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (2,))
@@ -152,7 +152,7 @@ def test_the_target_network_is_copied_every_so_many_gradient_steps():
 
 
 def test_soft_actor_critic_finds_the_action_that_is_worth_most():
-    algorithm = sac(learning_rate=3e-3, target_blend=0.05)
+    algorithm = sac(learning_rate=3e-3, tau=0.05)
     buffer = filled(EpisodeReplayBuffer(1000, seed=0), continuous=True)
     for _ in range(60):
         metrics = algorithm.update_from(buffer, num_steps=5)
@@ -486,7 +486,7 @@ def test_sequences_need_the_states_that_were_acted_with():
         (DQNConfig, {"batch_size": 2.5}),
         (DQNConfig, {"target_every": 0}),
         (DQNConfig, {"epsilon_end": 0.5, "epsilon_start": 0.1}),
-        (SACConfig, {"target_blend": -0.1}),
+        (SACConfig, {"tau": -0.1}),
         (SACConfig, {"target_entropy": -1.0, "temperature": 0.2}),
         (CQLConfig, {"conservatism": -1.0}),
         (ContinuousCQLConfig, {"num_drawn": 0}),

@@ -13,12 +13,7 @@ import torch
 
 from connectors import ObservationRewriter, env_to_module_pipeline, learner_pipeline
 from connectors.env_to_module import MeanStdFilter
-from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
-from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
-from episodes.single_agent import SingleAgentEpisode
-from episodes.storage import EpisodeDataset, EpisodeWriter
-from episodes.tracks.infos.kinds import same_info
-from learners import (
+from episode_learners import (
     BC,
     CQL,
     DQN,
@@ -34,8 +29,8 @@ from learners import (
     SACConfig,
     SACPolicy,
 )
-from learners.loggers import CSVLogger, MultiLogger, TensorBoardLogger
-from learners.trainers import (
+from episode_learners.loggers import CSVLogger, MultiLogger, TensorBoardLogger
+from episode_learners.trainers import (
     OfflineConfig,
     OfflineTrainer,
     OffPolicyConfig,
@@ -44,8 +39,13 @@ from learners.trainers import (
     OnPolicyTrainer,
     Trainer,
 )
-from learners.trainers.checkpoint import load_checkpoint, save_checkpoint
-from runners import SingleAgentEnvRunner, evaluate
+from episode_learners.trainers.checkpoint import load_checkpoint, save_checkpoint
+from episode_runners import SingleAgentEnvRunner, evaluate
+from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
+from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.tracks.infos.infos import same_info
 
 CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
 SHORT: dict[str, Any] = {"num_test_episodes": 2, "shows_progress": False, "steps_per_epoch": 64}
@@ -414,7 +414,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing_behind(tmp_path: Pat
 
     sound = tmp_path / "checkpoint.pt"
     save_checkpoint(sound, {"at": 1})
-    monkeypatch.setattr("learners.trainers.checkpoint.os.fsync", full)
+    monkeypatch.setattr("episode_learners.trainers.checkpoint.os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         save_checkpoint(sound, {"at": 2})
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]

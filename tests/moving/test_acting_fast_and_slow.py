@@ -18,10 +18,10 @@ from connectors import Connector, env_to_module_pipeline, module_to_env_pipeline
 from connectors.distributions import Categorical, distribution_for
 from connectors.module_to_env import GetActions, TensorToNumpy
 from connectors.module_to_env.pipeline import ModuleToEnvPipeline
+from episode_runners import SingleAgentEnvRunner
 from episodes import Columns, EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.tracks import nested
-from runners import SingleAgentEnvRunner
 
 ACTION_SPACES = [
     spaces.Discrete(4),
@@ -110,14 +110,14 @@ class Spoiler:
         self.fixed = self.own[int(rng.integers(len(self.own)))]
         self.in_between = bool(rng.random() < 0.4)
         self.adds = bool(rng.random() < 0.5)
-        self.has_memory = bool(rng.random() < 0.3)
+        self.is_recurrent = bool(rng.random() < 0.3)
 
     @property
     def distribution(self) -> Any:
         return self.own[self.calls // self.switches % len(self.own)] if self.in_between else self.fixed
 
     def get_initial_state(self) -> dict[str, Any]:
-        return {"h": np.full(2, 0.5, np.float32)} if self.has_memory else {}
+        return {"h": np.full(2, 0.5, np.float32)} if self.is_recurrent else {}
 
     def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
         self.calls += 1
@@ -129,10 +129,10 @@ class Spoiler:
             self.outputs = torch.empty_like(logits)
         self.outputs.copy_(logits)
         outputs: dict[str, Any] = {"action_dist_inputs": self.outputs}
-        self.kept = [batch["obs"]] if torch.is_tensor(batch["obs"]) and not self.has_memory else []
+        self.kept = [batch["obs"]] if torch.is_tensor(batch["obs"]) and not self.is_recurrent else []
         if self.adds:
             outputs["vf_preds"] = seen.sum(-1)
-        if self.has_memory:
+        if self.is_recurrent:
             outputs["state_out"] = {"h": batch["state_in"]["h"] * 0.5 + seen[:, 0, :2]}
         return outputs
 
@@ -284,7 +284,7 @@ class Interrupt:
         self.left = at
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not any(room in frame.f_code.co_filename for room in ("/runners/", "/connectors/", "/episodes/")):
+        if not any(room in frame.f_code.co_filename for room in ("/episode_runners/", "/connectors/", "/episodes/")):
             return None
         if "/tests/" in frame.f_code.co_filename:
             return None

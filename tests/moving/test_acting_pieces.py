@@ -18,8 +18,8 @@ from connectors.env_to_module import (
     MeanStdFilter,
     PrevActionsPrevRewards,
 )
+from episode_runners import SingleAgentEnvRunner
 from episodes import Columns
-from runners import SingleAgentEnvRunner
 from tests.moving.environments import Always, BoxCorridor, NestedCorridor, PictureCorridor, Push, PushAndSay
 
 MODES = list(AutoresetMode)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from runners import MultiAgentEnvRunner, RLlibCallback, SingleAgentEnvRunner
+from episode_runners import MultiAgentEnvRunner, RLlibCallback, SingleAgentEnvRunner
 from tests.moving.environments import Always, BoxCorridor, Duel, Meeting, Push
 
 MODES = list(AutoresetMode)

@@ -17,9 +17,9 @@ from connectors.learner import (
     GeneralAdvantageEstimation,
     PrevActionsPrevRewards,
 )
+from episode_learners import PPO, MLPPolicy, PPOConfig, ppo_pipeline
+from episode_runners import SingleAgentEnvRunner
 from episodes import Columns, SingleAgentEpisode
-from learners import PPO, MLPPolicy, PPOConfig, ppo_pipeline
-from runners import SingleAgentEnvRunner
 from tests.moving.environments import Always, BoxCorridor
 
 

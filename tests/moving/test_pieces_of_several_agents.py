@@ -10,7 +10,7 @@ import pytest
 
 from connectors import multi_agent_env_to_module, multi_agent_learner
 from connectors.env_to_module import MultiAgentObservationPreprocessor
-from runners import MultiAgentEnvRunner
+from episode_runners import MultiAgentEnvRunner
 from tests.moving.environments import Always, Meeting
 from tests.moving.test_acting_pieces import AddLastReward
 from tests.moving.test_learner_pieces import ClipRewards, CountBasedCuriosity

@@ -12,12 +12,12 @@ from gymnasium.vector import AutoresetMode
 
 from connectors import env_to_module_pipeline
 from connectors.env_to_module import SingleAgentObservationPreprocessor
+from episode_runners import SingleAgentEnvRunner
 from episodes.errors import EpisodeStateError
 from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
-from runners import SingleAgentEnvRunner
 from tests.moving.environments import Always, BoxCorridor, Corridor, NestedCorridor, PictureCorridor
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StepOutOfRange, WrongType
 from episodes.replay import PrioritizedEpisodeReplayBuffer
-from episodes.replay.priority_peaks import PriorityPeaks
+from episodes.replay.max_priority import PrioritiesWithMax
 from episodes.replay.sum_tree import SumTree
 from episodes.single_agent import SingleAgentEpisode
 from tests.reference_replay import chi_square_deviation
@@ -305,7 +305,7 @@ def test_new_steps_get_the_highest_priority_that_a_stored_step_has() -> None:
 
 @given(seed=st.integers(0, 99), capacity=st.sampled_from([5, 64, 300]))
 def test_the_highest_given_priority_is_found_whatever_is_changed_and_forgotten(seed: int, capacity: int) -> None:
-    rng, peaks, known = np.random.default_rng(seed), PriorityPeaks(capacity), np.zeros(capacity)
+    rng, peaks, known = np.random.default_rng(seed), PrioritiesWithMax(capacity), np.zeros(capacity)
     for _ in range(20):
         positions, values = rng.integers(0, capacity, 6), rng.random(6) + 0.1
         peaks.set(positions, values)
@@ -316,7 +316,7 @@ def test_the_highest_given_priority_is_found_whatever_is_changed_and_forgotten(s
         peaks.forget(start, stop)
         known[start:stop] = 0
         assert peaks.highest == known.max()
-    other = PriorityPeaks(capacity)
+    other = PrioritiesWithMax(capacity)
     other.set_state(peaks.get_state())
     assert other.highest == peaks.highest
 

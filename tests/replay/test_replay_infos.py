@@ -13,7 +13,7 @@ from episodes.batch import Batch
 from episodes.errors import InvalidArgument
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks.infos.kinds import same_info
+from episodes.tracks.infos.infos import same_info
 
 VALUES = st.sampled_from(
     [1, 2.5, True, "short", "rather longer", np.float32(0.5), np.int64(3), np.arange(2.0), ["a", 1], None]

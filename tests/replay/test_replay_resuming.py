@@ -17,7 +17,7 @@ import pytest
 from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch, UnreadableData, WrongType
 from episodes.facts.policy_versions import UNKNOWN
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
-from episodes.replay.ring.step_ring import LinkedRing
+from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.single_agent import SingleAgentEpisode
 
 KINDS = ("number", "image", "nested")

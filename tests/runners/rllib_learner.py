@@ -14,8 +14,8 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
+from episode_runners import RayRunnerGroup, SingleAgentEnvRunner
 from episodes.converters import to_rllib
-from runners import RayRunnerGroup, SingleAgentEnvRunner
 
 MODULE, STEPS, ITERATIONS = "default_policy", 2000, 12
 

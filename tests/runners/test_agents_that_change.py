@@ -13,8 +13,8 @@ from pettingzoo import AECEnv, ParallelEnv
 
 from connectors import multi_agent_learner
 from connectors.env_to_module import MultiAgentObservationPreprocessor
+from episode_runners import MultiAgentEnvRunner
 from episodes.errors import EpisodeStateError, ShapeMismatch
-from runners import MultiAgentEnvRunner
 
 with warnings.catch_warnings(action="ignore"):  # PettingZoo's own: its tests import environments in an old way
     from pettingzoo.test.example_envs import generated_agents_env_action_mask_info_v0

@@ -16,10 +16,12 @@ import pytest
 import torch
 
 import episodes
+from episode_runners import SingleAgentEnvRunner
 from episodes.replay import EpisodeReplayBuffer
-from runners import SingleAgentEnvRunner
 
-LIBRARY = tuple(str(Path(episodes.__file__).parents[1] / room) for room in ("episodes", "connectors", "runners"))
+LIBRARY = tuple(
+    str(Path(episodes.__file__).parents[1] / room) for room in ("episodes", "connectors", "episode_runners")
+)
 
 
 class Endless(gym.vector.VectorEnv):

@@ -17,12 +17,12 @@ from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
 from connectors import ObservationRewriter, env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter, ObservationPreprocessor
+from episode_learners import LSTMPolicy, MLPPolicy
+from episode_runners import Hook, SingleAgentEnvRunner
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.tracks import nested
-from learners import LSTMPolicy, MLPPolicy
-from runners import Hook, SingleAgentEnvRunner
 
 MODES = list(AutoresetMode)
 
@@ -860,7 +860,7 @@ def test_a_module_to_env_pipeline_of_ones_own_is_used():
 
 
 def test_an_id_may_name_the_module_that_registers_it() -> None:
-    with SingleAgentEnvRunner("learners.environments:CartPoleWithoutVelocities-v1", seed=0) as runner:
+    with SingleAgentEnvRunner("episode_learners.environments:CartPoleWithoutVelocities-v1", seed=0) as runner:
         pack = runner.sample(num_timesteps=4, random_actions=True)
     assert pack.observations.shape[1:] == (2,)
     with pytest.raises(InvalidArgument, match="no_such_module"):

@@ -12,10 +12,10 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from episode_learners import MLPPolicy
+from episode_runners import Hook, SingleAgentEnvRunner
 from episodes.errors import EpisodeError, TrackMismatch, WrongType
 from episodes.replay import EpisodeReplayBuffer
-from learners import MLPPolicy
-from runners import Hook, SingleAgentEnvRunner
 
 SPACE = gym.spaces.Dict(
     image=gym.spaces.Box(0, 255, (4, 4), np.uint8),

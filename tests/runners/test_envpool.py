@@ -8,11 +8,11 @@ import envpool
 import numpy as np
 import pytest
 
+from episode_learners import MLPPolicy
+from episode_runners import SingleAgentEnvRunner, evaluate
+from episode_runners.environments import EnvPoolVectorEnv
 from episodes.errors import EpisodeStateError, InvalidArgument, MissingExtra, ShapeMismatch, UnknownKey
 from episodes.replay import EpisodeReplayBuffer
-from learners import MLPPolicy
-from runners import SingleAgentEnvRunner, evaluate
-from runners.environments import EnvPoolVectorEnv
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered")  # of bare pools
 THREAD = {"num_threads": 1}

@@ -21,10 +21,10 @@ from connectors import (
     multi_agent_env_to_module,
 )
 from connectors.env_to_module import FrameStacking, MeanStdFilter
+from episode_learners import MLPPolicy
+from episode_runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate, make_vector_env
 from episodes.errors import InvalidArgument
 from episodes.tracks import nested
-from learners import MLPPolicy
-from runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate, make_vector_env
 
 SPACES = (spaces.Box(-1e6, 1e6, (1,), np.float32), spaces.Discrete(2))
 

@@ -21,9 +21,9 @@ from mpe2 import simple_spread_v3
 from connectors import env_to_module_pipeline, module_to_env_pipeline, multi_agent_env_to_module
 from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter, ObservationPreprocessor
 from connectors.fingerprint import check_fingerprint, settings_of
+from episode_learners import LSTMPolicy, MLPPolicy
+from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
 from episodes.errors import InvalidArgument, StateMismatch
-from learners import LSTMPolicy, MLPPolicy
-from runners import MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
 
 CARTPOLE = gym.make("CartPole-v1")
 SPACES: Any = (CARTPOLE.observation_space, CARTPOLE.action_space)

@@ -12,10 +12,10 @@ from gymnasium.vector import AutoresetMode, VectorWrapper
 from gymnasium.wrappers import RecordEpisodeStatistics
 from gymnasium.wrappers import vector as wrappers
 
+from episode_runners import SingleAgentEnvRunner, make_vector_env
 from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.testing import check_vector_env
-from runners import SingleAgentEnvRunner, make_vector_env
 
 MODES = list(AutoresetMode)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mpe2 import simple_spread_v3
 
-from runners import MultiAgentEnvRunner, SingleAgentEnvRunner
+from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 
 
 class FailsOnce:

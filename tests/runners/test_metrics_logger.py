@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from episode_runners import MetricsLogger
 from episodes.errors import InvalidArgument
-from runners import MetricsLogger
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from connectors import Connector, env_to_module_pipeline
+from episode_runners import SingleAgentEnvRunner
 from episodes.errors import EpisodeError, InvalidArgument
-from runners import SingleAgentEnvRunner
 
 N = 3
 

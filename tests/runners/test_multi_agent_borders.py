@@ -13,9 +13,9 @@ from gymnasium import spaces
 
 from connectors import multi_agent_env_to_module, multi_agent_learner
 from connectors.env_to_module import MeanStdFilter, MultiAgentObservationPreprocessor, ObservationPreprocessor
+from episode_runners import Hook, MultiAgentEnvRunner, evaluate
 from episodes.errors import InvalidArgument, WrongType
 from episodes.multi_agent import MultiAgentEpisode
-from runners import Hook, MultiAgentEnvRunner, evaluate
 
 AGENTS = ("p0", "p1")
 ACTIONS = spaces.Discrete(3)

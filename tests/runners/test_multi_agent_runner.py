@@ -15,10 +15,10 @@ from mpe2 import simple_spread_v3
 
 from connectors import learner_pipeline, multi_agent_env_to_module
 from connectors.env_to_module import ForEachAgent, MeanStdFilter
+from episode_runners import Hook, MultiAgentEnvRunner
 from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, WrongType
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
-from runners import Hook, MultiAgentEnvRunner
 from tests.reference_multi_agent import plain
 
 ZOMBIES = {"id": "butterfly/knights_archers_zombies_v11", "max_cycles": 150, "spawn_delay": 4}

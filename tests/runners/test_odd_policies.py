@@ -13,8 +13,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes.replay import EpisodeReplayBuffer
-from runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 
 N = 3
 GOOD = ("plain", "numpy", "a list", "requires grad", "not contiguous", "keeps", "writes", "a column more in the batch")

@@ -10,9 +10,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
+from episode_learners import PPO, MLPPolicy
+from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes.errors import InvalidArgument, TrackMismatch, WrongType
-from learners import PPO, MLPPolicy
-from runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 
 
 class Paying(gym.Env):

@@ -13,10 +13,10 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from episode_runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes.errors import InvalidArgument
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
-from runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner
 
 Place = tuple[int, int, int, int]  # environment, its episode, the time before a step, agent
 Log = dict[Place, int]  # the action of each step that an environment made

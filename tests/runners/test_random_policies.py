@@ -12,8 +12,8 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
+from episode_runners import SingleAgentEnvRunner, make_vector_env
 from episodes.errors import EpisodeError
-from runners import SingleAgentEnvRunner, make_vector_env
 
 N = 3
 MODES = (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)  # each call of the policy is a step of all environments

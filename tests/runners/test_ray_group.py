@@ -27,16 +27,16 @@ from benchmarks.figure import Figure, Size
 from benchmarks.measure import try_once
 from connectors import env_to_module_pipeline
 from connectors.env_to_module import MeanStdFilter
+from episode_learners import IMPALA, PPO
+from episode_learners.run import Run, remote_runner
+from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer
+from episode_runners import GroupRunner, MultiAgentEnvRunner, RayRunnerGroup, SingleAgentEnvRunner, start_ray
+from episode_runners.remote.start import retry_until_ready
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.converters import to_ray_data
 from episodes.errors import EpisodeStateError, InvalidArgument, LostInConversion, RunnerLost
 from episodes.storage import EpisodeDataset, EpisodeWriter
-from learners import IMPALA, PPO
-from learners.run import Run, remote_runner
-from learners.trainers import OnPolicyConfig, OnPolicyTrainer
-from runners import GroupRunner, MultiAgentEnvRunner, RayRunnerGroup, SingleAgentEnvRunner, start_ray
-from runners.remote.start import patient
-from tests.house import ROOT
+from tests.code_rules import ROOT
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.xdist_group("ray")
@@ -142,7 +142,7 @@ def test_ray_is_waited_for_while_its_node_is_not_there() -> None:
             raise answer
         return answer, arguments
 
-    assert patient(get_node, "address", "id", interval_s=0.0) == ({"node": 1}, ("address", "id"))
+    assert retry_until_ready(get_node, "address", "id", interval_s=0.0) == ({"node": 1}, ("address", "id"))
 
 
 def test_a_part_of_a_pack_out_of_shared_memory_says_what_it_holds_until_it_is_copied() -> None:
@@ -156,10 +156,10 @@ def test_a_part_of_a_pack_out_of_shared_memory_says_what_it_holds_until_it_is_co
     got = ray.get(ray.put(pack))
     assert got == pack
     part = got[3:5]
-    assert part.held_nbytes == got.held_nbytes == pack.nbytes
+    assert part.retained_nbytes == got.retained_nbytes == pack.nbytes
     kept = part.copied()
     assert kept == part
-    assert kept.held_nbytes == kept.nbytes == pack.nbytes // 10
+    assert kept.retained_nbytes == kept.nbytes == pack.nbytes // 10
     assert not any(np.shares_memory(kept.tracks[path], track) for path, track in got.tracks.items())
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from episode_runners.remote import ray_session
+from episode_runners.remote.ray_session import RaySession
 from episodes.errors import EpisodeStateError
-from runners.remote import hold
-from runners.remote.hold import RayHold
 
 
 class Ray:
@@ -42,14 +42,14 @@ class Ray:
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
     made = Ray()
-    monkeypatch.setattr(hold, "loaded_ray", lambda: made)
-    monkeypatch.setattr(hold, "start_ray", made.start)
-    monkeypatch.setattr(RayHold, "_started", None)
+    monkeypatch.setattr(ray_session, "loaded_ray", lambda: made)
+    monkeypatch.setattr(ray_session, "start_ray", made.start)
+    monkeypatch.setattr(RaySession, "_started", None)
     return made
 
 
 def test_ray_that_a_group_has_started_ends_with_the_last_group_and_nothing_is_left(ray: Ray) -> None:
-    first, second = RayHold(3, None), RayHold(2, None)
+    first, second = RaySession(3, None), RaySession(2, None)
     folder = Path(str(ray.temp_dir))
     assert ray.starts == 1
     assert first.is_for_groups_alone
@@ -60,14 +60,14 @@ def test_ray_that_a_group_has_started_ends_with_the_last_group_and_nothing_is_le
     second.end()
     assert not ray.is_running
     assert not folder.exists()
-    third = RayHold(1, None)
+    third = RaySession(1, None)
     assert (ray.starts, third.is_there, second.is_there) == (2, True, False)
     third.end()
 
 
 def test_ray_that_runs_already_is_used_as_it_is_and_stays(ray: Ray) -> None:
     ray.start()
-    held = RayHold(3, None)
+    held = RaySession(3, None)
     assert not held.is_for_groups_alone
     held.end()
     assert ray.is_running
@@ -75,7 +75,7 @@ def test_ray_that_runs_already_is_used_as_it_is_and_stays(ray: Ray) -> None:
 
 
 def test_ray_that_somebody_shut_down_is_not_asked_and_another_one_is_not_ended(ray: Ray) -> None:
-    held = RayHold(3, None)
+    held = RaySession(3, None)
     folder = Path(str(ray.temp_dir))
     ray.shutdown()
     assert not held.is_there
@@ -87,11 +87,11 @@ def test_ray_that_somebody_shut_down_is_not_asked_and_another_one_is_not_ended(r
 
 
 def test_a_cluster_is_joined_and_left_and_another_one_cannot_be_joined_beside_it(ray: Ray) -> None:
-    held = RayHold(3, "10.0.0.1:6379")
+    held = RaySession(3, "10.0.0.1:6379")
     assert not held.is_for_groups_alone
     with pytest.raises(EpisodeStateError, match=r"Ray runs in this process already, at 10\.0\.0\.1:6379"):
-        RayHold(1, "10.0.0.2:6379")
-    others = [RayHold(1, address) for address in (None, "auto", "10.0.0.1:6379")]
+        RaySession(1, "10.0.0.2:6379")
+    others = [RaySession(1, address) for address in (None, "auto", "10.0.0.1:6379")]
     for one in others:
         one.end()
     assert ray.is_running

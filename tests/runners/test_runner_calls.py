@@ -10,9 +10,9 @@ import torch
 from gymnasium.vector import AutoresetMode
 from mpe2 import simple_spread_v3
 
+from episode_runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
 from episodes.errors import EpisodeStateError, InvalidArgument, WrongType
 from episodes.replay import EpisodeReplayBuffer
-from runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
 
 HOOKS = ("on_episode_start", "on_step", "on_episode_end", "on_sample_end")
 

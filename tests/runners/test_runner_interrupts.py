@@ -11,13 +11,13 @@ import pytest
 
 from connectors import multi_agent_env_to_module
 from connectors.env_to_module import MeanStdFilter
+from episode_runners import MultiAgentEnvRunner
 from episodes.errors import StateMismatch
 from episodes.multi_agent import MultiAgentEpisode
-from runners import MultiAgentEnvRunner
 from tests.interrupts import Breaking
 from tests.runners.test_multi_agent_borders import ACTIONS, AGENTS, PLACE, Meeting, Numbered
 
-ROOMS = ("/episodes/", "/runners/", "/connectors/")
+ROOMS = ("/episodes/", "/episode_runners/", "/connectors/")
 NUM_ENVS = 2
 
 

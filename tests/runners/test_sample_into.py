@@ -13,12 +13,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from connectors import env_to_module_pipeline
 from connectors.env_to_module import FrameStacking
+from episode_learners import LSTMPolicy, LSTMQPolicy, MLPPolicy, QPolicy
+from episode_runners import SingleAgentEnvRunner
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, UnknownKey, WrongType
 from episodes.recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.tracks import nested
-from learners import LSTMPolicy, LSTMQPolicy, MLPPolicy, QPolicy
-from runners import SingleAgentEnvRunner
 
 MODES = list(AutoresetMode)
 
@@ -207,7 +207,11 @@ def test_a_policy_with_a_way_of_its_own_to_explore_is_always_asked() -> None:
             return super().epsilon_greedy(values)
 
     spaces_ = (Walk.observation_space, Walk.action_space)
-    assert [policy(*spaces_, epsilon=0.3).random_share for policy in (QPolicy, Own, LSTMQPolicy)] == [0.3, 0.0, 0.0]
+    assert [policy(*spaces_, epsilon=0.3).random_action_probability for policy in (QPolicy, Own, LSTMQPolicy)] == [
+        0.3,
+        0.0,
+        0.0,
+    ]
 
 
 def test_two_runners_of_different_size_may_feed_one_small_buffer() -> None:

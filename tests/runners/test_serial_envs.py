@@ -10,9 +10,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from episode_runners import make_vector_env
+from episode_runners.serial_envs import SerialVectorEnv
 from episodes.tracks import nested
-from runners import make_vector_env
-from runners.serial_envs import SerialVectorEnv
 
 
 class Odd(gym.Env):

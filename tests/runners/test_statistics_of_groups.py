@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from connectors import env_to_module_pipeline
 from connectors.env_to_module import MeanStdFilter
-from runners import RayRunnerGroup, SingleAgentEnvRunner
-from runners.remote import group as group_module
+from episode_runners import RayRunnerGroup, SingleAgentEnvRunner
+from episode_runners.remote import group as group_module
 from tests.runners.in_process_ray import InProcessRay, Unreadable
 
 OBSERVATIONS, ACTIONS = spaces.Box(-np.inf, np.inf, (2,), np.float64), spaces.Discrete(2)
@@ -92,7 +92,7 @@ class Hold:
 @pytest.fixture(autouse=True)
 def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Groups whose actors are in this process, and leave torch's random numbers alone."""
-    monkeypatch.setattr(group_module, "RayHold", Hold)
+    monkeypatch.setattr(group_module, "RaySession", Hold)
     with torch.random.fork_rng([]):
         yield
 

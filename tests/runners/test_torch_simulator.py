@@ -14,12 +14,12 @@ from benchmarks.torch_cartpole import ACTION_SPACE, OBSERVATION_SPACE, TorchCart
 from connectors.rollout import RolloutBuffer, rollout_to_episodes
 from connectors.rollout.buffer import add_advantages
 from connectors.rollout.fragments import BlockEdge
+from episode_learners import MLPPolicy
+from episode_runners import SingleAgentEnvRunner
+from episode_runners.environments import TorchVectorEnv, fill_rollout
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
 from episodes.testing import check_vector_env
-from learners import MLPPolicy
-from runners import SingleAgentEnvRunner
-from runners.environments import TorchVectorEnv, fill_rollout
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

@@ -11,10 +11,10 @@ from gymnasium.vector import AutoresetMode
 
 from connectors import learner_pipeline
 from connectors.learner import AddPolicyVersions
+from episode_runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes import EpisodePack
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
-from runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner
 
 
 class Versioned:

@@ -11,7 +11,7 @@ import pytest
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument, TrackMismatch, WrongType
 from episodes.storage import EpisodeDataset, EpisodeWriter, add_track, compact, copy
-from episodes.storage.sampling import Steps
+from episodes.storage.sampling import StepBatches
 
 
 def episode(i: int, **extra: Any) -> SingleAgentEpisode:
@@ -77,7 +77,7 @@ def test_text_may_be_longer_than_the_item_that_stands_in(tmp_path: Path) -> None
         writer.add([episode(1, said=np.array(["something longer", "", "x"]))])
     dataset, words = EpisodeDataset(tmp_path, verify=True), ["no", "no", "no", "something longer", "", "x"]
     assert dataset.pack().extra_model_outputs["said"].tolist() == words
-    batch = dataset.sampler(steps=Steps(6, keys=["said"]), order="stored").draw()
+    batch = dataset.sampler(steps=StepBatches(6, keys=["said"]), order="stored").draw()
     assert batch["said"].tolist() == words
     with pytest.raises(WrongType, match="key 3"):
         add_track(tmp_path, 3, 0.0)  # type: ignore[reportArgumentType]

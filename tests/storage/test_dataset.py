@@ -27,7 +27,7 @@ from episodes.errors import (
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage import arrow as arrow_files
 from episodes.storage import compressed_tracks as frame_blocks
-from episodes.storage.sums import with_sum
+from episodes.storage.checksums import with_sum
 
 
 def some(num: int = 6, seed: int = 0) -> EpisodePack:

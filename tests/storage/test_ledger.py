@@ -17,7 +17,7 @@ from connectors import learner_pipeline
 from episodes import Batch, SingleAgentEpisode
 from episodes.errors import InvalidArgument, UnreadableData, WrongType
 from episodes.replay import EpisodeReplayBuffer
-from episodes.storage.ledger import Ledger, StoredLedger, difference
+from episodes.storage.ledger import Ledger, LedgerReader, difference
 from episodes.storage.ledger.row_hashes import row_hashes
 
 
@@ -51,10 +51,10 @@ def test_what_is_noted_is_read_again_and_what_was_learned_again_stands(
     noted(folder, updates[half:])
     if not updates:
         with pytest.raises(UnreadableData, match="holds no ledger"):
-            StoredLedger(folder)
+            LedgerReader(folder)
         return
     expected = [(update, module, row_hashes(rows(*numbers)).tolist()) for update, module, numbers in stood(updates)]
-    stored = StoredLedger(folder)
+    stored = LedgerReader(folder)
     assert [(update.update, update.module, update.content.tolist()) for update in stored] == expected
     assert [update.update for update in stored[:2]] == [update for update, _, _ in expected[:2]]
 
@@ -68,7 +68,7 @@ def test_a_file_that_is_cut_anywhere_is_read_up_to_its_last_whole_batch(tmp_path
     for size in range(len(data), 0, -97):
         (tmp_path / "cut").mkdir(exist_ok=True)
         (tmp_path / "cut" / file.name).write_bytes(data[:size])
-        stored = StoredLedger(tmp_path / "cut")
+        stored = LedgerReader(tmp_path / "cut")
         assert [update.update for update in stored] == list(range(len(stored)))
         counts.append(len(stored))
     assert counts == sorted(counts, reverse=True)
@@ -78,13 +78,13 @@ def test_a_file_that_is_cut_anywhere_is_read_up_to_its_last_whole_batch(tmp_path
 def test_a_byte_that_is_another_is_noticed(tmp_path: Path) -> None:
     (file,) = noted(tmp_path / "ledger", [(i, "", [i, i]) for i in range(9)]).iterdir()
     data = bytearray(file.read_bytes())
-    whole = [(*update[:4], update.content.tolist()) for update in StoredLedger(tmp_path)]
+    whole = [(*update[:4], update.content.tolist()) for update in LedgerReader(tmp_path)]
     for at in range(0, len(data), 61):
         data[at] ^= 0x10
         file.write_bytes(data)
         data[at] ^= 0x10
         try:
-            found = [(*update[:4], update.content.tolist()) for update in StoredLedger(tmp_path)]
+            found = [(*update[:4], update.content.tolist()) for update in LedgerReader(tmp_path)]
         except UnreadableData:
             continue
         assert found == whole
@@ -131,7 +131,7 @@ def test_steps_are_noted_of_draws_sequences_and_train_batches(tmp_path: Path) ->
     with Ledger(tmp_path) as ledger:
         for number, batch in enumerate(batches):
             ledger.note(number, batch)
-    stored = StoredLedger(tmp_path)
+    stored = LedgerReader(tmp_path)
     told = [[stored.ids[i] if i >= 0 else None for i in update.episode] for update in stored]
     times = [update.t.tolist() for update in stored]
     assert told[0] == batches[0].origin.ids.tolist()
@@ -197,7 +197,7 @@ def test_what_cannot_be_noted_is_refused_and_loses_nothing(tmp_path: Path) -> No
             ledger.note(2, None)  # type: ignore[arg-type]
         episode = SingleAgentEpisode.from_arrays(np.arange(3.0)[:, None], [0, 1], [0.0, 1.0], id_="\ud800")
         ledger.note(np.int64(2), learner_pipeline()(episodes=[episode]), module="\ud800")
-    stored = StoredLedger(tmp_path / "ledger")
+    stored = LedgerReader(tmp_path / "ledger")
     assert [(update.update, update.module) for update in stored] == [(1, ""), (2, "\\ud800")]
     assert stored.ids == ["\\ud800"]
 
@@ -211,7 +211,7 @@ def test_threads_may_note_side_by_side(tmp_path: Path) -> None:
 
     with ledger, ThreadPoolExecutor(4) as threads:
         list(threads.map(note, range(4)))
-    told = [(update.module, update.update) for update in StoredLedger(tmp_path / "ledger")]
+    told = [(update.module, update.update) for update in LedgerReader(tmp_path / "ledger")]
     assert sorted(told) == [(str(module), update) for module in range(4) for update in range(50)]
 
 
@@ -223,4 +223,4 @@ def test_what_no_ledger_is_is_refused(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path / "episodes") as writer:
         writer.add([chunk("a", 2)])
     with pytest.raises(UnreadableData, match="not of a ledger"):
-        StoredLedger(tmp_path / "episodes")
+        LedgerReader(tmp_path / "episodes")

@@ -12,9 +12,9 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from episode_runners import Hook, RecordSamples, SingleAgentEnvRunner
 from episodes.errors import EpisodeStateError, InvalidArgument, WrongType
 from episodes.storage import EpisodeDataset, EpisodeWriter, RecordEpisodes
-from runners import Hook, RecordSamples, SingleAgentEnvRunner
 
 
 class Counting(gym.Env):

@@ -23,15 +23,15 @@ import torch
 from gymnasium import spaces
 from typer.testing import CliRunner
 
+from episode_learners import BC, CQL, BCConfig, CQLConfig, MLPPolicy, QPolicy
+from episode_learners.trainers import OfflineConfig, OfflineTrainer
 from episodes import SingleAgentEpisode
 from episodes.command.app import app
 from episodes.errors import InvalidArgument, MissingExtra, TrackMismatch, UnreadableData
-from episodes.inspect.report import write_report
+from episodes.inspect.html_report import write_report
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, compact, copy, upload
-from episodes.storage.remote.places import Place
-from learners import BC, CQL, BCConfig, CQLConfig, MLPPolicy, QPolicy
-from learners.trainers import OfflineConfig, OfflineTrainer
+from episodes.storage.remote.remote_directory import Place
 
 
 def episode(i: int, num: int | None = None) -> SingleAgentEpisode:

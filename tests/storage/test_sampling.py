@@ -33,8 +33,8 @@ from episodes.errors import (
 from episodes.history import History, HistorySpaces
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, add_track, compact
-from episodes.storage.sampling import Steps, Windows
-from episodes.storage.sampling.orders import Shuffled
+from episodes.storage.sampling import StepBatches, WindowBatches
+from episodes.storage.sampling.orders import ShuffledOrder
 
 KEYS = ("obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "t")
 
@@ -91,7 +91,7 @@ def test_steps_are_those_of_whole_episodes(drawn: dict[str, Any], n: int, seed: 
     with stored(**drawn) as dataset:
         reference = ReferenceSteps(dataset)
         extras = tuple(reference.episodes[0].extra_model_outputs)
-        sampler = dataset.sampler(steps=Steps(n, keys=(*KEYS, *extras)), order=order, seed=seed)
+        sampler = dataset.sampler(steps=StepBatches(n, keys=(*KEYS, *extras)), order=order, seed=seed)
         for batch in sampler:
             rows = [reference.steps[i] for i in batch.indices]
             for key in (*KEYS, *extras):
@@ -114,7 +114,7 @@ def test_windows_are_those_of_whole_episodes(
     assume(any(map(len, drawn["episodes"])))
     with stored(**drawn) as dataset:
         reference, left = ReferenceSteps(dataset), lookback + burn_in
-        what = Windows(n, length, lookback=lookback, burn_in=burn_in, keys=KEYS)
+        what = WindowBatches(n, length, lookback=lookback, burn_in=burn_in, keys=KEYS)
         at = 0
         for batch in dataset.sampler(windows=what, order="stored"):
             rows = reference.steps[at : at + len(batch)]
@@ -202,11 +202,11 @@ def test_views_and_infos_are_those_that_a_replay_buffer_gives(options: dict[str,
     with stored(with_infos(12), [3, 7]) as dataset:
         buffer = EpisodeReplayBuffer.from_dataset(dataset, seed=0)
         numbers = np.arange(len(buffer))
-        found = dataset.sampler(steps=Steps(99, **options), order="stored").draw().to_dict()
+        found = dataset.sampler(steps=StepBatches(99, **options), order="stored").draw().to_dict()
         wanted = buffer.at(numbers, **options).to_dict()
         assert found.keys() == wanted.keys()
         assert same(found, wanted)
-        drawn = dataset.sampler(windows=Windows(50, 4, burn_in=2, **options), seed=0).draw()
+        drawn = dataset.sampler(windows=WindowBatches(50, 4, burn_in=2, **options), seed=0).draw()
         buffer._draw = lambda n: (drawn.indices[:, 2], np.ones(n, np.float32))  # type: ignore[method-assign]
         wanted = buffer.sample_sequences(50, 4, burn_in=2, **options).to_dict()
         assert same(drawn.to_dict(), wanted)
@@ -226,7 +226,7 @@ def test_infos_of_another_kind_in_each_shard_are_objects() -> None:
         for infos in parts
     ]
     with stored(EpisodePack.concat(packs), [1, 2]) as dataset:
-        infos = dataset.sampler(steps=Steps(9, include_infos="columns"), order="stored").draw().infos
+        infos = dataset.sampler(steps=StepBatches(9, include_infos="columns"), order="stored").draw().infos
         assert infos["a"].tolist() == [1, 1, 1, "one", "one", "one", None, None, None]
         assert infos["b"].tolist() == [2.0] * 3 + [0.0] * 6
         assert infos["_b"].tolist() == [True] * 3 + [False] * 6
@@ -238,7 +238,7 @@ def test_infos_of_another_kind_in_each_shard_are_objects() -> None:
 @given(num=st.integers(1, 400), seed=st.integers(0, 9), epoch=st.integers(0, 3))
 def test_a_computed_order_has_everything_once(num: int, seed: int, epoch: int) -> None:
     for small in (0, 1 << 16):
-        order = Shuffled(num, seed, small)
+        order = ShuffledOrder(num, seed, small)
         found = order.at(epoch * num, (epoch + 1) * num)
         assert sorted(found.tolist()) == list(range(num))
         middle = num // 2
@@ -248,8 +248,8 @@ def test_a_computed_order_has_everything_once(num: int, seed: int, epoch: int) -
 
 def test_a_computed_order_looks_like_chance() -> None:
     num = 20_000
-    orders = [Shuffled(num, seed, small=0).at(0, num) for seed in range(3)]
-    later = Shuffled(num, 0, small=0).at(num, 2 * num)
+    orders = [ShuffledOrder(num, seed, small=0).at(0, num) for seed in range(3)]
+    later = ShuffledOrder(num, 0, small=0).at(num, 2 * num)
     for order in (*orders, later):
         steps = np.diff(order)
         assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.03
@@ -365,7 +365,7 @@ def test_episodes_without_a_step_are_never_drawn() -> None:
         observations=np.arange(10.0), actions=np.arange(4), rewards=np.arange(4.0), lengths=lengths, ids=list("abcdef")
     )
     with stored(pack, [2, 4]) as dataset:
-        batch = dataset.sampler(steps=Steps(4, keys=["obs", "new_obs", "eps_id"]), order="stored").draw()
+        batch = dataset.sampler(steps=StepBatches(4, keys=["obs", "new_obs", "eps_id"]), order="stored").draw()
         assert batch.eps_id.tolist() == ["c", "c", "c", "e"]
         assert batch.obs.tolist() == [2, 3, 4, 7]
         assert batch.new_obs.tolist() == [3, 4, 5, 8]
@@ -382,11 +382,11 @@ def test_a_track_that_was_added_is_its_item_in_older_episodes(tmp_path: Path) ->
         writer.add(newer.replace(extra_model_outputs={"hint": np.arange(2.0 * newer.offsets[-1]).reshape(-1, 2)}))
     dataset = EpisodeDataset(tmp_path)
     reference = ReferenceSteps(dataset)
-    steps = dataset.sampler(steps=Steps(20, keys=["hint", "obs"]), order="stored").draw()
+    steps = dataset.sampler(steps=StepBatches(20, keys=["hint", "obs"]), order="stored").draw()
     assert same(steps["hint"], reference.column("hint", reference.steps))
-    windows = dataset.sampler(windows=Windows(20, 3, lookback=2, keys=["hint"]), order="stored").draw()
+    windows = dataset.sampler(windows=WindowBatches(20, 3, lookback=2, keys=["hint"]), order="stored").draw()
     assert same(windows["hint"], reference.windows("hint", reference.steps, 2, 3))
-    old = dataset[:4].sampler(steps=Steps(10, keys=["hint"]), order="stored").draw()
+    old = dataset[:4].sampler(steps=StepBatches(10, keys=["hint"]), order="stored").draw()
     assert (old["hint"] == [0.5, 1.5]).all()
 
 
@@ -405,7 +405,7 @@ def test_agents_of_multi_agent_episodes_are_drawn_from_like_episodes(tmp_path: P
         writer.add([episode])
     dataset = EpisodeDataset(tmp_path)
     reference = ReferenceSteps(dataset)
-    batch = dataset.sampler(steps=Steps(99, keys=[*KEYS, "agent_id", "module_id"]), order="stored").draw()
+    batch = dataset.sampler(steps=StepBatches(99, keys=[*KEYS, "agent_id", "module_id"]), order="stored").draw()
     assert len(batch) == len(reference.steps) > 4
     for key in KEYS:
         assert same(batch.to_dict()[key], reference.column(key, reference.steps)), key
@@ -463,7 +463,7 @@ def test_a_state_that_is_none_is_refused_and_changes_nothing() -> None:
     with stored(chunks(4)) as dataset:
         sampler, untouched = (dataset.sampler(steps=3, seed=0) for _ in range(2))
         state = sampler.state_dict()
-        more = {"position": -1, "seed": "x", "num": 9, "shards": 7, "kind": "Windows", "order": None}
+        more = {"position": -1, "seed": "x", "num": 9, "shards": 7, "kind": "WindowBatches", "order": None}
         for wrong in (None, {}, *({**state, name: value} for name, value in more.items())):
             with pytest.raises(StateMismatch):
                 sampler.load_state_dict(wrong)  # type: ignore[reportArgumentType]
@@ -501,7 +501,7 @@ def test_batches_know_from_which_steps_they_came() -> None:
             assert step.id_ == episode.id_
             assert episode.equals(whole[step.id_])
             assert (episode.get_observations(int(t) - episode.t_started) == batch.obs[i]).all()
-        windows = dataset.sampler(windows=Windows(5, 4, lookback=2), seed=0).draw()
+        windows = dataset.sampler(windows=WindowBatches(5, 4, lookback=2), seed=0).draw()
         assert (windows.origin.numbers == windows.indices).all()
         with pytest.raises(EpisodeStateError, match="another process"):
             pickle.loads(pickle.dumps(batch)).origin.episode(0)
@@ -532,12 +532,12 @@ def test_items_of_every_size_lie_where_they_are_looked_for(kind: str, mmap: bool
     pack = pack.replace(observations=items, actions=items[: len(pack.actions)])
     with stored(pack, range(1, 9), mmap=mmap) as dataset:
         reference = ReferenceSteps(dataset)
-        for batch in dataset.sampler(steps=Steps(7, keys=["obs", "new_obs", "actions"]), seed=0):
+        for batch in dataset.sampler(steps=StepBatches(7, keys=["obs", "new_obs", "actions"]), seed=0):
             steps = [reference.steps[i] for i in batch.indices]
             for key in ("obs", "new_obs", "actions"):
                 assert batch[key].dtype == items.dtype
                 assert np.array_equal(batch[key], reference.column(key, steps))
-        what = Windows(45, 5, lookback=3, keys=["obs", "new_obs", "actions"])
+        what = WindowBatches(45, 5, lookback=3, keys=["obs", "new_obs", "actions"])
         windows = dataset.sampler(windows=what, order="stored").draw()
         for key in ("obs", "new_obs", "actions"):
             assert np.array_equal(windows[key], reference.windows(key, reference.steps, 3, 5))

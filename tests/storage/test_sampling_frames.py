@@ -14,7 +14,7 @@ from reference_sampling import ReferenceSteps, same
 from episodes import EpisodePack
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.storage import EpisodeDataset, EpisodeWriter
-from episodes.storage.sampling import Steps, Windows
+from episodes.storage.sampling import StepBatches, WindowBatches
 from episodes.storage.sampling.decoded_columns import DecodedColumn
 from episodes.storage.sampling.orders import Blocks, runs_of
 
@@ -56,11 +56,11 @@ def test_frames_are_those_of_whole_episodes(options: dict[str, Any], tmp_path: P
     reference = ReferenceSteps(dataset)
     if "cache" in options:
         options = {"cache": tmp_path / "cache"}
-    for batch in dataset.sampler(steps=Steps(32, keys=["obs", "new_obs", "actions"]), seed=0, **options):
+    for batch in dataset.sampler(steps=StepBatches(32, keys=["obs", "new_obs", "actions"]), seed=0, **options):
         rows = [reference.steps[i] for i in batch.indices]
         for key in ("obs", "new_obs", "actions"):
             assert same(batch.to_dict()[key], reference.column(key, rows))
-    what = Windows(8, 6, lookback=2, keys=["obs", "new_obs"])
+    what = WindowBatches(8, 6, lookback=2, keys=["obs", "new_obs"])
     sampler = dataset.sampler(windows=what, seed=0, **options)
     for _ in range(4):
         batch = sampler.draw()
@@ -72,16 +72,16 @@ def test_frames_are_those_of_whole_episodes(options: dict[str, Any], tmp_path: P
 def test_a_block_is_decoded_once_an_epoch_but_for_the_last_of_a_run(tmp_path: Path, small_blocks: None) -> None:
     dataset = frames(tmp_path, 20, 60)
     num_blocks = sum(-(-(len(e) + 1 + e.tracks.lookback) // 8) for e in dataset)
-    sampler = dataset.sampler(steps=Steps(32, keys=["obs"]), seed=0, pool_bytes=40 * BLOCK)
+    sampler = dataset.sampler(steps=StepBatches(32, keys=["obs"]), seed=0, pool_bytes=40 * BLOCK)
     assert sampler.order == "blocks"
     for epoch in range(1, 4):
         assert sorted(int(i) for batch in sampler for i in batch.indices) == list(range(sampler.num_steps))
         assert decoded_by(sampler) <= epoch * num_blocks
-    both = dataset.sampler(steps=Steps(32, keys=["obs", "new_obs"]), seed=0, pool_bytes=40 * BLOCK)
+    both = dataset.sampler(steps=StepBatches(32, keys=["obs", "new_obs"]), seed=0, pool_bytes=40 * BLOCK)
     for _ in both:
         pass
     assert decoded_by(both) < 1.3 * num_blocks
-    at_random = dataset.sampler(steps=Steps(32, keys=["obs"]), order="shuffled", seed=0, pool_bytes=40 * BLOCK)
+    at_random = dataset.sampler(steps=StepBatches(32, keys=["obs"]), order="shuffled", seed=0, pool_bytes=40 * BLOCK)
     for _ in at_random:
         pass
     assert decoded_by(at_random) > 2 * num_blocks

@@ -21,7 +21,7 @@ from episodes import SingleAgentEpisode
 from episodes.errors import EpisodeStateError, InvalidArgument, MissingExtra, UnknownKey, UnreadableData
 from episodes.storage import EpisodeDataset, EpisodeWriter, check, compact
 from episodes.storage.search import query as query_module
-from episodes.storage.search import step_table
+from episodes.storage.search import sql_columns
 
 
 def episode(i: int, num: int | None = None, **more: Any) -> SingleAgentEpisode:
@@ -171,7 +171,7 @@ def test_a_table_may_be_read_twice_in_a_query_and_an_empty_one_too(tmp_path: Pat
 def test_columns_that_are_too_large_lie_in_a_file_and_are_the_same(tmp_path: Path, monkeypatch: Any) -> None:
     dataset, names = made(tmp_path), ["step", "t", "observations/at/2", "next_observations/at"]
     wanted = dataset[:].step_table().table(names)
-    monkeypatch.setattr(step_table, "MOST_KEPT", 100)
+    monkeypatch.setattr(sql_columns, "MOST_KEPT", 100)
     found = dataset[:].step_table().table(names)
     assert found.equals(wanted)
     assert dataset.sql("select max(t) as t from steps").table.to_pylist() == [{"t": 3}]
@@ -183,9 +183,9 @@ from pathlib import Path
 import numpy as np
 from episodes import EpisodePack
 from episodes.storage import EpisodeDataset, EpisodeWriter
-from episodes.storage.search import step_table
+from episodes.storage.search import sql_columns
 
-step_table.MOST_KEPT = 1 << 22
+sql_columns.MOST_KEPT = 1 << 22
 QUERIES = [
     "select step from steps where rewards > 49990 and actions < 49995 and not truncated",
     'select step from steps where "observations/3" > 0.9999 and t > 3 order by rewards limit 10',

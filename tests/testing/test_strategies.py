@@ -20,7 +20,7 @@ from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, VectorR
 from episodes.testing import strategies
 from episodes.testing.strategies import EnvEpisode, MultiAgentHistory, VectorRows
 from episodes.tracks import nested
-from episodes.tracks.infos.kinds import same_info
+from episodes.tracks.infos.infos import same_info
 
 
 @pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")  # of a space that samples numbers, not arrays

@@ -1,4 +1,4 @@
-"""`examine`: what is played or read, and the signs that are looked for in it."""
+"""`examine`: what is played or read, and the checks that are looked for in it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from episodes.errors import ContractViolation, InvalidArgument
-from episodes.inspect.doctor import signs
+from episodes.inspect.doctor import checks
 from episodes.inspect.doctor.finding import Finding, gathered
-from episodes.inspect.doctor.playing import REPLAYED, Play
+from episodes.inspect.doctor.rollouts import REPLAYED, Play
 from episodes.inspect.doctor.trial import Trial, array_of, digest, trials_of
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
@@ -84,7 +84,7 @@ def _made(name: str) -> Any:
 
 def _signs(trials: list[Trial]) -> Iterator[Finding]:
     trials = [trial for trial in trials if trial.observations]
-    for sign in signs.ALL:
+    for sign in checks.ALL:
         yield from sign(trials) if trials else ()
 
 

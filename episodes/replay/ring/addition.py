@@ -45,7 +45,7 @@ class Block:
 
 
 @dataclass(slots=True, eq=False)
-class Room:
+class Reservation:
     """Room for new steps, worked out before anything is written; see `LinkedRing.room`.
 
     Attributes:
@@ -74,7 +74,7 @@ class Addition:
         then: called when all is written; it may be called again, too.
     """
 
-    room: Room
+    room: Reservation
     episodes: TableChange
     block: Block | None = None
     newest: tuple[np.ndarray, np.ndarray] | None = None

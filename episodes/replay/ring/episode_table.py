@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from episodes.batch.origin import Whose
+from episodes.batch.origin import EpisodeKey
 from episodes.facts.facts import EpisodeFacts
-from episodes.replay.ring.episode_names import EpisodeNames
+from episodes.replay.ring.episode_ids import EpisodeIds
 
 NONE = -1
 """Stands where no entry is."""
@@ -81,8 +81,8 @@ class EpisodeTable:
         names: what the ids of episodes that come without one are made by.
     """
 
-    def __init__(self, names: EpisodeNames | None = None) -> None:
-        self.names = names or EpisodeNames()
+    def __init__(self, names: EpisodeIds | None = None) -> None:
+        self.names = names or EpisodeIds()
         self.first, self.last, self.serials = np.zeros((3, _FIRST_SIZE), np.int64)
         self.facts = _Facts()
         self.custom_data = _CustomData()
@@ -112,10 +112,10 @@ class EpisodeTable:
             self._name(entry, id_)
         return id_
 
-    def whose(self, entry: int) -> Whose:
+    def whose(self, entry: int) -> EpisodeKey:
         """Whose episode it is."""
         facts = self.facts[entry]
-        return Whose(self.id_of(entry), facts.agent_id, facts.module_id)
+        return EpisodeKey(self.id_of(entry), facts.agent_id, facts.module_id)
 
     def _name(self, entry: int, id_: str) -> None:
         self._entries[id_] = entry
@@ -172,7 +172,7 @@ class EpisodeTable:
         self._place = np.concatenate([self._place[:size], np.arange(size, 2 * size)])
         self._all = np.concatenate([self._all, np.arange(size, 2 * size)])
 
-    def part_with(self, id_: str) -> None:
+    def detach_id(self, id_: str) -> None:
         """What is there of an episode stays as it is; the next chunk with this id begins an entry of its own."""
         self._entries.pop(id_, None)
 
@@ -205,7 +205,7 @@ class EpisodeTable:
         """Be what a table was."""
         self.first, self.last = state["first"].copy(), state["last"].copy()
         self.serials = np.array(state.get("serials", np.zeros(len(self.first), np.int64)))  # of old states: not known
-        self.names = EpisodeNames.of_state(state["names"]) if "names" in state else EpisodeNames()
+        self.names = EpisodeIds.of_state(state["names"]) if "names" in state else EpisodeIds()
         used = state["order"]
         self._all = np.array([*used, *state["free"][::-1]], np.int64)
         self._place = np.empty_like(self._all)

@@ -9,8 +9,8 @@ import numpy as np
 
 from episodes.replay.ring.info_segments import InfoSegments
 from episodes.replay.ring.track_ring import put
-from episodes.tracks.infos.columns import Column, ColumnInfos, TypedColumn, own
 from episodes.tracks.infos.dicts import objects
+from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn, own
 
 
 class HasInfos(Protocol):

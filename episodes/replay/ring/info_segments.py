@@ -8,7 +8,7 @@ from typing import Any
 
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.dicts import infos_of
-from episodes.tracks.infos.kinds import EmptyInfos
+from episodes.tracks.infos.infos import EmptyInfos
 
 
 class InfoSegments:

@@ -7,7 +7,7 @@ from typing import Any
 
 from episodes.errors import InvalidArgument
 from episodes.replay.ring.info_segments import InfoSegments
-from episodes.replay.ring.step_ring import LinkedRing
+from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.track_ring import TrackRing
 from episodes.tracks import nested
 
@@ -29,7 +29,7 @@ def ring_state(ring: LinkedRing) -> dict[str, Any]:
 
 
 def ring_of_state(ring: LinkedRing, state: dict[str, Any]) -> LinkedRing:
-    """What the ring was, as another one whose arrays are made as its own are: see `LinkedRing.become`.
+    """What the ring was, as another one whose arrays are made as its own are: see `LinkedRing.replace_contents`.
 
     `InvalidArgument` when it has another capacity.
     """
@@ -51,7 +51,7 @@ def ring_of_state(ring: LinkedRing, state: dict[str, Any]) -> LinkedRing:
     ring.links.set_state(state["links"])
     versions = state.get("versions")
     ring.versions.write(0, 0 if versions is None else len(versions), versions)
-    ring.put_beside()
+    ring.copy_observations_into_records()
     ring.table.set_state(state["table"])
     ring.infos = InfoSegments(*state["infos"])
     return ring

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from episodes.batch.origin import Whose
+from episodes.batch.origin import EpisodeKey
 from episodes.replay.ring.episode_table import EpisodeTable, TableChange
 from episodes.replay.ring.track_ring import positions, put
 
@@ -24,7 +24,7 @@ class StepLog:
         self.size = size
         self._serials, self._t = np.zeros((2, size), np.int64)
         self._first: int | None = None  # number of the first step that was ever written
-        self._named: dict[int, str | Whose | None] = {}  # by serial number; None: as it follows from that
+        self._named: dict[int, str | EpisodeKey | None] = {}  # by serial number; None: as it follows from that
         self._too_many = _FEW
 
     def name(self, table: EpisodeTable, change: TableChange) -> None:
@@ -70,7 +70,7 @@ class StepLog:
         at = numbers[known] % self.size
         return known, self._serials[at], self._t[at]
 
-    def whose(self, serial: int, table: EpisodeTable) -> Whose:
+    def whose(self, serial: int, table: EpisodeTable) -> EpisodeKey:
         """Whose episode had this number."""
         named = self._named.get(serial) or table.names.id_of(serial)
-        return Whose(named) if isinstance(named, str) else named
+        return EpisodeKey(named) if isinstance(named, str) else named

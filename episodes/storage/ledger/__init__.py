@@ -2,6 +2,6 @@
 
 from episodes.storage.ledger.difference import Difference, difference
 from episodes.storage.ledger.ledger import Ledger
-from episodes.storage.ledger.stored_ledger import StoredLedger, Update
+from episodes.storage.ledger.ledger_reader import LedgerReader, LedgerUpdate
 
-__all__ = ["Ledger", "StoredLedger", "Update", "difference", "Difference"]
+__all__ = ["Ledger", "LedgerReader", "LedgerUpdate", "difference", "Difference"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from episodes.storage.ledger.ledger import UNKNOWN
-from episodes.storage.ledger.stored_ledger import StoredLedger, Update
+from episodes.storage.ledger.ledger_reader import LedgerReader, LedgerUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Difference:
         return f"{where}: {self.what} differ\n  A: {self.first}\n  B: {self.second}"
 
 
-def difference(a: StoredLedger | str | Path, b: StoredLedger | str | Path) -> Difference | None:
+def difference(a: LedgerReader | str | Path, b: LedgerReader | str | Path) -> Difference | None:
     """The first difference of two runs; None where all updates of both are the same, row by row.
 
     Episodes are compared by the order in which a run learned from them, by time and by content, so two runs whose
@@ -45,7 +45,7 @@ def difference(a: StoredLedger | str | Path, b: StoredLedger | str | Path) -> Di
     Raises:
         UnreadableData: there is no ledger, or it is damaged.
     """
-    ledgers = [one if isinstance(one, StoredLedger) else StoredLedger(one) for one in (a, b)]
+    ledgers = [one if isinstance(one, LedgerReader) else LedgerReader(one) for one in (a, b)]
     for first, second in zip_longest(*ledgers):
         if first is None or second is None or first[:2] != second[:2]:
             there = first if first is not None else second
@@ -57,11 +57,11 @@ def difference(a: StoredLedger | str | Path, b: StoredLedger | str | Path) -> Di
     return None
 
 
-def _named(update: Update | None) -> str:
+def _named(update: LedgerUpdate | None) -> str:
     return "no more updates" if update is None else f"update {update.update} {update.module}".rstrip()
 
 
-def _between(first: Update, second: Update, a: StoredLedger, b: StoredLedger) -> Difference | None:
+def _between(first: LedgerUpdate, second: LedgerUpdate, a: LedgerReader, b: LedgerReader) -> Difference | None:
     update, module = first.update, first.module
     if first.settings != second.settings:
         return Difference(update, module, None, "settings", f"{first.settings:016x}", f"{second.settings:016x}")
@@ -82,7 +82,7 @@ def _between(first: Update, second: Update, a: StoredLedger, b: StoredLedger) ->
     return None
 
 
-def _told(update: Update, row: int, ledger: StoredLedger) -> str:
+def _told(update: LedgerUpdate, row: int, ledger: LedgerReader) -> str:
     """The step of a row, and what its content is known by."""
     episode = int(update.episode[row])
     step = "a step that is not known" if episode == UNKNOWN else f"t={update.t[row]} of episode {ledger.ids[episode]}"

@@ -68,11 +68,11 @@ class Ledger:
 
     >>> import tempfile
     >>> from episodes.batch import Batch
-    >>> from episodes.storage.ledger import StoredLedger
+    >>> from episodes.storage.ledger import LedgerReader
     >>> folder = tempfile.mkdtemp()
     >>> with Ledger(folder) as ledger:
     ...     ledger.note(1, Batch(obs=np.zeros((4, 3)), actions=np.arange(4)), weights=[np.ones(5)])
-    >>> [(update.update, len(update.content)) for update in StoredLedger(folder)]
+    >>> [(update.update, len(update.content)) for update in LedgerReader(folder)]
     [(1, 4)]
     """
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from episodes.batch import Batch
 from episodes.batch.leaves import torch_of
-from episodes.storage.sums import digest_of
+from episodes.storage.checksums import digest_of
 from episodes.tracks import nested
 
 _NOT_CONTENT = ("indices",)  # where a row lies in its buffer

@@ -25,7 +25,7 @@ from episodes.storage.catalog import MADE, SEALED, Catalog, ShardFile
 from episodes.storage.episode_rows import num_columns
 from episodes.storage.header import Header
 from episodes.storage.layout import Layout, StoredBatch
-from episodes.storage.remote.places import Place
+from episodes.storage.remote.remote_directory import Place
 from episodes.storage.search import statistics
 from episodes.storage.shards import ShardBatch, ShardRead, checked_name, read_shard
 

@@ -15,7 +15,7 @@ from episodes.storage.catalog import MADE, SEALED, Catalog
 from episodes.storage.compacting import settled
 from episodes.storage.files import local_path
 from episodes.storage.header import NAME, Header, header_of, read_header
-from episodes.storage.remote.places import Place
+from episodes.storage.remote.remote_directory import Place
 from episodes.storage.search import splits, statistics
 from episodes.storage.shards import read_shard
 

@@ -1,7 +1,7 @@
 """Batches drawn straight from the files of a data set."""
 
-from episodes.storage.sampling.draw_kinds import Episodes, Steps, Windows
+from episodes.storage.sampling.batch_kinds import EpisodeBatches, StepBatches, WindowBatches
 from episodes.storage.sampling.sampler import Sampler
-from episodes.storage.sampling.time_stamps import Moments
+from episodes.storage.sampling.time_windows import Moments
 
-__all__ = ["Episodes", "Moments", "Sampler", "Steps", "Windows"]
+__all__ = ["EpisodeBatches", "Moments", "Sampler", "StepBatches", "WindowBatches"]

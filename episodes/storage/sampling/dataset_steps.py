@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.batch import Places, StepOrigin, Whose
+from episodes.batch import EpisodeKey, StepLocations, StepOrigin
 from episodes.errors import EpisodeStateError
 from episodes.facts.ending import ENDINGS
 from episodes.single_agent import SingleAgentEpisode
@@ -43,17 +43,17 @@ class DatasetSteps:
         batch, row = tracks.place(e)
         return batch.episode(row)
 
-    def places(self, numbers: np.ndarray) -> Places:
+    def places(self, numbers: np.ndarray) -> StepLocations:
         """The steps with these numbers [n] by episode and time."""
         tracks = self._tracks
         if tracks is None:
-            return Places([None], np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64))
+            return StepLocations([None], np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64))
         episodes, which = np.unique(tracks.table.episodes_of(numbers), return_inverse=True)
         at = map(tracks.place, episodes.tolist())
         facts = [batch.whole.facts.at(row) for batch, row in at]
         own = episodes[which]
         times = numbers - tracks.table.starts[own] + tracks.t_started[own]
-        return Places([Whose(one.id_, one.agent_id, one.module_id) for one in facts], which, times)
+        return StepLocations([EpisodeKey(one.id_, one.agent_id, one.module_id) for one in facts], which, times)
 
     def _place(self, number: int) -> tuple[StoredTracks, int]:
         if self._tracks is None:

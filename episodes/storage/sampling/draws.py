@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from episodes.storage.sampling.step_table import (
+from episodes.storage.sampling.step_index import (
     AFTER,
     BEFORE,
     END,
@@ -14,7 +14,7 @@ from episodes.storage.sampling.step_table import (
     FLAGS,
     LENGTH,
     LOOKBACK,
-    Located,
+    LocatedSteps,
 )
 from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.storage.sampling.window_grid import WindowGrid
@@ -23,7 +23,7 @@ from episodes.storage.sampling.window_grid import WindowGrid
 class _Draw:
     """What the steps of a draw are of."""
 
-    def __init__(self, tracks: StoredTracks, steps: Located) -> None:
+    def __init__(self, tracks: StoredTracks, steps: LocatedSteps) -> None:
         self.tracks, self.steps = tracks, steps
         self.numbers, self.episodes = steps.numbers, steps.episodes  # [n] each
 
@@ -49,7 +49,7 @@ class StepDraw(_Draw):
     With `numbers` [n, k], as many steps of each row's episode.
     """
 
-    def __init__(self, tracks: StoredTracks, steps: Located, last: np.ndarray | None = None) -> None:
+    def __init__(self, tracks: StoredTracks, steps: LocatedSteps, last: np.ndarray | None = None) -> None:
         super().__init__(tracks, steps)
         self.last = self.numbers if last is None else last
 
@@ -103,7 +103,7 @@ class StepDraw(_Draw):
 class WindowDraw(_Draw):
     """Windows of steps, the drawn ones [B] after `left` columns."""
 
-    def __init__(self, tracks: StoredTracks, steps: Located, left: int, length: int) -> None:
+    def __init__(self, tracks: StoredTracks, steps: LocatedSteps, left: int, length: int) -> None:
         super().__init__(tracks, steps)
         self.left = left
         around = steps.known(BEFORE), steps.known(AFTER)

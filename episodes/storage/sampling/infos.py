@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from episodes.storage.sampling.stored_tracks import StoredTracks
-from episodes.tracks.infos.columns import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.dicts import objects
+from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
 
 
 class StoredInfos:

@@ -40,7 +40,7 @@ class InOrder:
         return np.arange(start % self.num, start % self.num + stop - start)
 
 
-class Shuffled:
+class ShuffledOrder:
     """All once an epoch, in an order of its own each time. It is computed, so its memory does not grow with `num`."""
 
     def __init__(self, num: int, seed: int, small: int = SMALL) -> None:
@@ -54,7 +54,7 @@ class Shuffled:
         return permuted(np.arange(first, last, dtype=np.uint64), self.num, self.seed, epoch)
 
 
-class Drawn:
+class UniformOrder:
     """Each draw by itself, all equally likely."""
 
     def __init__(self, num: int, seed: int) -> None:
@@ -64,7 +64,7 @@ class Drawn:
         return (uniforms(self.seed, start, stop) * self.num).astype(np.int64)
 
 
-class Weighted:
+class WeightedOrder:
     """Each draw by itself, as likely as `find` makes it of uniform numbers [n]."""
 
     def __init__(self, num: int, seed: int, find: Callable[[np.ndarray], np.ndarray]) -> None:

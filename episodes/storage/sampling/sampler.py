@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from episodes.batch.batch import Batch, batch_of
-from episodes.batch.draw_options import INDICES, check_counts, check_n_step, checked_keys
+from episodes.batch.sampling_checks import INDICES, check_counts, check_n_step, checked_keys
 from episodes.columns import Columns
 from episodes.errors import (
     EpisodeStateError,
@@ -24,18 +24,27 @@ from episodes.pack import EpisodePack
 from episodes.returns.checks import check_fraction
 from episodes.storage.header import Header
 from episodes.storage.layout import StoredBatch
-from episodes.storage.sampling.ahead import Ahead
-from episodes.storage.sampling.batch_columns import KEYS_OF_STEPS, columns_of, states_before
+from episodes.storage.sampling.batch_kinds import EpisodeBatches, Kind, StepBatches, columns_asked_for
 from episodes.storage.sampling.dataset_steps import DatasetSteps
 from episodes.storage.sampling.decoded_columns import DecodedColumn
-from episodes.storage.sampling.draw_kinds import Episodes, Kind, Steps, columns_asked_for
 from episodes.storage.sampling.draws import StepDraw, WindowDraw
-from episodes.storage.sampling.history import BoundViews
 from episodes.storage.sampling.n_step import followed
-from episodes.storage.sampling.orders import Blocks, Drawn, InOrder, Order, Shuffled, Weighted, runs_of, uniforms
-from episodes.storage.sampling.step_table import Located
+from episodes.storage.sampling.order_cursor import OrderCursor
+from episodes.storage.sampling.orders import (
+    Blocks,
+    InOrder,
+    Order,
+    ShuffledOrder,
+    UniformOrder,
+    WeightedOrder,
+    runs_of,
+    uniforms,
+)
+from episodes.storage.sampling.step_index import LocatedSteps
+from episodes.storage.sampling.stored_columns import KEYS_OF_STEPS, columns_of, states_before
+from episodes.storage.sampling.stored_history import BoundViews
 from episodes.storage.sampling.stored_tracks import StoredTracks
-from episodes.storage.sampling.time_stamps import Moments
+from episodes.storage.sampling.time_windows import Moments
 from episodes.storage.sampling.weights import find_episodes, find_steps
 from episodes.tracks.filling import ones
 
@@ -69,7 +78,7 @@ class Sampler:
     replaced meanwhile stay readable.
 
     Attributes:
-        what: `Steps`, `Windows` or `Episodes`.
+        what: `StepBatches`, `WindowBatches` or `EpisodeBatches`.
         seed: of the order.
         source: of the steps by number, which the batches' `origin` asks.
     """
@@ -107,29 +116,29 @@ class Sampler:
         self._tracks = StoredTracks(*self.dataset.stored(), self._pool_bytes, self._cache)
         self.source = DatasetSteps(self._tracks, str(self.dataset.path))
         table = self._tracks.table
-        is_whole = isinstance(self.what, Episodes)
+        is_whole = isinstance(self.what, EpisodeBatches)
         decoded = any(isinstance(column, DecodedColumn) for column in self._tracks.columns)
         self.order = self._given_order or ("blocks" if decoded and not is_whole else "shuffled")
         num = len(table) if is_whole else table.num_steps
         if not num:
             there = "episodes" if is_whole else "steps"
             raise EpisodeStateError(f"{self.dataset.path}: {len(table)} episodes without {there} to draw; record some")
-        self._ahead = Ahead(self._made_order(num), np.asarray if is_whole else table.located)
+        self._ahead = OrderCursor(self._made_order(num), np.asarray if is_whole else table.located)
 
     def _made_order(self, num: int) -> Order:
         if self.weights is not None:
-            is_whole = isinstance(self.what, Episodes)
+            is_whole = isinstance(self.what, EpisodeBatches)
             find = find_episodes(self.weights, num) if is_whole else find_steps(self.weights, self._tracks)
-            return Weighted(num, self.seed, find)
+            return WeightedOrder(num, self.seed, find)
         if self.order == "stored":
             return InOrder(num)
         if self.order == "blocks":
             return self._blocks()
-        return Shuffled(num, self.seed) if self.order == "shuffled" else Drawn(num, self.seed)
+        return ShuffledOrder(num, self.seed) if self.order == "shuffled" else UniformOrder(num, self.seed)
 
     def _blocks(self) -> Order:
         """Runs of steps, as many at a time as decoded fit into the pool."""
-        if isinstance(self.what, Episodes):
+        if isinstance(self.what, EpisodeBatches):
             raise InvalidArgument("order='blocks' is for steps and windows; whole episodes are near each other anyway")
         decoded = [column for column in self._tracks.columns if isinstance(column, DecodedColumn)]
         run = _RUN_BLOCKS * max((column.rows_per_block for column in decoded), default=_PLAIN_RUN // _RUN_BLOCKS)
@@ -167,11 +176,11 @@ class Sampler:
         """The next batch, epoch after epoch."""
         with self._lock:
             num = min(self.what.size, self._ahead.left)
-            if isinstance(self.what, Episodes):
+            if isinstance(self.what, EpisodeBatches):
                 batch: Any = self.dataset.pack(self._ahead.take(num))
             elif isinstance(self.what, Moments):
                 batch = self._moments(self.what, num)
-            elif isinstance(self.what, Steps):
+            elif isinstance(self.what, StepBatches):
                 steps = {"n_step": self.what.n_step, "gamma": self.what.gamma}
                 batch = self.sample(num, **steps, **columns_asked_for(self.what))
             else:
@@ -220,7 +229,7 @@ class Sampler:
 
     def _transitions(
         self,
-        steps: Located,
+        steps: LocatedSteps,
         n_step: int | np.ndarray,
         gamma: float,
         views: BoundViews | None,

@@ -16,7 +16,7 @@ from episodes.storage.header import Header
 from episodes.storage.layout import StoredBatch
 from episodes.storage.sampling.addresses import MappedColumn
 from episodes.storage.sampling.decoded_columns import DecodedColumn, PlainRows, cached_rows
-from episodes.storage.sampling.step_table import AFTER, BEFORE, FIRST_BASE, FLAGS, LENGTH, LOOKBACK, StepTable
+from episodes.storage.sampling.step_index import AFTER, BEFORE, FIRST_BASE, FLAGS, LENGTH, LOOKBACK, StepTable
 from episodes.storage.sampling.window_grid import WindowGrid
 from episodes.storage.track_schema import TrackField, assembled, is_observed
 
@@ -85,7 +85,9 @@ class StoredTracks:
         self.plain = self._plain()
         self.table = StepTable(self._known()[:, numbers], [column.step for column in self.columns])
         self.infos: Any = None  # see `StoredInfos.of`
-        self.unwritten = [self._unwritten(path, field, np.dtype(fields[path].dtype)) for path, field in told.items()]
+        self.unwritten = [
+            self._episodes_without_track(path, field, np.dtype(fields[path].dtype)) for path, field in told.items()
+        ]
 
     def _plain(self) -> dict[str, tuple[int, bool]]:
         found = {name: (place, False) for name, place in self.structure.items() if isinstance(place, int)}
@@ -104,7 +106,9 @@ class StoredTracks:
         ]
         return np.concatenate([np.zeros((FIRST_BASE + len(self.columns), 0), np.int64), *parts], axis=1)
 
-    def _unwritten(self, path: str, field: TrackField, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray] | None:
+    def _episodes_without_track(
+        self, path: str, field: TrackField, dtype: np.dtype
+    ) -> tuple[np.ndarray, np.ndarray] | None:
         """Of which episodes [n] bool a track was not written, and the item that stands in; None: of none."""
         lacking = [field.fill is not None and path not in batch.written for batch in self.batches]
         if not any(lacking):

@@ -2,7 +2,7 @@
 
 from episodes.storage.search.episode_table import EpisodeTable
 from episodes.storage.search.selection import Selection
+from episodes.storage.search.sql_columns import StepTable
 from episodes.storage.search.statistics import TrackStatistics
-from episodes.storage.search.step_table import StepTable
 
 __all__ = ["EpisodeTable", "Selection", "StepTable", "TrackStatistics"]

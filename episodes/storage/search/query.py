@@ -15,7 +15,7 @@ from typing import Any
 from episodes.errors import InvalidArgument, needing
 from episodes.storage.arrow import pyarrow
 from episodes.storage.search.episode_table import CUSTOM, EpisodeTable
-from episodes.storage.search.step_table import StepTable
+from episodes.storage.search.sql_columns import StepTable
 
 STEPS, EPISODES = "steps", "episodes"
 

@@ -17,9 +17,9 @@ import numpy as np
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.catalog import Place
+from episodes.storage.checksums import checked, with_sum
 from episodes.storage.files import put
 from episodes.storage.search.frames import as_pandas, as_polars
-from episodes.storage.sums import checked, with_sum
 
 Shards = list[tuple[str, int]]
 

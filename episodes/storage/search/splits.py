@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import InvalidArgument, UnknownKey
+from episodes.storage.checksums import checked, with_sum
 from episodes.storage.files import put
-from episodes.storage.sums import checked, with_sum
 
 NAME = "splits.json"
 
@@ -74,7 +74,7 @@ def _ids(name: str, told: Any) -> list[str]:
     return sorted({str(id_) for id_ in told})
 
 
-def belongs(name: str, splits: Mapping[str, Split], table: Mapping[str, np.ndarray]) -> np.ndarray:
+def split_mask(name: str, splits: Mapping[str, Split], table: Mapping[str, np.ndarray]) -> np.ndarray:
     """Whether each episode of a table is in the split of this name, [n]. `UnknownKey` lists the splits there are."""
     if name not in splits:
         there = ", ".join(splits) or "none"

@@ -19,10 +19,10 @@ import numpy as np
 
 from episodes.errors import UnreadableData
 from episodes.returns.checks import check_fraction
+from episodes.storage.checksums import checked, with_sum
 from episodes.storage.files import put
 from episodes.storage.layout import StoredBatch
 from episodes.storage.search.sketch import Sketch
-from episodes.storage.sums import checked, with_sum
 from episodes.storage.track_schema import is_observed
 from episodes.tracks.indexing import ranges
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from episodes.tracks.infos.kinds import Infos
+from episodes.tracks.infos.infos import Infos
 
 __all__ = ["Infos"]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from episodes.tracks import nested
-from episodes.tracks.infos.columns import WHOLE, ColumnInfos, TypedColumn, own
-from episodes.tracks.infos.kinds import EmptyInfos, Infos
+from episodes.tracks.infos.info_columns import WHOLE, ColumnInfos, TypedColumn, own
+from episodes.tracks.infos.infos import EmptyInfos, Infos
 
 _PLAIN = (bool, int, float, str)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from episodes.tracks.infos.columns import TypedColumn
-from episodes.tracks.memory import cannot_change, held_bytes
+from episodes.tracks.infos.info_columns import TypedColumn
+from episodes.tracks.retained_memory import is_immutable, retained_nbytes
 
 _LEAST = 16384  # bytes of a part: copying fewer costs little more than keeping them
 _MOST_HELD = 1.25  # times the bytes of the values
@@ -68,7 +68,7 @@ def _may_wait(parts: Sequence[np.ndarray]) -> bool:
     nbytes, dtype = sum([part.nbytes for part in parts]), parts[0].dtype
     if nbytes < _LEAST * len(parts) or any(part.dtype != dtype for part in parts):
         return False
-    if not all(map(cannot_change, parts)):
+    if not all(map(is_immutable, parts)):
         return False
     are_views = any(part.base is not None for part in parts)
-    return not are_views or held_bytes(parts) <= _MOST_HELD * nbytes
+    return not are_views or retained_nbytes(parts) <= _MOST_HELD * nbytes

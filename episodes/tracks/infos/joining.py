@@ -11,10 +11,10 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from episodes.tracks.indexing import ranges
-from episodes.tracks.infos.columns import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.dicts import objects
+from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
+from episodes.tracks.infos.infos import EmptyInfos, Infos
 from episodes.tracks.infos.joined_column import joined_column
-from episodes.tracks.infos.kinds import EmptyInfos, Infos
 
 _LONG = 100  # rows of a part from which on copying it costs less than gathering its rows
 

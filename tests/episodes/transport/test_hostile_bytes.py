@@ -15,10 +15,10 @@ import zmq
 from episodes import EpisodePack, MultiAgentEpisode
 from episodes.errors import TransportTimeout, UnreadableData, WrongType
 from episodes.multi_agent import pack_agents
-from episodes.tracks.infos import documents
+from episodes.tracks.infos import msgpack_codec
 from episodes.transport import EpisodeReceiver, EpisodeSender
 from episodes.transport.messages import Head, Kind
-from episodes.transport.parts import Read
+from episodes.transport.parts import PartsReader
 from episodes.transport.wire import Schemas, decoded, encoded, id_of, layouts_of
 
 SECONDS = 60.0
@@ -43,7 +43,7 @@ def packb(value: Any) -> bytes:
 def body_with(packs: list[EpisodePack], change: Callable[[list[Any]], object]) -> bytes:
     """The body of small packs, of which the facts of the first one are changed."""
     (body,) = encoded(packs, Schemas()).parts()
-    size, told = int.from_bytes(body[:4], "little"), Read([body]).facts
+    size, told = int.from_bytes(body[:4], "little"), PartsReader([body]).facts
     arrays = body[4 + size + (-4 - size) % 8 :]
     change(told[0])
     facts = packb(told)
@@ -110,14 +110,14 @@ def test_tuples_in_one_another_are_refused_where_reading_them_would_take_all_of_
     nested: Any = 0
     for _ in range(64):
         nested = (nested,)
-    assert documents.decode(documents.encode(nested, "custom_data")) == nested
+    assert msgpack_codec.decode(msgpack_codec.encode(nested, "custom_data")) == nested
     with pytest.raises(WrongType, match="64 tuples"):
-        documents.encode((nested,), "custom_data")
+        msgpack_codec.encode((nested,), "custom_data")
     data = packb([0])
     for _ in range(5000):
         data = packb([msgpack.ExtType(3, data)])
     with pytest.raises(UnreadableData, match="64 tuples"):
-        documents.decode(data)
+        msgpack_codec.decode(data)
 
 
 # --- receivers ---
@@ -132,10 +132,10 @@ def agents() -> list[EpisodePack]:
 
 def unfit(custom: bytes) -> bytes:
     """The custom data of agents, of which one has an index that cannot be one of a dict."""
-    told = documents.decode(custom)
+    told = msgpack_codec.decode(custom)
     (record,) = told[0].values()
     record["place"] = []
-    return documents.encode(told, "custom_data")
+    return msgpack_codec.encode(told, "custom_data")
 
 
 def test_a_receiver_goes_on_after_messages_that_were_made_to_break_it(tmp_path: Path) -> None:

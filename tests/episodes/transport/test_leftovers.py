@@ -11,7 +11,7 @@ from multiprocessing.shared_memory import SharedMemory
 
 import pytest
 
-from tests.house import ROOT
+from tests.code_rules import ROOT
 from tests.leftovers import left_since, there_is
 
 

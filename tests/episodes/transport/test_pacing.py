@@ -15,7 +15,7 @@ from episodes import EpisodePack
 from episodes.errors import EpisodeStateError, InvalidArgument, TransportTimeout
 from episodes.recorder import VectorRecorder
 from episodes.transport import EpisodeReceiver, EpisodeSender
-from tests.house import ROOT
+from tests.code_rules import ROOT
 
 PATIENCE_S = 300.0  # of one call: on a busy machine a process may be long in starting
 EPISODES, MAX_AGE = 40, 2  # of each worker; in versions

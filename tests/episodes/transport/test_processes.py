@@ -16,7 +16,7 @@ import pytest
 
 from episodes import EpisodePack
 from episodes.transport import EpisodeReceiver, EpisodeSender
-from tests.house import ROOT
+from tests.code_rules import ROOT
 
 ME = "tests.episodes.transport.test_processes"
 PATIENCE_S = 300.0  # of one call: on a busy machine a receiver may be long in starting

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from episode_runners import RayRunnerGroup
 from episodes import EpisodePack
 from episodes.errors import EpisodeError, InvalidArgument, TransportTimeout
 from episodes.transport import EpisodeReceiver, EpisodeSender
-from runners import RayRunnerGroup
 
 ADDRESS = "tcp://127.0.0.1:9"
 WRONG: dict[str, Any] = {

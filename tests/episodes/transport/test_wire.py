@@ -19,12 +19,12 @@ from episodes.errors import UnreadableData, WrongType
 from episodes.facts import VersionRuns
 from episodes.facts.facts import FACTS
 from episodes.testing import strategies
-from episodes.transport.facts_on_the_way import READERS, counts_of
+from episodes.transport.facts_codec import READERS, counts_of
 from episodes.transport.messages import Head, Kind, read_head
-from episodes.transport.parts import SMALL, Laid
+from episodes.transport.parts import SMALL, PartsWriter
 from episodes.transport.weights import decoded_weights, encoded_weights
 from episodes.transport.wire import Message, Schemas, decoded, encoded, encoded_as_one, layouts_of
-from tests.house import ROOT
+from tests.code_rules import ROOT
 
 
 def pack_of(num: int, steps: int, item: tuple[int, ...] = (4,), **more: Any) -> EpisodePack:
@@ -277,7 +277,7 @@ def test_claims_of_more_than_there_is_allocate_nothing() -> None:
     for lengths in ([2**62], [-1], [2**39]):
         facts = [[1, np.array(lengths).tobytes(), None, [], None, None]]
         with pytest.raises(UnreadableData):
-            decoded(layouts_of(message.schema), [b"".join(Laid().body(facts))])
+            decoded(layouts_of(message.schema), [b"".join(PartsWriter().body(facts))])
 
 
 def test_a_head_says_what_follows() -> None:

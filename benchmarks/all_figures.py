@@ -1,0 +1,71 @@
+"""All figures, room by room."""
+
+from __future__ import annotations
+
+from benchmarks import (
+    actors,
+    batches,
+    connectors,
+    data_sets,
+    disk_draws,
+    getters,
+    gpu,
+    growing,
+    infos,
+    learning,
+    looking,
+    memory,
+    multi_agent,
+    recording,
+    replay,
+    sampling,
+    storage,
+    time_to_goal,
+    transport,
+    transport_figures,
+)
+from benchmarks.figure import Figure
+
+FIGURES: tuple[Figure, ...] = (
+    *growing.FIGURES,
+    *getters.FIGURES,
+    *sampling.FIGURES,
+    *learning.FIGURES,
+    *time_to_goal.FIGURES,
+    *recording.FIGURES,
+    *infos.FIGURES,
+    *batches.FIGURES,
+    *connectors.FIGURES,
+    *gpu.FIGURES,
+    *multi_agent.FIGURES,
+    *replay.FIGURES,
+    *memory.FIGURES,
+    *storage.FIGURES,
+    *data_sets.FIGURES,
+    *disk_draws.FIGURES,
+    *transport.FIGURES,
+    *transport_figures.FIGURES,
+    *actors.FIGURES,
+    *looking.FIGURES,
+)
+
+
+def chosen(names: list[str]) -> list[Figure]:
+    """The figures of the given names (`replay`, `replay/uniform`, or a whole name); all of them without a name.
+
+    Raises ValueError for a name that is none.
+    """
+    if not names:
+        return list(FIGURES)
+    unknown = [name for name in names if not any(goes_by(figure, name) for figure in FIGURES)]
+    if unknown:
+        known = sorted({figure.name.split("/")[0] for figure in FIGURES})
+        raise ValueError(
+            f"no figure is called {', '.join(unknown)}; rooms: {', '.join(known)} (--list shows all names)"
+        )
+    return [figure for figure in FIGURES if any(goes_by(figure, name) for name in names)]
+
+
+def goes_by(figure: Figure, name: str) -> bool:
+    """Whether a name is the figure's, or a leading part of it."""
+    return figure.name == name or figure.name.startswith((f"{name}/", f"{name} "))

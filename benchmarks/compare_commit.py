@@ -1,0 +1,180 @@
+"""`python -m benchmarks.compare_commit COMMIT [NAME ...]`: what our side of each figure costs, at a commit and in this tree.
+
+The benchmarks are the commit's own for both, so that both do the same work; a figure whose benchmark does not run on
+this tree's library (a module has moved) is measured by this tree's benchmark of that name, and says so. Two processes,
+one for each tree, take turns in short rounds and count the time that they compute, which others on the machine hardly
+lengthen; and all of it again in fresh processes, since where memory comes to lie is worth a few percent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long to measure: so many rounds for each side in each of so many pairs of processes, so many seconds each."""
+
+    rounds: int
+    pairs: int
+    seconds: float = 0.008
+    most: int | None = None  # of what a side prepares, see `Size`
+
+
+class CannotMeasure(Exception):
+    """A tree cannot do what a figure asks for; the message is its error."""
+
+
+class Tree:
+    """A process that has the library and the benchmarks of the given folders."""
+
+    def __init__(self, folders: Sequence[Path], most: int | None) -> None:
+        command = [sys.executable, str(ROOT / "benchmarks" / "worker.py"), json.dumps(most), *map(str, folders)]
+        self._process = subprocess.Popen(
+            command, cwd=folders[-1], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._answers: Any = self._process.stdout
+
+    def ask(self, command: str, argument: Any = None) -> Any:
+        """The answer to a command. Raises CannotMeasure."""
+        print(json.dumps([command, argument]), file=self._process.stdin, flush=True)
+        answer = json.loads(self._answers.readline() or '{"error": "its process has ended"}')
+        if "error" in answer:
+            raise CannotMeasure(answer["error"])
+        return answer["value"]
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@dataclass(slots=True)
+class Compared:
+    """Our costs per item, before and now, round by round."""
+
+    names: list[str]  # of the figures whose side this is
+    before: list[float] = field(default_factory=list)
+    now: list[float] = field(default_factory=list)
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """How many times the cost before the cost now is: the median over the rounds' own ratios."""
+        return median(now / before for before, now in zip(self.before, self.now, strict=True))
+
+    @property
+    def ratio_of_minima(self) -> float:
+        """The same of the fastest rounds."""
+        return min(self.now) / min(self.before)
+
+
+@contextmanager
+def library_of(commit: str) -> Iterator[Path]:
+    """A folder with the tree of a commit."""
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tree:
+            tree.extractall(folder, filter="data")
+        yield Path(folder)
+
+
+def compare(before: Path, now: Path, chosen: list[str], pace: Pace) -> list[Compared]:
+    """Each side of the chosen figures (all without a name) of the tree before, in both trees."""
+    rows: dict[str, Compared] = {}
+    for _ in range(pace.pairs):
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as trees:
+            (Path(folder) / "benchmarks").symlink_to(before / "benchmarks")
+
+            @cache
+            def tree(*folders: Path) -> Tree:
+                made = Tree(folders, pace.most)
+                trees.callback(made.close)
+                return made
+
+            old = tree(before)
+            for names in sides_of(old, chosen):
+                row = rows.setdefault(names[0], Compared(names))
+                measure(row, old, [lambda: tree(Path(folder), now), lambda: tree(now)], pace)
+                print(formatted(row), file=sys.stderr, flush=True)
+    return list(rows.values())
+
+
+def sides_of(tree: Tree, chosen: list[str]) -> list[list[str]]:
+    """The figures' names, those of one side together."""
+    together: dict[int, list[str]] = {}
+    for name, side in tree.ask("names").items():
+        if not chosen or any(name.startswith(start) for start in chosen):
+            together.setdefault(side, []).append(name)
+    return list(together.values())
+
+
+def measure(row: Compared, old: Tree, now: list[Callable[[], Tree]], pace: Pace) -> None:
+    """More rounds for a row; or a note of why there are none.
+
+    Args:
+        now: gives processes of this tree: with the benchmarks of the other one, and with its own.
+    """
+    name = row.names[0]
+    new = now[0]()
+    try:
+        first = old.ask("prepare", name)
+        try:
+            second = new.ask("prepare", name)
+        except CannotMeasure:
+            new, row.note = now[1](), "this tree's benchmark"
+            second = new.ask("prepare", name)
+    except CannotMeasure as error:
+        row.note = str(error)
+        return
+    if "amount" in first:
+        row.before.append(first["amount"])
+        row.now.append(second["amount"])
+        return
+    calls = max(1, int(pace.seconds / max(old.ask("cost", 3) * first["items"], 1e-8)))
+    for turn in range(pace.rounds):
+        for tree, costs in ((old, row.before), (new, row.now))[:: 1 if turn % 2 else -1]:
+            costs.append(tree.ask("cost", calls))
+
+
+def formatted(row: Compared) -> str:
+    """A row of the table: costs per item in microseconds (or bytes), medians, and both ratios."""
+    head = f"| {row.names[0]}{f' (and {len(row.names) - 1} more)' if row.names[1:] else ''} |"
+    if not row.now:
+        return f"{head} - | - | - | - | {row.note} |"
+    factor = 1.0 if row.names[0].startswith("memory/") else 1e6
+    costs = " | ".join(f"{median(costs) * factor:,.3f}" for costs in (row.before, row.now))
+    return f"{head} {costs} | {row.ratio:.2f} | {row.ratio_of_minima:.2f} | {row.note} |"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table; the rows as they come go to stderr."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare_commit", description=__doc__)
+    parser.add_argument("commit", help="what to compare with, as git knows it")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="how figures' names begin: growing, replay/uniform")
+    parser.add_argument("--rounds", type=int, default=40, help="of each pair of processes")
+    parser.add_argument("--pairs", type=int, default=3, help="of processes")
+    options = parser.parse_args(arguments)
+    with library_of(options.commit) as before:
+        rows = compare(before, ROOT, options.names, Pace(options.rounds, options.pairs))
+    print(f"| figure, ours | {options.commit} | now | ratio | of minima | |\n|---|---|---|---|---|---|")
+    print("\n".join(formatted(row) for row in rows))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,121 @@
+"""Races to a goal: CPU seconds of learning until PPO has solved CartPole-v1, the median of five seeds.
+
+It is solved when the mean return of 20 greedy episodes, tested after each update, reaches the goal and that of 20 other
+ones does too. Tests are off the clock, and the same for all sides.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from itertools import count
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.figure import Counted, Figure, Side, Size, at_most, cpu_seconds
+from benchmarks.loops import ppo as bare_ppo
+from benchmarks.loops.networks import perceptron
+from benchmarks.peers import TIANSHOU, trainers
+
+ENVIRONMENT, GOAL = "CartPole-v1", 475.0
+NUM_SEEDS, MOST_STEPS = 5, 300_000
+NUM_TESTED, OTHER_TESTS = 20, 5_000_000
+NUM_ENVS, ROWS, EPOCHS, MINIBATCH = 8, 128, 6, 128  # of our settings, and the bare loop's
+
+Act = Callable[[np.ndarray], np.ndarray]  # observations [N, 4] to the likeliest actions [N]
+Racer = Callable[[int], tuple[Callable[[], int], Act]]  # of a seed: what samples and learns (how many steps), and acts
+
+
+def ours(seed: int) -> tuple[Callable[[], int], Act]:
+    """Our trainer with the settings that come with it."""
+    from episode_learners.run import Run
+
+    run = Run.of_preset("ppo", ENVIRONMENT)
+    run.seed, run.trainer = seed, {**run.trainer, "shows_progress": False, "num_test_episodes": 0}
+    trainer = run.make()
+    return trainer.step, greedy(trainer.algorithm.policy.actor)  # type: ignore[arg-type]
+
+
+def bare(seed: int) -> tuple[Callable[[], int], Act]:
+    """The bare loop with the same numbers."""
+    torch.manual_seed(seed)
+    actor = perceptron((4, 64, 64, 2), nn.Tanh)
+    loop = bare_ppo.learning(NUM_ENVS, ROWS, EPOCHS, MINIBATCH, seed, actor)
+
+    def learn() -> int:
+        next(loop)
+        return NUM_ENVS * ROWS
+
+    return learn, greedy(actor)
+
+
+def tianshou(seed: int) -> tuple[Callable[[], int], Act]:
+    """Tianshou with the settings that it publishes for this task: 10 environments, 2,000 steps, 10 passes by 64."""
+    torch.manual_seed(seed)
+    algorithm, params = trainers.tianshou_ppo_run(num_envs=10, num_steps=2_000, epochs=10, minibatch=64, seed=seed)
+
+    def learn() -> int:
+        algorithm.run_training(params)
+        return 2_000
+
+    return learn, greedy(lambda obs: algorithm.policy.actor(obs)[0])
+
+
+def greedy(logits: Callable[[torch.Tensor], torch.Tensor]) -> Act:
+    """The likeliest actions by logits [N, 2]."""
+
+    def act(obs: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return logits(torch.from_numpy(obs)).argmax(-1).numpy()
+
+    return act
+
+
+def tested(act: Act, seed: int) -> float:
+    """The mean return of some greedy episodes."""
+    env = gym.make_vec(ENVIRONMENT, NUM_TESTED, vectorization_mode="vector_entry_point")
+    obs, going, total = env.reset(seed=seed)[0], np.ones(NUM_TESTED, bool), 0
+    while going.any():
+        obs, _, terminated, truncated, _ = env.step(act(obs))
+        total += int(going.sum())
+        going &= ~(terminated | truncated)
+    return total / NUM_TESTED
+
+
+def seconds_to_goal(racer: Racer, seed: int, most_steps: int) -> float:
+    """CPU seconds of sampling and learning until the goal, or until so many steps."""
+    learn, act = racer(seed)
+    spent, steps = 0.0, 0
+    for update in count():
+        began = cpu_seconds()
+        steps += learn()
+        spent += cpu_seconds() - began
+        is_solved = tested(act, update) >= GOAL and tested(act, OTHER_TESTS + update) >= GOAL
+        if is_solved or steps >= most_steps:
+            break
+    return spent
+
+
+def race(racer: Racer) -> Callable[[Size], Counted]:
+    """The median of the seeds; one that does not get there counts as long as it was let run."""
+
+    def prepare(size: Size) -> Counted:
+        seeds = range(NUM_SEEDS if size.most is None else 1)
+        return Counted(statistics.median(seconds_to_goal(racer, seed, size(MOST_STEPS)) for seed in seeds))
+
+    return prepare
+
+
+FIGURES = (
+    Figure("racing/PPO to 475, bare loop", Side("ours", race(ours)), Side("bare loop", race(bare)), at_most(1.2), "s"),
+    Figure(
+        "racing/PPO to 475, Tianshou",
+        Side("ours", race(ours)),
+        Side("Tianshou", race(tianshou), TIANSHOU),
+        at_most(0.35),
+        "s",
+    ),
+)

@@ -1,0 +1,71 @@
+"""What a notebook shows of pipelines and their traces, as cards of `episodes.inspect`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from episodes.inspect import formatting
+from episodes.inspect.cards import Card, Table, known
+from episodes.inspect.charts import bar
+from episodes.inspect.html import rendered
+
+MOST_PIECES = 40
+MOST_MODULES = 12
+
+
+def pipeline(pieces: Any) -> str:
+    """A pipeline: its pieces in order, with the columns that each reads and writes, and its last trace."""
+    return rendered(_pipeline_card(pieces))
+
+
+def multi_agent_pipeline(pipelines: Any) -> str:
+    """The pipelines of several modules."""
+    modules = list(pipelines.modules.items())
+    parts = [_pipeline_card(own, formatting.clipped(module_id, 40)) for module_id, own in modules[:MOST_MODULES]]
+    return rendered(Card(pipelines.name, "", [formatting.counted(len(modules), "module")], parts=parts))
+
+
+def trace(calls: Any) -> str:
+    """A trace: for each piece its time, and the columns that it changed."""
+    return rendered(_trace_card(calls))
+
+
+def _pipeline_card(pieces: Any, name: str = "") -> Card:
+    named = list(zip(pieces.names, pieces.connectors, strict=True))
+    rows = [
+        (str(i), formatting.clipped(own), type(piece).__name__, _columns(piece.reads), _columns(piece.writes))
+        for i, (own, piece) in enumerate(named[:MOST_PIECES])
+    ]
+    return Card(
+        pieces.name,
+        name,
+        [formatting.counted(len(named), "piece")],
+        facts=known(observation_space=pieces.observation_space, action_space=pieces.action_space),
+        table=Table(("", "piece", "class", "reads", "writes"), rows, is_words=True),
+        parts=[_trace_card(pieces.trace, is_open=False)] if pieces.trace else [],
+    )
+
+
+def _trace_card(calls: Any, is_open: bool = True) -> Card:
+    total = sum(call.milliseconds for call in calls)
+    slowest = max((call.milliseconds for call in calls), default=0.0) or 1.0
+    rows = [
+        (
+            formatting.clipped(call.piece),
+            f"{call.milliseconds:.3f}",
+            bar(call.milliseconds / slowest),
+            formatting.clipped(call, 300),
+        )
+        for call in calls.pieces[:MOST_PIECES]
+    ]
+    return Card(
+        "Trace",
+        "",
+        [formatting.counted(len(calls), "piece"), f"{total:.3f} ms"],
+        table=Table(("piece", "ms", "", "changed"), rows, is_words=True),
+        is_open=is_open,
+    )
+
+
+def _columns(names: Any) -> str:
+    return formatting.clipped(", ".join(map(str, names)) or "-", 120)

@@ -1,0 +1,35 @@
+"""In which way rows are none of a space's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from episodes.tracks import nested
+
+
+def describe_mismatch(rows: Any, space: gym.Space | None, num_rows: int) -> str | None:
+    """In which way rows [N, ...] are none of the space's, in words; None where they are, or nobody knows."""
+    if isinstance(space, spaces.Dict) and isinstance(rows, Mapping):
+        parts = (describe_mismatch(rows.get(key), part, num_rows) for key, part in space.spaces.items())
+    elif isinstance(space, spaces.Tuple) and isinstance(rows, tuple):
+        parts = (describe_mismatch(part, own, num_rows) for part, own in zip(rows, space.spaces, strict=False))
+    elif isinstance(space, (spaces.Dict, spaces.Tuple)) and not isinstance(rows, (list, tuple)):
+        return f"are {nested.describe(rows)}"
+    elif not isinstance(space, _ARRAYS):
+        return None
+    elif not nested.is_leaf(rows):
+        return f"are {nested.describe(rows)}"
+    else:
+        array = np.asarray(rows)
+        if array.shape != (num_rows, *(space.shape or ())):
+            return f"have shape {list(array.shape)}"
+        return f"are {array.dtype}" if array.dtype.kind == "f" and not isinstance(space, spaces.Box) else None
+    return next((part for part in parts if part), None)
+
+
+_ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)

@@ -1,0 +1,233 @@
+"""`python -m episode_learners`: train, evaluate and play from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from episode_learners.loggers import CSVLogger, Logger, MultiLogger, TensorBoardLogger, WandbLogger, describe_run
+from episode_learners.run import ALGORITHMS, Run
+from episode_learners.trainers import Trainer
+from episode_runners import Evaluation, evaluate
+from episodes.errors import EpisodeError, InvalidArgument, UnreadableData
+from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage.header import NAME as DATASET_FILE
+
+RUN = "run.json"
+DEFAULT_FOLDER = "runs"
+ALGO, ENV = "ppo", "CartPole-v1"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says; 2 where it says something wrong."""
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(1)  # small networks: a second thread only waits for the first
+    try:
+        return {"train": _train, "evaluate": _evaluate, "play": _play}[chosen.command](chosen)
+    except (EpisodeError, gym.error.Error, OSError, TypeError) as error:
+        parser.error(str(error))
+
+
+def _train(chosen: argparse.Namespace) -> int:
+    run, folder = _run_of(chosen)
+    if chosen.resume is None and (folder / RUN).exists():
+        raise InvalidArgument(
+            f"{folder} holds a run: go on with it by --resume {folder}, or keep this one elsewhere by --logdir"
+        )
+    trainer = run.make(folder=folder, stop_fn=_enough(run, chosen.stop_at))
+    with trainer.runner, _logger(folder, chosen) as logger:  # type: ignore[attr-defined]
+        trainer.logger = logger
+        if chosen.resume is not None:
+            _resume(trainer, chosen.stop_at)
+        logger.describe(describe_run(**asdict(run)))
+        result = trainer.run()
+        if result.num_epochs:
+            trainer.save()
+    print(
+        f"{run.algo} on {run.env}: {result.num_steps:,} steps, {result.num_epochs} epochs in {result.seconds:.1f} s "
+        f"({result.stopped_by}); best test {result.best_score:.1f} in epoch {result.best_epoch}; kept in {folder}"
+    )
+    return 0
+
+
+def _resume(trainer: Trainer[Any], goal: float | None) -> None:
+    """Let a trainer go on from its newest checkpoint; from the beginning where it has come to none."""
+    if not trainer.resume():
+        trainer.logger.resume(-1)
+    elif goal is not None:
+        trainer.is_stopped = trainer.best_score >= goal  # another goal than that which the run was stopped by
+
+
+def _run_of(chosen: argparse.Namespace) -> tuple[Run, Path]:
+    """The run that a command line means, and its folder."""
+    if chosen.resume is not None:
+        _check_without(chosen, "resume", "a run that is resumed keeps its own", "seed", "algo", "env", "config", "data")
+        _check_without(chosen, "resume", "a run that is resumed stays in its folder", "logdir")
+        folder = Path(chosen.resume)
+        run = _with_runners(_with_max_epochs(_described(folder), chosen.epochs), chosen.runners)
+        run.ledger, run.trainer["shows_progress"] = run.ledger or chosen.ledger, not chosen.quiet
+        run.device = chosen.device or run.device
+        return run, folder
+    if chosen.config:
+        _check_without(chosen, "config", "the file says that", "algo", "env")
+    run = Run.of_file(chosen.config) if chosen.config else Run.of_preset(chosen.algo or ALGO, chosen.env or ENV)
+    if chosen.seed is not None:
+        run.seed = chosen.seed
+    if chosen.data is not None:
+        run.data = str(chosen.data)
+    run.ledger, run.device = run.ledger or chosen.ledger, chosen.device or run.device
+    run = _with_runners(_with_max_epochs(run, chosen.epochs), chosen.runners)
+    run.trainer.setdefault("checkpoint_every", 1)
+    run.trainer["shows_progress"] = not chosen.quiet
+    name = f"{run.algo}-{re.sub('[/:]', '-', run.env.lower())}-seed{run.seed}"
+    return run, chosen.logdir or Path(DEFAULT_FOLDER) / name
+
+
+def _check_without(chosen: argparse.Namespace, option: str, reason: str, *others: str) -> None:
+    """Raise InvalidArgument where an option is given beside one that it contradicts."""
+    for other in others:
+        if getattr(chosen, other) is not None:
+            raise InvalidArgument(f"--{other} beside --{option}: {reason}; leave it out")
+
+
+def _with_max_epochs(run: Run, epochs: int | None) -> Run:
+    """The run with at most so many epochs, if any are given."""
+    if epochs is not None:
+        run.trainer["max_epochs"] = epochs
+    return run
+
+
+def _with_runners(run: Run, num_runners: int | None) -> Run:
+    """The run with so many runners, if a number is given."""
+    if num_runners is not None:
+        run.num_runners = num_runners
+    return run
+
+
+def _described(folder: Path) -> Run:
+    path = folder / RUN
+    if not path.exists():
+        raise FileNotFoundError(f"{folder} holds no run: it has no {RUN}")
+    try:
+        table = dict(json.loads(path.read_text())["configuration"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableData(f"{path} is no description of a run ({type(error).__name__}: {error})") from error
+    return Run.of_table(table, str(path))
+
+
+def _resumed(folder: Path, device: str | None) -> Trainer[Any]:
+    run = _described(folder)
+    run.device = device or run.device
+    run.num_runners = 0  # tests and plays in this process
+    trainer = run.make(folder=folder)
+    if not trainer.resume():
+        raise FileNotFoundError(f"{folder} has no checkpoint yet")
+    return trainer
+
+
+def _evaluate(chosen: argparse.Namespace) -> int:
+    print(_found(chosen, chosen.seed or 0))
+    return 0
+
+
+def _play(chosen: argparse.Namespace) -> int:
+    """Record episodes of the policy into a data set: other ones than those that are there."""
+    target = chosen.out or chosen.folder / "episodes"
+    known = set(EpisodeDataset(target).metadata["id"]) if (target / DATASET_FILE).exists() else set()
+    found = _found(chosen, _fresh_seed(len(known)) if chosen.seed is None else chosen.seed)
+    twice = [id_ for id_ in found.episodes.ids if id_ in known]
+    if twice:
+        raise InvalidArgument(
+            f"{target} has {len(twice)} of the {found.num_episodes} episodes of this seed already, such as {twice[0]}: "
+            "leave --seed out, give another one, or keep them elsewhere by --out"
+        )
+    with EpisodeWriter(target, env_spec=_described(chosen.folder).env) as writer:
+        writer.add(found.episodes)
+    print(f"{found}, kept in {target}")
+    return 0
+
+
+def _fresh_seed(num_known: int) -> int:
+    """0 for the first episodes, and seeds that nobody gives by hand for what comes after so many."""
+    return int(np.random.SeedSequence(num_known).generate_state(1)[0]) if num_known else 0
+
+
+def _found(chosen: argparse.Namespace, seed: int) -> Evaluation:
+    """What a test of a run's policy finds."""
+    trainer = _resumed(chosen.folder, chosen.device)
+    with trainer.runner as runner:  # type: ignore[attr-defined]
+        return evaluate(runner, num_episodes=chosen.episodes, seed=seed)
+
+
+def _logger(folder: Path, chosen: argparse.Namespace) -> Logger:
+    loggers: list[Logger] = [CSVLogger(folder)]
+    if chosen.tensorboard:
+        loggers.append(TensorBoardLogger(folder))
+    if chosen.wandb is not None:
+        loggers.append(WandbLogger(folder, project=chosen.wandb))
+    return loggers[0] if len(loggers) == 1 else MultiLogger(loggers)
+
+
+def _enough(run: Run, goal: float | None) -> Any:
+    """What says whether a test's mean return is enough: the goal given, or the environment's own threshold."""
+    is_tested = bool(run.trainer.get("num_test_episodes", 1))
+    threshold = gym.spec(run.env.rpartition(":")[2]).reward_threshold if goal is None else goal
+    return None if threshold is None or (goal is None and not is_tested) else lambda score: score >= threshold
+
+
+def _count(text: str) -> int:
+    """An int of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is no count: give an int of at least 1")
+    return number
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m episode_learners", description="Train, evaluate and play.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    train = commands.add_parser("train", help="train a policy, or go on with a run")
+    train.add_argument("--algo", choices=ALGORITHMS, help=f"(default: {ALGO})")
+    train.add_argument("--env", help=f"a Gymnasium environment id (default: {ENV})")
+    train.add_argument("--config", type=Path, help="a TOML file of settings, in place of --algo and --env")
+    train.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run of that folder")
+    train.add_argument("--logdir", type=Path, help="where the run is kept (default: runs/ALGO-ENV-seedSEED)")
+    train.add_argument(
+        "--data", type=Path, metavar="DIR", help="the data set that bc, cql and continuous-cql learn from"
+    )
+    train.add_argument("--seed", type=int)
+    train.add_argument("--runners", type=int, metavar="N", help="sample with so many processes, by Ray (on-policy)")
+    train.add_argument("--epochs", type=int, help="at most so many")
+    train.add_argument("--stop-at", type=float, help="the mean test return that is enough")
+    train.add_argument("--tensorboard", action="store_true", help="write event files too")
+    train.add_argument("--wandb", metavar="PROJECT", help="send curves to Weights & Biases too (WANDB_MODE=offline)")
+    train.add_argument(
+        "--ledger", action="store_true", help="note what each update learned from (episodes ledger diff)"
+    )
+    train.add_argument("--device", help="where the policy is, such as cuda (default: what the settings say)")
+    train.add_argument("--quiet", action="store_true", help="no progress bar")
+    for name, text in (("evaluate", "test a run's policy"), ("play", "record episodes of a run's policy")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("folder", type=Path)
+        command.add_argument("--episodes", type=_count, default=20)
+        fresh = "0" if name == "evaluate" else "another one each time, so that new episodes come"
+        command.add_argument("--seed", type=int, help=f"of the environments (default: {fresh})")
+        command.add_argument("--device", help="where the policy is (default: where it was trained)")
+        if name == "play":
+            command.add_argument("--out", type=Path, help="the data set (default: DIR/episodes)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,320 @@
+"""Algorithms: what makes a policy better out of episodes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from functools import partial
+from math import isfinite
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LinearLR, LRScheduler
+from torch.optim.optimizer import Optimizer
+
+from connectors.pipeline import ConnectorPipeline
+from connectors.tensors import NumpyToTensor
+from episode_learners.algorithms.flat_optimizer import FlatOptimizer, Snapshot, copied
+from episode_learners.algorithms.target_network import TargetNetwork
+from episode_learners.policies.policy import Policy
+from episodes.batch import Origin, TrainBatch
+from episodes.columns import Columns
+from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.nested import leaves
+
+__all__ = ["Algorithm", "Measured", "linear_decay"]
+
+MakeScheduler = Callable[[Optimizer], LRScheduler]
+Measured = dict[str, Tensor]  # scalars by name, on the device, outside autograd
+
+
+class Algorithm(nn.Module, ABC):
+    """A policy, its optimizers, and how episodes become a train batch and a train batch a better policy.
+
+    There are two doors, `update(episodes)` and, where an algorithm learns from replay, `update_from(replay)`. Behind
+    both lies `learn(batch)`, which takes gradient steps on minibatches. A gradient step of one optimizer is `backward`
+    (its loss on a minibatch) and then `step`: apart, so that gradients can be gathered over several minibatches,
+    scaled, or averaged over processes in between (`algorithm.optimizers[name].gradient` is one tensor).
+
+    Measurements stay on the device until the update is over, and are read at once. An update whose losses or gradients
+    were not finite is taken back: weights and optimizers are as before it.
+
+    `state_dict()` holds all that a resumed run needs: weights, optimizers, schedulers, random state, count.
+
+    Args:
+        policy: the policy, on its device already.
+        optimizers: by name, in the order in which their steps are taken.
+        targets: the networks that slow copies are kept of, by name: `algorithm.targets[name]`.
+        scheduler: makes each optimizer's schedule of the learning rate, which moves once an update; none by default.
+        seed: of the algorithm's own random draws.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        optimizers: Mapping[str, FlatOptimizer],
+        *,
+        targets: Mapping[str, nn.Module] | None = None,
+        scheduler: MakeScheduler | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.policy = policy
+        self.optimizers = dict(optimizers)
+        made = {} if scheduler is None else {name: scheduler(one.optimizer) for name, one in self.optimizers.items()}
+        self.schedulers = made
+        self.targets = nn.ModuleDict({name: TargetNetwork(module) for name, module in (targets or {}).items()})
+        self.generator = torch.Generator().manual_seed(seed)
+        self.num_updates = 0
+        self._before: tuple[dict[str, Snapshot], dict[str, Tensor]] = ({}, {})
+        self.witness: Callable[[Mapping[str, Any]], object] | None = None  # is called with what was learned from
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Self:
+        """What `to(device)` and its like do; batches go to the same device from now on."""
+        moved = super()._apply(*args, **kwargs)
+        pipeline = getattr(self, "pipeline", None)
+        if isinstance(pipeline, ConnectorPipeline) and NumpyToTensor in pipeline:
+            pipeline[NumpyToTensor].to(self.policy.device)
+        return moved
+
+    @abstractmethod
+    def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        """The train batch {column: tensor [B, ...]} of a list of episodes or a pack, on the policy's device."""
+
+    @abstractmethod
+    def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """What gradient steps are taken on, one after another."""
+
+    @abstractmethod
+    def loss(self, minibatch: Mapping[str, Any], optimizer: str) -> tuple[Tensor, Measured]:
+        """What the optimizer of that name makes smaller, a scalar, and what was measured on the way."""
+
+    def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
+        """Change the weights by what the train batch says; the means of what was measured."""
+        return means([self._gradient_step(minibatch) for minibatch in self.minibatches(batch)])
+
+    def _gradient_step(self, minibatch: Mapping[str, Any]) -> Measured:
+        measured: Measured = {}
+        for name, optimizer in self.optimizers.items():
+            told = self.backward(minibatch, name)
+            if optimizer.knows_norm_before_step and not _are_finite(told):  # its gradient may be bounded, and hide it
+                optimizer.zero_grad()
+                raise _NotFinite
+            measured |= told
+            measured |= self.step(name)
+            if not optimizer.has_moved:
+                raise _NotFinite
+        self.after_step()
+        return measured
+
+    def backward(self, minibatch: Mapping[str, Any], optimizer: str, scale: float = 1.0) -> Measured:
+        """Add the gradient of an optimizer's loss, times `scale`, to its parameters' gradients."""
+        loss, measured = self.loss(minibatch, optimizer)
+        (loss if scale == 1.0 else loss * scale).backward()
+        return measured
+
+    def step(self, optimizer: str) -> Measured:
+        """Take an optimizer's step by the gradients that have gathered, and forget them."""
+        norm = self.optimizers[optimizer].step()
+        return {"gradient_norm" if len(self.optimizers) == 1 else f"{optimizer}_gradient_norm": norm}
+
+    def after_step(self) -> None:
+        """What is due after each gradient step, such as moving target networks; nothing by default."""
+
+    def postprocess(self, batch: Mapping[str, Any], metrics: dict[str, float]) -> None:
+        """What is due after an update; nothing by default."""
+
+    def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
+        """Learn from a list of episodes or a pack; returns metrics. The episodes stay as they are.
+
+        Raises:
+            InvalidArgument: a loss or its gradient is not finite; the error names the steps that are to blame, if any
+                are, and nothing has changed. The episodes are of other spaces than the policy can learn from.
+        """
+        try:
+            return self._updated(self.preprocess(episodes))
+        except RuntimeError as error:  # of torch
+            differ = _differing_spaces(episodes, self.policy)
+            if not differ:
+                raise
+            raise InvalidArgument(f"{type(self).__name__}: the episodes have {differ}: {error}") from error
+
+    def _updated(self, batch: dict[str, Any], num_steps: int = 0) -> dict[str, float]:
+        """Learn from a train batch; by so many gradient steps if that is known.
+
+        A single step of a single optimizer that sees what it is to do needs nothing to go back to.
+        """
+        looks_ahead = (
+            num_steps == len(self.optimizers) == 1 and next(iter(self.optimizers.values())).knows_norm_before_step
+        )
+        before = None if looks_ahead else self._snapshot()
+        progress = self.get_progress()
+        try:
+            metrics = self.learn(batch)
+            if not _are_finite(metrics):
+                raise _NotFinite
+        except _NotFinite:
+            if before is not None:
+                self._restore(*before)
+            self.set_progress(progress)
+            raise InvalidArgument(_not_finite(type(self).__name__, batch)) from None
+        except BaseException:  # such as Ctrl-C, between a backward pass and its step
+            for optimizer in self.optimizers.values():
+                optimizer.zero_grad()
+            raise
+        for name, optimizer in self.optimizers.items():
+            metrics["learning_rate" if len(self.optimizers) == 1 else f"{name}_learning_rate"] = optimizer.learning_rate
+        self.postprocess(batch, metrics)
+        for scheduler in self.schedulers.values():
+            scheduler.step()
+        vars(self)["num_updates"] += 1  # a module takes 3 us to set an attribute
+        if self.witness is not None:
+            self.witness(batch)
+        return metrics
+
+    def _snapshot(self) -> tuple[dict[str, Snapshot], dict[str, Tensor]]:
+        """Parameters, moments and target networks as they are now, in the memory of those before the last update."""
+        steps, targets = self._before
+        steps = {name: optimizer.snapshot(steps.get(name)) for name, optimizer in self.optimizers.items()}
+        self._before = steps, {name: copied(self._target(name).vector, targets.get(name)) for name in self.targets}
+        return self._before
+
+    def _restore(self, optimizers: Mapping[str, Snapshot], targets: Mapping[str, Tensor]) -> None:
+        for name, snapshot in optimizers.items():
+            self.optimizers[name].restore(snapshot)
+        for name, values in targets.items():
+            self._target(name).set_vector(values)
+
+    def undo(self) -> Callable[[], None]:
+        """What takes back the next update: calling it lets everything be as it is now."""
+        snapshot, progress = self._snapshot(), self.get_progress()
+        schedules = {name: deepcopy(scheduler.state_dict()) for name, scheduler in self.schedulers.items()}
+        groups = [group for one in self.optimizers.values() for group in one.optimizer.param_groups]
+        rates = [group["lr"] for group in groups]
+
+        def take_back() -> None:
+            self._restore(*snapshot)
+            self.set_progress(progress)
+            for name, scheduler in self.schedulers.items():
+                scheduler.load_state_dict(schedules[name])
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+
+        return take_back
+
+    def _target(self, name: str) -> TargetNetwork:
+        return cast(TargetNetwork, self.targets[name])
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The first optimizer, which is the only one of many algorithms."""
+        return next(iter(self.optimizers.values())).optimizer
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "schedulers": {name: scheduler.state_dict() for name, scheduler in self.schedulers.items()},
+            "progress": self.get_progress(),
+        }
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        for kind, ours in (("optimizers", self.optimizers), ("schedulers", self.schedulers)):
+            if set(state[kind]) != set(ours):
+                raise StateMismatch(
+                    f"the state has {kind} {sorted(state[kind])}, this {type(self).__name__} has {sorted(ours)}: "
+                    "make it as the one was made whose state this is"
+                )
+            for name, one in ours.items():
+                one.load_state_dict(state[kind][name])
+        self.set_progress(state["progress"])
+
+    def get_progress(self) -> dict[str, Any]:
+        """Random states and counts: what changes with an update beside weights and optimizers."""
+        return {"generator": self.generator.get_state(), "num_updates": self.num_updates}
+
+    def set_progress(self, progress: dict[str, Any]) -> None:
+        """Go on from what `get_progress` gave."""
+        self.generator.set_state(progress["generator"].cpu())
+        self.num_updates = progress["num_updates"]
+
+
+def linear_decay(num_updates: int) -> MakeScheduler:
+    """A schedule that brings the learning rate down to 0 in equal steps over that many updates."""
+    return partial(LinearLR, start_factor=1.0, end_factor=0.0, total_iters=num_updates)
+
+
+def tensors_of(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a batch that are tensors in all their leaves."""
+    tensors = {
+        name: column
+        for name, column in batch.items()
+        if type(column) is Tensor or all(isinstance(one, Tensor) for one in leaves(column))
+    }
+    return TrainBatch(tensors, getattr(batch, "came", None))
+
+
+def means(measured: list[Measured]) -> dict[str, float]:
+    """The mean of each measurement over the gradient steps: the one time that the host waits for the device."""
+    if len(measured) == 1 and all(value.is_cpu for value in measured[0].values()):
+        return {name: value.item() for name, value in measured[0].items()}  # nothing to wait for
+    rows = [torch.stack(list(row.values())) for row in measured]
+    mean = rows[0] if len(rows) == 1 else torch.stack(rows).mean(0)
+    return dict(zip(measured[0], mean.tolist(), strict=True))
+
+
+def _differing_spaces(episodes: Sequence[SingleAgentEpisode], policy: Policy) -> str:
+    """Which spaces of the episodes are known to be others than the policy's, in words."""
+    names = ("observation_space", "action_space")
+    pairs = [(name, getattr(episodes[0], name), getattr(policy, name)) for name in names]
+    return ", ".join(f"{name} {its}, the policy {own}" for name, its, own in pairs if its is not None and its != own)
+
+
+class _NotFinite(Exception):
+    """A loss or the norm of a gradient is not finite."""
+
+
+def _are_finite(measured: Mapping[str, Any]) -> bool:
+    """Whether losses and norms of gradients are, of tensors that can be looked at or of numbers."""
+    return all(isfinite(value) for name, value in measured.items() if name.endswith(("gradient_norm", "loss")))
+
+
+def _not_finite(who: str, batch: Mapping[str, Any]) -> str:
+    """What to say of an update whose gradients were not finite: which rows of the batch are to blame, if any are."""
+    said = f"{who}: the loss or its gradient is not finite; the weights are as before the update. "
+    origin, found = _origin(batch), []
+    axes = () if origin is None else origin.numbers.shape
+    for name, column in tensors_of(batch).items():
+        for leaf in leaves(column):
+            if leaf.is_floating_point() and leaf.ndim and name not in _MAY_BE_INFINITE:
+                num_axes = len(axes) if leaf.shape[: len(axes)] == axes else 1
+                bad = ~torch.isfinite(leaf).reshape(*leaf.shape[:num_axes], -1).all(-1)
+                found += [(name, tuple(place)) for place in bad.nonzero()[:3].tolist()]
+    if not found:
+        return said + "All columns of the batch are finite: look at the learning rate, and at the policy's outputs"
+    rows = ", ".join(f"{name}{list(place)}{_whose(place, origin)}" for name, place in found[:6])
+    return said + f"The batch has NaN or infinite values: {rows}"
+
+
+_MAY_BE_INFINITE = frozenset({Columns.ACTION_DIST_INPUTS})  # logits of masked actions
+
+
+def _origin(batch: Mapping[str, Any]) -> Origin | None:
+    """Where the rows of a batch came from, if that is known."""
+    try:
+        return getattr(batch, "origin", None)
+    except EpisodeStateError:
+        return None
+
+
+def _whose(place: tuple[int, ...], origin: Origin | None) -> str:
+    """The episode and step of a place in a column, where they are known."""
+    if origin is None or len(place) < origin.numbers.ndim:
+        return ""
+    try:
+        step = origin[place]
+    except EpisodeStateError:  # it was evicted
+        return ""
+    return "" if step is None else f" (episode {step.id_}, step {step.t})"

@@ -1,0 +1,131 @@
+"""Behavior cloning: what was done is what is to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from connectors.learner import LearnerPipeline, learner_pipeline
+from connectors.pipeline import ConnectorPipeline
+from connectors.policy import check_interface, module_of
+from connectors.tensors import NumpyToTensor
+from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, tensors_of
+from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
+from episode_learners.algorithms.minibatches import rows_of, shuffled
+from episode_learners.policies.policy import Policy
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from episodes.pack import EpisodePack
+from episodes.replay import EpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.sampling import Sampler
+from episodes.tracks.nested import map_leaves
+
+__all__ = ["BC", "BCConfig"]
+
+_ASKED = ("parameters", "device", "distribution", "observation_space", "action_space")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BCConfig:
+    """The numbers of behavior cloning."""
+
+    learning_rate: float = 1e-3
+    num_epochs: int = 1  # passes over a train batch
+    minibatch_size: int = 256  # steps; of a recurrent policy, sequences
+    max_seq_len: int = 20  # steps in a sequence of a recurrent policy
+    entropy_coefficient: float = 0.0
+    max_gradient_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            counts=("num_epochs", "minibatch_size", "max_seq_len"),
+            positive=("learning_rate", "max_gradient_norm"),
+            not_negative=("entropy_coefficient",),
+        )
+
+
+class BC(Algorithm):
+    """Makes the actions of episodes, an expert's for instance, likelier; their rewards do not matter.
+
+    A policy with a memory learns from sequences, each begun with its initial state: states that were recorded are those
+    of whoever acted.
+
+    Args:
+        policy: one whose `forward(batch)` gives `action_dist_inputs`; with a memory too.
+        pipeline: episodes to a train batch with "obs" and "actions"; the default learner pipeline otherwise. What its
+            rewriters and views make of observations they make of draws too. One of yours begins sequences as it says.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: BCConfig | None = None,
+        *,
+        pipeline: ConnectorPipeline | None = None,
+        scheduler: MakeScheduler | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_interface(policy, type(self).__name__, _ASKED)
+        config = config or BCConfig()
+        make, norm = adam(config.learning_rate), config.max_gradient_norm
+        optimizer = FlatOptimizer(policy.parameters(), make, max_norm=norm)
+        super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed)
+        self.config = config
+        self._given = pipeline
+        self._to_tensors = NumpyToTensor(device=policy.device)
+        spaces = (policy.observation_space, policy.action_space)
+        length = config.max_seq_len if module_of(policy).is_recurrent else None
+        self.pipeline = pipeline or learner_pipeline(*spaces, policy=policy, device=policy.device, max_seq_len=length)
+
+    def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        if self._given is None and module_of(self.policy).is_recurrent:
+            episodes = EpisodePack.from_episodes(episodes)
+            outputs = episodes.extra_model_outputs
+            own = {name: column for name, column in outputs.items() if name != Columns.STATE_OUT}
+            episodes = episodes.replace(extra_model_outputs=own)
+        return self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
+
+    def update_from(self, draws: EpisodeReplayBuffer | Sampler, num_steps: int = 1) -> dict[str, float]:
+        """Take gradient steps on steps, or for a policy with a memory on sequences, drawn all at once; the metrics.
+
+        Raises:
+            InvalidArgument: gradients are not finite; nothing has changed.
+        """
+        num = num_steps * self.config.minibatch_size
+        views = self._given.draw_views() if isinstance(self._given, LearnerPipeline) else None
+        keys, initial = (Columns.OBS, Columns.ACTIONS), module_of(self.policy).initial_state()
+        if initial:
+            drawn = draws.sample_sequences(num, self.config.max_seq_len, views=views, keys=keys)
+            columns = drawn.to_dict()
+            columns[Columns.STATE_IN] = map_leaves(lambda leaf: np.repeat(np.asarray(leaf)[None], num, 0), initial)
+        else:
+            columns = draws.sample(num, views=views, keys=keys).to_dict()
+        device = next(iter(self.optimizers.values())).parameters[0].device
+        if self._to_tensors.device != device:
+            self._to_tensors = NumpyToTensor(device=device)
+        return self._updated(self._to_tensors.to_tensors(columns))
+
+    def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        columns = tensors_of(batch)
+        num_rows = len(columns[Columns.ACTIONS])
+        if not num_rows:
+            raise InvalidArgument("BC: the batch has no steps")
+        for _ in range(self.config.num_epochs):
+            yield from shuffled(columns, num_rows, self.config.minibatch_size, self.generator, self.policy.device)
+
+    def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
+        inputs, actions = self.policy(minibatch, explore=False)[Columns.ACTION_DIST_INPUTS], minibatch[Columns.ACTIONS]
+        mask = minibatch.get(Columns.LOSS_MASK)
+        if mask is not None:
+            inputs, actions = inputs[mask], rows_of({"": actions}, mask)[""]
+        log_prob = self.policy.distribution.log_prob(inputs, actions).mean()
+        entropy = self.policy.distribution.entropy(inputs).mean()
+        loss = -log_prob - self.config.entropy_coefficient * entropy
+        return loss, {"loss": loss.detach(), "log_prob": log_prob.detach(), "entropy": entropy.detach()}

@@ -1,0 +1,104 @@
+"""Conservative Q-learning (Kumar et al., 2020, https://arxiv.org/abs/2006.04779) of bounded continuous actions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from connectors.learner import LearnerPipeline
+from connectors.views import Views
+from episode_learners.algorithms.algorithm import MakeScheduler, Measured
+from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.sac import SAC, SACConfig
+from episode_learners.policies.soft_actor_critic import SACPolicy, values_of
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from episodes.replay import EpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.sampling import Sampler
+
+__all__ = ["ContinuousCQL", "ContinuousCQLConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuousCQLConfig(SACConfig):
+    """The numbers of CQL of continuous actions."""
+
+    conservatism: float = 5.0  # the weight of its own loss beside SAC's: alpha in the paper
+    num_drawn: int = 10  # actions drawn evenly, and as many of the policy's, that stand for all actions
+
+    def __post_init__(self) -> None:
+        SACConfig.__post_init__(self)
+        check_numbers(self, not_negative=("conservatism",), counts=("num_drawn",))
+
+
+class ContinuousCQL(SAC):
+    """SAC that also holds down what actions are worth which the data do not show: CQL(H) in the paper."""
+
+    config: ContinuousCQLConfig
+
+    def __init__(
+        self,
+        policy: SACPolicy,
+        config: ContinuousCQLConfig | None = None,
+        *,
+        views: Views | None = None,
+        pipeline: LearnerPipeline | None = None,
+        scheduler: MakeScheduler | None = None,
+        seed: int = 0,
+    ) -> None:
+        config = config or ContinuousCQLConfig()
+        super().__init__(policy, config, views=views, pipeline=pipeline, scheduler=scheduler, seed=seed)
+
+    def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
+        columns = super().draw(replay, n)
+        check_bounded(columns[Columns.ACTIONS])
+        return columns
+
+    def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        batch = super().preprocess(episodes)
+        check_bounded(batch[Columns.ACTIONS])
+        return batch
+
+    def loss_of_values(self, values: list[Tensor], minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
+        loss, measured = super().loss_of_values(values, minibatch)
+        gaps = self.logsumexp_q(minibatch[Columns.OBS]) - torch.stack(values)  # [2, B]
+        weights = minibatch.get(Columns.WEIGHTS)
+        gap = (gaps if weights is None else gaps * weights).mean(-1)
+        return loss + self.config.conservatism * gap.sum(), {**measured, "conservative_gap": gap.detach().mean()}
+
+    def logsumexp_q(self, obs: Tensor) -> Tensor:
+        """The logarithm of the integral of exp(worth) over all actions [2, B], as each critic sees it.
+
+        It is estimated from draws, each weighed by the density that it was drawn by (appendix F of the paper).
+        """
+        actions, log_density = self._drawn_actions(obs)  # [B, k, ...], [B, k]
+        num_rows, num_drawn = log_density.shape
+        worth = values_of(self.policy.critics, obs.repeat_interleave(num_drawn, 0), actions.flatten(0, 1))
+        by_critic = torch.stack(worth).view(-1, num_rows, num_drawn)
+        return (by_critic - log_density).logsumexp(-1) - math.log(num_drawn)
+
+    @torch.no_grad()
+    def _drawn_actions(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions [B, 2 * num_drawn, ...] in -1..1, and their log-densities [B, 2 * num_drawn]."""
+        inputs = self.policy({Columns.OBS: obs})[Columns.ACTION_DIST_INPUTS]
+        rows = inputs.unsqueeze(1).expand(-1, self.config.num_drawn, -1)
+        own, log_density = self.policy.squashed.draw(rows, self._noise())
+        evenly = torch.empty_like(own).uniform_(-1.0, 1.0, generator=self._noise())
+        log_evenly = torch.full_like(log_density, -math.log(2.0) * own[0, 0].numel())
+        return torch.cat([evenly, own], 1), torch.cat([log_evenly, log_density], 1)
+
+
+def check_bounded(actions: Any) -> None:
+    """Raise InvalidArgument where actions of the data, an array or tensor, are not such as the policy acts."""
+    largest = float(abs(actions).max()) if len(actions) else 0.0
+    if largest > 1.0:
+        raise InvalidArgument(
+            f"ContinuousCQL: the data have an action of {largest:g}, and the policy acts in -1..1, which its pipeline "
+            "spreads over the bounds of the action space: bring the actions of the data to -1..1 first"
+        )

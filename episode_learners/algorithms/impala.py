@@ -1,0 +1,160 @@
+"""IMPALA (Espeholt et al., 2018, https://arxiv.org/abs/1802.01561): actor-critic on what older policies did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from connectors.learner import learner_pipeline
+from connectors.pipeline import ConnectorPipeline
+from connectors.policy import check_interface, module_of
+from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, tensors_of
+from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
+from episode_learners.algorithms.minibatches import after, shuffled
+from episode_learners.policies.policy import Policy
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument, UnknownKey
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.nested import map_leaves
+
+__all__ = ["IMPALA", "IMPALAConfig", "corrected"]
+
+_ASKED = ("parameters", "device", "distribution", "compute_values", "observation_space", "action_space")
+_READ = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IMPALAConfig:
+    """The numbers of IMPALA."""
+
+    learning_rate: float = 1e-3
+    gamma: float = 0.99
+    lambda_: float = 1.0  # how far corrections look past the value function
+    clip_rho: float = 1.0  # bound of the ratios in the value targets
+    clip_pg_rho: float = 1.0  # bound of the ratios in the policy gradient
+    sequence_length: int = 20  # steps that are corrected together
+    minibatch_size: int = 256  # steps
+    num_epochs: int = 1
+    value_coefficient: float = 0.5
+    entropy_coefficient: float = 0.01
+    max_gradient_norm: float | None = 0.5
+
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            counts=("sequence_length", "minibatch_size", "num_epochs"),
+            positive=("learning_rate", "clip_rho", "clip_pg_rho", "max_gradient_norm"),
+            fractions=("gamma", "lambda_"),
+            not_negative=("value_coefficient", "entropy_coefficient"),
+        )
+
+
+class IMPALA(Algorithm):
+    """Learns from episodes of policies some updates older than its own, corrected by V-trace for what has changed.
+
+    The corrections are those of the policy as it is at each gradient step, not those of when the update began.
+
+    Args:
+        policy: with action and value heads, and without a memory.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: IMPALAConfig | None = None,
+        *,
+        pipeline: ConnectorPipeline | None = None,
+        scheduler: MakeScheduler | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_interface(policy, type(self).__name__, _ASKED)
+        if module_of(policy).is_recurrent:
+            raise InvalidArgument(f"IMPALA trains policies without a memory; {type(policy).__name__} has one: use PPO")
+        config = config or IMPALAConfig()
+        optimizer = FlatOptimizer(policy.parameters(), adam(config.learning_rate), max_norm=config.max_gradient_norm)
+        super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed)
+        self.config = config
+        self.pipeline = pipeline or learner_pipeline(
+            policy.observation_space,
+            policy.action_space,
+            next_observations=True,
+            policy=policy,
+            max_seq_len=config.sequence_length,
+            device=policy.device,
+        )
+
+    def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        batch = self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
+        missing = [name for name in (*_READ, Columns.ACTION_LOGP) if name not in batch]
+        if missing:
+            raise UnknownKey(f"IMPALA: the train batch has no {', '.join(missing)}; sample with explore=True")
+        return batch
+
+    def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        columns = tensors_of(batch)
+        num_rows, length = columns[Columns.REWARDS].shape
+        size = max(1, self.config.minibatch_size // length)
+        for _ in range(self.config.num_epochs):
+            yield from shuffled(columns, num_rows, size, self.generator, self.policy.device)
+
+    def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
+        mask = minibatch[Columns.LOSS_MASK]  # [B, T]
+        outputs = self.policy({Columns.OBS: map_leaves(_joined, minibatch[Columns.OBS])})
+        inputs = outputs[Columns.ACTION_DIST_INPUTS].unflatten(0, mask.shape)
+        values = outputs[Columns.VF_PREDS].view(mask.shape)
+        actions = map_leaves(lambda leaf: _filled(leaf, mask), minibatch[Columns.ACTIONS])
+        log_prob = self.policy.distribution.log_prob(inputs, actions)
+        with torch.no_grad():
+            later = map_leaves(_joined, after(minibatch))
+            new_values = self.policy.compute_values(later).view(mask.shape)  # type: ignore[operator]
+            ratio = (log_prob - minibatch[Columns.ACTION_LOGP]).exp()
+            advantages, targets = corrected(minibatch, values, new_values, ratio, self.config)
+        share = mask.to(values.dtype) / mask.sum()  # of each step in a mean over the real ones
+        policy_loss = -(advantages * log_prob * share).sum()
+        value_loss = ((values - targets).square() * share).sum()
+        entropy = (self.policy.distribution.entropy(inputs) * share).sum()
+        config = self.config
+        loss = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * entropy
+        measured = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+        measured["ratio"] = (ratio * share).sum()
+        return loss, {name: value.detach() for name, value in measured.items()}
+
+
+def corrected(
+    batch: Mapping[str, Tensor], values: Tensor, new_values: Tensor, ratios: Tensor, config: IMPALAConfig
+) -> tuple[Tensor, Tensor]:
+    """Advantages and value targets [B, T] by V-trace, of values before and after each step [B, T].
+
+    A row is corrected up to its last step or its episode's end, and bootstraps from the value after that.
+    """
+    ends = batch[Columns.TERMINATEDS] | batch[Columns.TRUNCATEDS]
+    goes_on = torch.zeros_like(ends)
+    goes_on[:, :-1] = batch[Columns.LOSS_MASK][:, 1:] & ~ends[:, :-1]
+    rho, trace = ratios.clamp(max=config.clip_rho), config.lambda_ * ratios.clamp(max=1.0)
+    discounts = config.gamma * (~batch[Columns.TERMINATEDS]).to(values.dtype)
+    surprises = rho * (batch[Columns.REWARDS] + discounts * new_values - values)
+    corrections = torch.zeros_like(surprises)
+    following = torch.zeros_like(surprises[:, 0])
+    for t in reversed(range(surprises.shape[1])):
+        following = surprises[:, t] + goes_on[:, t] * discounts[:, t] * trace[:, t] * following
+        corrections[:, t] = following
+    targets = values + corrections
+    after_step = new_values.clone()
+    after_step[:, :-1] = torch.where(goes_on[:, :-1], targets[:, 1:], new_values[:, :-1])
+    advantages = ratios.clamp(max=config.clip_pg_rho) * (batch[Columns.REWARDS] + discounts * after_step - values)
+    return advantages, targets
+
+
+def _joined(column: Tensor) -> Tensor:
+    """[B, T, ...] as [B * T, ...]."""
+    return column.flatten(0, 1)
+
+
+def _filled(column: Tensor, mask: Tensor) -> Tensor:
+    """A column [B, T, ...] with an item that is one, the first, in the place of padding."""
+    return torch.where(mask.reshape(*mask.shape, *[1] * (column.ndim - 2)), column, column[:1, :1])

@@ -1,0 +1,270 @@
+"""Proximal policy optimization (Schulman et al., 2017, https://arxiv.org/abs/1707.06347), recurrent policies too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from torch.nn import functional
+
+from connectors.connector import Connector
+from connectors.distributions import ActionDistribution
+from connectors.learner import GeneralizedAdvantageEstimation, LearnerPipeline, learner_pipeline
+from connectors.learner.generalized_advantage_estimation import SMALLEST_DEVIATION
+from connectors.pipeline import ConnectorPipeline
+from connectors.policy import check_interface, module_of, seen_columns
+from connectors.rollout.buffer import add_advantages, transition_view
+from connectors.views import View, Views
+from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, means, tensors_of
+from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
+from episode_learners.algorithms.minibatches import check_sees_rollouts, rows_of, shuffled, steps_of_rollout
+from episode_learners.policies.policy import Policy
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument, UnknownKey
+from episodes.single_agent import SingleAgentEpisode
+
+__all__ = ["PPO", "PPOConfig", "clipped_policy_loss", "clipped_surrogate", "ppo_loss", "ppo_pipeline"]
+
+_ASKED = ("parameters", "device", "distribution", "compute_values", "observation_space", "action_space")
+_STEP_COLUMNS = (Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES, Columns.VALUE_TARGETS)
+_OLD_VALUES = "old_values"  # the values that advantages were computed with, where their change is to be clipped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PPOConfig:
+    """The numbers of PPO."""
+
+    learning_rate: float = 3e-4
+    gamma: float = 0.99  # discount per step
+    lambda_: float = 0.95  # of generalized advantage estimation
+    num_epochs: int = 10  # passes over a train batch
+    minibatch_size: int = 128  # steps; of a recurrent policy, as many sequences as hold them
+    max_seq_len: int = 20  # steps in a sequence of a recurrent policy
+    clip: float = 0.2  # how far the probability ratio may leave 1
+    value_clip: float | None = None  # how far a value may leave what it was; None: any far
+    value_coefficient: float = 0.5
+    entropy_coefficient: float = 0.0
+    max_gradient_norm: float | None = 0.5
+    standardize_advantages: bool = True
+    max_kl: float | None = None  # no further epoch once the policy has moved that far; None: all epochs
+
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            counts=("num_epochs", "minibatch_size", "max_seq_len"),
+            positive=("learning_rate", "clip", "value_clip", "max_gradient_norm", "max_kl"),
+            fractions=("gamma", "lambda_"),
+            not_negative=("value_coefficient", "entropy_coefficient"),
+            flags=("standardize_advantages",),
+        )
+
+
+class PPO(Algorithm):
+    """Learns from episodes that its own policy, as it is now, has just sampled.
+
+    Args:
+        policy: a policy whose `forward(batch)` gives `action_dist_inputs` and `vf_preds`, and that has all of
+            `episode_learners.Policy`; the error names what is missing.
+        config: the numbers.
+        pipeline: episodes to train batch; `ppo_pipeline(policy, config)` by default.
+        scheduler: of the learning rate, for instance `linear_decay(100)`.
+        seed: of the shuffling.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: PPOConfig | None = None,
+        *,
+        pipeline: ConnectorPipeline | None = None,
+        scheduler: MakeScheduler | None = None,
+        seed: int = 0,
+    ) -> None:
+        config = config or PPOConfig()
+        check_interface(policy, type(self).__name__, _ASKED)
+        make = adam(config.learning_rate, eps=1e-5)
+        optimizer = FlatOptimizer(policy.parameters(), make, max_norm=config.max_gradient_norm)
+        super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed)
+        self.config = config
+        self.pipeline = pipeline or ppo_pipeline(policy, config)
+
+    def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        return self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
+
+    def update_from_rollout(self, rollout: TensorDict) -> dict[str, float]:
+        """Learn from a block [N, T + 1] of a `RolloutBuffer` on the device where it lies; returns metrics.
+
+        The block gets the columns of `add_advantages`. Its last observations need their values (`fill_rollout` sets
+        them); nothing goes through the host but the count of the valid steps.
+
+        Raises:
+            InvalidArgument: a policy with a memory, or of spaces that a block's rows of floats cannot be made into;
+                gradients are not finite, and nothing has changed.
+        """
+        return self._updated(self.rollout_batch(rollout))
+
+    def rollout_batch(self, rollout: TensorDict) -> dict[str, Any]:
+        """The train batch {column: tensor [B, ...]} of the valid steps of a block [N, T + 1]."""
+        check_sees_rollouts(self.policy, "PPO")
+        add_advantages(rollout, gamma=self.config.gamma, lambda_=self.config.lambda_)
+        steps: Any = transition_view(rollout, flatten=True)
+        advantages = steps["advantage"]
+        if self.config.standardize_advantages and len(advantages):
+            deviation = advantages.std(correction=0).clamp(min=SMALLEST_DEVIATION)
+            advantages = (advantages - advantages.mean()) / deviation
+        return {
+            **steps_of_rollout(self.policy, steps),
+            Columns.VF_PREDS: steps["value"],
+            Columns.ADVANTAGES: advantages,
+            Columns.VALUE_TARGETS: steps["return"],
+        }
+
+    def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
+        measured: list[Measured] = []
+        columns = self._learned_from(batch)
+        num_steps = _num_steps(columns)
+        for _ in range(self.config.num_epochs):
+            epoch = [self._gradient_step(minibatch) for minibatch in self._epoch(columns, num_steps)]
+            measured += epoch
+            if self.config.max_kl is not None and means(epoch)["kl"] > self.config.max_kl:
+                break
+        return means(measured)
+
+    def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        columns = self._learned_from(batch)
+        num_steps = _num_steps(columns)
+        for _ in range(self.config.num_epochs):
+            yield from self._epoch(columns, num_steps)
+
+    def _epoch(self, columns: dict[str, Any], num_steps: int) -> Iterator[dict[str, Any]]:
+        """The rows of all columns in random order, about `minibatch_size` real steps at a time."""
+        advantages = columns[Columns.ADVANTAGES]  # [B] or [B, T]
+        num_rows = len(advantages)
+        size = max(1, round(self.config.minibatch_size * num_rows / num_steps))
+        return shuffled(columns, num_rows, size, self.generator, advantages.device)
+
+    def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
+        outputs = self.policy(minibatch)
+        mask = minibatch.get(Columns.LOSS_MASK)
+        if mask is not None:  # padding ends here: from now on all rows are real steps
+            rows = mask.nonzero(as_tuple=True)  # once, for a mask is counted anew by each column that it picks from
+            names = (*_STEP_COLUMNS, _OLD_VALUES)
+            minibatch = rows_of({name: minibatch[name] for name in names if name in minibatch}, rows)
+            outputs = {name: outputs[name][rows] for name in (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)}
+        return ppo_loss(self.policy.distribution, outputs, minibatch, self.config)
+
+    def _learned_from(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns of a train batch that PPO and its policy read."""
+        missing = [name for name in (Columns.OBS, *_STEP_COLUMNS) if name not in batch]
+        if missing:
+            raise UnknownKey(
+                f"PPO.learn: the train batch has no {', '.join(missing)} (it has {', '.join(batch)}); sample with "
+                "explore=True, and let the learner pipeline compute advantages."
+            )
+        if len(batch[Columns.ADVANTAGES]) == 0:
+            raise InvalidArgument("PPO.learn: the train batch has no steps; sample some first.")
+        columns = {**seen_columns(batch), Columns.ACTION_LOGP: batch[Columns.ACTION_LOGP]}
+        if self.config.value_clip is not None:
+            if Columns.VF_PREDS not in batch:
+                raise UnknownKey(
+                    "PPO.learn: value_clip needs the column 'vf_preds' of "
+                    "GeneralizedAdvantageEstimation(with_values=True)"
+                )
+            columns[_OLD_VALUES] = batch[Columns.VF_PREDS]
+        return tensors_of(columns)
+
+
+def _num_steps(columns: Mapping[str, Tensor]) -> int:
+    """How many real steps the columns hold."""
+    mask = columns.get(Columns.LOSS_MASK)
+    return len(columns[Columns.ADVANTAGES]) if mask is None else int(mask.sum())
+
+
+def ppo_pipeline(
+    policy: Policy,
+    config: PPOConfig,
+    *,
+    pieces: Iterable[Connector | View] = (),
+    views: Views | None = None,
+    observation_space: gym.Space | None = None,
+) -> LearnerPipeline:
+    """The pipeline from episodes to PPO's train batch on the policy's device.
+
+    Args:
+        pieces: your own, which come first.
+        views: what the policy sees of what the episodes hold: `runner.env_to_module.views`.
+        observation_space: of what the episodes hold, where the policy sees something else and there are no `views`.
+    """
+    advantages = GeneralizedAdvantageEstimation(
+        gamma=config.gamma,
+        lambda_=config.lambda_,
+        normalize=config.standardize_advantages,
+        with_values=config.value_clip is not None,
+    )
+    if observation_space is None:
+        observation_space = policy.observation_space if views is None else views.given.observation_space
+    return learner_pipeline(
+        observation_space,
+        policy.action_space,
+        pieces=pieces,
+        views=views,
+        returns=advantages,
+        policy=policy,
+        max_seq_len=config.max_seq_len if module_of(policy).is_recurrent else None,
+        device=policy.device,
+    )
+
+
+def ppo_loss(
+    distribution: ActionDistribution, outputs: Mapping[str, Tensor], batch: Mapping[str, Any], config: PPOConfig
+) -> tuple[Tensor, Measured]:
+    """The loss, a scalar, of a policy's outputs [B, ...] on steps [B, ...], and what it is made of."""
+    inputs = outputs[Columns.ACTION_DIST_INPUTS]
+    loss, measured = clipped_policy_loss(distribution, inputs, batch, config.clip, config.entropy_coefficient)
+    value_loss = _value_loss(outputs[Columns.VF_PREDS], batch, config.value_clip)
+    return loss + config.value_coefficient * value_loss, {**measured, "value_loss": value_loss.detach()}
+
+
+def clipped_policy_loss(
+    distribution: ActionDistribution,
+    inputs: Tensor,
+    batch: Mapping[str, Any],
+    clip: float,
+    entropy_coefficient: float,
+) -> tuple[Tensor, Measured]:
+    """The loss, a scalar, of what actions are drawn from [B, ...] on steps [B, ...], and what it is made of."""
+    log_ratio = distribution.log_prob(inputs, batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
+    ratio = log_ratio.exp()
+    policy_loss = -clipped_surrogate(ratio, batch[Columns.ADVANTAGES], clip).mean()
+    with torch.set_grad_enabled(entropy_coefficient > 0):
+        entropy = distribution.entropy(inputs).mean()
+    loss = policy_loss - entropy_coefficient * entropy if entropy_coefficient else policy_loss
+    with torch.no_grad():
+        measured = {
+            "policy_loss": policy_loss.detach(),
+            "entropy": entropy.detach(),
+            "kl": (ratio - 1 - log_ratio).mean(),  # unbiased and never negative: joschu.net/blog/kl-approx.html
+            "clip_fraction": ((ratio - 1).abs() > clip).float().mean(),
+        }
+    return loss, measured
+
+
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
+    """PPO's objective [B] of probability ratios [B]: leaving 1 - clip..1 + clip gains nothing."""
+    return torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
+
+
+def _value_loss(values: Tensor, batch: Mapping[str, Any], clip: float | None) -> Tensor:
+    """The mean squared error of values [B]; with `clip` the larger of it and that of the clipped values."""
+    targets = batch[Columns.VALUE_TARGETS]
+    if clip is None:
+        return functional.mse_loss(values, targets)
+    old = batch[_OLD_VALUES]
+    clipped = old + (values - old).clamp(-clip, clip)
+    return torch.max((values - targets).square(), (clipped - targets).square()).mean()

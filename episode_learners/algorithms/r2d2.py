@@ -1,0 +1,146 @@
+"""R2D2 (Kapturowski et al., 2019, https://openreview.net/forum?id=r1lyTjAqYX): deep Q-learning with a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from connectors.learner import LearnerPipeline
+from connectors.views import Views
+from episode_learners.algorithms.algorithm import MakeScheduler, Measured
+from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.dqn import DQN, DQNConfig
+from episode_learners.algorithms.replay_algorithm import DISCOUNTS
+from episode_learners.policies.q_policies import LSTMQPolicy
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.sampling import Sampler
+from episodes.tracks.nested import map_leaves
+
+__all__ = ["R2D2", "R2D2Config"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class R2D2Config(DQNConfig):
+    """The numbers of R2D2; `batch_size` counts sequences."""
+
+    batch_size: int = 16
+    sequence_length: int = 20  # steps that are learned from
+    burn_in: int = 10  # steps before those, that bring the stored state up to date
+
+    def __post_init__(self) -> None:
+        DQNConfig.__post_init__(self)
+        check_numbers(self, counts=("sequence_length",), whole=("burn_in",))
+        if self.n_step > self.sequence_length:
+            raise InvalidArgument(
+                f"R2D2Config: n_step is {self.n_step}, more than the {self.sequence_length} steps of a sequence"
+            )
+
+
+class R2D2(DQN):
+    """Learns what actions are worth from sequences, each begun with the state that was stored when it was acted.
+
+    The buffer needs that state: feed it with `sample_into(buffer, extra_model_outputs=("state_out",))`. Errors count on
+    the steps after the burn-in alone; their gradients reach back into it. An "action_mask" in the observations is
+    heeded, also by the targets.
+    """
+
+    stored_outputs = (Columns.STATE_OUT,)
+
+    def __init__(
+        self,
+        policy: LSTMQPolicy,
+        config: R2D2Config | None = None,
+        *,
+        views: Views | None = None,
+        pipeline: LearnerPipeline | None = None,
+        scheduler: MakeScheduler | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(policy, LSTMQPolicy):
+            raise InvalidArgument(f"R2D2 trains an LSTMQPolicy, not a {type(policy).__name__}")
+        config = config or R2D2Config()
+        super().__init__(policy, config, views=views, pipeline=pipeline, scheduler=scheduler, seed=seed)
+        self.lengths = (config.sequence_length, config.burn_in)
+
+    def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
+        """InvalidArgument: it learns from sequences, which are drawn."""
+        raise InvalidArgument(
+            "R2D2 learns from sequences out of replay: add the episodes to a buffer, and update_from it"
+        )
+
+    def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
+        """`n` sequences as columns [n, burn_in + length, ...] of arrays."""
+        length, burn_in = self.lengths
+        if isinstance(replay, PrioritizedEpisodeReplayBuffer) and replay.unit != "sequence":
+            raise InvalidArgument(
+                "R2D2 has an error for each sequence, this buffer priorities of each step: make it with unit='sequence'"
+            )
+        drawn = replay.sample_sequences(n, length, burn_in=burn_in, views=self.views).to_dict()
+        if Columns.STATE_IN not in drawn:
+            raise InvalidArgument(
+                "R2D2: the buffer stores no states; feed it with sample_into(..., extra_model_outputs=('state_out',))"
+            )
+        drawn[DISCOUNTS] = self.config.gamma * ~drawn[Columns.TERMINATEDS]
+        return drawn
+
+    def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
+        learned = minibatch[Columns.LOSS_MASK]  # [B, W]
+        policy, target = cast(LSTMQPolicy, self.policy), cast(LSTMQPolicy, self._target("policy").module)
+        seen, first = self._seen(minibatch)
+        values = policy.unrolled(seen, minibatch[Columns.STATE_IN], first)  # [B, W + 1, n]
+        with torch.no_grad():
+            worth = target.unrolled(seen, minibatch[Columns.STATE_IN], first)[:, 1:]
+            chooser = values.detach()[:, 1:] if self.config.double else worth
+            best = worth.gather(-1, chooser.argmax(-1, keepdim=True)).squeeze(-1)
+            targets = self._targets(minibatch, best)
+        chosen = (minibatch[Columns.ACTIONS].long() - policy.start).clamp(min=0).unsqueeze(-1)
+        taken = values[:, :-1].gather(-1, chosen).squeeze(-1)
+        taken = taken.masked_fill(~learned, 0.0)  # what stands in for an action in padding may be an illegal one
+        losses = functional.smooth_l1_loss(taken, targets, reduction="none") * learned
+        per_sequence = losses.sum(-1) * minibatch[Columns.WEIGHTS]
+        errors = ((taken - targets).detach() * learned).abs()
+        counts = learned.sum(-1).clamp(min=1)
+        measured = {"q_value": taken.detach().sum() / counts.sum()}
+        priorities = 0.9 * errors.amax(-1) + 0.1 * errors.sum(-1) / counts  # eta of the paper is 0.9
+        loss = per_sequence.sum() / counts.sum()
+        return loss, {"loss": loss.detach(), **measured, **self.measured_errors(priorities)}
+
+    def _targets(self, minibatch: Mapping[str, Any], best: Tensor) -> Tensor:
+        """Of `n_step` steps [B, W], or of as many as the sequence still has.
+
+        Those of n steps are a step and those of n - 1 steps after it: G[n, t] = r[t] + discount[t] G[n - 1, t + 1].
+        """
+        rewards, discounts = minibatch[Columns.REWARDS], minibatch[DISCOUNTS]
+        targets = rewards + discounts * best
+        if self.config.n_step > 1:
+            at = torch.arange(targets.shape[1], device=targets.device)
+            is_last = at >= minibatch[Columns.SEQ_LENS][:, None] - 1
+            for _ in range(self.config.n_step - 1):
+                after = torch.cat([targets[:, 1:], best[:, -1:]], 1)
+                targets = rewards + discounts * torch.where(is_last, best, after)
+        return targets
+
+    def _seen(self, minibatch: Mapping[str, Any]) -> tuple[Any, Tensor]:
+        """What was seen before and after all steps [B, W + 1, ...], and the column [B] where each row begins.
+
+        After the last step of a sequence comes its `new_obs`, which is not in the column `obs`. A row begins late where
+        its episode began in the columns of the burn-in.
+        """
+        stops = minibatch[Columns.SEQ_LENS].long()  # [B]
+        rows = torch.arange(len(stops), device=stops.device)
+
+        def whole(obs: Tensor, new_obs: Tensor) -> Tensor:
+            seen = torch.cat([obs, obs[:, -1:]], 1)
+            seen[rows, stops] = new_obs[rows, stops - 1]
+            return seen
+
+        seen = map_leaves(whole, minibatch[Columns.OBS], minibatch[Columns.NEXT_OBS])
+        return seen, minibatch[Columns.IS_FIRST].int().argmax(-1)

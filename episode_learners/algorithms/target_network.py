@@ -1,0 +1,76 @@
+"""`TargetNetwork`: a slow copy of a network, to compute targets with."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from episode_learners.algorithms.flat_optimizer import views_of
+
+__all__ = ["TargetNetwork"]
+
+
+class TargetNetwork(nn.Module):
+    """A copy without gradients that follows its source: at once with `copy`, slowly with `polyak_update`.
+
+    Its parameters are views of one vector, so a blend is one operation. Buffers (as of batch norm) are copied.
+
+    >>> source = nn.Linear(2, 1)
+    >>> target = TargetNetwork(source)
+    >>> with torch.no_grad():
+    ...     _ = source.weight.add_(1.0)
+    >>> before = target.module.weight.clone()
+    >>> target.polyak_update(source, 0.25)
+    >>> (target.module.weight - before).mul(100).round().tolist()
+    [[25.0, 25.0]]
+    """
+
+    def __init__(self, source: nn.Module) -> None:
+        super().__init__()
+        self.module = deepcopy(source).requires_grad_(False)
+        self._has_buffers = next(self.module.buffers(), None) is not None
+        self._lay()
+
+    def _lay(self) -> None:
+        self._laid = parameters = list(self.module.parameters())
+        with torch.no_grad():
+            vector = torch.cat([parameter.reshape(-1) for parameter in parameters])
+        for parameter, view in zip(parameters, views_of(vector, parameters), strict=True):
+            parameter.data = view
+        self._vector = vector
+
+    @property
+    def vector(self) -> Tensor:
+        """All parameters [P], in memory that they share."""
+        if self._laid[0].data_ptr() != self._vector.data_ptr():
+            self._lay()  # the module went to another device, or was copied
+        return self._vector
+
+    def set_vector(self, values: Tensor) -> None:
+        """Set all parameters [P]."""
+        self.vector.copy_(values)
+
+    def copy(self, source: nn.Module) -> None:
+        """Become equal to the source."""
+        self.polyak_update(source, 1.0)
+
+    def polyak_update(self, source: nn.Module, share: float, values: Tensor | None = None) -> None:
+        """Go that share, 0..1, of the way to the source (Polyak averaging).
+
+        Args:
+            values: the source's parameters that are trained, side by side as a `FlatOptimizer` has them; if these are
+                all of them, nothing has to be collected, which takes longer than the rest.
+        """
+        with torch.no_grad():
+            if values is None or values.shape != self.vector.shape:
+                values = torch.cat([parameter.detach().reshape(-1) for parameter in source.parameters()])
+            self.vector.copy_(values) if share == 1.0 else self.vector.lerp_(values, share)
+            if self._has_buffers:
+                for ours, theirs in zip(self.module.buffers(), source.buffers(), strict=True):
+                    ours.copy_(theirs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)

@@ -1,0 +1,29 @@
+"""Environments that ready settings are for and Gymnasium has not: `gymnasium.make("episode_learners.environments:ID")`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+__all__ = ["WithoutVelocities"]
+
+
+class WithoutVelocities(gym.ObservationWrapper):
+    """CartPole that shows where cart and pole are, and not how fast they move; both of them about as large as 1."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def observation(self, observation: Any) -> np.ndarray:
+        return observation[[0, 2]] * np.array([2.0, 10.0], np.float32)
+
+
+def cartpole_without_velocities(**options: Any) -> gym.Env:
+    """CartPole-v1, which ends after 500 steps, without velocities."""
+    return WithoutVelocities(gym.make("CartPole-v1", **options))
+
+
+gym.register("CartPoleWithoutVelocities-v1", cartpole_without_velocities, reward_threshold=475.0)

@@ -1,0 +1,89 @@
+"""`CSVLogger`: a table a scope, that any program reads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from episode_learners.loggers.logger import SCOPES, Logger
+
+__all__ = ["CSVLogger"]
+
+
+class CSVLogger(Logger):
+    """Writes `train.csv`, `test.csv`, `update.csv` and `info.csv`, each with a column "step", and `run.json`.
+
+    A row with a column that was not there before makes the table anew with it; where a row has none, the cell is empty.
+    """
+
+    def __init__(self, folder: str | Path, intervals: Mapping[str, int] | None = None) -> None:
+        super().__init__(intervals)
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._columns: dict[str, list[str]] = {}
+        self._files: dict[str, Any] = {}
+
+    def _path(self, scope: str) -> Path:
+        return self.folder / f"{scope}.csv"
+
+    def rows(self, scope: str) -> list[dict[str, str]]:
+        """What was written of a scope."""
+        self.flush()
+        if not self._path(scope).exists():
+            return []
+        with self._path(scope).open(newline="") as file:
+            text = file.read()
+        whole = text[: text.rfind("\n") + 1]  # a process that was killed may have left half a row
+        return list(csv.DictReader(io.StringIO(whole, newline="")))
+
+    def write(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
+        row = {"step": step, **metrics}
+        if scope not in self._files:
+            self._open(scope, self.rows(scope))
+        if not set(row) <= set(self._columns[scope]):
+            rows = self.rows(scope)
+            self._files.pop(scope).close()
+            self._open(scope, rows, list(row))
+        csv.DictWriter(self._files[scope], self._columns[scope]).writerow(row)
+
+    def _open(self, scope: str, rows: list[dict[str, str]], more: list[str] | None = None) -> None:
+        """Open a scope's table with those rows in it, and columns for more."""
+        before: list[str] = list(rows[0]) if rows else []
+        columns = before + [name for name in more or [] if name not in before]
+        self._columns[scope] = columns
+        path, new = self._path(scope), self.folder / f"{scope}.csv.new"
+        with new.open("w", newline="") as file:
+            if columns:
+                writer = csv.DictWriter(file, columns)
+                writer.writeheader()
+                writer.writerows(rows)
+        os.replace(new, path)  # a table is there as it was, or whole
+        self._files[scope] = path.open("a", newline="")
+
+    def describe(self, description: Mapping[str, Any]) -> None:
+        new = self.folder / "run.json.new"
+        new.write_text(json.dumps(description, indent=2, default=str) + "\n")
+        os.replace(new, self.folder / "run.json")
+
+    def resume(self, step: int) -> None:
+        for scope in SCOPES:
+            rows = self.rows(scope)
+            kept = [row for row in rows if int(row["step"]) <= step]
+            if len(kept) < len(rows):
+                if scope in self._files:
+                    self._files.pop(scope).close()
+                self._open(scope, kept, list(rows[0]))
+
+    def flush(self) -> None:
+        for file in self._files.values():
+            file.flush()
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()

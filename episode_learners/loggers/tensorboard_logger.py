@@ -1,0 +1,53 @@
+"""`TensorBoardLogger`: curves under the names that dashboards of Tianshou's users have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from episode_learners.loggers.curves import curves_of
+from episode_learners.loggers.logger import Logger
+from episodes.errors import MissingExtra
+
+__all__ = ["TensorBoardLogger"]
+
+
+class TensorBoardLogger(Logger):
+    """Writes event files (extra `tensorboard`): "test/returns_stat/mean", "update/loss", ..., by environment step."""
+
+    def __init__(self, folder: str | Path, intervals: Mapping[str, int] | None = None) -> None:
+        super().__init__(intervals)
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtra("TensorBoardLogger needs tensorboard: pip install 'rl-episodes[tensorboard]'") from error
+        self.folder = Path(folder)
+        self._make = SummaryWriter
+        self._writer: Any = SummaryWriter(str(self.folder))
+
+    def write(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
+        for name, value in curves_of(scope, metrics, step).items():
+            self._writer.add_scalar(name, value, global_step=step)
+
+    def describe(self, description: Mapping[str, Any]) -> None:
+        for name, value in description.items():
+            self._writer.add_text(name, f"    {value}")
+
+    def resume(self, step: int) -> None:
+        """Curves go on after the step; what an interrupted run wrote later is hidden by TensorBoard.
+
+        It reads files in the order of their names, which begin with the second in which they were made: where there is
+        one of this second, the next is waited for.
+        """
+        self._writer.close()
+        while any(self.folder.glob(f"events.out.tfevents.{int(time.time()):010d}.*")):
+            time.sleep(0.02)
+        self._writer = self._make(str(self.folder), purge_step=step + 1)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()

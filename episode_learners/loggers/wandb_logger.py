@@ -1,0 +1,63 @@
+"""`WandbLogger`: curves at Weights & Biases, or offline in the run's folder until `wandb sync` sends them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from episode_learners.loggers.curves import curves_of
+from episode_learners.loggers.logger import Logger
+from episodes.errors import MissingExtra
+
+__all__ = ["WandbLogger"]
+
+STEP = "env_step"  # what all curves are drawn over
+_ID = "wandb-id.txt"  # in the folder: a run that is resumed goes on under its id
+
+
+class WandbLogger(Logger):
+    """Sends metrics to Weights & Biases (extra `wandb`) under the names of `TensorBoardLogger`, by environment step.
+
+    The run's id is kept in the folder, so that a run that is resumed there goes on in the same curves. What an
+    interrupted run has sent after its last checkpoint stays where it is: W&B takes nothing back.
+
+    Args:
+        folder: of the run; offline files are kept in its `wandb`.
+        project: the W&B project.
+        mode: "online", "offline" or "disabled"; None: as W&B is set up (`WANDB_MODE`).
+        name: of the run; W&B makes one up otherwise.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        intervals: Mapping[str, int] | None = None,
+        *,
+        project: str = "rl-episodes",
+        mode: Literal["online", "offline", "disabled"] | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(intervals)
+        try:
+            import wandb
+        except ImportError as error:
+            raise MissingExtra("WandbLogger needs wandb: pip install 'rl-episodes[wandb]'") from error
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        known = self.folder / _ID
+        known_id = known.read_text().strip() if known.exists() else None
+        where: dict[str, Any] = {"project": project, "dir": str(self.folder), "mode": mode, "name": name}
+        self.run = wandb.init(**where, id=known_id, resume="allow", reinit="create_new")
+        known.write_text(f"{self.run.id}\n")
+        self.run.define_metric(STEP)
+        self.run.define_metric("*", step_metric=STEP)
+
+    def write(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
+        self.run.log({STEP: step, **curves_of(scope, metrics, step)})
+
+    def describe(self, description: Mapping[str, Any]) -> None:
+        self.run.config.update(dict(description), allow_val_change=True)
+
+    def close(self) -> None:
+        self.run.finish()

@@ -1,0 +1,22 @@
+"""Networks: what policies are made of, and what a policy of your own may be made of."""
+
+from __future__ import annotations
+
+from episode_learners.networks.autoregressive import Autoregressive
+from episode_learners.networks.context import ContextEncoder
+from episode_learners.networks.encoders import encoder_for
+from episode_learners.networks.heads import action_head
+from episode_learners.networks.layers import Perceptron, hidden_layers, linear
+from episode_learners.networks.recurrent_encoders import GRUMemory, LSTMMemory
+
+__all__ = [
+    "Autoregressive",
+    "ContextEncoder",
+    "GRUMemory",
+    "LSTMMemory",
+    "Perceptron",
+    "action_head",
+    "encoder_for",
+    "hidden_layers",
+    "linear",
+]

@@ -1,0 +1,113 @@
+"""`Autoregressive`: a distribution whose parts know of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium as gym
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from connectors.distributions import ActionDistribution, distribution_for
+from episode_learners.networks.encoders import encoder_for
+from episode_learners.networks.heads import action_head
+from episode_learners.networks.layers import HIDDEN_GAIN, linear, whole
+from episodes.errors import InvalidArgument
+
+__all__ = ["Autoregressive"]
+
+
+class Autoregressive(nn.Module, ActionDistribution):
+    """Parts of an action one after another, each drawn with those before it known: p(a | x) p(b | x, a) p(c | x, a, b).
+
+    The parts are those of a Dict or Tuple space, or the choices of a MultiDiscrete, in their order. The inputs are
+    features [..., num_inputs] that the policy's head gives. The layers from these, and from the parts before, to each
+    part's own distribution are parameters here: as `policy.distribution` they are trained with the policy.
+
+    The mode is the likeliest first part, then the likeliest second given that, and so on. The entropy is the sum of the
+    parts' entropies along one draw, since the exact one would go through all actions.
+
+    Args:
+        action_space: a Dict, Tuple or MultiDiscrete.
+        num_inputs: how many features.
+
+    >>> pair = Autoregressive(spaces.MultiDiscrete([3, 2]), 8)
+    >>> pair.sample(torch.zeros(5, 8)).shape, pair.log_prob(torch.zeros(5, 8), torch.zeros(5, 2)).shape
+    (torch.Size([5, 2]), torch.Size([5]))
+    """
+
+    def __init__(
+        self, action_space: gym.Space, num_inputs: int = 64, *, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.num_inputs = num_inputs
+        self.action_space = action_space
+        parts = list(_parts_of(action_space))
+        self._parts = [distribution_for(part) for part in parts]
+        self.encoders = nn.ModuleList(encoder_for(part, ()) for part in parts)
+        heads, num_before = [], 0
+        for part, encoder in zip(self._parts, self.encoders, strict=True):
+            first = linear(num_inputs + num_before, num_inputs, HIDDEN_GAIN, generator)
+            heads.append(nn.Sequential(first, nn.Tanh(), action_head(num_inputs, part, generator)))
+            num_before += int(encoder.num_features)  # type: ignore[arg-type]
+        self.heads = nn.ModuleList(heads)
+
+    def sample(self, inputs: Tensor, generator: torch.Generator | None = None) -> Any:
+        return self._together([a for _, _, a in self._walk(inputs, lambda p, x, i: p.sample(x, generator))], inputs)
+
+    def mode(self, inputs: Tensor) -> Any:
+        return self._together([a for _, _, a in self._walk(inputs, lambda p, x, i: p.mode(x))], inputs)
+
+    def log_prob(self, inputs: Tensor, actions: Any) -> Tensor:
+        given = self._apart(actions)
+        walk = self._walk(inputs, lambda part, own, i: given[i])
+        return torch.stack([part.log_prob(own, action) for part, own, action in walk]).sum(0)
+
+    def entropy(self, inputs: Tensor) -> Tensor:
+        walk = self._walk(inputs, lambda part, own, i: part.sample(own.detach()))
+        return torch.stack([part.entropy(own) for part, own, _ in walk]).sum(0)
+
+    def _walk(
+        self, inputs: Tensor, choose: Callable[[ActionDistribution, Tensor, int], Any]
+    ) -> Iterator[tuple[ActionDistribution, Tensor, Any]]:
+        """Each part with its own inputs, which depend on what was chosen before, and what is chosen now."""
+        known = [inputs]
+        for i, part in enumerate(self._parts):
+            own = whole(self.heads[i](torch.cat(known, -1)))
+            action = choose(part, own, i)
+            yield part, own, action
+            known.append(self.encoders[i](action).to(inputs.dtype))
+
+    def _together(self, actions: list[Any], inputs: Tensor) -> Any:
+        space = self.action_space
+        if isinstance(space, spaces.Dict):
+            return dict(zip(space.spaces, actions, strict=True))
+        if isinstance(space, spaces.Tuple):
+            return tuple(actions)
+        return torch.stack(actions, -1).reshape(*inputs.shape[:-1], *(space.shape or ()))
+
+    def _apart(self, actions: Any) -> list[Any]:
+        space = self.action_space
+        if isinstance(space, spaces.Dict):
+            return [actions[key] for key in space.spaces]
+        if isinstance(space, spaces.Tuple):
+            return list(actions)
+        return list(actions.flatten(actions.ndim - len(space.shape or ())).unbind(-1))
+
+
+def _parts_of(space: gym.Space) -> Iterator[gym.Space]:
+    match space:
+        case spaces.Dict() if space.spaces:
+            yield from space.spaces.values()
+        case spaces.Tuple() if space.spaces:
+            yield from space.spaces
+        case spaces.MultiDiscrete():
+            for count, start in zip(space.nvec.ravel(), space.start.ravel(), strict=True):
+                yield spaces.Discrete(int(count), start=int(start))
+        case _:
+            raise InvalidArgument(
+                f"Autoregressive: {space} has no parts that could know of each other; it takes a Dict, a Tuple or a "
+                "MultiDiscrete"
+            )

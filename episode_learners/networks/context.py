@@ -1,0 +1,98 @@
+"""Attention over the last k observations: a transformer as the view `TransformerContext` feeds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn import functional
+
+from episode_learners.networks.encoders import encoder_for
+from episode_learners.networks.layers import HIDDEN_GAIN, linear
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+
+__all__ = ["ContextEncoder", "step_space"]
+
+
+class ContextEncoder(nn.Module):
+    """Features [B, size] of "obs" [B, k, ...], "past_actions" [B, k, D] and "attention_mask" [B, k] of a batch.
+
+    A token is an observation, the action that led to it, and its place. Tokens of observations that there are not are
+    never attended to; the newest token is what is given.
+
+    Args:
+        space: of "obs" with its axis of k steps: the pipeline's `observation_space`.
+        action_size: D.
+    """
+
+    def __init__(
+        self,
+        space: gym.Space,
+        action_size: int,
+        size: int = 64,
+        num_heads: int = 2,
+        num_layers: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if size % num_heads:
+            raise InvalidArgument(f"size={size} is no multiple of num_heads={num_heads}")
+        k, seen = step_space(space)
+        self.num_features = size
+        self.observed = encoder_for(seen, (size,), nn.ReLU, generator)
+        self.acted = linear(action_size, size, 1.0, generator)
+        self.places = nn.Parameter(torch.empty(k, size).normal_(0.0, 0.02, generator=generator))
+        self.blocks = nn.ModuleList(Block(size, num_heads, generator) for _ in range(num_layers))
+        self.norm = nn.LayerNorm(size)
+
+    def forward(self, batch: Mapping[str, Any]) -> Tensor:
+        tokens = self.observed(batch[Columns.OBS]) + self.acted(batch["past_actions"]) + self.places
+        is_there = batch["attention_mask"].bool()[:, None, None, :]  # [B, heads, asking, asked]
+        for block in self.blocks:
+            tokens = block(tokens, is_there)
+        return self.norm(tokens[:, -1])
+
+
+class Block(nn.Module):
+    """Attention and a perceptron on tokens [B, k, size], each beside a straight way."""
+
+    def __init__(self, size: int, num_heads: int, generator: torch.Generator | None) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.before_attention, self.before_layers = nn.LayerNorm(size), nn.LayerNorm(size)
+        self.asked = linear(size, 3 * size, 1.0, generator)  # queries, keys and values
+        self.answered = linear(size, size, 1.0, generator)
+        self.wide = linear(size, 2 * size, HIDDEN_GAIN, generator)
+        self.narrow = linear(2 * size, size, 1.0, generator)
+
+    def forward(self, tokens: Tensor, is_there: Tensor) -> Tensor:
+        asked = self.asked(self.before_attention(tokens)).unflatten(-1, (3, self.num_heads, -1))
+        queries, keys, values = asked.permute(2, 0, 3, 1, 4)  # [B, heads, k, size / heads] each
+        answers = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=is_there)
+        tokens = tokens + self.answered(answers.transpose(1, 2).flatten(2))
+        return tokens + self.narrow(functional.gelu(self.wide(self.before_layers(tokens))))
+
+
+def step_space(space: gym.Space) -> tuple[int, gym.Space]:
+    """How many steps a context has, and the space of one of its observations.
+
+    Raises:
+        InvalidArgument: there is no axis of steps.
+    """
+    if isinstance(space, spaces.Dict):
+        parts = {key: step_space(part) for key, part in space.spaces.items()}
+        return next(iter(parts.values()))[0], spaces.Dict({key: part for key, (_, part) in parts.items()})
+    if isinstance(space, spaces.Tuple):
+        listed = [step_space(part) for part in space.spaces]
+        return listed[0][0], spaces.Tuple([part for _, part in listed])
+    if not isinstance(space, spaces.Box) or not space.shape:
+        raise InvalidArgument(
+            f"observation_space {space}: a context has an axis of steps; put TransformerContext into the env-to-module "
+            "pipeline and give the policy the pipeline's observation_space"
+        )
+    return space.shape[0], spaces.Box(space.low[0], space.high[0], space.shape[1:], space.dtype)  # type: ignore[arg-type]

@@ -1,0 +1,179 @@
+"""Encoders: features of observations of any space, one encoder a leaf of a Dict or Tuple.
+
+All of them take observations with any leading axes, `[*leading, *shape]` in the structure of the space, and give
+features `[*leading, num_features]`. A key "action_mask" of a Dict says which actions are legal, and is not looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from episode_learners.networks.heads import ACTION_MASK
+from episode_learners.networks.layers import HIDDEN_GAIN, Perceptron, flat, hidden_layers
+from episodes.errors import InvalidArgument
+
+__all__ = ["ChoiceEncoder", "FlatEncoder", "ImageEncoder", "LeafEncoders", "encoder_for", "is_image"]
+
+_NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride: https://doi.org/10.1038/nature14236
+_SMALL = ((16, 3, 1), (32, 3, 2))  # for images that are too small for these
+_NATURE_SIDE, _SMALL_SIDE = 36, 5  # the shortest side that leaves something to look at
+
+
+class FlatEncoder(Perceptron):
+    """A perceptron over arrays of numbers, read flat; as many layers as there are `hidden_sizes`, none too."""
+
+    def __init__(
+        self, space: gym.Space, hidden_sizes: Sequence[int], activation: type[nn.Module], generator: Any
+    ) -> None:
+        shape = space.shape or ()
+        sizes = (math.prod(shape), *hidden_sizes)
+        super().__init__(*hidden_layers(sizes, activation, generator))
+        self.num_axes, self.num_features = len(shape), sizes[-1]
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(flat(input, input.ndim - self.num_axes))
+
+
+class ChoiceEncoder(nn.Module):
+    """A perceptron over one-hot vectors of a Discrete or MultiDiscrete; what is none of the choices is all zeros."""
+
+    values: Tensor
+    places: Tensor
+
+    def __init__(
+        self,
+        space: spaces.Discrete | spaces.MultiDiscrete,
+        hidden_sizes: Sequence[int],
+        activation: type[nn.Module],
+        generator: Any,
+    ) -> None:
+        super().__init__()
+        counts, starts = (np.atleast_1d(one).ravel() for one in (_counts(space), space.start))
+        values = np.concatenate([start + np.arange(count) for start, count in zip(starts, counts, strict=True)])
+        self.register_buffer("values", torch.from_numpy(values.astype(np.int64)), persistent=False)
+        places = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
+        self.register_buffer("places", places, persistent=False)
+        sizes = (len(values), *hidden_sizes)
+        self.layers = Perceptron(*hidden_layers(sizes, activation, generator))
+        self.num_axes, self.num_features = len(space.shape or ()), sizes[-1]
+
+    def forward(self, obs: Tensor) -> Tensor:
+        choices = obs.reshape(*obs.shape[: obs.ndim - self.num_axes], -1)
+        return self.layers((choices[..., self.places] == self.values).float())
+
+
+class ImageEncoder(nn.Module):
+    """Convolutions over images [H, W, C] or [C, H, W], of the Nature paper or for small images smaller ones.
+
+    The shorter of the first and the last axis are the channels. Bytes are divided by 255.
+    """
+
+    def __init__(
+        self, space: spaces.Box, hidden_sizes: Sequence[int], activation: type[nn.Module], generator: Any
+    ) -> None:
+        super().__init__()
+        self.channels_first = space.shape[0] < space.shape[-1]
+        self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0
+        channels, *sides = space.shape if self.channels_first else (space.shape[-1], *space.shape[:-1])
+        layers: list[nn.Module] = []
+        for num_out, kernel, stride in _NATURE if min(sides) >= _NATURE_SIDE else _SMALL:
+            convolution = nn.Conv2d(channels, num_out, kernel, stride)
+            nn.init.orthogonal_(convolution.weight, HIDDEN_GAIN, generator=generator)
+            nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
+            layers += [convolution, nn.ReLU()]
+            channels, sides = num_out, [(side - kernel) // stride + 1 for side in sides]
+        self.convolutions = nn.Sequential(*layers, nn.Flatten())
+        sizes = (channels * math.prod(sides), *hidden_sizes)
+        self.layers = Perceptron(*hidden_layers(sizes, activation, generator))
+        self.num_features = sizes[-1]
+
+    def forward(self, obs: Tensor) -> Tensor:
+        leading = obs.shape[:-3]
+        images = obs.reshape(leading.numel(), *obs.shape[-3:])
+        images = images if self.channels_first else images.movedim(-1, 1)
+        first: Any = self.convolutions[0]
+        features = self.layers(self.convolutions(images.to(first.weight.dtype) * self.scale))
+        return features.reshape(*leading, self.num_features)
+
+
+class LeafEncoders(nn.Module):
+    """An encoder for each part of a Dict or Tuple, and a layer over the features of all."""
+
+    def __init__(
+        self,
+        space: spaces.Dict | spaces.Tuple,
+        hidden_sizes: Sequence[int],
+        activation: type[nn.Module],
+        generator: Any,
+    ) -> None:
+        super().__init__()
+        parts: dict[Any, Any] = dict(space.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+        self.keys = [key for key in parts if key != ACTION_MASK]
+        if not self.keys:
+            raise InvalidArgument(f"observation_space {space}: there is nothing to look at")
+        encoders = [encoder_for(parts[key], hidden_sizes, activation, generator) for key in self.keys]
+        sizes = (sum(encoder.num_features for encoder in encoders), *hidden_sizes[-1:])
+        self.parts = nn.ModuleList(encoders)
+        self.layers = Perceptron(*hidden_layers(sizes, activation, generator))
+        self.num_features = sizes[-1]
+
+    def forward(self, obs: Any) -> Tensor:
+        return self.layers(torch.cat([part(obs[key]) for key, part in zip(self.keys, self.parts, strict=True)], -1))
+
+
+Encoder = FlatEncoder | ChoiceEncoder | ImageEncoder | LeafEncoders
+
+
+def encoder_for(
+    space: gym.Space,
+    hidden_sizes: Sequence[int] = (64, 64),
+    activation: type[nn.Module] = nn.ReLU,
+    generator: torch.Generator | None = None,
+) -> Encoder:
+    """The encoder of a space's items: a module from items [*leading, ...] to features [*leading, module.num_features].
+
+    Images (see `is_image`) go through convolutions and then through layers of `hidden_sizes`, choices become one-hot,
+    other numbers are read flat; parts of a Dict or Tuple have encoders of their own, and one layer over all features.
+
+    Raises:
+        InvalidArgument: the space has items of no fixed shape, or of text.
+
+    >>> camera = spaces.Dict({"eye": spaces.Box(0, 255, (84, 84, 3), np.uint8), "room": spaces.Discrete(4)})
+    >>> encoder = encoder_for(camera, (64,))
+    >>> encoder({"eye": torch.zeros(5, 2, 84, 84, 3, dtype=torch.uint8), "room": torch.zeros(5, 2)}).shape
+    torch.Size([5, 2, 64])
+    """
+    match space:
+        case spaces.Dict() | spaces.Tuple():
+            return LeafEncoders(space, hidden_sizes, activation, generator)
+        case spaces.Discrete() | spaces.MultiDiscrete():
+            return ChoiceEncoder(space, hidden_sizes, activation, generator)
+        case spaces.Box() if is_image(space):
+            return ImageEncoder(space, hidden_sizes, activation, generator)
+        case spaces.Box() | spaces.MultiBinary():
+            return FlatEncoder(space, hidden_sizes, activation, generator)
+    raise InvalidArgument(
+        f"observation_space {space}: there are encoders for Box, Discrete, MultiDiscrete, MultiBinary, and Dict and "
+        "Tuple of these; put an ObservationPreprocessor into the env-to-module pipeline that makes one of them"
+    )
+
+
+def is_image(space: gym.Space) -> bool:
+    """Whether a Box holds images: three axes, bytes or numbers from 0 to 1, and sides of 5 or more."""
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+        return False
+    sides = space.shape[1:] if space.shape[0] < space.shape[-1] else space.shape[:-1]
+    of_bytes = space.dtype == np.uint8
+    return min(sides) >= _SMALL_SIDE and bool(of_bytes or (space.low.min() >= 0 and space.high.max() <= 1))
+
+
+def _counts(space: spaces.Discrete | spaces.MultiDiscrete) -> Any:
+    return space.n if isinstance(space, spaces.Discrete) else space.nvec

@@ -1,0 +1,47 @@
+"""Heads: from features to the inputs of an action distribution, and which actions are legal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from connectors.distributions import ActionDistribution, DiagonalGaussian, SquashedGaussian
+from episode_learners.networks.layers import ACTION_GAIN, HIDDEN_GAIN, linear, whole
+
+__all__ = ["ACTION_MASK", "GaussianHead", "action_head", "legal_inputs"]
+
+ACTION_MASK = "action_mask"  # the key of Dict observations that says which actions are legal
+
+
+class GaussianHead(nn.Module):
+    """Means from the features, and deviations that are parameters of their own, the same in every state."""
+
+    def __init__(self, num_features: int, num_actions: int, generator: torch.Generator | None) -> None:
+        super().__init__()
+        self.mean = linear(num_features, num_actions, ACTION_GAIN, generator)
+        self.log_std = nn.Parameter(torch.zeros(num_actions))
+
+    def forward(self, features: Tensor) -> Tensor:
+        mean = self.mean(features)
+        return torch.cat([mean, self.log_std.expand_as(mean)], dim=-1)
+
+
+def action_head(
+    num_features: int, distribution: ActionDistribution, generator: torch.Generator | None = None
+) -> nn.Module:
+    """A module from features [..., num_features] to what a distribution takes, [..., distribution.num_inputs]."""
+    if isinstance(distribution, (DiagonalGaussian, SquashedGaussian)):
+        return GaussianHead(num_features, distribution.num_inputs // 2, generator)
+    has_layers = isinstance(distribution, nn.Module)  # of its own, which begin nearly uniform
+    return linear(num_features, distribution.num_inputs, HIDDEN_GAIN if has_layers else ACTION_GAIN, generator)
+
+
+def legal_inputs(distribution: ActionDistribution, inputs: Tensor, obs: Any) -> Tensor:
+    """The inputs [..., num_inputs] of the actions that the observations' "action_mask" allows, in full precision."""
+    inputs = whole(inputs)
+    if isinstance(obs, Mapping) and ACTION_MASK in obs:
+        return distribution.masked(inputs, obs[ACTION_MASK])
+    return inputs

@@ -1,0 +1,93 @@
+"""Memories: an encoder, and a recurrent cell that carries what it made of earlier observations."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from episode_learners.networks.encoders import encoder_for
+
+__all__ = ["GRUMemory", "LSTMMemory", "Memory"]
+
+State = dict[str, Tensor]
+
+
+class Memory(nn.Module, ABC):
+    """Features [B, T, num_features] of what was seen up to each step, of observations [B, T, ...] in any structure.
+
+    Args:
+        space: of the observations.
+        hidden_sizes: of the encoder before the cell.
+    """
+
+    def __init__(
+        self,
+        space: gym.Space,
+        hidden_sizes: Sequence[int] = (64,),
+        state_size: int = 64,
+        activation: type[nn.Module] = nn.Tanh,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_features, self.has_layers = state_size, bool(hidden_sizes)
+        self.encoder = encoder_for(space, hidden_sizes, activation, generator)
+        self.cell = self.make_cell(self.encoder.num_features)
+        for name, parameter in self.cell.named_parameters():
+            if name.startswith("weight"):
+                nn.init.orthogonal_(parameter, generator=generator)
+            else:
+                nn.init.zeros_(parameter)
+
+    @abstractmethod
+    def make_cell(self, num_in: int) -> nn.RNNBase:
+        """The recurrent layer, from `num_in` to `num_features` numbers."""
+
+    @abstractmethod
+    def unroll(self, features: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, State]:
+        """The cell's outputs [B, T, num_features] and last state [B, ...], begun with states [B, ...]."""
+
+    @abstractmethod
+    def initial_state(self) -> dict[str, np.ndarray]:
+        """The state at an episode's start, without a batch axis."""
+
+    def forward(self, obs: Any, state: Mapping[str, Tensor]) -> tuple[Tensor, State]:
+        features = self.encoder(obs)
+        if not self.has_layers:  # which would have made them of the weights' dtype
+            features = features.to(self.cell.weight_ih_l0.dtype)  # type: ignore[arg-type]
+        if features.dtype is not state["h"].dtype:  # states are recorded as float32
+            state = {name: part.to(features.dtype) for name, part in state.items()}
+        return self.unroll(features, state)
+
+
+class LSTMMemory(Memory):
+    """A memory of two vectors: long short-term memory."""
+
+    def make_cell(self, num_in: int) -> nn.RNNBase:
+        return nn.LSTM(num_in, self.num_features, batch_first=True)
+
+    def unroll(self, features: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, State]:
+        outputs, (h, c) = self.cell(features, (state["h"][None].contiguous(), state["c"][None].contiguous()))
+        return outputs, {"h": h[0], "c": c[0]}
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        return {name: np.zeros(self.num_features, np.float32) for name in ("h", "c")}
+
+
+class GRUMemory(Memory):
+    """A memory of one vector: gated recurrent units."""
+
+    def make_cell(self, num_in: int) -> nn.RNNBase:
+        return nn.GRU(num_in, self.num_features, batch_first=True)
+
+    def unroll(self, features: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, State]:
+        outputs, h = self.cell(features, state["h"][None].contiguous())
+        return outputs, {"h": h[0]}
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        return {"h": np.zeros(self.num_features, np.float32)}

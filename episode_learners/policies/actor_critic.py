@@ -1,0 +1,137 @@
+"""Policies with an action head and a value head: what policy gradients train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from connectors.distributions import ActionDistribution
+from episode_learners.networks.context import ContextEncoder
+from episode_learners.networks.encoders import encoder_for
+from episode_learners.networks.heads import ACTION_MASK, action_head, legal_inputs
+from episode_learners.networks.layers import (
+    VALUE_GAIN,
+    Perceptron,
+    called,
+    flat,
+    flat_size,
+    hidden_layers,
+    linear,
+    whole,
+)
+from episode_learners.policies.policy import Policy
+from episodes.columns import Columns
+from episodes.history import HistorySpaces
+from episodes.tracks import nested
+
+__all__ = ["EncoderPolicy", "MLPPolicy", "TransformerPolicy"]
+
+
+class MLPPolicy(Policy):
+    """Two separate perceptrons, one for actions and one for values, over flat observations."""
+
+    def __init__(
+        self,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        *,
+        hidden_sizes: Sequence[int] = (64, 64),
+        activation: type[nn.Module] = nn.Tanh,
+        distribution: ActionDistribution | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space, distribution)
+        sizes = (flat_size(observation_space), *hidden_sizes)
+        self.actor = Perceptron(
+            *hidden_layers(sizes, activation, generator), action_head(sizes[-1], self.distribution, generator)
+        )
+        self.critic = Perceptron(
+            *hidden_layers(sizes, activation, generator), linear(sizes[-1], 1, VALUE_GAIN, generator)
+        )
+
+    def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        obs = flat(batch[Columns.OBS], 1)
+        parts = self._modules  # asking the policy for one takes as long as a small layer's activation
+        outputs = {Columns.ACTION_DIST_INPUTS: whole(called(parts["actor"], obs))}
+        if explore is None:
+            outputs[Columns.VF_PREDS] = whole(called(parts["critic"], obs)).squeeze(-1)
+        return outputs
+
+    def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
+        return whole(called(self.critic, flat(batch[Columns.OBS], 1))).squeeze(-1)
+
+
+class EncoderPolicy(Policy):
+    """One encoder of observations of any space, and two heads: images by convolutions, Dict and Tuple part by part.
+
+    `episode_learners.networks.encoder_for` says how. Where observations are a Dict with an "action_mask", illegal actions are
+    never chosen: its form is that of the logits, one number for each choice.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        *,
+        hidden_sizes: Sequence[int] = (64, 64),
+        activation: type[nn.Module] = nn.ReLU,
+        distribution: ActionDistribution | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space, distribution)
+        self.body = encoder_for(observation_space, hidden_sizes, activation, generator)
+        self.actor = action_head(self.body.num_features, self.distribution, generator)
+        self.critic = linear(self.body.num_features, 1, VALUE_GAIN, generator)
+
+    def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        obs = batch[Columns.OBS]
+        features = self.body(obs)
+        outputs = {Columns.ACTION_DIST_INPUTS: legal_inputs(self.distribution, self.actor(features), obs)}
+        if explore is None:
+            outputs[Columns.VF_PREDS] = whole(self.critic(features)).squeeze(-1)
+        return outputs
+
+    def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
+        return whole(self.critic(self.body(batch[Columns.OBS]))).squeeze(-1)
+
+
+class TransformerPolicy(Policy):
+    """Attention over the last k observations and actions, which the view `TransformerContext` shows; no state.
+
+    Args:
+        observation_space: that of the pipeline with the view, whose first axis are the k steps.
+        size: of a token.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        *,
+        size: int = 64,
+        num_heads: int = 2,
+        num_layers: int = 1,
+        distribution: ActionDistribution | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space, distribution)
+        action_size = HistorySpaces(None, action_space).flat_actions.size
+        self.body = ContextEncoder(observation_space, action_size, size, num_heads, num_layers, generator)
+        self.actor = action_head(size, self.distribution, generator)
+        self.critic = linear(size, 1, VALUE_GAIN, generator)
+
+    def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        features, obs = self.body(batch), batch[Columns.OBS]
+        if isinstance(obs, Mapping) and ACTION_MASK in obs:
+            obs = {ACTION_MASK: nested.map_leaves(lambda leaf: leaf[:, -1], obs[ACTION_MASK])}  # the newest one
+        outputs = {Columns.ACTION_DIST_INPUTS: legal_inputs(self.distribution, self.actor(features), obs)}
+        if explore is None:
+            outputs[Columns.VF_PREDS] = whole(self.critic(features)).squeeze(-1)
+        return outputs
+
+    def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
+        return whole(self.critic(self.body(batch))).squeeze(-1)

@@ -1,0 +1,78 @@
+"""Actor-critic policies with a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from connectors.distributions import ActionDistribution
+from episode_learners.networks.heads import action_head, legal_inputs
+from episode_learners.networks.layers import VALUE_GAIN, linear, whole
+from episode_learners.networks.recurrent_encoders import GRUMemory, LSTMMemory, Memory
+from episode_learners.policies.policy import Policy
+from episodes.columns import Columns
+
+__all__ = ["GRUPolicy", "LSTMPolicy", "RecurrentPolicy"]
+
+
+class RecurrentPolicy(Policy):
+    """Two separate memories, one for actions and one for values: an encoder and a recurrent cell each.
+
+    Observations may be of any space, and have an "action_mask", as those of an `EncoderPolicy`. The state holds that of
+    both memories. The value's memory goes along while acting too, so that every recorded state is one from which values
+    can be computed later.
+    """
+
+    memory: ClassVar[type[Memory]]
+
+    def __init__(
+        self,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        *,
+        hidden_sizes: Sequence[int] = (64,),
+        state_size: int = 64,
+        activation: type[nn.Module] = nn.Tanh,
+        distribution: ActionDistribution | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space, distribution)
+        options: Any = (observation_space, hidden_sizes, state_size, activation, generator)
+        self.actor_memory, self.critic_memory = self.memory(*options), self.memory(*options)
+        self.actor = action_head(state_size, self.distribution, generator)
+        self.critic = linear(state_size, 1, VALUE_GAIN, generator)
+
+    def get_initial_state(self) -> dict[str, Any]:
+        return {"actor": self.actor_memory.initial_state(), "critic": self.critic_memory.initial_state()}
+
+    def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        obs, state = batch[Columns.OBS], batch[Columns.STATE_IN]
+        acting, actor_state = self.actor_memory(obs, state["actor"])
+        valuing, critic_state = self.critic_memory(obs, state["critic"])
+        outputs = {
+            Columns.ACTION_DIST_INPUTS: legal_inputs(self.distribution, self.actor(acting), obs),
+            Columns.STATE_OUT: {"actor": actor_state, "critic": critic_state},
+        }
+        if explore is None:
+            outputs[Columns.VF_PREDS] = whole(self.critic(valuing)).squeeze(-1)
+        return outputs
+
+    def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
+        valuing, _ = self.critic_memory(batch[Columns.OBS], batch[Columns.STATE_IN]["critic"])
+        return whole(self.critic(valuing)).squeeze(-1)
+
+
+class LSTMPolicy(RecurrentPolicy):
+    """A `RecurrentPolicy` with two long short-term memories."""
+
+    memory = LSTMMemory
+
+
+class GRUPolicy(RecurrentPolicy):
+    """A `RecurrentPolicy` with two memories of gated recurrent units."""
+
+    memory = GRUMemory

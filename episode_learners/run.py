@@ -1,0 +1,307 @@
+"""`Run`: an algorithm, an environment and all numbers, out of one table: a file, a preset or the command line."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from connectors import Connector, distribution_for, env_to_module_pipeline, module_to_env_pipeline
+from connectors.env_to_module import FlattenObservations
+from connectors.views import TransformerContext, View
+from episode_learners import algorithms, policies, trainers
+from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.replay_algorithm import ReplayAlgorithm
+from episode_learners.networks import Autoregressive
+from episode_runners import GroupRunner, RayRunnerGroup, SingleAgentEnvRunner, make_vector_env
+from episodes.errors import InvalidArgument, UnknownKey, UnreadableData
+from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.storage import EpisodeDataset
+
+__all__ = ["ALGORITHMS", "NETWORKS", "Run", "presets"]
+
+SETTINGS = Path(__file__).parent / "settings"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What an algorithm's name stands for."""
+
+    policy: Callable[..., policies.Policy]
+    algorithm: Callable[..., algorithms.Algorithm]
+    config: Callable[..., Any]
+    trainer: Callable[..., trainers.OnPolicyConfig | trainers.OffPolicyConfig | trainers.OfflineConfig]
+
+
+ALGORITHMS: dict[str, _Kind] = {
+    "ppo": _Kind(policies.MLPPolicy, algorithms.PPO, algorithms.PPOConfig, trainers.OnPolicyConfig),
+    "recurrent-ppo": _Kind(policies.LSTMPolicy, algorithms.PPO, algorithms.PPOConfig, trainers.OnPolicyConfig),
+    "impala": _Kind(policies.MLPPolicy, algorithms.IMPALA, algorithms.IMPALAConfig, trainers.OnPolicyConfig),
+    "grpo": _Kind(
+        policies.MLPPolicy,
+        algorithms.GRPO,
+        algorithms.GRPOConfig,
+        partial(trainers.OnPolicyConfig, episodes_per_collect=32),
+    ),
+    "dqn": _Kind(policies.QPolicy, algorithms.DQN, algorithms.DQNConfig, trainers.OffPolicyConfig),
+    "r2d2": _Kind(policies.LSTMQPolicy, algorithms.R2D2, algorithms.R2D2Config, trainers.OffPolicyConfig),
+    "sac": _Kind(policies.SACPolicy, algorithms.SAC, algorithms.SACConfig, trainers.OffPolicyConfig),
+    "bc": _Kind(policies.MLPPolicy, algorithms.BC, algorithms.BCConfig, trainers.OfflineConfig),
+    "cql": _Kind(policies.QPolicy, algorithms.CQL, algorithms.CQLConfig, trainers.OfflineConfig),
+    "continuous-cql": _Kind(
+        policies.SACPolicy, algorithms.ContinuousCQL, algorithms.ContinuousCQLConfig, trainers.OfflineConfig
+    ),
+}
+NETWORKS: dict[str, Callable[..., policies.Policy]] = {
+    "mlp": policies.MLPPolicy,
+    "encoder": policies.EncoderPolicy,
+    "lstm": policies.LSTMPolicy,
+    "gru": policies.GRUPolicy,
+    "transformer": policies.TransformerPolicy,
+}
+# what reads observations of any space; others read flat ones
+_READ_ANY = (policies.EncoderPolicy, policies.LSTMPolicy, policies.GRUPolicy, policies.QPolicy, policies.LSTMQPolicy)
+_TABLES = ("policy", "algorithm", "trainer", "buffer")
+_KINDS = {str: "string", dict: "table"}
+_DISTRIBUTIONS = {"squashed": partial(distribution_for, squashed=True), "autoregressive": Autoregressive}
+
+
+@dataclass(kw_only=True)
+class Run:
+    """Everything that a run is made of; `make()` gives its trainer.
+
+    Attributes:
+        policy, algorithm, trainer, buffer: the arguments of what they name, by name. `policy` may also name a `network`
+            of `NETWORKS`, how many steps of `context` a transformer sees, and a `distribution`, squashed or
+            autoregressive.
+        decay_over: updates in which the learning rate comes down to 0; None: it stays.
+        num_envs: how many environments each runner has.
+        num_runners: how many runners sample, each in a process of Ray (on-policy algorithms; IMPALA learns from each
+            sample as it comes, others from one of each runner); 0: one, in this process.
+        data: the directory of a data set, for algorithms that learn offline.
+        ledger: note in the run's folder what each update learned from (`episodes.storage.ledger`).
+    """
+
+    algo: str
+    env: str
+    seed: int = 0
+    num_envs: int = 8
+    num_runners: int = 0
+    device: str = "cpu"
+    decay_over: int | None = None
+    data: str | None = None
+    ledger: bool = False
+    policy: dict[str, Any] = field(default_factory=dict)
+    algorithm: dict[str, Any] = field(default_factory=dict)
+    trainer: dict[str, Any] = field(default_factory=dict)
+    buffer: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, kind in {"algo": str, "env": str, "device": str, **dict.fromkeys(_TABLES, dict)}.items():
+            if not isinstance(getattr(self, name), kind):
+                raise InvalidArgument(f"{name} is {getattr(self, name)!r}; it must be a {_KINDS[kind]}")
+        check_numbers(self, counts=("num_envs", "decay_over"), whole=("seed", "num_runners"), flags=("ledger",))
+        if self.algo not in ALGORITHMS:
+            raise UnknownKey(f"no algorithm {self.algo!r}; there are {', '.join(ALGORITHMS)}")
+
+    @classmethod
+    def of_table(cls, table: Mapping[str, Any], where: str = "the settings") -> Run:
+        """A run of nested settings, as a file has them.
+
+        Raises:
+            UnknownKey: a setting that there is not.
+            InvalidArgument: the algorithm or the environment is missing, or a setting is of another kind.
+        """
+        names = [one.name for one in fields(cls)]
+        unknown = set(table) - set(names)
+        if unknown:
+            raise UnknownKey(f"{where} has {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+        missing = {"algo", "env"} - set(table)
+        if missing:
+            raise InvalidArgument(f"{where} lacks {', '.join(sorted(missing))}")
+        return cls(**table)
+
+    @classmethod
+    def of_file(cls, path: str | Path) -> Run:
+        """A run of a TOML file. Errors: those of `of_table`, and UnreadableData where it is no TOML."""
+        try:
+            table = tomllib.loads(Path(path).read_text())
+        except ValueError as error:
+            raise UnreadableData(f"{path} is no TOML: {error}") from error
+        return cls.of_table(table, str(path))
+
+    @classmethod
+    def of_preset(cls, algo: str, env: str) -> Run:
+        """The run whose numbers are known to work, where there is one; else one of default numbers."""
+        path = presets().get((algo, env))
+        return cls(algo=algo, env=env) if path is None else cls.of_file(path)
+
+    def make(self, **of_trainer: Any) -> trainers.Trainer[Any]:
+        """The trainer, ready to run.
+
+        Args:
+            of_trainer: arguments of `Trainer` such as `logger`, `folder`, `stop_fn`.
+
+        Raises:
+            InvalidArgument: an algorithm that learns offline and no data, or data and one that does not; a buffer for
+                one that has none; a device that is not there.
+        """
+        kind = ALGORITHMS[self.algo]
+        config = kind.trainer(**self.trainer)
+        if self.buffer and not issubclass(cast(type, kind.algorithm), ReplayAlgorithm):
+            raise InvalidArgument(f"{self.algo} learns from no buffer: leave buffer out")
+        if self.ledger and of_trainer.get("folder") is not None:
+            of_trainer = {"ledger": Path(of_trainer["folder"]) / "ledger", **of_trainer}
+        if isinstance(config, trainers.OfflineConfig) != (self.data is not None):
+            wants = "learns from a data set: give its directory as data"
+            raise InvalidArgument(f"{self.algo} {wants if self.data is None else 'samples for itself: leave data out'}")
+        if self.num_runners and not isinstance(config, trainers.OnPolicyConfig):
+            raise InvalidArgument(f"{self.algo} does not sample with several runners: leave num_runners out")
+        runner = self.runner()
+        policy, pipeline = runner.policy, runner.env_to_module
+        scheduler = None if self.decay_over is None else algorithms.linear_decay(self.decay_over)
+        numbers, through_views = kind.config(**self.algorithm), {}
+        if isinstance(policy, policies.TransformerPolicy):
+            through_views = {"pipeline": algorithms.ppo_pipeline(policy, numbers, views=pipeline.views)}
+        algorithm = kind.algorithm(policy, numbers, scheduler=scheduler, seed=self.seed, **through_views)
+        if isinstance(config, trainers.OnPolicyConfig):
+            return trainers.OnPolicyTrainer(algorithm, self._together(runner), config, **of_trainer)
+        if isinstance(config, trainers.OffPolicyConfig):
+            return trainers.OffPolicyTrainer(algorithm, runner, self._buffer(), config, **of_trainer)  # type: ignore[arg-type]
+        return trainers.OfflineTrainer(algorithm, self._data(algorithm), config, runner=runner, **of_trainer)
+
+    def runner(
+        self, seed: int | None = None, device: str | None = None, draws_with_torch: bool = False
+    ) -> SingleAgentEnvRunner:
+        """A runner of a policy of these settings; the policies of all of them begin alike.
+
+        Args:
+            seed: of the environments and of drawing actions; the run's own by default.
+            draws_with_torch: draw actions with torch's global generator, not with one of the seed.
+        """
+        device = _there(device or self.device)
+        env = make_vector_env(self.env, self.num_envs)
+        spaces = (env.single_observation_space, env.single_action_space)
+        pieces = self._pieces(spaces[0])
+        seen = env_to_module_pipeline(*spaces, pieces=pieces).observation_space
+        generator = torch.Generator().manual_seed(self.seed)
+        policy = self._policy_class()(seen, spaces[1], generator=generator, **self._policy_arguments(spaces[1]))
+        policy = policy.to(device)
+        pipeline = env_to_module_pipeline(*spaces, pieces=pieces, policy=policy, device=device)
+        drawing = module_to_env_pipeline(*spaces, policy=policy, log_probs=False) if draws_with_torch else None
+        own_seed = self.seed if seed is None else seed
+        return SingleAgentEnvRunner(env, policy, env_to_module=pipeline, module_to_env=drawing, seed=own_seed)
+
+    def _together(self, runner: SingleAgentEnvRunner) -> SingleAgentEnvRunner | GroupRunner:
+        """The runner, or a group of others like it in its place."""
+        if not self.num_runners:
+            return runner
+        try:
+            group = RayRunnerGroup(partial(remote_runner, asdict(self)), self.num_runners, seed=self.seed)
+        except BaseException:
+            runner.close()
+            raise
+        is_asynchronous = ALGORITHMS[self.algo].algorithm is algorithms.IMPALA
+        return GroupRunner(runner, group, is_asynchronous=is_asynchronous)
+
+    def _data(self, algorithm: algorithms.Algorithm) -> Any:
+        """The data set, or for an algorithm that draws a sampler of it; a buffer where there are numbers of one."""
+        dataset = EpisodeDataset(str(self.data))
+        stored, seen = dataset.observation_space, algorithm.policy.observation_space
+        if stored is not None and stored != seen:
+            raise InvalidArgument(f"{self.data} holds observations of {stored}, the policy in {self.env} sees {seen}")
+        if not isinstance(algorithm, ReplayAlgorithm):
+            return dataset
+        if self.buffer:
+            return EpisodeReplayBuffer.from_dataset(dataset, seed=self.seed, **self.buffer)
+        return dataset.sampler(steps=1, seed=self.seed)
+
+    def _policy_class(self) -> Callable[..., policies.Policy]:
+        usual, name = ALGORITHMS[self.algo].policy, self.policy.get("network")
+        if name is None:
+            return usual
+        fitting = [one for one in NETWORKS if one != "transformer" or ALGORITHMS[self.algo].algorithm is algorithms.PPO]
+        if usual not in NETWORKS.values() or name not in fitting:
+            there = ", ".join(fitting) if usual in NETWORKS.values() else "no others than its own"
+            raise UnknownKey(f"no network {name!r} for {self.algo}; there are {there}")
+        return NETWORKS[name]
+
+    def _pieces(self, space: gym.Space) -> list[Connector | View]:
+        """What makes observations into what the policy reads."""
+        policy = self._policy_class()
+        pieces: list[Connector | View] = [] if policy in _READ_ANY else [*flattening(space)]
+        return (
+            [*pieces, TransformerContext(self.policy.get("context", 20))]
+            if policy is policies.TransformerPolicy
+            else pieces
+        )
+
+    def _policy_arguments(self, action_space: gym.Space) -> dict[str, Any]:
+        given = {name: value for name, value in self.policy.items() if name not in ("network", "context")}
+        if "context" in self.policy and self._policy_class() is not policies.TransformerPolicy:
+            raise InvalidArgument(
+                "policy has a context, which only a transformer sees: leave it out, or take that network"
+            )
+        if not isinstance(given.get("hidden_sizes", ()), (list, tuple)):
+            raise InvalidArgument(f"hidden_sizes is {given['hidden_sizes']!r}; it must be a list of ints")
+        if "activation" in given:
+            given["activation"] = _activation(given["activation"])
+        if "distribution" in given:
+            if given["distribution"] not in _DISTRIBUTIONS:
+                raise UnknownKey(f"no distribution {given['distribution']!r}; there are {', '.join(_DISTRIBUTIONS)}")
+            given["distribution"] = _DISTRIBUTIONS[given["distribution"]](action_space)
+        return given
+
+    def _buffer(self) -> EpisodeReplayBuffer:
+        numbers = {"capacity": 50_000, **self.buffer}
+        if self.algo == "r2d2" and numbers.get("prioritized"):
+            numbers.setdefault("unit", "sequence")
+        kind = PrioritizedEpisodeReplayBuffer if numbers.pop("prioritized", False) else EpisodeReplayBuffer
+        return kind(numbers.pop("capacity"), seed=self.seed, **numbers)
+
+
+def remote_runner(table: dict[str, Any], index: int, seed: int) -> SingleAgentEnvRunner:
+    """A runner of a run's table, on the CPU, as `RayRunnerGroup` makes them.
+
+    It draws actions with torch's own generator, which the group seeds anew where episodes begin anew.
+    """
+    return Run.of_table(table).runner(seed, "cpu", draws_with_torch=True)
+
+
+def _there(device: str) -> str:
+    """The device, if torch finds it here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InvalidArgument(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def _activation(name: Any) -> Any:
+    """torch's module of that name."""
+    found = getattr(torch.nn, name, None) if isinstance(name, str) else None
+    if not (isinstance(found, type) and issubclass(found, torch.nn.Module)):
+        raise UnknownKey(f"no activation {name!r}: give the name of one of torch.nn's, such as 'Tanh' or 'ReLU'")
+    return found
+
+
+def presets() -> dict[tuple[str, str], Path]:
+    """The files of settings that are known to work, by algorithm and environment."""
+    found = {}
+    for path in sorted(SETTINGS.glob("*.toml")):
+        table = tomllib.loads(path.read_text())
+        found[table["algo"], table["env"]] = path
+    return found
+
+
+def flattening(space: gym.Space | None) -> list[Connector]:
+    """What makes observations ready for a perceptron: nothing where they are arrays of floats already."""
+    is_ready = isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating) and len(space.shape) == 1
+    return [] if is_ready else [FlattenObservations()]

@@ -1,0 +1,20 @@
+"""From an algorithm to a run: epochs, tests, checkpoints."""
+
+from __future__ import annotations
+
+from episode_learners.trainers.off_policy import OffPolicyConfig, OffPolicyTrainer
+from episode_learners.trainers.offline import OfflineConfig, OfflineTrainer
+from episode_learners.trainers.on_policy import OnPolicyConfig, OnPolicyTrainer
+from episode_learners.trainers.trainer import Trainer, TrainerConfig, TrainResult
+
+__all__ = [
+    "OffPolicyConfig",
+    "OffPolicyTrainer",
+    "OfflineConfig",
+    "OfflineTrainer",
+    "OnPolicyConfig",
+    "OnPolicyTrainer",
+    "TrainResult",
+    "Trainer",
+    "TrainerConfig",
+]

@@ -1,0 +1,184 @@
+"""The pipelines of a multi-agent runner's modules, made when their first agents come, and what they rewrite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from connectors.acting import fingerprint_of
+from connectors.agent_to_module_mapping import newest_rows
+from connectors.env_to_module.pipeline import env_to_module_pipeline
+from connectors.fingerprint import check_fingerprint, stamp
+from connectors.module_to_env.pipeline import module_to_env_pipeline
+from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentModuleToEnv
+from connectors.policy import module_of
+from connectors.rewriting.agent_spaces import AgentSpaces
+from episode_runners.multi_agent_envs import MultiAgentEnv, random_action
+from episodes.errors import UnknownKey, WrongType
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
+
+ByAgent = dict[Any, Any]
+Row = tuple[int, MultiAgentEpisode, ByAgent]  # a copy of the environment, its episode, and what its agents observe
+
+
+def _given(name: str, kind: type, pipeline: Any) -> Any:
+    """The pipeline of this kind; an empty one where none is given.
+
+    Raises:
+        WrongType: it is of another kind.
+    """
+    if pipeline is not None and not isinstance(pipeline, kind):
+        raise WrongType(
+            f"{name}={pipeline!r}: give a {kind.__name__}, which has a pipeline for each module (multi_agent_{name} "
+            "builds one), or None for the default ones"
+        )
+    return kind({}) if pipeline is None else pipeline
+
+
+class RunnerPipelines:
+    """What stands between a runner's environments and its policies: pipelines by module, spaces by agent.
+
+    Args:
+        policies: by module; None for random actions only, which need no pipelines.
+        envs: the copies of the environment.
+        seed: of random actions, and of the default pipelines.
+        checks: refuse policies that were trained in other pipelines.
+    """
+
+    def __init__(
+        self,
+        policies: Mapping[Any, Any] | None,
+        env_to_module: MultiAgentEnvToModule | None,
+        module_to_env: MultiAgentModuleToEnv | None,
+        envs: Sequence[MultiAgentEnv],
+        seed: int | None,
+        checks: bool,
+    ) -> None:
+        self.policies, self.envs, self.seed, self.checks = policies, envs, seed, checks
+        self._fingerprints: dict[Any, dict[str, Any]] = {}  # of the modules whose policies were checked
+        self.env_to_module = _given("env_to_module", MultiAgentEnvToModule, env_to_module)
+        self.module_to_env = _given("module_to_env", MultiAgentModuleToEnv, module_to_env)
+        modules = self.env_to_module.modules
+        self._agents = AgentSpaces(self.env_to_module.joint)
+        self._num_seeded = 0  # action spaces
+        self._has_joint = len(self.env_to_module.joint) > 0
+        self._rewriting = {module_id for module_id, pipeline in modules.items() if pipeline.rewrites}
+
+    def welcome(self, rows: Sequence[Row]) -> None:
+        """Ask the environments for the spaces of new agents, and make the pipelines of their modules ready."""
+        for i, episode, observations in rows:
+            known = episode.observation_space
+            new = [agent_id for agent_id in observations if agent_id not in known]
+            if new:
+                env, agents = self.envs[i], self._agents
+                agents.welcome(
+                    {agent: env.space("observation_space", agent) for agent in new},
+                    {agent: self._action_space(env, agent) for agent in new},
+                )
+                spaces = agents.rewritten
+                for agent_id in new:
+                    self._register_agent(episode, agent_id, (spaces[agent_id], agents.actions[agent_id]))
+
+    def _register_agent(self, episode: MultiAgentEpisode, agent_id: Any, spaces: tuple[Any, Any]) -> None:
+        module_id = episode.module_for(agent_id)
+        if self.policies is not None:
+            self._make(module_id, agent_id, spaces)
+        seeing = self.env_to_module.modules.get(module_id)
+        for pipeline in (seeing, self.module_to_env.modules.get(module_id)):
+            if pipeline is not None:
+                pipeline.bind(*spaces)
+        if self.policies is not None and module_id not in self._fingerprints:
+            self._check(module_id)
+        recorded = spaces[0]
+        if seeing is not None and (seeing.rewrites or _are_alike(recorded, seeing.input_observation_space)):
+            recorded = seeing.recorded_observation_space
+        episode.action_space[agent_id], episode.observation_space[agent_id] = spaces[1], recorded
+
+    def _check(self, module_id: Any) -> None:
+        """Check the module's policy when its first agent has come, and its pipelines know their spaces."""
+        policy, seeing = (self.policies or {})[module_id], self.env_to_module[module_id]
+        found = self._fingerprints[module_id] = fingerprint_of(seeing, self.module_to_env[module_id])
+        if self.checks:
+            check_fingerprint(policy, found)
+        seeing.check_policy(policy)
+
+    def stamp(self) -> None:
+        """Write onto each policy in which pipelines it is trained."""
+        for module_id, found in self._fingerprints.items():
+            stamp((self.policies or {})[module_id], found)
+
+    def _make(self, module_id: Any, agent_id: Any, spaces: tuple[Any, Any]) -> None:
+        """The default pipelines of the module, where there are no others."""
+        policies = self.policies or {}
+        if module_id not in policies:
+            raise UnknownKey(
+                f"agent {agent_id!r} is mapped to module {module_id!r}, for which there is no policy; there are "
+                f"{list(policies)}: give one, or an agent_to_module_mapping_fn"
+            )
+        policy = policies[module_id]
+        if module_id not in self.env_to_module.modules:
+            device = module_of(policy).device
+            self.env_to_module.modules[module_id] = env_to_module_pipeline(*spaces, policy=policy, device=device)
+        if module_id not in self.module_to_env.modules:
+            made = module_to_env_pipeline(*spaces, policy=policy, seed=self.seed)
+            self.module_to_env.modules[module_id] = made
+
+    def _action_space(self, env: MultiAgentEnv, agent_id: Any) -> Any:
+        """The agent's action space, seeded when it first comes; also where an environment has made another one."""
+        space, known = env.space("action_space", agent_id), self._agents.actions.get(agent_id)
+        if known is not None and (known is space or known == space):
+            return known
+        self._num_seeded += 1
+        if self.seed is not None:
+            space.seed(self.seed + self._num_seeded)
+        return space
+
+    def rewrite(self, rows: Sequence[Row], update: bool) -> None:
+        """Rewrite the newest observations of the growing episodes, in place; those of a module batched together.
+
+        The episodes have their step already: each agent's last observation is the new one, its last action led there.
+        """
+        if self._has_joint:
+            for _, episode, observations in rows:
+                self.env_to_module.rewrite_joint(episode, observations, update)
+        if not self._rewriting:
+            return
+        seats: dict[Any, list[SingleAgentEpisode]] = {}
+        for _, episode, observations in rows:
+            owners = episode.agent_episodes
+            for agent_id in observations:
+                module_id = episode.module_for(agent_id)
+                if module_id in self._rewriting:
+                    seats.setdefault(module_id, []).append(owners[agent_id])
+        for module_id, owners in seats.items():
+            stacked = newest_rows(module_id, owners)
+            rewritten = self.env_to_module[module_id].rewrite(stacked, owners, update)
+            for row, own in enumerate(owners):
+                own.set_observations(new_data=nested.take(rewritten, row), at_indices=-1)
+
+    def random_actions(self, episodes: Sequence[MultiAgentEpisode]) -> tuple[list[ByAgent], list[ByAgent]]:
+        """Random actions of the agents that must act, by copy: as their policies would put them, and for the envs."""
+        for_env = [
+            {
+                agent_id: random_action(episode.action_space[agent_id], own.get_observations(-1), own.get_infos(-1))
+                for agent_id, own in episode.episodes_to_act()
+            }
+            for episode in episodes
+        ]
+        actions = [
+            {agent_id: self._as_policys(episode.module_for(agent_id), action) for agent_id, action in own.items()}
+            for episode, own in zip(episodes, for_env, strict=True)
+        ]
+        return actions, for_env
+
+    def _as_policys(self, module_id: Any, action: Any) -> Any:
+        """An environment's action as the module's policy would have put it."""
+        pipeline = self.module_to_env.modules.get(module_id)
+        return action if pipeline is None else nested.take(pipeline.from_env(nested.stack([action])), 0)
+
+
+def _are_alike(space: Any, known: Any) -> bool:
+    """Whether what is observed in one space fits into the other, as far as their shapes say."""
+    return known is None or getattr(space, "shape", None) == getattr(known, "shape", None)

@@ -1,0 +1,108 @@
+"""`MultiAgentCollectStats`: what a call of `sample` collected, by agent and by module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from episodes.multi_agent import MultiAgentEpisode
+
+__all__ = ["MultiAgentCollectStats"]
+
+
+@dataclass(frozen=True, slots=True)
+class MultiAgentCollectStats:
+    """Steps and time of one call of `sample`, and the whole episodes that ended in it, however they were cut."""
+
+    num_env_steps: int = 0
+    num_agent_steps: int = 0
+    seconds: float = 0.0
+    returns: np.ndarray = field(default_factory=lambda: np.zeros(0))  # [k] of all agents together
+    lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # [k] env steps
+    agent_returns: dict[Any, list[float]] = field(default_factory=dict)  # each agent's return in those episodes
+    module_returns: dict[Any, list[float]] = field(default_factory=dict)  # likewise, of the agents of each module
+    module_steps: dict[Any, int] = field(default_factory=dict)  # agent steps sampled
+
+    @property
+    def num_episodes(self) -> int:
+        """How many episodes ended."""
+        return len(self.returns)
+
+    @property
+    def steps_per_second(self) -> float:
+        """Env steps per second; NaN before the first call."""
+        return self.num_env_steps / self.seconds if self.seconds else float("nan")
+
+    @property
+    def mean_return(self) -> float:
+        """The mean return of the whole episodes, all agents together; NaN when none ended."""
+        return float(self.returns.mean()) if len(self.returns) else float("nan")
+
+    def as_dict(self) -> dict[str, float]:
+        """The numbers that a logger takes."""
+        numbers: dict[str, float] = {
+            "num_env_steps": self.num_env_steps,
+            "num_agent_steps": self.num_agent_steps,
+            "num_episodes": self.num_episodes,
+            "seconds": self.seconds,
+            "steps_per_second": self.steps_per_second,
+            "mean_return": self.mean_return,
+            "mean_length": float(self.lengths.mean()) if len(self.lengths) else float("nan"),
+        }
+        numbers |= {f"mean_return/agent/{agent_id}": float(np.mean(r)) for agent_id, r in self.agent_returns.items()}
+        numbers |= {
+            f"mean_return/module/{module_id}": float(np.mean(r)) for module_id, r in self.module_returns.items()
+        }
+        numbers |= {f"num_steps/module/{module_id}": float(num) for module_id, num in self.module_steps.items()}
+        return numbers
+
+    def __repr__(self) -> str:
+        steps = f"{self.num_env_steps} env steps, {self.num_agent_steps} agent steps"
+        whole = f"{self.num_episodes} episodes ended, mean return {self.mean_return:g}"
+        return f"MultiAgentCollectStats({steps}, {whole}, {self.steps_per_second:,.0f} env steps/s)"
+
+
+class ReturnCounter:
+    """The returns of one environment's ongoing episode, over all its chunks; and of the episodes that ended."""
+
+    def __init__(self) -> None:
+        self.so_far: dict[Any, float] = {}  # agent -> return in earlier chunks
+        self.ended: list[tuple[float, int, dict[Any, float], dict[Any, Any]]] = []
+
+    def add(self, chunk: MultiAgentEpisode) -> None:
+        """Count a chunk, which ended or was cut."""
+        for agent_id, reward in chunk.get_returns(include_pending=True).items():
+            self.so_far[agent_id] = self.so_far.get(agent_id, 0.0) + reward
+        if chunk.is_done:
+            modules = {agent_id: chunk.module_for(agent_id) for agent_id in self.so_far}
+            self.ended.append((sum(self.so_far.values()), chunk.env_t, self.so_far, modules))
+            self.so_far = {}
+
+
+def stats_of(chunks: list[MultiAgentEpisode], tallies: list[ReturnCounter], seconds: float) -> MultiAgentCollectStats:
+    """The statistics of the chunks sampled and of the episodes that ended; the tallies forget those."""
+    ended = [entry for tally in tallies for entry in tally.ended]
+    for tally in tallies:
+        tally.ended = []
+    by_agent: dict[Any, list[float]] = {}
+    by_module: dict[Any, list[float]] = {}
+    for _, _, returns, modules in ended:
+        for agent_id, value in returns.items():
+            by_agent.setdefault(agent_id, []).append(value)
+            by_module.setdefault(modules[agent_id], []).append(value)
+    steps: dict[Any, int] = {}
+    for chunk in chunks:
+        for own in chunk.agent_episodes.values():
+            steps[own.module_id] = steps.get(own.module_id, 0) + len(own)
+    return MultiAgentCollectStats(
+        num_env_steps=sum(map(len, chunks)),
+        num_agent_steps=sum(steps.values()),
+        seconds=seconds,
+        returns=np.array([entry[0] for entry in ended], np.float64),
+        lengths=np.array([entry[1] for entry in ended], np.int64),
+        agent_returns=by_agent,
+        module_returns=by_module,
+        module_steps=steps,
+    )

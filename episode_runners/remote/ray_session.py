@@ -1,0 +1,94 @@
+"""What a group of runners has of Ray: Ray that groups have started ends with the last of them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from episode_runners.remote.start import loaded_ray, start_ray
+from episodes.errors import EpisodeStateError
+
+__all__ = ["RaySession"]
+
+
+@dataclass(slots=True)
+class _Started:
+    """Ray, started or joined by a group."""
+
+    identity: tuple[str, str]
+    is_cluster: bool  # which others use too
+    temp_dir: str
+    num_holds: int = 0
+
+
+class RaySession:
+    """A group's hold of Ray in this process, which starts it where it does not run yet.
+
+    Ray that was shut down is never asked for anything: a call would start another one by itself, with ports that
+    everybody reaches.
+
+    Args:
+        num_cpus: how many actors of one CPU there can be, where it is started here.
+        address: of a cluster to be joined.
+
+    Raises:
+        EpisodeStateError: Ray runs in this process, and not at that address.
+    """
+
+    _started: ClassVar[_Started | None] = None
+
+    def __init__(self, num_cpus: int, address: str | None) -> None:
+        self.ray = loaded_ray()
+        if not self.ray.is_initialized():
+            RaySession._started = self._start(num_cpus, address)
+        elif address is not None:
+            self._check_at(address)
+        self.identity = self._identity()
+        started = RaySession._started
+        self.started = started if started is not None and started.identity == self.identity else None
+        if self.started is not None:
+            self.started.num_holds += 1
+
+    def _start(self, num_cpus: int, address: str | None) -> _Started:
+        temp_dir = tempfile.mkdtemp(prefix="runners-")
+        try:
+            start_ray(num_cpus, address=address, temp_dir=temp_dir)
+        except BaseException:
+            shutil.rmtree(temp_dir, ignore_errors=True)
+            raise
+        return _Started(self._identity(), address is not None, temp_dir)
+
+    def _check_at(self, address: str) -> None:
+        there = self.ray.get_runtime_context().gcs_address
+        if address not in ("auto", there):
+            raise EpisodeStateError(
+                f"address={address!r}: Ray runs in this process already, at {there}; ray.shutdown() first, or leave "
+                "address out to use it"
+            )
+
+    def _identity(self) -> tuple[str, str]:
+        context: Any = self.ray.get_runtime_context()
+        return context.get_node_id(), context.get_job_id()
+
+    @property
+    def is_for_groups_alone(self) -> bool:
+        """Whether nobody else is there for whom to reserve."""
+        return self.started is not None and not self.started.is_cluster
+
+    @property
+    def is_there(self) -> bool:
+        """Whether Ray still runs in this process, and is the one that it was."""
+        return self.ray.is_initialized() and self._identity() == self.identity
+
+    def end(self) -> None:
+        """Let go of it, once."""
+        if self.started is None:
+            return
+        self.started.num_holds -= 1
+        if self.started.num_holds:
+            return
+        if self.is_there:
+            self.ray.shutdown()
+        shutil.rmtree(self.started.temp_dir, ignore_errors=True)

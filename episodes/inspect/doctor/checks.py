@@ -1,0 +1,347 @@
+"""Signs of lies in trials: each is a function `(trials) -> findings`, and says nothing without evidence enough."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from episodes.inspect.doctor.finding import Finding, Place, gathered
+from episodes.inspect.doctor.trial import Trial, array_of
+from episodes.tracks import nested
+
+Trials = list[Trial]
+CLOCK = re.compile(r"(^|_|/)(t|time|time_?step|steps?|clock|tick|frame|elapsed(_steps)?)$", re.IGNORECASE)
+
+# --- items ------------------------------------------------------------------------------------------------------------
+
+
+def not_finite(trials: Trials) -> Iterator[Finding]:
+    """NaN and infinite numbers in observations and rewards."""
+    yield from gathered("not_finite", _not_finite(trials))
+
+
+def _not_finite(trials: Trials) -> Iterator[Place]:
+    for trial in trials:
+        for name, items in (("observation", trial.observations), ("reward", trial.rewards), ("action", trial.actions)):
+            for step, item in enumerate(items):
+                for path, leaf in nested.flatten({name: item}).items():
+                    array = array_of(leaf)
+                    if array.dtype.kind == "f" and not np.isfinite(array).all():
+                        bad = array[~np.isfinite(array)].reshape(-1)[0]
+                        yield trial.id_, step, f"{path} has {bad}"
+
+
+def misfits(trials: Trials) -> Iterator[Finding]:
+    """Observations of another dtype or shape than the first one or the space, or outside the space."""
+    found: dict[str, list[Place]] = {"dtype": [], "shape": [], "outside_space": []}
+    firsts: dict[Any, Any] = {}  # by agent
+    for trial in trials:
+        first = firsts.setdefault(trial.agent, trial.observations[0])
+        space = _like(first) if trial.observation_space is None else trial.observation_space
+        for step, item in enumerate(trial.observations):
+            for kind, words in _misfits(space, item, "observation"):
+                found[kind].append((trial.id_, step, words))
+    for kind, places in found.items():
+        yield from gathered(kind, places)
+
+
+def _like(item: Any) -> Any:
+    """A space of everything that has the structure, shapes and dtypes of an item."""
+    if isinstance(item, dict):
+        return spaces.Dict({str(key): _like(value) for key, value in item.items()})
+    if isinstance(item, tuple):
+        return spaces.Tuple([_like(value) for value in item])
+    array = array_of(item)
+    if array.dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, array.shape, array.dtype.type)
+    if array.dtype.kind in "iu" and array.ndim:
+        bounds = np.iinfo(array.dtype)
+        return spaces.Box(bounds.min, bounds.max, array.shape, array.dtype.type)
+    return spaces.Space()  # of anything
+
+
+def _misfits(space: Any, item: Any, path: str) -> Iterator[tuple[str, str]]:
+    """(kind, words) for each leaf that is not of the space."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        parts: dict[Any, Any] = dict(space.items()) if isinstance(space, spaces.Dict) else dict(enumerate(space))
+        there = list(item) if isinstance(item, dict) else list(range(len(item))) if isinstance(item, tuple) else []
+        if set(parts) != set(there):
+            yield "outside_space", f"{path} has {there}, and its space {list(parts)}"[:200]
+            return
+        for key, part in parts.items():
+            yield from _misfits(part, item[key], f"{path}/{key}")
+    elif isinstance(space, spaces.Box):
+        yield from _box_misfits(space, item, path)
+    elif type(space) is not spaces.Space and not space.contains(item):
+        yield "outside_space", f"{path} is {item!r}, and its space {space}"[:200]
+
+
+def _box_misfits(space: spaces.Box, item: Any, path: str) -> Iterator[tuple[str, str]]:
+    array = array_of(item)
+    if array.shape != space.shape:
+        yield "shape", f"{path} has shape {array.shape}, and its space {space.shape}"
+        return
+    if array.dtype != space.dtype:
+        yield "dtype", f"{path} is {array.dtype}, and its space {space.dtype}"
+    if array.dtype.kind not in "biuf":
+        return
+    slack = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(array.astype(np.float64))))
+    outside = (array < space.low - slack) | (array > space.high + slack)
+    if outside.any():
+        at = tuple(int(i) for i in np.argwhere(outside)[0])
+        yield "outside_space", f"{path}{list(at)} is {array[at]}, bounds {space.low[at]} to {space.high[at]}"
+
+
+def reward_types(trials: Trials) -> Iterator[Finding]:
+    """Rewards that are no single numbers."""
+    places = [
+        (trial.id_, step, f"reward {reward!r} is {type(reward).__name__}"[:200])
+        for trial in trials
+        for step, reward in enumerate(trial.rewards)
+        if reward is None or array_of(reward).ndim or array_of(reward).dtype.kind not in "biuf"
+    ]
+    yield from gathered("reward_type", places)
+
+
+def info_types(trials: Trials) -> Iterator[Finding]:
+    """Infos whose keys hold a number here and a text or an array there."""
+    known: dict[Any, str] = {}
+    places: list[Place] = []
+    for trial in trials:
+        for step, info in enumerate(trial.infos):
+            for key, value in info.items() if isinstance(info, dict) else ():
+                told = _type_of(value)
+                if value is not None and known.setdefault(key, told) != told:
+                    places.append((trial.id_, step, f"info {key!r} is {told}, and was {known[key]} before"))
+    yield from gathered("info_type", places)
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, (bool, np.bool_)):
+        return "a bool"
+    array = np.asarray(value) if isinstance(value, (int, float, np.generic, np.ndarray)) else None
+    if array is not None and array.dtype.kind in "biuf":
+        return "a number" if array.ndim == 0 else f"an array of {array.ndim} dimensions"
+    return f"{type(value).__name__}"
+
+
+def clocks(trials: Trials) -> Iterator[Finding]:
+    """Infos and observations named like clocks that jump, and chunks that do not follow on each other."""
+    series: dict[tuple[int, str], list[float]] = {}
+    for n, trial in enumerate(trials):
+        for told in (*zip(trial.observations, trial.infos, strict=False),):
+            for key, value in _clock_values(told):
+                series.setdefault((n, key), []).append(value)
+    steps = {place: np.diff(values) for place, values in series.items() if len(values) == len(trials[place[0]].seen)}
+    places: list[Place] = []
+    for key in dict.fromkeys(key for _, key in steps):
+        rates = Counter(float(x) for place, values in steps.items() if place[1] == key for x in values[:-1])
+        rate, times = rates.most_common(1)[0] if rates else (0.0, 0)
+        if not rate or times < 0.8 * rates.total() or times < 20:
+            continue
+        for (n, name), values in steps.items():
+            at = np.flatnonzero(~np.isclose(values[:-1], rate)) if name == key else ()
+            places += [(trials[n].id_, int(i) + 1, f"{key} goes on by {values[i]:g}, not {rate:g}") for i in at]
+    yield from gathered("clock_jump", [*places, *_gaps(trials)])
+
+
+def _clock_values(told: tuple[Any, Any]) -> Iterator[tuple[str, float]]:
+    for name, nest in zip(("observation", "info"), told, strict=True):
+        for key, value in nest.items() if isinstance(nest, dict) else ():
+            array = array_of(value) if CLOCK.search(str(key)) else np.empty(0)
+            if array.size == 1 and array.dtype.kind in "iuf":
+                yield f"{name} {key!r}", float(array.reshape(-1)[0])
+
+
+def _gaps(trials: Trials) -> Iterator[Place]:
+    """Chunks of one episode and agent that begin later, or earlier, than the one before them stops."""
+    stops: dict[Any, int] = {}
+    for trial in sorted(trials, key=lambda trial: trial.t_started):
+        stop = stops.setdefault((trial.id_, trial.agent), trial.t_started)
+        if stop != trial.t_started:
+            yield trial.id_, 0, f"the chunk begins at step {trial.t_started}, the one before it stops at {stop}"
+        stops[trial.id_, trial.agent] = trial.t_started + len(trial)
+
+
+# --- endings ----------------------------------------------------------------------------------------------------------
+
+
+def time_limits(trials: Trials) -> Iterator[Finding]:
+    """Terminations where a time limit ends the episode."""
+    done = [trial for trial in trials if trial.is_done and len(trial)]
+    for trial in done:
+        told = trial.infos[-1].get("TimeLimit.truncated") if isinstance(trial.infos[-1], dict) else None
+        if told and not trial.truncated:
+            words = "terminated, though infos['TimeLimit.truncated'] is True"
+            yield Finding.of("time_limit_terminates", words, trial.id_, len(trial))
+            return
+    for trials_of_agent in _by_agent(done):
+        lengths = [trial.t_started + len(trial) for trial in trials_of_agent]
+        longest = max(lengths)
+        at = [trial for trial, length in zip(trials_of_agent, lengths, strict=True) if length == longest]
+        others = Counter(length for length in lengths if length != longest)
+        crowded = len(at) >= max(4, 0.1 * len(lengths)) and len(at) > 2 * max(others.values(), default=0)
+        if longest >= 10 and crowded and not any(trial.truncated for trial in at):
+            words = f"{len(at)} of {len(lengths)} episodes end by termination after exactly {longest} steps, none later"
+            yield Finding.of("time_limit_terminates", words, at[0].id_, len(at[0]), len(at))
+            return
+
+
+def truncations_without_terminations(trials: Trials) -> Iterator[Finding]:
+    """Truncations at ever other lengths, and never a termination."""
+    for own in _by_agent([trial for trial in trials if trial.is_done]):
+        lengths = Counter(len(trial) for trial in own)
+        most = max(lengths.values())
+        if len(own) >= 8 and most <= 0.5 * len(own) and not any(trial.terminated for trial in own):
+            words = f"{len(own)} episodes are truncated at {len(lengths)} lengths ({min(lengths)} to {max(lengths)})"
+            yield Finding.of("end_truncates", f"{words}, none terminates", own[0].id_, len(own[0]), len(own))
+            return
+
+
+def _by_agent(trials: Trials) -> list[Trials]:
+    agents: dict[Any, Trials] = {}
+    for trial in trials:
+        agents.setdefault(trial.agent, []).append(trial)
+    return list(agents.values())
+
+
+def lengths_of_tracks(trials: Trials) -> Iterator[Finding]:
+    """T observations for T steps."""
+    short = [trial for trial in trials if len(trial) and len(trial.seen) != len(trial) + 1]
+    yield from gathered(
+        "missing_last_observation",
+        [(trial.id_, None, f"{len(trial.seen)} observations and {len(trial)} rewards") for trial in short],
+    )
+
+
+def steps_after_the_end(trials: Trials) -> Iterator[Finding]:
+    """Rows that go on where a flag among them says that the episode ended."""
+    places: list[Place] = []
+    for trial in trials:
+        if trial.ended_at is not None and trial.ended_at < len(trial):
+            words = f"it ended at step {trial.ended_at}, and {len(trial) - trial.ended_at} steps come after"
+            places.append((trial.id_, trial.ended_at, words))
+    yield from gathered("ignored_action", places)
+
+
+def first_and_last(trials: Trials) -> Iterator[Finding]:
+    """First observations that come twice, last ones that are those before them, or blank."""
+    for own in _by_agent([trial for trial in trials if len(trial.seen) >= 4]):
+        inner = [a == b for trial in own for a, b in zip(trial.seen[1:-2], trial.seen[2:-1], strict=True)]
+        if len(own) < 5 or np.mean(inner) > 0.2:
+            continue
+        is_alone = own[0].agent is None  # one of several may see positions alone, which speeds change a step later
+        if is_alone and all(trial.seen[0] == trial.seen[1] for trial in own):
+            words = "the first step of every episode shows the observation of the reset again"
+            yield Finding.of("late_observation", words, own[0].id_, 1, len(own))
+        done = [trial for trial in own if trial.is_done]
+        repeated = [trial for trial in done if trial.seen[-1] == trial.seen[-2]]
+        blank = [trial for trial in done if trial.numbers[-1].size and not trial.numbers[-1].any()]
+        for which, words in ((repeated, "that before it"), (blank, "all zeros")):
+            if len(which) >= 5 and len(which) >= 0.9 * len(done) and (which is repeated or not _blanks(own)):
+                words = f"the last observation of {len(which)} of {len(done)} episodes is {words}"
+                yield Finding.of("missing_last_observation", words, which[0].id_, len(which[0]), len(which))
+
+
+def _blanks(trials: Trials) -> bool:
+    """True where zeros are nothing special before the end, either."""
+    return any(not numbers.any() for trial in trials for numbers in trial.numbers[:-1])
+
+
+def swapped_boundary_observations(trials: Trials) -> Iterator[Finding]:
+    """Last observations that are first ones: lost, or rows of resets stored as steps, or no reset at all."""
+    for own in _by_agent([trial for trial in trials if trial.is_done and len(trial) >= 2]):
+        if len(own) < 5 or len({numbers.shape for trial in own for numbers in trial.numbers}) > 1:
+            continue
+        likes = (_among_firsts, _within_firsts)
+        for is_like in likes:
+            ends, inside = is_like(own)
+            if ends.mean() >= 0.9 and inside <= 0.2:
+                yield from _told_apart(own, int(ends.sum()), is_like is _within_firsts)
+                break
+
+
+def _among_firsts(trials: Trials) -> tuple[np.ndarray, float]:
+    """Which ends equal the next episode's first observation, and the share of inner ones that equal any first."""
+    firsts = {trial.seen[0] for trial in trials}
+    followed = [a.seen[-1] == b.seen[0] for a, b in itertools.pairwise(trials)]
+    inner = [seen in firsts for trial in trials for seen in trial.seen[2:-1]]
+    return np.array(followed), float(np.mean(inner)) if inner else 1.0
+
+
+def _within_firsts(trials: Trials) -> tuple[np.ndarray, float]:
+    """Which ends lie in the box of the first observations, and the share of inner ones that do."""
+    firsts = np.array([trial.numbers[0] for trial in trials])
+    if len(firsts) < 8 or not firsts.shape[1] or len({trial.seen[-1] for trial in trials}) == 1:
+        return np.zeros(1), 1.0
+    low, high = firsts.min(0), firsts.max(0)
+    wide = 0.25 * (high - low)
+    holds = lambda numbers: bool(((numbers >= low - wide) & (numbers <= high + wide)).all())  # noqa: E731
+    inner = [holds(numbers) for trial in trials for numbers in trial.numbers[2:-1]]
+    return np.array([holds(trial.numbers[-1]) for trial in trials]), float(np.mean(inner)) if inner else 1.0
+
+
+def _told_apart(trials: Trials, times: int, by_box: bool) -> Iterator[Finding]:
+    """Where the jump is tells which of three it is: in the last step, in the first, or nowhere."""
+    jump = lambda a, b: float(np.abs(b - a).max(initial=0.0))  # noqa: E731
+    jumps = [[jump(a, b) for a, b in zip(t.numbers, t.numbers[1:], strict=False)] for t in trials]
+    usual = 2.0 * float(np.median([x for own in jumps for x in (own[1:-1] or own)]))
+    first, last = (float(np.median([own[i] for own in jumps])) for i in (0, -1))
+    trial = trials[0]
+    if last > usual and last >= first:
+        words = f"{times} of {len(trials)} episodes end with an observation of a reset; it lies {last:.3g} from the one"
+        yield Finding.of("lost_final_observation", f"{words} before it", trial.id_, len(trial), times)
+    elif by_box:
+        return
+    elif first > usual and not any(own.rewards[0] for own in trials[1:]):
+        words = f"{times} episodes begin where the one before ended, and jump by {first:.3g} for reward 0"
+        yield Finding.of("ignored_action", words, trials[1].id_, 0, times)
+    else:
+        words = f"{times} episodes begin with the last observation of the one before"
+        yield Finding.of("no_reset", words, trials[1].id_, 0, times)
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+def constants(trials: Trials) -> Iterator[Finding]:
+    """One observation for all steps, where the space has more."""
+    for own in _by_agent(trials):
+        space, num = own[0].observation_space, sum(len(trial) for trial in own)
+        if num < 50 or len({seen for trial in own for seen in trial.seen}) > 1 or _has_one_item(space):
+            continue
+        words = f"all observations of {num} steps are equal"
+        yield Finding.of("constant_observations", words, own[0].id_, 0, num)
+        return
+
+
+def _has_one_item(space: Any) -> bool:
+    if isinstance(space, spaces.Discrete):
+        return space.n == 1
+    if isinstance(space, spaces.Box):
+        return bool((space.low == space.high).all())
+    if isinstance(space, spaces.MultiDiscrete):
+        return bool((space.nvec == 1).all())
+    return False
+
+
+ALL: tuple[Callable[[Trials], Iterator[Finding]], ...] = (
+    not_finite,
+    misfits,
+    reward_types,
+    info_types,
+    clocks,
+    time_limits,
+    truncations_without_terminations,
+    lengths_of_tracks,
+    steps_after_the_end,
+    first_and_last,
+    swapped_boundary_observations,
+    constants,
+)

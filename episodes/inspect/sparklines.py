@@ -1,0 +1,230 @@
+"""Small pictures of a series: lines, bands of colour and strips of frames, as SVG and PNG inside of HTML.
+
+All pictures of one episode share an axis. Positions are indices of observations, with the lookback; a step is between
+two of them:
+
+    position   0        1        2        3
+               o0 ------ o1 ------ o2 ------ o3         observations
+                   a0        a1        a2              steps: at 0.5, 1.5, 2.5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+
+from episodes.inspect.colours import HUES, colour
+from episodes.inspect.downsampling import Cells
+from episodes.inspect.formatting import number
+from episodes.inspect.frames import viewable
+from episodes.inspect.png import data_uri, png
+from episodes.inspect.series import Series
+
+WIDTH = 480  # pixels of a picture, unless CSS sets another width
+UNITS = 2  # coordinates per pixel: they are whole numbers, which take few bytes
+LANE, MOST_LANES = 22, 6  # height of a line of numbers, and most lines of a picture
+FEWEST_POINTS, MOST_POINTS = 24, 240  # of a line
+MOST_BANDS = 24  # rows of colours
+LEVELS = 40  # of a colour; level 0 is transparent
+MOST_MARKS = 48  # of numbers that are not finite
+FRAMES = 8
+FRAME_SIDE = 72  # pixels
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Time axis of an episode with `span` = L + T steps, of which the first L are lookback."""
+
+    span: int
+    lookback: int = 0
+
+    def places(self, items: np.ndarray, more: int) -> np.ndarray:
+        """Return the x coordinates [k] of the items with these indices."""
+        return (items + (0.0 if more else 0.5)) * (UNITS * WIDTH / max(self.span, 1))
+
+
+def picture(series: Series, axis: Axis, points: int = MOST_POINTS, room: int = 24_000) -> Markup:
+    """Return the picture that suits the series; empty if it has no numbers.
+
+    Args:
+        points: most points of one line.
+        room: most bytes of a strip of frames.
+    """
+    if not series.is_numeric:
+        return Markup("")
+    if series.is_image:
+        return frame_strip(series, axis, room)
+    if series.is_band:
+        return band(series, axis, points)
+    return lines(series, axis, points) if series.numbers.shape[1] <= MOST_LANES else heat(series, axis, points)
+
+
+def cells_of(series: Series, points: int, columns: Sequence[int] | None = None) -> Cells:
+    """Return the series in cells: one for each item, or one for the lowest and the highest of some items each."""
+    return series.cells(points if len(series.numbers) <= points else points // 2, columns)
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+def lines(series: Series, axis: Axis, points: int) -> Markup:
+    """Return a line for each number of an item, each scaled from its lowest to its highest."""
+    cells = cells_of(series, points)
+    count = series.numbers.shape[1]
+    height = LANE if count > 1 else 2 * LANE
+    ranges = series.ranges.tolist()
+    paths = []
+    for k in range(count):
+        at, numbers = cells.line(k)
+        xs = axis.places(series.items[at], series.more)
+        ys = _heights(numbers, ranges[0][k], ranges[2][k], UNITS * height) + k * UNITS * height
+        top = k * UNITS * height
+        paths.append(f'<path d="{_path(xs, ys)}"/>{_odd_marks(series, cells, axis, k, top, top + UNITS * height)}')
+    return _svg(series, cells, "".join(paths), count * height, axis)
+
+
+def _heights(numbers: np.ndarray, low: float, high: float, height: int) -> np.ndarray:
+    """Return the y [k] of numbers [k] between margins; the middle if all are equal."""
+    margin = 2 * UNITS
+    with np.errstate(over="ignore"):
+        scale = (height - 2 * margin) / (high - low) if high > low else 0.0
+    if not 0.0 < scale < np.inf:
+        return np.where(np.isnan(numbers), np.nan, height / 2)
+    return margin + (high - numbers) * scale
+
+
+def _path(xs: np.ndarray, ys: np.ndarray) -> str:
+    """Return the `d` of a path through the points, interrupted where y is NaN. A single point is a dash."""
+    is_drawn = ~np.isnan(ys)
+    points = np.stack([xs, ys], 1)
+    if is_drawn.all() and len(points):
+        return _stroke(points)
+    edges = np.flatnonzero(np.diff(is_drawn, prepend=False, append=False))
+    return "".join(_stroke(points[start:stop]) for start, stop in edges.reshape(-1, 2).tolist())
+
+
+def _stroke(points: np.ndarray) -> str:
+    """Return a line through the points [k, 2], each as its distance from the one before, in few bytes."""
+    whole = (points + 0.5).astype(np.int32)
+    x, y = whole[0].tolist()
+    if len(whole) == 1:
+        return f"M{x - 4} {y}h8"  # a short line, because a dot is hard to see
+    return f"M{x} {y}l{' '.join(map(str, np.diff(whole, axis=0).ravel().tolist()))}"
+
+
+def _odd_marks(series: Series, cells: Cells, axis: Axis, column: int | None, top: int, bottom: int) -> str:
+    """Return ticks at cells with infinities (above) and with NaN or minus infinities (below); `column` None is all."""
+    counts = series.counts
+    if not (counts.nan or counts.infinite):
+        return ""
+    chosen = slice(None) if column is None else [column]
+    above = cells.num_above[:, chosen].any(1)
+    below = (cells.num_nan + cells.num_below)[:, chosen].any(1)
+    xs = axis.places(series.items[cells.starts()], series.more)
+    width = max(UNITS * WIDTH / MOST_MARKS, 1)
+    marks = []
+    for is_odd, y in ((above, top), (below, bottom - 12)):
+        places = xs[is_odd]
+        if len(places) > MOST_MARKS:  # one mark for each part of the axis
+            places = np.unique(places // width) * width
+        marks += [f"M{x} {y}v12" for x in places.astype(int).tolist()]
+    return f'<path class="ep-odd" fill="none" stroke="#dc2626" stroke-width="1.5" d="{"".join(marks)}"/>'
+
+
+def _words(series: Series, cells: Cells) -> str:
+    """Return the tooltip of a picture."""
+    low, mean, high = map(number, series.range)
+    each = "" if cells.is_exact else f"; lowest and highest of {cells.every:,} items each"
+    return f"lowest {low}, mean {mean}, highest {high}{each}"
+
+
+def _svg(series: Series, cells: Cells, inner: str, height: int, axis: Axis) -> Markup:
+    before = 100 * axis.lookback / max(axis.span, 1)
+    shade = f'<rect class="ep-before" width="{before:.2f}%" height="100%" fill="#888" fill-opacity=".12"/>'
+    return Markup(
+        f'<svg class="ep-pic" width="{WIDTH}" height="{height}" viewBox="0 0 {UNITS * WIDTH} {UNITS * height}" '
+        f'preserveAspectRatio="none" role="img"><title>{_words(series, cells)}</title>{shade if before else ""}'
+        f'<g class="ep-{series.hue}" fill="none" stroke="{colour(series.hue)}" stroke-width="1.5">{inner}</g></svg>'
+    )
+
+
+# --- bands ------------------------------------------------------------------------------------------------------------
+
+
+def band(series: Series, axis: Axis, points: int) -> Markup:
+    """Return whole numbers as a row of colours: the higher, the stronger."""
+    cells = series.cells(points)
+    low, _, high = series.range
+    return _strip(series, axis, cells, np.array([low]), np.array([high]), 0.18, 16)
+
+
+def heat(series: Series, axis: Axis, points: int) -> Markup:
+    """Return many numbers as rows of colours, each scaled from its lowest to its highest."""
+    count = series.numbers.shape[1]
+    columns = set(np.linspace(0, count - 1, min(count, MOST_BANDS)).astype(np.intp).tolist())
+    lows, _, highs = series.ranges.astype(np.float64)
+    if count > MOST_BANDS and np.isfinite(lows).any():  # the rows of the lowest and the highest number are drawn
+        columns |= {int(np.nanargmin(lows)), int(np.nanargmax(highs))}
+    chosen = sorted(columns)
+    return _strip(
+        series, axis, series.cells(points, chosen), lows[chosen], highs[chosen], 0.06, 4 * max(len(chosen), 8)
+    )
+
+
+def _strip(
+    series: Series, axis: Axis, cells: Cells, low: np.ndarray, high: np.ndarray, palest: float, height: int
+) -> Markup:
+    """Return cells as colours, transparent without a number.
+
+    The upper half of a row is the highest number of a cell, the lower half the lowest.
+
+    Args:
+        low, high: [d], the palest and the strongest number of each row.
+    """
+    halves = [cells.high, cells.low] if not cells.is_exact else [cells.high]
+    spread = np.where(high > low, high / 2 - low / 2, 1)
+    with np.errstate(invalid="ignore"):
+        levels = np.stack([palest + (1 - palest) * (half / 2 - low / 2) / spread for half in halves], 1)
+    strengths = levels.transpose(2, 1, 0).reshape(-1, len(cells))  # [d * halves, k]
+    strongest = LEVELS - 1
+    shades = np.nan_to_num(1 + strengths * (strongest - 1), nan=0.0).clip(0, strongest).astype(np.uint8)
+    palette = np.empty((LEVELS, 4), np.uint8)
+    palette[:, :3], palette[:, 3] = HUES[series.hue], np.linspace(0, 255, LEVELS)
+    begin, end = axis.places(np.array([0, series.total]), 1)
+    if series.more:  # an item for each observation is as wide as a step, around its position
+        begin, end = 0.0, float(UNITS * WIDTH)
+    file = data_uri(png(shades, palette))
+    scaled = "each row from its lowest (pale) to its highest (strong)" if len(low) > 1 else "pale to strong"
+    marks = _odd_marks(series, cells, axis, None, 0, height)
+    return Markup(
+        f'<svg class="ep-pic" width="{WIDTH}" height="{height}" viewBox="0 0 {UNITS * WIDTH} {height}" '
+        f'preserveAspectRatio="none" role="img"><title>{_words(series, cells)}; {scaled}</title>'
+        f'<image x="{begin:g}" width="{max(end - begin, 1):g}" height="{height}" preserveAspectRatio="none" '
+        f'style="image-rendering:pixelated" href="{file}"/>{marks}</svg>'
+    )
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+
+def frame_strip(series: Series, axis: Axis, room: int) -> Markup:
+    """Return some of the images, evenly spaced over the episode, each with its step."""
+    places = np.unique(np.linspace(0, series.total - 1, min(FRAMES, series.total)).astype(np.intp))
+    images = viewable(series.at(places))
+    images = images[:, :: -(-images.shape[1] // FRAME_SIDE), :: -(-images.shape[2] // FRAME_SIDE)]
+    file = png(images[len(images) // 2])
+    excess = len(file) * len(images) * 4 / 3 / room
+    if excess > 1:  # noise, or colours that hardly repeat: fewer pixels
+        stride = int(np.ceil(np.sqrt(excess)))
+        images = images[:, ::stride, ::stride]
+    figures = (_figure(image, int(place) - axis.lookback) for image, place in zip(images, places, strict=True))
+    return Markup(f'<div class="ep-frames">{"".join(figures)}</div>')
+
+
+def _figure(image: np.ndarray, step: int) -> str:
+    label = f"{step}" if step >= 0 else f"\N{MINUS SIGN}{-step}"
+    source = data_uri(png(image))
+    return f'<figure><img alt="observation {label}" width="64" src="{source}"><figcaption>{label}</figcaption></figure>'

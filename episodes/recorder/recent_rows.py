@@ -1,0 +1,95 @@
+"""`RecentRows`: the last few rows of N environments, for who looks back at them while they are recorded elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from episodes.recorder.recorded_rows import RecordedRows, ResetInfo
+from episodes.tracks import nested
+
+_FEWEST = 32  # rows that are there before the older ones are dropped, so that it happens rarely
+
+
+class RecentRows:
+    """The newest row and `depth` rows before it. Nothing is copied as long as nobody looks further back than it.
+
+    A `VectorRecorder` has its rows itself; a `ReplayRecorder`, whose rows are in a ring of another order, has these.
+
+    Attributes:
+        depth: rows before the newest one that stay; asking for more of them raises it, for the rows to come.
+    """
+
+    def __init__(
+        self, num_envs: int, observation_space: spaces.Space | None, action_space: spaces.Space | None, depth: int = 0
+    ) -> None:
+        self.depth = depth
+        self._resets: list[tuple[np.ndarray, dict[str, Any]]] = []  # environments [k] and infos, of the newest row
+        self._kinds = (num_envs, observation_space, action_space)
+        self._kept: RecordedRows | None = None
+        self._observations: Any = None  # the newest
+        self._info: dict[str, Any] = {}
+
+    @property
+    def is_looked_at(self) -> bool:
+        """Whether rows must be written: somebody looks further back than the newest one."""
+        return self._kept is not None
+
+    def begin(self, observations: Any, info: dict[str, Any]) -> None:
+        """Begin with observations [N, ...] that no step led to."""
+        self._observations, self._info, self._kept = observations, info, None
+        self._resets.clear()
+        if self.depth:
+            self._kept = self.rows()
+
+    def replace(self, observations: Any, info: dict[str, Any], envs: np.ndarray) -> None:
+        """Put observations [N, ...] in place of the newest ones of the environments [k], which were reset."""
+        rows = nested.map_leaves(lambda leaf: leaf[envs], observations)
+        self._observations = nested.with_rows(self._observations, envs, rows)
+        self._resets.append((envs, info))
+        if self._kept is not None:
+            at = self._kept.num_rows - 1
+            self._kept.replace_observations(at, envs, observations)
+            self._kept.reset_infos.append(ResetInfo(at, envs, self._kept.infos.add(info)))
+
+    def write(self, rows: tuple[Any, ...], extras: Mapping[str, Any]) -> None:
+        """Write observations, actions, rewards and flags [N, ...], and extra outputs, without counting them yet."""
+        kept = self.looked_at()
+        kept.write(kept.num_rows, rows, extras, kept.num_rows - 1)
+
+    def commit(self, observations: Any, info: dict[str, Any]) -> None:
+        """Count the row that was written."""
+        self._observations, self._info = observations, info
+        self._resets.clear()
+        kept = self._kept
+        if kept is None:
+            return
+        kept.commit(kept.infos.add(info))
+        if kept.num_rows >= max(_FEWEST, 2 * self.depth + 2):
+            kept.keep(kept.num_rows - 1 - self.depth)
+
+    def rows(self) -> RecordedRows:
+        """The rows that are there: the newest one alone where nobody looked further back."""
+        if self._kept is not None:
+            return self._kept
+        rows = RecordedRows(*self._kinds)
+        rows.begin(self._observations, self._info)
+        rows.reset_infos += [ResetInfo(0, envs, rows.infos.add(info)) for envs, info in self._resets]
+        return rows
+
+    def looked_at(self) -> RecordedRows:
+        """The rows, of which more are kept from now on."""
+        if self._kept is None:
+            self._kept = self.rows()
+        return self._kept
+
+    def recent(self, track: str, num_items: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
+        """See `OngoingEpisodes.recent`."""
+        if track == "observations" and num_items == 1:
+            newest = nested.map_leaves(lambda leaf: np.asarray(leaf)[None], self._observations)
+            return newest, np.ones((1, len(ages)), bool)
+        self.depth = max(self.depth, num_items - 1)
+        return self.looked_at().recent(track, num_items, ages)

@@ -1,0 +1,487 @@
+"""`VectorRecorder`: the rows of a vector environment become an `EpisodePack`.
+
+One row a vector step is copied into preallocated blocks; nothing is done per environment until `take` lays the rows
+out env after env, with one gather a track. Endings need no work while stepping: `Boundaries` finds them when asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from numpy.typing import DTypeLike
+
+from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.facts.ending import codes_of
+from episodes.facts.facts import PackFacts, own_custom_data, random_ids
+from episodes.facts.policy_versions import UNKNOWN, VersionColumn, checked_version
+from episodes.pack import EpisodePack
+from episodes.recorder.boundaries import Boundaries, Row, Rows, final_observations_of, infos_at_ends
+from episodes.recorder.chunk_layout import Chunks, find_chunks
+from episodes.recorder.ongoing import OngoingEpisodes
+from episodes.recorder.recent_rows import RecentRows
+from episodes.recorder.recorded_rows import LastObservations, RecordedRows, ResetInfo, last_observations_at
+from episodes.recorder.row_blocks import gather
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import Tracks, nested
+from episodes.tracks.infos import Infos
+from episodes.tracks.infos.infos import EmptyInfos
+from episodes.tracks.validation import checked_count, checked_number_dtype, checked_space
+
+_NONE = np.zeros(0, np.intp)
+_NOTHING: dict[str, Any] = {}
+
+
+class VectorRecorder:
+    """Records the rows of `num_envs` environments; `take` returns what was recorded as finished chunks.
+
+    Args:
+        observation_space: of one environment; its dtypes are the tracks'. Likewise `action_space`.
+        autoreset_mode: how the vector environment goes on after an ending (`gymnasium.vector.AutoresetMode`).
+        len_lookback_buffer: how many items from before its first step a continued chunk brings along.
+        reward_dtype: of the rewards in what is taken; as they come by default.
+
+    `NEXT_STEP`: the row after an ending is the reset observation and no step. `SAME_STEP`: the returned row belongs
+    to the next episode, the true last observation is in `infos["final_obs"]`. `DISABLED`: `reset` with the mask of
+    the environments that were reset, before the next `step`.
+
+    A call that raises leaves what was recorded as it was. Rows are copied, those of vector infos too.
+    Lookback steps that had no extra model outputs get the items [...] in `stand_ins`, by key, else zeros: a policy's
+    initial state as "state_out" lets a learner begin after random steps as the policy did.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        observation_space: spaces.Space | None = None,
+        action_space: spaces.Space | None = None,
+        *,
+        autoreset_mode: AutoresetMode | str,
+        len_lookback_buffer: int = 0,
+        reward_dtype: DTypeLike | None = None,
+    ) -> None:
+        num_envs = checked_count("num_envs", num_envs)
+        len_lookback_buffer = checked_count("len_lookback_buffer", len_lookback_buffer, 0)
+        self.num_envs = num_envs
+        self.observation_space = checked_space("observation_space", observation_space)
+        self.action_space = checked_space("action_space", action_space)
+        self._boundaries = Boundaries(num_envs, autoreset_mode)
+        self.autoreset_mode = self._boundaries.mode
+        self.len_lookback_buffer = len_lookback_buffer
+        self.reward_dtype = None if reward_dtype is None else checked_number_dtype("reward_dtype", reward_dtype)
+        self.episodes = OngoingEpisodes(self, self._all_ongoing)
+        self.taken_envs = _NONE  # of the chunks of the last take
+        self._rows = RecordedRows(num_envs, observation_space, action_space)
+        self.stand_ins = self._rows.stand_ins
+        self._history = len_lookback_buffer  # rows before the base row that a take keeps
+        self._base = 0  # the newest row at the last take
+        self._base_ages = np.zeros(num_envs, np.int64)
+        self._id_generator: np.random.Generator | None = None
+        self._ids = np.full(num_envs, "", "U32")  # of the episodes that go on at the base row
+        self._named: dict[tuple[int, int], str] = {}  # (first row, env) -> an id handed out before its chunk is taken
+        self._custom: dict[tuple[int, int], dict[str, Any]] = {}  # (first row, env) -> of a chunk that was looked at
+        self._last_observations: list[LastObservations] = []
+        self._steps_at_take = 0
+        self._versions = [(0, UNKNOWN)]  # (row, version): the policy that acted from that row on
+        # With next-step autoreset rows are only kept; what they are is settled when somebody asks.
+        self._settles_late = self.autoreset_mode is AutoresetMode.NEXT_STEP
+        self._num_settled = 1  # rows that the boundaries know of; row 0 is no step
+        self._newest: Row | Rows | None = None  # what the newest of these is, or those settled last
+        self._work: Callable[[], None] | None = None  # see `_finish`
+
+    def seed(self, seed: Any) -> None:
+        """Draw the ids of the episodes to come from a generator of this seed (as of `numpy.random.default_rng`)."""
+        self._id_generator = np.random.default_rng(seed)
+
+    @property
+    def policy_version(self) -> int | None:
+        """Of the policy that acts in the steps to come, 0 or more; None: not told. What is taken carries it."""
+        version = self._versions[-1][1]
+        return None if version == UNKNOWN else version
+
+    @policy_version.setter
+    def policy_version(self, version: int | None) -> None:
+        number = checked_version(version)
+        if number != self._versions[-1][1]:
+            self._finish()  # rows have their numbers
+            self._versions.append((self._rows.num_rows, number))
+
+    # --- recording ---------------------------------------------------------------------------------------------
+
+    def reset(
+        self, observations: Any, infos: dict[str, Any] | None = None, reset_mask: np.ndarray | None = None
+    ) -> None:
+        """Begin new episodes with the observations [N, ...], in all environments or in those of the bool mask [N].
+
+        An episode that was going on there stops: as it ended if its last step was an ending, as a cut chunk if not.
+        """
+        mask = self._boundaries.checked_mask(reset_mask)
+        if self._rows.num_rows:
+            self._settle()
+            self._work = self._prepare_replacement(observations, infos or {}, mask)
+            self._finish()
+        elif mask.all():
+            self._rows.begin(observations, infos or {})
+            self._boundaries.reset(mask)
+        else:
+            raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
+
+    def _finish(self) -> None:
+        """Write what was decided: `_work`, which may be broken off anywhere and is then called again by who comes next.
+
+        So an interrupt leaves all of a call or nothing, and rows are not moved before their pack is handed out.
+        """
+        if self._work is not None:
+            self._work()
+            self._work = None
+
+    def _prepare_replacement(self, observations: Any, info: dict[str, Any], mask: np.ndarray) -> Callable[[], None]:
+        """What puts the newest observations of environments aside (if they end a step), and reset ones in place."""
+        at, envs = self._rows.num_rows - 1, np.flatnonzero(mask)
+        ended = np.flatnonzero(mask & (self._boundaries.ages > 0)) if at > self._base else envs[:0]
+        last = gather(self._rows.observations, at * self.num_envs + ended) if len(ended) else None
+        slot, slot_before = self._rows.infos.add(info), self._rows.info_slots[at]
+        fresh = nested.take(self._rows.fitted_observations(observations, self.num_envs), envs)
+        aside = [LastObservations(at, ended, last, slot_before)] if len(ended) else []
+        resets = [ResetInfo(at, envs, slot)] if slot or slot_before else []
+        lists = ((self._last_observations, aside), (self._rows.reset_infos, resets))
+        longer = [(kept, len(kept), more) for kept, more in lists]
+        return partial(self._replace_newest, mask, at, envs, fresh, longer)
+
+    def _replace_newest(
+        self, mask: np.ndarray, at: int, envs: np.ndarray, fresh: Any, longer: list[tuple[list[Any], int, list[Any]]]
+    ) -> None:
+        self._rows.put_observations(at, envs, fresh)
+        for kept, num_kept, more in longer:
+            kept[num_kept:] = more
+        self._rows.mark_replaced(at, envs)
+        if at == self._base:
+            self._base_ages[envs] = 0
+            self._ids[envs] = ""
+        for env in envs.tolist() if self._named or self._custom else ():
+            self._named.pop((at, env), None)
+            self._custom.pop((at, env), None)
+        self._boundaries.reset(mask)
+
+    def step(
+        self,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        terminateds: np.ndarray,
+        truncateds: np.ndarray,
+        infos: dict[str, Any] | None = None,
+        extra_model_outputs: Mapping[str, Any] | None = None,
+        *,
+        final_observations: Any = None,
+    ) -> None:
+        """Record a vector step: what `step` of the environment returned, [N, ...] each, and the actions it got.
+
+        Args:
+            final_observations: the true last observations [k, ...] of the k environments that are done, in order,
+                when they are not the ones in `infos["final_obs"]` (same-step autoreset only).
+        """
+        if self._work is not None:
+            self._finish()
+        rows = self._rows
+        at = rows.num_rows
+        if not at:
+            raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
+        row = (observations, actions, rewards, terminateds, truncateds)
+        try:
+            if self._settles_late:
+                rows.write(at, row, extra_model_outputs or _NOTHING, self._base)
+                slot = rows.infos.add(infos) if infos else 0
+            else:
+                self._boundaries.check_step_may_come()
+                rows.write(at, row, extra_model_outputs or _NOTHING, self._base)
+                slot = self._settle_with(at, infos or {}, final_observations)
+        except BaseException:
+            rows.give_up(at)
+            raise
+        rows.info_slots[at:] = (slot,)
+        rows.num_rows = at + 1
+
+    def _settle_with(self, at: int, infos: dict[str, Any], final_observations: Any) -> int:
+        """Tell the boundaries of row `at`, which is written; the slot of its infos."""
+        rows = self._rows
+        row, work = self._boundaries.look(rows.terminateds.data[at], rows.truncateds.data[at]), None
+        if self._boundaries.last_lies_apart and len(row.ended):
+            slot, work = self._keeping_last_observations(at, row.ended, infos, final_observations)
+        else:
+            slot = rows.infos.add(infos)
+        self._settle_newest(at, row)  # no call after it until the row counts
+        self._work = work
+        return slot
+
+    def _keeping_last_observations(
+        self, at: int, envs: np.ndarray, infos: dict[str, Any], given: Any
+    ) -> tuple[int, Callable[[], None]]:
+        """The slot of the infos that stay with the row, and what puts the last observations and their infos aside."""
+        last = final_observations_of(infos, envs, self.observation_space) if given is None else given
+        last = self._rows.fitted_observations(last, len(envs))
+        last_infos, infos = infos_at_ends(infos)
+        slot_of_last, slot = self._rows.infos.add(last_infos), self._rows.infos.add(infos)
+        aside = LastObservations(at, envs, nested.map_leaves(np.array, last), slot_of_last)
+        return slot, partial(self._put_aside, aside, len(self._last_observations))
+
+    def _put_aside(self, aside: LastObservations, num_kept: int) -> None:
+        self._last_observations[num_kept:] = [aside]
+        self._rows.mark_replaced(aside.row, aside.envs)
+
+    def _settle_newest(self, at: int, row: Row) -> None:
+        self._boundaries.commit(row)
+        self._newest, self._num_settled = row, at + 1
+
+    def _settle(self) -> None:
+        """Tell the boundaries of the rows that they do not know yet, of many at once."""
+        self._finish()
+        rows, first, last = self._rows, self._num_settled, self._rows.num_rows - 1
+        if first < last:
+            span = slice(first, last + 1)
+            told = self._boundaries.classify_rows(rows.done(span))
+            rows.mark_steps(span, told.stepped)
+            self._boundaries.commit_rows(told)
+            self._newest, self._num_settled = told, last + 1  # no call since they are committed
+        elif first == last:
+            row = self._boundaries.look(rows.terminateds.data[last], rows.truncateds.data[last])
+            if len(row.reset):
+                steps = np.ones(self.num_envs, bool)
+                steps[row.reset] = False
+                rows.mark_steps(last, steps)
+            self._settle_newest(last, row)
+
+    # --- the ongoing episodes ------------------------------------------------------------------------------------
+
+    @property
+    def ages(self) -> np.ndarray:
+        """Steps so far [N] of the ongoing episodes; one that ended counts on until its reset."""
+        self._settle()
+        return self._boundaries.ages
+
+    @property
+    def depths(self) -> np.ndarray:
+        """See `OngoingEpisodes.depths`."""
+        return np.minimum(self.ages, self._rows.lookback_at(self._rows.num_rows - 1))
+
+    @property
+    def newest(self) -> Row:
+        """Which environments stepped, ended and began with the newest row; no step before the first one."""
+        self._settle()
+        if self._newest is None:
+            raise EpisodeStateError("no row yet; call step first")
+        if isinstance(self._newest, Rows):
+            self._newest = self._boundaries.last_row(self._newest)
+        return self._newest
+
+    def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
+        """See `OngoingEpisodes.recent`."""
+        if num_items < 1:
+            raise InvalidArgument(f"recent({track!r}, {num_items}): give at least 1")
+        self._history = max(self._history, num_items - 1)
+        return self._rows.recent(track, num_items, self.ages)
+
+    def ongoing(self, env: int) -> SingleAgentEpisode:
+        """The ongoing chunk of an environment as it is now, with all the lookback there is.
+
+        What is written to its `custom_data` arrives in the pack that is taken, and goes on with the episode.
+        """
+        return self._ongoing(np.array([env]))[0]
+
+    def _all_ongoing(self) -> list[SingleAgentEpisode]:
+        return self._ongoing(np.arange(self.num_envs))
+
+    def _ongoing(self, envs: np.ndarray) -> list[SingleAgentEpisode]:
+        ages, last = self.ages[envs], self._rows.num_rows - 1
+        lengths = np.minimum(ages, last - self._base)
+        lookbacks = np.minimum(ages - lengths, self._rows.lookback_at(self._base))
+        return self._looked_at(Chunks(envs, np.full(len(envs), last), lengths, lookbacks))
+
+    def ended(self) -> EpisodePack:
+        """The chunks whose episodes ended with the newest step."""
+        return self._pack(self._newest_chunks(), name=True)
+
+    def ended_episodes(self) -> list[SingleAgentEpisode]:
+        """The same as episodes; what is written to their `custom_data` arrives in the pack that is taken."""
+        return self._looked_at(self._newest_chunks())
+
+    def _newest_chunks(self) -> Chunks:
+        """The chunks that ended with the newest step."""
+        self._settle()
+        last = self._rows.num_rows - 1
+        envs = self.newest.ended if last > self._base else _NONE
+        chunks = self._find_chunks(envs)
+        chunks = chunks.select(chunks.last_rows == last)
+        return replace(chunks, envs=envs[chunks.envs])
+
+    def _looked_at(self, chunks: Chunks) -> list[SingleAgentEpisode]:
+        """The chunks as episodes, whose ids and custom data are kept."""
+        episodes = list(self._pack(chunks, name=True))
+        for episode, key in zip(episodes, chunks.places(), strict=True):
+            episode.custom_data = self._custom.setdefault(key, {})
+        return episodes
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps of environments were recorded since the last take."""
+        self._settle()
+        return self._boundaries.num_steps - self._steps_at_take
+
+    # --- taking --------------------------------------------------------------------------------------------------
+
+    def take(self) -> EpisodePack:
+        """The chunks recorded since the last take, environment after environment, finalized.
+
+        Ongoing episodes that have a step come as cut chunks; they go on in the next take with the same id, their
+        `t_started`, and `len_lookback_buffer` items of lookback. A call that is broken off has taken nothing.
+        """
+        if not self._rows.num_rows:
+            raise EpisodeStateError("take before the reset; call reset(observations, infos) first")
+        chunks = self._find_chunks(slice(None))
+        pack = self._pack(chunks)
+        work = self._going_on(chunks, pack) if self._rows.num_rows - 1 > self._base else None
+        self.taken_envs = chunks.envs
+        self._work = work  # no call after it, so that who is interrupted has the pack or its rows
+        return pack
+
+    def go_on(
+        self, recent: RecentRows, boundaries: Boundaries, ids: np.ndarray, custom_data: Mapping[int, dict[str, Any]]
+    ) -> None:
+        """Go on with the episodes of another recorder, which stops; what is here and was not taken is dropped.
+
+        Args:
+            recent: the newest rows there, which become lookback.
+            boundaries: of the rows there.
+            ids: [N] of the ongoing episodes; "" for those without a step.
+            custom_data: of the ongoing episodes, by environment.
+        """
+        rows = recent.rows()
+        rows.stand_ins, base = self.stand_ins, rows.num_rows - 1
+        self.__dict__.update(
+            _work=None,
+            _rows=rows,
+            _boundaries=boundaries,
+            _base=base,
+            _num_settled=base + 1,
+            _newest=None,
+            _base_ages=boundaries.ages,
+            _ids=np.asarray(ids, "U32"),
+            _steps_at_take=boundaries.num_steps,
+            _named={},
+            _custom={(base, env): dict(data) for env, data in custom_data.items()},
+            _last_observations=[],
+            _versions=[(0, self._versions[-1][1])],
+        )
+
+    def _find_chunks(self, envs: Any) -> Chunks:
+        self._settle()
+        span = slice(self._base, self._rows.num_rows)
+        room = np.minimum(self._base_ages, min(self.len_lookback_buffer, self._rows.lookback_at(self._base)))
+        return find_chunks(
+            self._rows.done(span)[:, envs],
+            self._rows.replaced.data[span, envs],
+            self._rows.resets.data[span, envs],
+            room[envs],
+            base=self._base,
+        )
+
+    def _pack(self, chunks: Chunks, name: bool = False) -> EpisodePack:
+        num_envs, rows = self.num_envs, self._rows
+        index = chunks.observation_index(num_envs)
+        last = chunks.last_rows * num_envs + chunks.envs
+        stepped = chunks.lengths > 0
+        moved = np.flatnonzero(rows.replaced.gather(last) & stepped) if rows.any_replaced else _NONE
+        ends = found = None
+        observations = gather(rows.observations, index)
+        if len(moved):
+            ends = (chunks.lengths + chunks.lookbacks + 1).cumsum()[moved] - 1
+            found, finals = last_observations_at(self._last_observations, last[moved], num_envs)
+            nested.map_leaves(lambda leaf, values: leaf.__setitem__(ends, values), observations, finals)
+        actions, rewards, extras = rows.steps(chunks.step_index(num_envs))
+        from_base = chunks.start_rows == self._base
+        rewards = rewards if self.reward_dtype is None else rewards.astype(self.reward_dtype, copy=False)
+        columns = Tracks.finished(observations, self._infos_at(index, ends, found), actions, rewards, extras)
+        terminated, truncated = (flags.gather(last) & stepped for flags in (rows.terminateds, rows.truncateds))
+        customs = [self._custom.get(key) for key in chunks.places()] if self._custom else None
+        facts = PackFacts(
+            ids=nested.frozen(self._ids_of(chunks, from_base, name)),
+            t_started=nested.frozen(np.where(from_base, self._base_ages[chunks.envs], 0)),
+            endings=nested.frozen(codes_of(terminated, truncated)),
+            policy_versions=self._versions_of(chunks),
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+            custom_data=own_custom_data(customs),
+        )
+        pack = EpisodePack.of(columns, facts, chunks.lengths, chunks.lookbacks)
+        pack.check()
+        return pack
+
+    def _versions_of(self, chunks: Chunks) -> VersionColumn | None:
+        if self._versions == [(0, UNKNOWN)]:
+            return None
+        changes, versions = np.array(self._versions).T
+        return VersionColumn.of_rows(changes, versions, chunks.start_rows + 1, chunks.lengths)
+
+    def _infos_at(self, index: np.ndarray, ends: np.ndarray | None, found: np.ndarray | None) -> Infos:
+        infos, slots = self._rows.infos, np.array(self._rows.info_slots)
+        if infos.num_slots == 1:
+            return EmptyInfos(len(index))
+        num = self.num_envs
+        shifts = (slots - np.arange(len(slots))) * num  # from row * N + env to slot * N + env
+        if self._rows.reset_infos:
+            shifts = shifts.repeat(num)
+            for one in self._rows.reset_infos:
+                shifts[one.row * num + one.envs] = (one.info_slot - one.row) * num
+            at = index + shifts[index]
+        else:
+            at = index + (shifts[0] if (shifts == shifts[0]).all() else shifts[index // num])
+        if found is not None:
+            at[ends] = np.array([one.info_slot for one in self._last_observations])[found] * num + index[ends] % num
+        return infos.gather(at)
+
+    def _ids_of(self, chunks: Chunks, from_base: np.ndarray, name: bool) -> np.ndarray:
+        """The chunks' ids. `name`: remember those that are new, because the chunks are looked at before a take."""
+        ids = random_ids(len(chunks.envs), self._id_generator)
+        at_base = from_base.nonzero()[0]
+        going_on = self._ids[chunks.envs[at_base]]
+        known = going_on != ""
+        ids[at_base[known]] = going_on[known]
+        if name or self._named:
+            self._assign_ids(chunks, ids, set(at_base[known].tolist()), name)
+        return ids
+
+    def _assign_ids(self, chunks: Chunks, ids: np.ndarray, known: set[int], name: bool) -> None:
+        for i, key in enumerate(chunks.places()):
+            if name and i not in known:
+                self._named.setdefault(key, random_ids(1, self._id_generator).item())
+            ids[i] = self._named.get(key, ids[i])
+
+    def _going_on(self, chunks: Chunks, pack: EpisodePack) -> Callable[[], None]:
+        """What moves the newest row, and those that lookbacks reach, to the front."""
+        last = self._rows.num_rows - 1
+        is_open = chunks.last_rows == last
+        if self._rows.any_replaced:
+            is_open &= ~self._rows.replaced.data[last, chunks.envs]
+        open_ = is_open.nonzero()[0]
+        envs = chunks.envs[open_]
+        ids = np.zeros_like(self._ids)  # empty ones
+        ids[envs] = pack.ids[open_]
+        for (row, env), id_ in self._named.items():
+            if row == last:
+                ids[env] = id_
+        ages, first = self._boundaries.ages, max(last - self._history, 0)
+        began, base = last - np.minimum(ages, last - self._base) if self._custom else ages, last - first
+        custom = {(base, e): dict(data) for (row, e), data in self._custom.items() if row == began[e]}
+        afterwards = {"_base": base, "_num_settled": base + 1, "_base_ages": ages, "_ids": ids, "_custom": custom}
+        afterwards |= {"_steps_at_take": self._boundaries.num_steps, "_named": {}, "_last_observations": []}
+        afterwards["_versions"] = [(0, self._versions[-1][1])]
+        return partial(self._move_on, self._rows.keeping(first), afterwards)
+
+    def _move_on(self, move: Callable[[], None], afterwards: dict[str, Any]) -> None:
+        move()
+        self.__dict__.update(afterwards)

@@ -1,0 +1,47 @@
+"""Draws of steps that a recent policy made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.replay.ring.linked_ring import LinkedRing
+from episodes.replay.ring.track_ring import positions
+
+_ROUNDS = 4  # while most steps are young, few are drawn again
+
+Drawn = tuple[np.ndarray, np.ndarray]
+
+
+def sample_recent_steps(
+    ring: LinkedRing, draw: Callable[[int], Drawn], n: int, max_age: int, rng: np.random.Generator
+) -> Drawn:
+    """Positions [n] of steps whose policy is at most so many versions older than the newest; and their weights.
+
+    Those that are too old are drawn again, so the others keep their odds; steps of which no version was told are old.
+
+    Raises:
+        EpisodeStateError: no stored step is that young.
+        InvalidArgument: an age that is no number, 0 or more.
+    """
+    if not isinstance(max_age, (int, np.integer)) or max_age < 0:
+        raise InvalidArgument(f"max_age={max_age!r}; give a number of versions, 0 or more")
+    slots, weights = draw(n)
+    oldest = max(ring.versions.newest - max_age, 0)
+    for _ in range(_ROUNDS):
+        old = np.flatnonzero(ring.versions.at(slots) < oldest)
+        if not len(old):
+            return slots, weights
+        slots[old], weights[old] = draw(len(old))
+    there = positions(ring.tail, len(ring), ring.capacity)
+    young = there[ring.versions.at(there) >= oldest]
+    if not len(young):
+        raise EpisodeStateError(
+            f"no stored step is of version {oldest} or newer, as max_age={max_age} asks of the newest, "
+            f"{ring.versions.newest}; add newer ones, or allow older ones"
+        )
+    while len(old := np.flatnonzero(ring.versions.at(slots) < oldest)):
+        slots[old] = young[rng.integers(0, len(young), len(old))]
+    return slots, weights

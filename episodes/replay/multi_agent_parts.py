@@ -1,0 +1,102 @@
+"""A part of a multi-agent episode on its way into the buffers of its modules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+
+from episodes.errors import InvalidArgument
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.pack import EpisodePack
+from episodes.replay.adding import add_pack
+from episodes.replay.env_steps import EnvSteps
+from episodes.replay.ring.linked_ring import LinkedRing
+from episodes.single_agent import SingleAgentEpisode
+
+
+class EpisodePart:
+    """Some env steps of an episode, and what its agents did in them.
+
+    Args:
+        module_of: of the agents that are known; those that come are put there. `InvalidArgument` where one was of
+            another module before.
+
+    Attributes:
+        num_agents: of each module, those without a step too.
+        agents: of each module, those that have a step, and their chunks.
+        packs: of these chunks, to be put here before `write`.
+    """
+
+    def __init__(self, episode: MultiAgentEpisode, module_of: dict[Hashable, Hashable]) -> None:
+        self._episode = episode
+        self.num_agents: Counter[Hashable] = Counter()
+        self.agents: dict[Hashable, list[tuple[Hashable, SingleAgentEpisode]]] = {}
+        self.packs: dict[Hashable, EpisodePack] = {}
+        self._begins: tuple[int, dict[Hashable, int]] | None = None  # its first row, and its first steps by module
+        self._steps: dict[Hashable, tuple[int, np.ndarray]] = {}
+        for agent_id, own in episode.agent_episodes.items():
+            module_id = _checked_module(episode, agent_id, module_of)
+            self.num_agents[module_id] += 1
+            if len(own):
+                module_of[agent_id] = module_id
+                self.agents.setdefault(module_id, []).append((agent_id, own))
+
+    def write(self, rings: Mapping[Hashable, LinkedRing], env_steps: EnvSteps) -> None:
+        """Write it, when all before it are; broken off, it may be called again."""
+        episode = self._episode
+        if self._begins is None:
+            self._begins = env_steps.head, {module_id: rings[module_id].head for module_id in self.agents}
+        row, heads = self._begins
+        times = {module_id: self._times(module_id) for module_id in self.agents}
+        orders = {module_id: t.argsort(kind="stable") for module_id, t in times.items()}
+        if self.agents and not self._steps:
+            rows = {m: row + np.maximum(t[orders[m]] - episode.env_t_started, 0) for m, t in times.items()}
+            self._steps = {module_id: (heads[module_id], rows[module_id]) for module_id in rows}
+        env_steps.append(row, episode.id_, episode.env_t_started, episode.env_t, self._steps)
+        for module_id, agents in self.agents.items():
+            ring = rings[module_id]
+            ring.flush_staged()
+            if ring.head == heads[module_id]:
+                add_pack(ring, self.packs[module_id], orders[module_id] if len(agents) > 1 else None)
+            numbers, start = heads[module_id] + orders[module_id].argsort(), 0
+            for agent_id, own in agents:
+                own_steps = numbers[start : start + len(own)]
+                env_steps.put(episode.id_, agent_id, _acting_steps(episode, agent_id), own_steps)
+                start += len(own)
+        for module_id, number in env_steps.oldest_steps().items():
+            rings[module_id].evict_before(number)
+        env_steps.forget_evicted()
+
+    def _times(self, module_id: Hashable) -> np.ndarray:
+        """The env steps at which the module's agents took the actions of their steps, agent after agent."""
+        return np.concatenate([_acting_steps(self._episode, agent_id) for agent_id, _ in self.agents[module_id]])
+
+
+def assign_packs(module_id: Hashable, pack: EpisodePack, pieces: Sequence[EpisodePart]) -> None:
+    """Give each piece its chunks of a module, out of the pack of all of them."""
+    start = 0
+    for piece in pieces:
+        stop = start + len(piece.agents.get(module_id, ()))
+        if stop > start:
+            piece.packs[module_id] = pack[start:stop]
+        start = stop
+
+
+def _checked_module(episode: MultiAgentEpisode, agent_id: Hashable, module_of: Mapping[Hashable, Hashable]) -> Hashable:
+    module_id = episode.module_for(agent_id)
+    before = module_of.get(agent_id, module_id)
+    if before != module_id:
+        raise InvalidArgument(
+            f"episode {episode.id_}: agent {agent_id!r} is of module {module_id!r} and was of {before!r}; "
+            "an agent stays with one module in a buffer"
+        )
+    return module_id
+
+
+def _acting_steps(episode: MultiAgentEpisode, agent_id: Hashable) -> np.ndarray:
+    """The env steps [k] at which the agent took the actions of its k completed steps in this chunk."""
+    line = episode.agents.timeline(agent_id)
+    lookback = line.episode.lookback
+    return np.asarray(line.acted, np.int64)[lookback : lookback + len(line.episode)]

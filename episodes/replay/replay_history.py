@@ -1,0 +1,176 @@
+"""The history of observations in a linked ring: what views of drawn steps look at."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from episodes.history import History, HistorySpaces, back
+from episodes.replay.link_traversal import walk
+from episodes.replay.read_episodes import episode_at
+from episodes.replay.ring.linked_ring import LinkedRing
+from episodes.single_agent import SingleAgentEpisode
+
+__all__ = ["BoundViews", "ReplayHistory"]
+
+
+class BoundViews(Protocol):
+    """What the module sees of a history: `connectors.views.Views`, say."""
+
+    given: HistorySpaces  # of what is stored
+    lookback: int  # how many steps back it looks
+
+    def __call__(self, history: History) -> dict[str, Any]: ...
+
+
+class ReplayHistory(History):
+    """Observations [B] of steps in a ring.
+
+    A row is the position of an observation and that of the step that led to it. What comes before is found by following
+    the links back. Behind the oldest step that is there lies the row of zeros that every ring has at its end: nothing
+    has to be masked.
+
+        step      ...  p[2]  p[1]  p[0]                 p[0] = last, p[j + 1] = the step before p[j], or `capacity`
+        observation   o      o     o    rows            the observation before step p[j] is that of its `row` link
+
+    Steps that were evicted are not there: an episode that lost its beginning begins later.
+    """
+
+    def __init__(
+        self,
+        ring: LinkedRing,
+        rows: np.ndarray | None,
+        last: np.ndarray | None,
+        slots: np.ndarray,
+        spaces: HistorySpaces,
+        lookback: int | None = None,
+    ) -> None:
+        super().__init__(spaces, lookback)
+        self.ring = ring
+        self._given = None if rows is None else (rows, slots)
+        self._steps = slots  # without rows, those before these [B / 2], and then those after them: looked up when asked
+        self._path = [] if last is None else [last]
+
+    @classmethod
+    def around(
+        cls, ring: LinkedRing, slots: np.ndarray, last: np.ndarray, spaces: HistorySpaces, lookback: int | None = None
+    ) -> ReplayHistory:
+        """The observations before the steps at positions `slots` [n], then those after the steps at `last` [m]."""
+        if last is slots:
+            return cls(ring, None, None, slots, spaces, lookback)
+        rows = np.concatenate([ring.links.row[slots], ring.links.next_row[last]])
+        led_here = np.concatenate([_before(ring, slots), last])
+        return cls(ring, rows, led_here, np.concatenate([slots, last]), spaces, lookback)
+
+    def __len__(self) -> int:
+        return len(self._steps) if self._given is not None else 2 * len(self._steps)
+
+    @property
+    def _rows(self) -> np.ndarray:
+        """Positions [B] of the observations."""
+        return self._found[0]
+
+    @property
+    def _slots(self) -> np.ndarray:
+        """The steps [B] that begin or end at them."""
+        return self._found[1]
+
+    @cached_property
+    def _found(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._given is not None:
+            return self._given
+        links, steps = self.ring.links, self._steps
+        return np.concatenate([links.row[steps], links.next_row[steps]]), np.concatenate([steps, steps])
+
+    def _step(self, j: int) -> np.ndarray:
+        """Positions [B] of the step j + 1 steps before each observation."""
+        if not self._path:
+            self._path.append(np.concatenate([_before(self.ring, self._steps), self._steps]))
+        while len(self._path) <= j:
+            self._path.append(_before(self.ring, self._path[-1]))
+        return self._path[j]
+
+    @cached_property
+    def depth(self) -> np.ndarray:
+        last, links = self._step(0), self.ring.links
+        first = self.ring.table.first.take(links.entry[last])
+        return np.where(last < self.ring.capacity, links.t[last] + 1 - links.t[first], 0)
+
+    @property
+    def t(self) -> np.ndarray:
+        last, t = self._step(0), self.ring.links.t
+        return np.where(last < self.ring.capacity, t[last] + 1, t[self._slots])
+
+    def newest(self) -> Any:
+        return self.ring.observations.take(self._rows)
+
+    def last_observations(self, k: int) -> Any:
+        if not self._path:
+            return self.ring.observations.take(self._rows_at_both_ends(k))
+        rows = np.empty((len(self), k), np.int64)
+        rows[:, -1] = self._rows
+        for j in range(k - 1):
+            rows[:, k - 2 - j] = self.ring.links.row[self._step(j)]
+        return self.ring.observations.take(rows)
+
+    def _rows_at_both_ends(self, k: int) -> np.ndarray:
+        """Positions [B, k] of the last observations: those before a step are those after it, and one older."""
+        links, steps = self.ring.links, self._steps
+        path = walk(links.previous, steps, k - 1)[::-1]
+        rows = np.array([*[links.row[slots] for slots in path], links.next_row[steps]])  # [k + 1, B / 2]
+        if k > 1 and np.count_nonzero(path[0] == path[1]):  # else no way is as short
+            rows[: k - 1][np.equal(path[:-1], path[1:])] = self.ring.num_rows
+        older, right = rows.strides
+        ends = np.ndarray((2, len(steps), k), rows.dtype, rows, strides=(older, right, older))
+        return ends.reshape(len(self), k)
+
+    def last_steps(self, track: str, k: int) -> Any:
+        own = self.ring.tracks.get(track)
+        return None if own is None else own.take(np.stack([self._step(j) for j in range(k - 1, -1, -1)], axis=1))
+
+    def window(self, k: int) -> ReplayHistory:
+        path = np.stack([self._slots, *(self._step(j) for j in range(k))], axis=1)  # [B, k + 1]
+        rows = np.stack([self._rows, *(self.ring.links.row[self._step(j)] for j in range(k - 1))], axis=1)
+        backs = np.minimum(back(k), self.depth[:, None])
+        at = np.arange(len(self))[:, None]
+        picked, last, slots = rows[at, backs].ravel(), path[at, backs + 1].ravel(), path[at, backs].ravel()
+        return ReplayHistory(self.ring, picked, last, slots, self.spaces, self._left(k))
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        numbers = self.ring.row_numbers(self._rows).tolist()
+        return [self.ring.infos.item(number) for number in numbers]
+
+    @property
+    def _facts(self) -> list[Any]:
+        return [self.ring.table.facts[entry] for entry in self.ring.links.entry[self._slots].tolist()]
+
+    @property
+    def agent_ids(self) -> np.ndarray:
+        return _objects([facts.agent_id for facts in self._facts])
+
+    @property
+    def module_ids(self) -> np.ndarray:
+        return _objects([facts.module_id for facts in self._facts])
+
+    def episode(self, i: int) -> SingleAgentEpisode:
+        """What is stored of the episode of row i, up to its observation."""
+        entry = int(self.ring.links.entry[self._slots[i]])
+        return episode_at(self.ring, entry, self.spaces.observation_space, self.spaces.action_space)[
+            : int(self.depth[i])
+        ]
+
+
+def _before(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
+    """Positions of the steps before those at `slots`; the position of padding where there is none."""
+    before = ring.links.previous[slots]
+    np.copyto(before, ring.capacity, where=before == slots)
+    return before
+
+
+def _objects(values: list[Any]) -> np.ndarray:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array

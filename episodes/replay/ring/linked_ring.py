@@ -1,0 +1,444 @@
+"""The linked ring: steps in order of arrival, observations stored once, episodes held together by links.
+
+Step number k lies at position k % capacity. Observations have a ring of their own, which is a little larger: an
+episode of T steps has T + 1 of them. Both only move forward: when a step is put in place of the oldest one, nothing
+else moves, and nothing is searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import isfinite
+from threading import RLock
+from typing import Any, Protocol
+
+import numpy as np
+
+from episodes.columns import Columns
+from episodes.errors import EpisodeStateError, ShapeMismatch, TrackMismatch
+from episodes.replay.ring.addition import Addition, Block, Reservation, Waiting
+from episodes.replay.ring.episode_table import EpisodeTable
+from episodes.replay.ring.info_columns import InfoColumns
+from episodes.replay.ring.info_segments import InfoSegments
+from episodes.replay.ring.step_links import ENTRY, NEXT_ROW, ROW, ROW_FIELDS, STEP_FIELDS, StepLinks, T
+from episodes.replay.ring.step_log import StepLog
+from episodes.replay.ring.step_records import Fields, StepRecords, fits_in_a_line, is_small
+from episodes.replay.ring.step_versions import StepVersions
+from episodes.replay.ring.track_ring import UNCHECKED, Allocator, TrackRing, numbers, positions, put
+
+ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS = "actions", "rewards", "terminateds", "truncateds"
+FLAGS = (TERMINATEDS, TRUNCATEDS)
+STEP_TRACKS = (ACTIONS, REWARDS, *FLAGS)
+OBSERVED = (Columns.OBS, Columns.NEXT_OBS)
+_BEFORE, _AFTER = "/before", "/after"  # fields of records: the observations at both ends of a step
+
+
+class WriteObserver(Protocol):
+    """Who is told before steps are written over, and before the ring of observations moves."""
+
+    def before_write(self, tail: int) -> None: ...
+
+    def before_move(
+        self, observations: TrackRing | None, num_rows: int, first: int, rows: list[np.ndarray]
+    ) -> None: ...
+
+
+class LinkedRing:
+    """Tracks of up to `capacity` steps, linked.
+
+    Attributes:
+        tail, head: steps with numbers in [tail, head) are there.
+        rows_head: number of the next observation row.
+        window: how many rows before a step's `next_row` its `row` may lie; `widen` makes it larger.
+        beside: the observations before and after each step once more, in its record, where they are so small that a
+            draw is faster for it; else None.
+        columns: of draws, by name: the tracks, and the observations if they lie beside the steps.
+        lost_rows: observation rows with smaller numbers were gone when the ring was made larger or cleared.
+        skipped: how many step numbers no step has: a cleared ring goes on at its beginning with new ones.
+        versions: of the policies that made the steps.
+        rewards_are_finite: False once one was infinite, NaN, or so large that its square is.
+        generation: changes when what is stored is replaced as a whole, so that writers know.
+        lock: held by whoever reads or writes.
+        kept_from: a row number that is at most `oldest_row(tail)`.
+        waiting: who has steps that `flush_staged` lays down; any other writer lets them go first.
+        log: which step of which episode the newest ones were, also of those that are gone; None: not kept.
+
+    What is added is worked out first (`room`, then an `Addition`) and then put down at `work`, by one assignment: from
+    there on it is in the ring, though it may still have to be written. Writing it can be broken off anywhere, by Ctrl-C
+    or for want of memory: it is written again, all of it, before anybody looks (`flush_staged`). So whatever is in `work` may
+    be called twice.
+    """
+
+    tail: int
+    window: int
+    lost_rows: int
+    kept_from: int
+    table: EpisodeTable
+    infos: InfoSegments
+    info_columns: InfoColumns
+    log: StepLog | None = None
+    source: Any = None  # what draws say they came from; another one when the numbers become those of other steps
+
+    def __init__(self, capacity: int, allocator: Allocator) -> None:
+        self.capacity = capacity
+        self.allocator = allocator
+        self.resume_point: WriteObserver | None = None
+        self.lock = RLock()
+        self.waiting: Waiting | None = None
+        self.work: tuple[Callable[[], None], ...] = ()
+        self.num_rows = capacity + capacity // 32 + 1
+        self.tracks: dict[str, TrackRing] = {}
+        self.versions = StepVersions(capacity, allocator)
+        self._own_tracks: list[TrackRing] = []
+        self._observations: TrackRing | None = None
+        self._make_records({}, Allocator())
+        self.generation = 0
+        self.head = self.rows_head = self.skipped = 0
+        self.rewards_are_finite = True
+        self.table = EpisodeTable()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all steps; what kind of steps they are stays, and so do the numbers of those that were there."""
+        if self.work:
+            self._finish()
+        rest = -self.head % self.capacity
+        self.__dict__.update(  # at once: no interrupt leaves a part of it
+            waiting=None,
+            skipped=self.skipped + rest,
+            head=self.head + rest,
+            tail=self.head + rest,
+            window=1,
+            lost_rows=self.rows_head,
+            kept_from=0,
+            table=EpisodeTable(self.table.names),
+            infos=InfoSegments(),
+            info_columns=InfoColumns(),
+            generation=self.generation + 1,
+        )
+
+    def replace_contents(self, other: LinkedRing) -> None:
+        """Hold what another ring holds, which is not used any more."""
+        own = ("lock", "work", "allocator", "resume_point", "log")
+        taken = {name: value for name, value in vars(other).items() if name not in own}
+        self.__dict__.update(taken | {"waiting": None, "source": None, "generation": self.generation + 1})
+        self.keep_log(None if self.log is None else self.log.size)
+
+    def keep_log(self, size: int | None) -> None:
+        """Keep a log of the newest `size` steps from now on, of those that are there too; None: no log."""
+        self.log = StepLog(size) if size else None
+        if self.log is not None:
+            slots = positions(self.tail, len(self), self.capacity)
+            self.log.begin(self.tail, self.links.entry[slots], self.links.t[slots], self.table)
+
+    def __len__(self) -> int:
+        return self.head - self.tail
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, links included."""
+        observations = self.observations.nbytes if self.has_observations else 0
+        return observations + sum(ring.nbytes for ring in self._own_tracks) + self._records.nbytes
+
+    @property
+    def observations(self) -> TrackRing:
+        """The ring of observations; `EpisodeStateError` before the first ones came."""
+        if self._observations is None:
+            raise EpisodeStateError("nothing was ever stored here; add(episodes) first")
+        return self._observations
+
+    @property
+    def has_observations(self) -> bool:
+        """Whether it is known what observations are like."""
+        return self._observations is not None
+
+    def set_observations(self, ring: TrackRing | None) -> None:
+        """Put another ring of observations in place."""
+        self._observations = ring
+
+    def prepare(self, observations: Any, tracks: dict[str, Any]) -> None:
+        """Check that the items [k, ...] are of the kind stored here; the first ones say which kind that is."""
+        if tracks[REWARDS].ndim != 1:
+            raise ShapeMismatch(
+                f"rewards have items of shape {tracks[REWARDS].shape[1:]}; give one number for each step"
+            )
+        if not self.tracks:
+            if not self.rows_head:
+                self.set_observations(None)  # what was prepared for steps that never came
+            self.prepare_observations(observations)
+            self.make_tracks(tracks)
+            return
+        self.prepare_observations(observations)
+        if tracks.keys() != self.tracks.keys():
+            raise TrackMismatch(
+                f"the episodes have the tracks {sorted(tracks)}; the buffer holds {sorted(self.tracks)}: "
+                "all episodes of a buffer have the same extra model outputs; keys=[...] says which of them are stored"
+            )
+        for name, items in tracks.items():
+            self.tracks[name].check(items)
+
+    def make_tracks(self, tracks: dict[str, Any]) -> None:
+        """Make rings for step tracks with items like these, nested arrays [k, ...]; small ones lie in records.
+
+        Whole-numbered rewards become floats, for others may be fractions; halves are too coarse to sum.
+        """
+        if tracks and tracks[REWARDS].dtype.char not in "fd":
+            dtype = np.float32 if tracks[REWARDS].dtype == np.float16 else np.float64
+            tracks = {**tracks, REWARDS: tracks[REWARDS].astype(dtype)}
+        small = {name: items for name, items in tracks.items() if is_small(items)}
+        self._make_records(small, self.allocator)
+        rings = {
+            name: self._recorded(name) if name in small else TrackRing.like(name, self.capacity, items, self.allocator)
+            for name, items in tracks.items()
+        }
+        self._own_tracks = [ring for name, ring in rings.items() if name not in small]
+        self.tracks = rings
+        self.columns |= rings
+
+    def _make_records(self, small: Fields, allocator: Allocator) -> None:
+        ends, tracks = self._ends(), {**small}
+        if ends and fits_in_a_line(ends | tracks):
+            records = StepRecords(self.capacity, ends | tracks, STEP_FIELDS | ROW_FIELDS, allocator)
+            self.beside = tuple(TrackRing(name, self.capacity, records.field(name)) for name in ends)
+        else:
+            records = StepRecords(self.capacity, ROW_FIELDS | tracks, STEP_FIELDS, allocator)
+            self.beside = None
+        self._records = records
+        word = records.word(REWARDS, FLAGS)
+        self._word = None if word is None or tracks[REWARDS].dtype != np.float32 else TrackRing("", self.capacity, word)
+        self.links = StepLinks(self.capacity, records)
+        self.links.pad_with(self.num_rows)
+        self.columns: dict[str, TrackRing] = dict(zip(OBSERVED, self.beside or (), strict=False))
+
+    def _ends(self) -> dict[str, np.ndarray]:
+        """Fields for the observations at both ends of a step, if they are small."""
+        if self._observations is None or not is_small(self._observations.data):
+            return {}
+        return dict.fromkeys((_BEFORE, _AFTER), self._observations.data)
+
+    def _recorded(self, name: str) -> TrackRing:
+        return TrackRing(name, self.capacity, self._records.field(name))
+
+    def prepare_observations(self, observations: Any) -> None:
+        """As `prepare`, for observations that no step goes with yet."""
+        if self._observations is None:
+            self._observations = TrackRing.like("observations", self.num_rows, observations, self.allocator)
+        else:
+            self._observations.check(observations)
+
+    # --- what is being written -----------------------------------------------------------------------------------
+
+    def flush_staged(self) -> None:
+        """See that everything that belongs here is written."""
+        if self.work:
+            self._finish()
+        if self.waiting is not None:
+            self.add(self.waiting.laid_down())
+
+    def add(self, addition: Addition) -> None:
+        """Add all of it, whatever happens meanwhile."""
+        self.commit(partial(self.write, addition))
+
+    def commit(self, *work: Callable[[], None]) -> None:
+        """Do all of these in turn, whatever happens meanwhile."""
+        self.work = work
+        try:
+            self._finish()
+        except BaseException:
+            self._finish()  # at once, while what is written is surely as it was
+            raise
+
+    def _finish(self) -> None:
+        while self.work:
+            self.work[0]()
+            self.work = self.work[1:]
+
+    # --- making room -------------------------------------------------------------------------------------------
+
+    def room(self, num_steps: int, num_rows: int, num_passed: int = 0) -> Reservation:
+        """Room for so many steps and rows: which of the oldest steps make way. Only room for more rows is made at once.
+
+        With `num_passed`, everything makes way, and the first step is numbered as if so many had come and gone.
+        """
+        head = self.head + num_passed
+        tail = head if num_passed else max(head + num_steps - self.capacity, self.tail)
+        room = self._without(min(tail, self.head), head, tail)
+        stop = self.rows_head + num_rows
+        if stop - room.kept_from > self.num_rows:
+            room.kept_from = oldest = self.oldest_row(min(tail, self.head))
+            if stop - oldest > self.num_rows:
+                self._grow_rows(stop - oldest, self.head - min(tail, self.head) + num_steps)
+        return room
+
+    def _without(self, stop: int, head: int, tail: int) -> Reservation:
+        """What evicting the steps before number `stop` means."""
+        if stop == self.tail:
+            return Reservation(head, self.rows_head, tail, _NOTHING, _NOTHING, _NOTHING, self.kept_from)
+        count, start = stop - self.tail, self.tail % self.capacity
+        if start + count <= self.capacity:
+            offsets = self.links.next[start : start + count] - start  # of the steps that follow, from the oldest one on
+        else:
+            offsets = self.links.next[positions(self.tail, count, self.capacity)] - start
+            offsets[offsets < 0] += self.capacity
+        leave = offsets >= count  # the last ones of their episodes, of those that are evicted
+        leave |= offsets <= np.arange(count)
+        last = leave.nonzero()[0]
+        stay = offsets.take(last) != last
+        last = (last + start) % self.capacity
+        first, entries = self.links.next[last[stay]], self.links.entry[last]
+        return Reservation(head, self.rows_head, tail, first, entries[stay], entries[~stay], self.kept_from)
+
+    def widen(self, window: int) -> None:
+        """Let steps refer to observations this many rows before the one that they lead to."""
+        if window > self.window:
+            self.kept_from = max(self.kept_from - (window - self.window), 0)
+            self.window = window
+
+    def evict_before(self, number: int) -> None:
+        """Evict the steps with smaller numbers."""
+        with self.lock:
+            self.flush_staged()
+            if number > self.tail:
+                tail = min(number, self.head)
+                room = self._without(tail, self.head, tail)
+                self.add(Addition(room, self.table.change(room.closed, 0)))
+
+    def oldest_row(self, tail: int) -> int:
+        """Number of the oldest observation row that a step may refer to when those before `tail` are evicted."""
+        if tail >= self.head:
+            return max(self.rows_head - self.window, 0)
+        latest = self.rows_head - 1
+        row = latest - (latest - self.links.next_row.item(tail % self.capacity)) % self.num_rows
+        return max(row - self.window, 0)
+
+    @property
+    def first_row(self) -> int:
+        """Number of the oldest observation row that nothing was written over."""
+        return max(self.lost_rows, self.rows_head - self.num_rows)
+
+    def _grow_rows(self, needed: int, num_steps: int) -> None:
+        """Make the ring of observations larger: episodes are shorter than it was laid out for."""
+        expected = needed * self.capacity // max(num_steps, 1)
+        size = max(needed, min(expected, 2 * self.capacity + self.window)) + self.capacity // 64 + 1
+        first, old = self.first_row, self._observations
+        new = None if old is None else old.resized(size, first, self.rows_head, self.allocator)
+        count = min(self.head, self.capacity)
+        rows = [
+            numbers(array[:count].astype(np.int64), self.rows_head, self.num_rows) % size
+            for array in (self.links.row, self.links.next_row)
+        ]
+        if self.resume_point is not None:
+            self.resume_point.before_move(new, size, first, rows)
+        resize = partial(self._put_rows, new, size, first, rows)
+        self.work = (resize, *self.work)  # in front of what it makes room for, if that is being written already
+        resize()
+        self.work = self.work[1:]
+        if old is not None:
+            old.discard(self.allocator)
+
+    def _put_rows(self, observations: TrackRing | None, num_rows: int, first: int, rows: list[np.ndarray]) -> None:
+        """Put a larger ring of observations in place, of which those before `first` were gone, and the steps' rows."""
+        self.links.put_rows(*rows)
+        self.links.pad_with(num_rows)
+        if observations is not None:
+            self.set_observations(observations)
+        self.lost_rows, self.num_rows = first, num_rows
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def write(self, addition: Addition) -> None:
+        """Write what an addition says. Called again, it writes the same."""
+        room, block, rows_head, num_steps = addition.room, addition.block, addition.room.rows_head, 0
+        if self.resume_point is not None:
+            self.resume_point.before_write(room.tail)
+        if len(room.first):
+            self.links.previous[room.first] = room.first
+            self.table.first[room.entries] = room.first
+        self.table.apply(addition.episodes)
+        if self.log is not None:
+            self.log.name(self.table, addition.episodes)
+        if block is not None:
+            self._write_block(room, block)
+            num_steps, rows_head = block.links.shape[1], rows_head + block.num_rows
+        if addition.newest is not None:
+            entries, slots = addition.newest
+            self.table.last[entries] = slots
+        self.tail, self.head, self.rows_head = room.tail, room.head + num_steps, rows_head
+        self.kept_from = room.kept_from
+        if addition.then is not None:
+            addition.then()
+
+    def _write_block(self, room: Reservation, block: Block) -> None:
+        self.observations.write(room.rows_head, block.observations, block.observation_rows)
+        if self.infos.starts:
+            self.infos.drop_before(max(self.lost_rows, room.rows_head + block.num_rows - self.num_rows))
+        self.infos.append(room.rows_head, block.infos)
+        if not block.links.shape[1]:
+            return
+        start = room.head % self.capacity
+        for name, items in block.tracks.items():
+            if name != REWARDS or self._word is None:
+                self.tracks[name].write(start, items, block.step_rows)
+        self._write_endings(start, block)
+        if self.rewards_are_finite:
+            self.rewards_are_finite = _has_finite_squares(block.tracks[REWARDS])
+        self.versions.write(start, block.links.shape[1], block.versions)
+        self.links.append(start, block.links)
+        if self.log is not None:
+            self.log.write(room.head, self.table.serials[block.links[ENTRY]], block.links[T])
+        if self.beside is not None:
+            source = self.observations.items
+            put(self.beside[0].items, self.capacity, start, source.take(block.links[ROW], mode=UNCHECKED))
+            put(self.beside[1].items, self.capacity, start, source.take(block.links[NEXT_ROW], mode=UNCHECKED))
+
+    def _write_endings(self, start: int, block: Block) -> None:
+        """Few steps have a flag: first those of all are cleared, with the rewards where they lie in one word."""
+        if self._word is not None:
+            rewards = block.tracks[REWARDS].astype(np.float32, copy=False)
+            self._word.write(start, rewards.view(np.uint32), block.step_rows)
+        for name, steps in block.endings.items():
+            flags = self.track(name)
+            if self._word is None:
+                put(flags, self.capacity, start, np.broadcast_to(False, block.links.shape[1]))
+            if len(steps):
+                flags[(start + steps) % self.capacity] = True
+
+    def copy_observations_into_records(self) -> None:
+        """Put the observations of all steps that are there into their records, if that is where they belong."""
+        if self.beside is not None:
+            slots = positions(self.tail, len(self), self.capacity)
+            for ring, rows in zip(self.beside, (self.links.row, self.links.next_row), strict=True):
+                ring.items[slots] = self.observations.items[rows[slots]]
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def slot_numbers(self, slots: np.ndarray) -> np.ndarray:
+        """The step numbers at the positions."""
+        return numbers(slots, self.head, self.capacity)
+
+    def row_numbers(self, rows: np.ndarray) -> np.ndarray:
+        """The observation row numbers at the positions."""
+        return numbers(rows, self.rows_head, self.num_rows)
+
+    def t_next(self, entries: np.ndarray) -> np.ndarray:
+        """The time that the next step of each entry's episode would have."""
+        return self.links.t[self.table.last.take(entries)] + 1
+
+    def ended(self, entries: np.ndarray) -> np.ndarray:
+        """Where the entries' episodes have ended, so that no step may follow."""
+        last = self.table.last.take(entries)
+        return self.track(TERMINATEDS)[last] | self.track(TRUNCATEDS)[last]
+
+    def track(self, name: str) -> Any:
+        """The nested arrays [capacity, ...] of a step track."""
+        return self.tracks[name].data
+
+
+_NOTHING = np.zeros(0, np.int64)
+
+
+def _has_finite_squares(rewards: np.ndarray) -> bool:
+    if rewards.dtype.char not in "fd":
+        rewards = rewards.astype(np.float64)
+    return isfinite(rewards.dot(rewards))

@@ -1,0 +1,169 @@
+"""Columns of batches out of a linked ring: one gather each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from episodes.batch.sampling_checks import INFO_COLUMNS
+from episodes.columns import Columns
+from episodes.replay import link_traversal
+from episodes.replay.replay_history import BoundViews, ReplayHistory
+from episodes.replay.ring.linked_ring import OBSERVED, REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
+from episodes.tracks import nested
+
+KEYS_OF_STEPS = (
+    Columns.T,
+    Columns.POLICY_VERSION,
+    Columns.IS_FIRST,
+    Columns.EPS_ID,
+    Columns.AGENT_ID,
+    Columns.MODULE_ID,
+)
+"""Names of columns that draws have on request, beside those of transitions, infos and tracks."""
+_OF_LAST = frozenset((Columns.NEXT_OBS, TERMINATEDS, TRUNCATEDS))
+
+
+def followed(
+    ring: LinkedRing, slots: np.ndarray, n_step: int | np.ndarray, gamma: float
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The n-step windows from the positions `slots` [n] on: up to `n_step` steps, which stop where the episode does.
+
+    `n_step` is one number, or one for each [n]. The positions [n] of the last steps, and columns [n]: the discounted
+    sums of rewards, and how many steps they are.
+    """
+    if isinstance(n_step, int):
+        path = link_traversal.walk_to_ends(ring.links.next, slots, n_step - 1)
+        last = path[-1]
+    else:
+        path = link_traversal.walk_to_ends(ring.links.next, slots, int(n_step.max(initial=1)) - 1)
+        last = np.stack(path)[np.minimum(n_step, len(path)) - 1, np.arange(len(slots))]
+    num_later = ring.links.t[last] - ring.links.t[slots]
+    sums = link_traversal.discounted if ring.rewards_are_finite else link_traversal.discounted_infinite
+    returns = sums(ring.track(REWARDS), path, num_later, gamma)
+    return last, {REWARDS: returns, Columns.N_STEP: _counts(len(path))[num_later]}
+
+
+@lru_cache(maxsize=16)
+def _counts(most: int) -> np.ndarray:
+    """1, 2, ... `most`."""
+    return np.arange(1, most + 1, dtype=np.int32)
+
+
+def columns_of(
+    ring: LinkedRing,
+    keys: Sequence[str],
+    slots: np.ndarray,
+    last: np.ndarray,
+    known: Mapping[str, np.ndarray] | None = None,
+    views: BoundViews | None = None,
+) -> dict[str, Any]:
+    """The columns of these names, for draws from the step at a position of `slots` [...] to that at one of `last`.
+
+    Those that are `known` are taken from there. With views, "obs" and "new_obs" are all columns that they make.
+    """
+    if views is not None:
+        seen = _seen(ring, keys, slots, last, views)
+        return columns_of(ring, [key for key in keys if key not in OBSERVED], slots, last, known) | seen
+    columns: dict[str, Any] = {}
+    gathered = ring.columns
+    for key in keys:
+        if known is not None and key in known:
+            columns[key] = known[key]
+        elif key in gathered:
+            columns[key] = gathered[key].take(last if key in _OF_LAST else slots)
+        else:
+            columns[key] = _column(ring, key, slots, last)
+    if INFO_COLUMNS in columns:
+        columns[Columns.INFOS] = columns.pop(INFO_COLUMNS)
+    return columns
+
+
+def _seen(
+    ring: LinkedRing, keys: Sequence[str], slots: np.ndarray, last: np.ndarray, views: BoundViews
+) -> dict[str, Any]:
+    """What the module sees before the steps at `slots` [...] and, as "new_<column>", after those at `last` [...]."""
+    steps = slots.ravel()
+    ends = steps if last is slots else last.ravel()
+    before = steps if Columns.OBS in keys else steps[:0]
+    after = ends if Columns.NEXT_OBS in keys else ends[:0]
+    if not len(before) + len(after):
+        return {}
+    padded = (slots == ring.capacity) if np.count_nonzero(steps == ring.capacity) else None
+    columns = views(ReplayHistory.around(ring, before, after, views.given, views.lookback))
+    found, half = {}, len(before)
+    for prefix, part in (("", slice(0, half)), ("new_", slice(half, half + len(after)))):
+        if part.start < part.stop:
+            for name, column in columns.items():
+                own = nested.take(column, part)
+                found[prefix + name] = own if slots.ndim == 1 and padded is None else _shaped(own, slots.shape, padded)
+    return found
+
+
+def _shaped(column: Any, shape: tuple[int, ...], padded: np.ndarray | None) -> Any:
+    """The rows of a nested column in this shape, zeros where they are padded."""
+
+    def shaped(leaf: np.ndarray) -> np.ndarray:
+        own = leaf.reshape(*shape, *leaf.shape[1:])
+        if padded is not None:
+            own = own.copy()
+            own[padded] = np.zeros((), own.dtype)
+        return own
+
+    return nested.map_leaves(shaped, column)
+
+
+def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> Any:
+    if key == Columns.OBS:
+        return ring.observations.take(ring.links.row[slots])
+    if key == Columns.NEXT_OBS:
+        return ring.observations.take(ring.links.next_row[last])
+    if key == Columns.T:
+        return ring.links.t[slots]
+    if key == Columns.POLICY_VERSION:
+        return ring.versions.at(slots)
+    if key == INFO_COLUMNS:
+        return ring.info_columns.columns(ring, ring.links.next_row[last].astype(np.int64))
+    if key == Columns.IS_FIRST:
+        return (ring.links.previous[slots] == slots) & (slots < ring.capacity)
+    return _infos(ring, last) if key == Columns.INFOS else _facts(ring, key, slots)
+
+
+def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
+    """A column [...] of what is known of the steps' episodes."""
+    there = (slots < ring.capacity).ravel().tolist()
+    steps = zip(ring.links.entry[slots].ravel().tolist(), there, strict=True)
+    if key == Columns.EPS_ID:
+        return np.array([ring.table.id_of(entry) if real else "" for entry, real in steps]).reshape(slots.shape)
+    found = np.full(slots.shape, None, object)
+    found.reshape(-1)[:] = [getattr(ring.table.facts[entry], key) if real else None for entry, real in steps]
+    return found
+
+
+def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
+    """The infos [...] after the steps; empty ones on padding."""
+    found = np.full(slots.shape, None, object)
+    rows = ring.links.next_row[slots].astype(np.int64).ravel()
+    infos = ring.info_columns.dicts(ring, rows)
+    if infos is None:
+        numbers, there = ring.row_numbers(rows).tolist(), (rows < ring.num_rows).tolist()
+        infos = [ring.infos.item(row) if real else {} for row, real in zip(numbers, there, strict=True)]
+    found.reshape(-1)[:] = infos
+    return found
+
+
+def states_before(ring: LinkedRing, slots: np.ndarray) -> Any:
+    """The recurrent states [n, ...] that the steps were made from; zeros where an episode begins."""
+    before = ring.links.previous[slots]
+    states = ring.tracks[Columns.STATE_OUT].take(before)
+    blank(states, before == slots)
+    return states
+
+
+def blank(column: Any, gone: np.ndarray) -> None:
+    """Put zeros (None among objects, empty strings among strings) where the mask [n] is True."""
+    for leaf in nested.leaves(column):
+        leaf[gone] = None if leaf.dtype == object else np.zeros((), leaf.dtype)

@@ -1,0 +1,155 @@
+"""`LedgerReader`: the updates that a ledger has, as they came to stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from episodes.errors import UnreadableData
+from episodes.storage.arrow import reading
+from episodes.storage.catalog import SEALED, UNFINISHED, ShardFile
+from episodes.storage.files import local_path
+from episodes.storage.ledger.ledger import FORMAT, UNKNOWN, schema
+from episodes.storage.shards import read_shard
+
+
+class LedgerUpdate(NamedTuple):
+    """What was noted of an update.
+
+    Attributes:
+        weights, settings: hashes.
+        episode: [n] of each row, numbers by the order in which episodes come in the ledger; -1: not known.
+        t: [n] times in these episodes, modulo 2**32.
+        content: [n] uint64, hashes of the rows.
+    """
+
+    update: int
+    module: str
+    weights: int
+    settings: int
+    episode: np.ndarray
+    t: np.ndarray
+    content: np.ndarray
+
+
+class _Place(NamedTuple):
+    """Where an update lies."""
+
+    update: int
+    shard: int
+    batch: int
+    row: int
+
+
+class LedgerReader(Sequence[LedgerUpdate]):
+    """The updates of a ledger in their order; of those that were learned again after a checkpoint, the last ones.
+
+    It has what was there when it was opened.
+
+    Args:
+        path: of the ledger, or of a run's folder with a ledger in it.
+
+    Raises:
+        UnreadableData: there is none, or it is damaged. A shard whose writer was killed is read up to its last whole
+            batch.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = _folder(local_path(path))
+        self._shards = [_batches(file) for file in _files(self.path)]
+        if not self._shards:
+            raise UnreadableData(f"{path} holds no ledger")
+        self._names = [_named(batches) for batches in self._shards]
+        self._places = self._valid_places()
+        self.ids: list[str] = []
+        """By number, the ids of the episodes in the updates that were read so far."""
+        self._numbers: dict[str, int] = {}
+        self._in_shard = [np.full(len(names) + 1, UNKNOWN, np.int64) for names in self._names]
+
+    def _valid_places(self) -> list[_Place]:
+        """Where the updates are that count: those that no later update of the same number, or a lower one, replaced."""
+        standing: dict[str, list[_Place]] = {}
+        for shard, batches in enumerate(self._shards):
+            for number, batch in enumerate(batches):
+                keys = zip(batch["update"].to_pylist(), batch["module"].to_pylist(), strict=True)
+                for row, (update, module) in enumerate(keys):
+                    places = standing.setdefault(module, [])
+                    while places and places[-1].update >= update:
+                        places.pop()
+                    places.append(_Place(update, shard, number, row))
+        return sorted((place for places in standing.values() for place in places), key=lambda place: place[1:])
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._at(place) for place in self._places[index]]
+        return self._at(self._places[index])
+
+    def __iter__(self) -> Iterator[LedgerUpdate]:
+        return map(self._at, self._places)
+
+    def _at(self, place: _Place) -> LedgerUpdate:
+        batch = self._shards[place.shard][place.batch]
+        weights, settings = (batch[name][place.row].as_py() for name in ("weights", "settings"))
+        episode, t, content = (batch[name][place.row].values.to_numpy() for name in ("episode", "t", "content"))
+        return LedgerUpdate(
+            place.update,
+            batch["module"][place.row].as_py(),
+            weights,
+            settings,
+            self._numbered(place.shard, episode),
+            t,
+            content,
+        )
+
+    def _numbered(self, shard: int, episode: np.ndarray) -> np.ndarray:
+        """From the episodes' numbers in their shard [n] to those in the whole ledger [n]; `UNKNOWN` stays."""
+        numbers = self._in_shard[shard]
+        for i in np.unique(episode[numbers[episode] == UNKNOWN]).tolist():
+            if i != UNKNOWN:
+                id_ = self._names[shard][i]
+                numbers[i] = self._numbers.setdefault(id_, len(self._numbers))
+                if numbers[i] == len(self.ids):
+                    self.ids.append(id_)
+        return numbers[episode]
+
+    def __repr__(self) -> str:
+        return f"LedgerReader({str(self.path)!r}: {len(self)} updates)"
+
+
+def _folder(path: Path) -> Path:
+    """The ledger's directory, where that of a run may be given."""
+    return path / "ledger" if (path / "ledger").is_dir() else path
+
+
+def _files(path: Path) -> list[ShardFile]:
+    found = [(file, end) for end in (UNFINISHED, SEALED) for file in path.glob(f"*{end}")]
+    files = [ShardFile(file.name.removesuffix(end), file.name, file) for file, end in found]
+    return sorted(files, key=lambda file: file.name)
+
+
+def _batches(file: ShardFile) -> list[Any]:
+    """The record batches of a shard, checked."""
+    shard = read_shard(file, layout_of=partial(_check_schema, file))
+    damaged = shard.damaged()
+    if shard.damage or damaged:
+        words = shard.damage or ", ".join(f"batch {number}: {columns}" for number, columns in damaged.items())
+        raise UnreadableData(f"{file.path} is damaged: {words}")
+    with reading(str(file.path)):
+        return [found.batch for found in shard.batches]
+
+
+def _check_schema(file: ShardFile, found: Any) -> None:
+    if not found.equals(schema()) or not FORMAT.items() <= (found.metadata or {}).items():
+        raise UnreadableData(f"{file.path.name} is not of a ledger, or of one of another version")
+
+
+def _named(batches: list[Any]) -> list[str]:
+    """By number, the ids of a shard's episodes."""
+    return [id_ for batch in batches for id_ in batch["named"].values.to_pylist()]

@@ -1,0 +1,118 @@
+"""The columns of batches, under the names and of the kinds that draws from a replay buffer have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from episodes.batch.sampling_checks import INFO_COLUMNS
+from episodes.columns import Columns
+from episodes.storage.sampling.draws import Draw, StepDraw, WindowDraw
+from episodes.storage.sampling.infos import StoredInfos
+from episodes.storage.sampling.n_step import as_sums
+from episodes.storage.sampling.step_index import LocatedSteps
+from episodes.storage.sampling.stored_history import BoundViews, StoredHistory
+from episodes.tracks import nested
+from episodes.tracks.infos.dicts import objects
+
+_FACTS = {Columns.EPS_ID: "ids", Columns.AGENT_ID: "agent_ids", Columns.MODULE_ID: "module_ids"}
+KEYS_OF_STEPS = (Columns.T, Columns.IS_FIRST, *_FACTS)
+"""Names of columns that draws have on request, beside those of transitions, infos and extra model outputs."""
+
+
+def columns_of(
+    draw: Draw,
+    keys: Sequence[str],
+    known: Mapping[str, np.ndarray] = MappingProxyType({}),
+    views: BoundViews | None = None,
+) -> dict[str, Any]:
+    """The columns of these names; those that are `known` are taken from there.
+
+    With views, "obs" and "new_obs" are all columns that they make.
+    """
+    seen = {} if views is None else _seen(draw, keys, views)
+    own = keys if views is None else [key for key in keys if key not in (Columns.OBS, Columns.NEXT_OBS)]
+    made = dict(known)
+    if Columns.TERMINATEDS in keys or Columns.TRUNCATEDS in keys:
+        made[Columns.TERMINATEDS], made[Columns.TRUNCATEDS] = draw.endings()
+    columns = {key: made[key] if key in made else _column(draw, key) for key in own}
+    if INFO_COLUMNS in columns:
+        columns[Columns.INFOS] = columns.pop(INFO_COLUMNS)
+    return {**columns, **seen}
+
+
+def _seen(draw: Draw, keys: Sequence[str], views: BoundViews) -> dict[str, Any]:
+    """What the module sees before the steps and, as "new_<column>", after the last ones."""
+    steps, last, episodes = draw.places()
+    none = steps[:0]
+    before, after = (steps if Columns.OBS in keys else none), (last + 1 if Columns.NEXT_OBS in keys else none)
+    if not len(before) + len(after):
+        return {}
+    owners = np.concatenate([episodes[: len(before)], episodes[: len(after)]])
+    numbers = np.concatenate([before, after])
+    columns = views(StoredHistory(draw.tracks, numbers, owners, views.given, views.lookback))
+    parts = {"": (0, len(before)), "new_": (len(before), len(numbers))}
+    return {
+        f"{prefix}{name}": nested.map_leaves(lambda leaf, part=part: draw.laid_out(leaf[slice(*part)]), column)
+        for prefix, part in parts.items()
+        if part[0] < part[1]
+        for name, column in columns.items()
+    }
+
+
+def _column(draw: Draw, key: str) -> Any:
+    tracks = draw.tracks
+    if key in tracks.plain:
+        place, after = tracks.plain[key]
+        return draw.items(place, after=after)
+    if key == Columns.REWARDS:
+        return as_sums(draw.items(tracks.structure[key]))
+    if key in tracks.structure:
+        return nested.map_leaves(draw.items, tracks.structure[key])
+    if key == Columns.OBS:
+        return nested.map_leaves(draw.items, tracks.structure["observations"])
+    if key == Columns.NEXT_OBS:
+        return nested.map_leaves(partial(draw.items, after=True), tracks.structure["observations"])
+    if key == Columns.T:
+        return draw.times()
+    if key == Columns.IS_FIRST:
+        return draw.is_first()
+    if key in (Columns.INFOS, INFO_COLUMNS):
+        return _infos(draw, key == Columns.INFOS)
+    found = draw.of_episodes(tracks.facts(_FACTS[key]))
+    if key == Columns.EPS_ID:
+        return np.array([id_ or "" for id_ in found.ravel().tolist()]).reshape(found.shape)
+    return found
+
+
+def _infos(draw: Draw, as_dicts: bool) -> Any:
+    """The infos after the steps; empty ones on padding."""
+    _, last, episodes = draw.places()
+    infos = StoredInfos.of(draw.tracks)
+    if not as_dicts:
+        return {path: draw.laid_out(values) for path, values in infos.columns(last + 1, episodes).items()}
+    found = draw.laid_out(objects(infos.dicts(last + 1, episodes)))
+    flat = found.reshape(-1)
+    flat[:] = [{} if info is None else info for info in flat.tolist()]
+    return found
+
+
+def states_before(draw: WindowDraw, burn_in: int) -> Any:
+    """The recurrent states [B, ...] that the steps `burn_in` before the drawn ones were made from.
+
+    Zeros where there is none: the chunk begins there, or later.
+    """
+    there = draw.before > burn_in
+    steps = StepDraw(draw.tracks, LocatedSteps(draw.tracks.table, draw.numbers[there], draw.episodes[there]))
+
+    def states(place: int) -> np.ndarray:
+        column = draw.tracks.columns[place]
+        found = np.zeros((len(there), *column.shape), column.dtype)
+        found[there] = steps.at(place, steps.numbers - burn_in - 1)
+        return found
+
+    return nested.map_leaves(states, draw.tracks.structure[Columns.STATE_OUT])

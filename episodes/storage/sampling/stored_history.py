@@ -1,0 +1,92 @@
+"""The history of observations on disk: what views of drawn steps look at."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from episodes.history import History, HistorySpaces, back, zeroed
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.sampling.draws import StepDraw
+from episodes.storage.sampling.infos import StoredInfos
+from episodes.storage.sampling.step_index import LocatedSteps
+from episodes.storage.sampling.stored_tracks import StoredTracks
+from episodes.tracks import nested
+
+
+class BoundViews(Protocol):
+    """What the module sees of a history: `connectors.views.Views`, say."""
+
+    given: HistorySpaces
+    lookback: int
+
+    def __call__(self, history: History) -> dict[str, Any]: ...
+
+
+class StoredHistory(History):
+    """Observations [B] by number and episode: that before step k of an episode has number k.
+
+    What comes before them reaches back to the beginning of their chunk's lookback.
+    """
+
+    def __init__(
+        self,
+        tracks: StoredTracks,
+        numbers: np.ndarray,
+        episodes: np.ndarray,
+        spaces: HistorySpaces,
+        lookback: int | None = None,
+    ) -> None:
+        super().__init__(spaces, lookback)
+        self._tracks = tracks
+        self._draw = StepDraw(tracks, LocatedSteps(tracks.table, numbers, episodes))
+
+    @cached_property
+    def depth(self) -> np.ndarray:
+        return self._draw.before
+
+    @property
+    def t(self) -> np.ndarray:
+        return self._draw.t
+
+    def newest(self) -> Any:
+        return nested.map_leaves(self._draw.items, self._tracks.structure["observations"])
+
+    def last_observations(self, k: int) -> Any:
+        return self._last(self._tracks.structure["observations"], back(k), ~self.observed(k))
+
+    def last_steps(self, track: str, k: int) -> Any:
+        places = self._tracks.structure.get(track)
+        return None if places is None else self._last(places, back(k) + 1, ~self.stepped(k))
+
+    def _last(self, places: Any, backs: np.ndarray, missing: np.ndarray) -> Any:
+        """The items [B, k, ...] so far before each observation, zeros where they are missing."""
+        numbers = self._draw.numbers[:, None] - np.where(missing, 0, backs)
+        at_end = numbers == self._draw.ends[:, None]  # steps have no item there; what is missing is blanked
+        kept = numbers - (at_end & missing)
+        return zeroed(nested.map_leaves(lambda place: self._draw.at(place, kept), places), missing)
+
+    def window(self, k: int) -> StoredHistory:
+        numbers = self._draw.numbers[:, None] - np.minimum(back(k), self.depth[:, None])
+        episodes = np.repeat(self._draw.episodes, k)
+        return StoredHistory(self._tracks, numbers.ravel(), episodes, self.spaces, self._left(k))
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        return StoredInfos.of(self._tracks).dicts(self._draw.numbers, self._draw.episodes)
+
+    @property
+    def agent_ids(self) -> np.ndarray:
+        return self._tracks.facts("agent_ids")[self._draw.episodes]
+
+    @property
+    def module_ids(self) -> np.ndarray:
+        return self._tracks.facts("module_ids")[self._draw.episodes]
+
+    def episode(self, i: int) -> SingleAgentEpisode:
+        """The chunk of row i, up to its observation."""
+        e = int(self._draw.episodes[i])
+        batch, row = self._tracks.place(e)
+        return batch.episode(row, slice(0, int(self._draw.numbers[i] - self._tracks.table.starts[e])))

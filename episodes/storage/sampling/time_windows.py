@@ -1,0 +1,152 @@
+"""Windows by time stamps: items at times before and after a step, in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from episodes.batch.sampling_checks import check_counts
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument, UnknownKey
+from episodes.storage.sampling.draws import StepDraw
+from episodes.storage.sampling.stored_tracks import StoredTracks
+from episodes.tracks import nested
+
+IS_PAD = "is_pad"
+_NAMES = MappingProxyType({"obs": "observations", "observation": "observations", "action": "actions"})
+_MOST_SECONDS = 1e9  # of a time from its step
+_MOST_FPS = 1e6
+_COLUMNS = MappingProxyType({"observations": Columns.OBS})
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Batches of items around drawn steps, by time: `{"observation": [-0.1, 0.0], "action": [0.0, 0.1, 0.2]}`.
+
+    A column [n, k, ...] for each name, its items in the order of the times given, and a mask `<column>_is_pad` [n, k]
+    that is True where the chunk has no such moment: the nearest item it has stands there.
+
+    Attributes:
+        size: n.
+        delta_timestamps: by name the times in seconds, 0 being that of the drawn step. Names are those of columns;
+            "observation" and "action" mean "obs" and "actions", "observation.camera" is a part of nested ones.
+        fps: steps a second, where they are even.
+        timestamps: the column of one number a step that says when each was, in seconds, growing in each chunk.
+        tolerance: how far in seconds an item may be from the time that was asked for.
+    """
+
+    size: int
+    delta_timestamps: Mapping[str, Sequence[float]]
+    fps: float | None = None
+    timestamps: str | None = None
+    tolerance: float = 1e-4
+
+    def __post_init__(self) -> None:
+        check_counts(moments=self.size)
+        if (self.fps is None) == (self.timestamps is None):
+            raise InvalidArgument("give fps=, the steps a second, or timestamps=, the column that says when each was")
+        if self.fps is not None and not 0 < self.fps <= _MOST_FPS:
+            raise InvalidArgument(f"fps={self.fps}: give a number above 0")
+        if not self.tolerance >= 0:
+            raise InvalidArgument(f"tolerance={self.tolerance}: give seconds, at least 0")
+        times_of = {name: np.atleast_1d(times) for name, times in self.delta_timestamps.items()}
+        if not times_of or not all(times.size for times in times_of.values()):
+            raise InvalidArgument(f"delta_timestamps={self.delta_timestamps}: give times for at least one name")
+        for name, times in times_of.items():
+            if times.dtype.kind not in "iuf" or times.ndim != 1 or not (np.abs(times) <= _MOST_SECONDS).all():
+                raise InvalidArgument(
+                    f"delta_timestamps[{name!r}]={self.delta_timestamps[name]}: give seconds in a list"
+                )
+            if self.fps is not None:
+                self._steps(name, times)
+
+    def columns(self, draw: StepDraw) -> dict[str, Any]:
+        """The columns of these steps. `InvalidArgument` where steps are not where they have to be."""
+        found: dict[str, Any] = {}
+        for name, times in self.delta_timestamps.items():
+            places, column, observed = _named(name, draw.tracks)
+            if column in found:
+                raise InvalidArgument(
+                    f"delta_timestamps: two names mean the column {column!r}; give all times with one"
+                )
+            if self.fps is not None:
+                numbers = draw.numbers[:, None] + self._steps(name, np.atleast_1d(times))
+            else:
+                numbers = self._nearest(name, draw, np.atleast_1d(times).astype(np.float64))
+            first = (draw.numbers - draw.before)[:, None]
+            last = draw.ends[:, None] - (not observed)
+            kept = np.clip(numbers, first, last)
+            found[column] = nested.map_leaves(lambda place, kept=kept: draw.at(place, kept), places)
+            found[f"{column}_{IS_PAD}"] = kept != numbers
+        return found
+
+    def _steps(self, name: str, times: np.ndarray) -> np.ndarray:
+        """The times as whole steps."""
+        exact = times * float(self.fps or 0)
+        steps = np.round(exact)
+        off = np.abs(exact - steps) / (self.fps or 1)
+        if not (off <= self.tolerance).all():
+            worst = float(times[off.argmax()])
+            raise InvalidArgument(
+                f"delta_timestamps[{name!r}]: at {self.fps} steps a second there is none at {worst} s: the nearest is "
+                f"{off.max():.3g} s away, the tolerance is {self.tolerance}; give multiples of "
+                f"{1 / (self.fps or 1):.6g}"
+            )
+        return steps.astype(np.int64)
+
+    def _nearest(self, name: str, draw: StepDraw, times: np.ndarray) -> np.ndarray:
+        """The numbers [n, k] of the steps nearest to the times; outside of the chunk where it has none that is near."""
+        stamps = draw.tracks.structure.get(str(self.timestamps))
+        if not isinstance(stamps, int) or not _is_time(draw.tracks.columns[stamps]):
+            raise UnknownKey(f"timestamps={self.timestamps!r}: there is no such column of one number a step")
+        wanted = draw.at(stamps, draw.numbers).astype(np.float64)[:, None] + times
+        at = lambda numbers: draw.at(stamps, numbers).astype(np.float64)  # noqa: E731
+        first = np.broadcast_to((draw.numbers - draw.before)[:, None], wanted.shape)
+        last = np.broadcast_to(draw.ends[:, None] - 1, wanted.shape)
+        later = _first_not_before(at, wanted, first, last)
+        after, before = np.clip(later, first, last), np.clip(later - 1, first, last)
+        nearest = np.where(np.abs(at(after) - wanted) < np.abs(wanted - at(before)), after, before)
+        off = np.abs(at(nearest) - wanted)
+        outside = ((wanted < at(first)) | (wanted > at(last))) & (off > self.tolerance)
+        bad = (off > self.tolerance) & ~outside
+        if bad.any():
+            row, k = (int(i[0]) for i in bad.nonzero())
+            raise InvalidArgument(
+                f"delta_timestamps[{name!r}]: step {int(draw.numbers[row])} has none at {times[k]} s: the nearest is "
+                f"{off[row, k]:.3g} s away, the tolerance is {self.tolerance}"
+            )
+        return np.where(outside, np.where(wanted < at(first), first - 1, last + 2), nearest)
+
+
+def _is_time(column: Any) -> bool:
+    return column.shape == () and column.dtype.kind in "iuf"
+
+
+def _first_not_before(
+    at: Callable[[np.ndarray], np.ndarray], wanted: np.ndarray, first: np.ndarray, last: np.ndarray
+) -> np.ndarray:
+    """Of the steps first..last of each chunk, the first one whose time is not before the one wanted, or last + 1."""
+    low, high = first.copy(), last.copy()
+    while (low <= high).any():
+        middle, searching = (low + high) // 2, low <= high
+        earlier = at(np.clip(middle, first, last)) < wanted
+        low = np.where(searching & earlier, middle + 1, low)
+        high = np.where(searching & ~earlier, middle - 1, high)
+    return low
+
+
+def _named(name: str, tracks: StoredTracks) -> tuple[Any, str, bool]:
+    """The places of the items that a name means, the name of their column, and whether they are observed."""
+    head, *parts = name.split(".")
+    track = _NAMES.get(head, head)
+    places = tracks.structure.get(track)
+    for part in parts:
+        places = places.get(part) if isinstance(places, dict) else None
+    if places is None:
+        there = [_COLUMNS.get(key, key) for key in tracks.structure]
+        raise UnknownKey(f"delta_timestamps[{name!r}]: there is no such column; there are {there}")
+    return places, ".".join([_COLUMNS.get(track, track), *parts]), track == "observations"

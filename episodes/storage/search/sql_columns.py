@@ -1,0 +1,303 @@
+"""The steps of a data set as flat columns: views of what is mapped where a column lies there as it is.
+
+name                            at step t of an episode
+step, episode, t                its number among all steps, the number of its episode, and in there
+terminated, truncated           whether the episode ends with it
+policy_version                  that of the policy that acted; -1: unknown
+observations, observations/2    what was seen before the action; one number of it; of a part: observations/camera/2
+next_observations, ...          what was seen after it, likewise
+actions, rewards                likewise
+extra_model_outputs/KEY         likewise
+infos/PATH                      what the info that came with the reward says; null where it says nothing
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import InvalidArgument
+from episodes.storage.arrow import pyarrow
+from episodes.storage.layout import StoredBatch
+from episodes.storage.track_schema import is_observed
+from episodes.tracks.indexing import ranges
+from episodes.tracks.infos.info_columns import Column, PackedColumn
+
+OWN = ("step", "episode", "t", "terminated", "truncated", "policy_version")
+NEXT, INFO = "next_", "infos/"
+MOST_THREADS = 8
+MOST_KEPT = 1 << 28
+"""So many bytes of columns that are no views are in memory; of one table, what is more is in a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a column is found: a track or a path of infos, and the number in each of its items."""
+
+    path: str
+    part: tuple[int, ...] = ()
+    next: bool = False  # of the observation after the step
+
+
+@dataclass(frozen=True)
+class BatchSteps:
+    """Steps of episodes that lie in one record batch, in the order that is asked for."""
+
+    stored: StoredBatch
+    rows: np.ndarray | None  # of the episodes in the batch, [n]; None: all of them, in order
+    first_episode: int
+    first_step: int
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """The steps of each episode, [n]."""
+        whole = self.stored.lengths
+        return whole if self.rows is None else whole[self.rows]
+
+    @cached_property
+    def num_steps(self) -> int:
+        return int(self.lengths.sum())
+
+    def items(self, path: str, *, later: bool = False) -> Any:
+        """What picks the steps' items out of a track's array: a slice, a mask or integers."""
+        observed = is_observed(path) or path.startswith(INFO)
+        return self._observed(later) if observed else self._stepped
+
+    @cached_property
+    def _stepped(self) -> Any:
+        pack = self.stored.whole
+        if self.rows is None and not pack.lookbacks.any():
+            return slice(None)
+        starts = pack.offsets[:-1] + pack.lookbacks
+        return ranges(starts if self.rows is None else starts[self.rows], self.lengths)
+
+    def _observed(self, later: bool) -> Any:
+        pack = self.stored.whole
+        starts = pack.observation_offsets[:-1]
+        if self.rows is None and not pack.lookbacks.any():  # all but the last one of each episode, or but the first
+            mask = np.ones(int(pack.observation_offsets[-1]), bool)
+            mask[starts if later else pack.observation_offsets[1:] - 1] = False
+            return mask
+        starts = starts + pack.lookbacks + later
+        return ranges(starts if self.rows is None else starts[self.rows], self.lengths)
+
+    def own(self, name: str) -> np.ndarray:
+        """A column of `OWN`."""
+        num = self.num_steps
+        if name == "step":
+            return np.arange(self.first_step, self.first_step + num)
+        if name == "episode":
+            first = self.first_episode
+            return np.repeat(np.arange(first, first + len(self.lengths), dtype=np.int32), self.lengths)
+        ends = np.cumsum(self.lengths)
+        if name == "t":
+            t = np.arange(num, dtype=np.int32)
+            t -= np.repeat((ends - self.lengths).astype(np.int32), self.lengths)
+            return t
+        pack = self.stored.whole
+        if name == "policy_version":
+            versions = pack.get_policy_versions()
+            return versions if self.rows is None else versions[ranges(_ends(pack)[self.rows], self.lengths)]
+        flags = np.zeros(num, bool)
+        told = getattr(pack, name) if self.rows is None else getattr(pack, name)[self.rows]
+        flags[(ends - 1)[told & (self.lengths > 0)]] = True
+        return flags
+
+
+def _ends(pack: Any) -> np.ndarray:
+    """Where the steps of each episode begin among all of them, lookbacks left out."""
+    return np.cumsum(pack.lengths) - pack.lengths
+
+
+class StepTable:
+    """The columns of the steps of some stretches, made by name.
+
+    Args:
+        paths: of the tracks that the data set has.
+        decode: whether compressed tracks may be read, all of them.
+    """
+
+    def __init__(self, stretches: Sequence[BatchSteps], paths: Sequence[str], decode: bool = False) -> None:
+        self.stretches = [one for one in stretches if one.num_steps]
+        self._paths, self._decode = [*paths], decode
+        self._made: dict[Place, Any] = {}  # columns, those that were asked for last at the end
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The columns of whole items; numbers of them (`observations/2`) have names too."""
+        found = [*OWN]
+        for path in self._paths:
+            found += (path, NEXT + path) if is_observed(path) else (path,)
+        return [*found, *dict.fromkeys(INFO + path for one in self.stretches for path in one.stored.info_paths)]
+
+    @property
+    def plain(self) -> list[str]:
+        """The columns without compressed tracks: those of `select *`."""
+        return [name for name in self.names if self._decode or not self._is_compressed(name)]
+
+    def resolve(self, name: str) -> Place | None:
+        """Where the column of a name is found; None where there is none."""
+        parts: list[int] = []
+        while name:
+            if name in self.names:
+                later = name.startswith(NEXT) and is_observed(name[len(NEXT) :])
+                return Place(name[len(NEXT) :] if later else name, tuple(parts), later)
+            name, _, part = name.rpartition("/")
+            if not part.isdecimal():
+                return None
+            parts.insert(0, int(part))
+        return None
+
+    def table(self, names: Sequence[str]) -> Any:
+        """The columns of these names, as a `pyarrow.Table` of one chunk for each stretch."""
+        places = [self._place(name) for name in names]
+        made = [place for place in dict.fromkeys(places) if place not in self._made]
+        spill = Spill()
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as pool:  # numpy copies without the lock
+            rows = list(pool.map(lambda one: [self._column(one, place, spill) for place in made], self.stretches))
+        columns = {place: pyarrow().chunked_array(_alike([row[i] for row in rows])) for i, place in enumerate(made)}
+        columns |= {place: self._made.pop(place) for place in places if place in self._made}
+        found = pyarrow().table([columns[place] for place in places], [*names])
+        for place, column in columns.items():
+            self._remember(place, column)
+        return found
+
+    def _remember(self, place: Place, column: Any) -> None:
+        """Keep a column for the next query, and those of the newest queries, as many as are not too large."""
+        if column.nbytes > MOST_KEPT:
+            return
+        self._made[place] = column
+        while sum(kept.nbytes for kept in self._made.values()) > MOST_KEPT:
+            self._made.pop(next(iter(self._made)))
+
+    def batches(self, names: Sequence[str]) -> Iterator[Any]:
+        """The columns of these names, a `pyarrow.Table` for each stretch."""
+        for one in self.stretches:
+            yield StepTable([one], self._paths, self._decode).table(names)
+
+    def _is_compressed(self, name: str) -> bool:
+        place = self.resolve(name)
+        fields = (one.stored.fields.get(place.path) for one in self.stretches) if place is not None else ()
+        return any(field is not None and field.compression == "zstd" for field in fields)
+
+    def _place(self, name: str) -> Place:
+        place = self.resolve(name)
+        if place is None:
+            raise InvalidArgument(f"steps have no column {name!r}; there are {', '.join(self.names)}")
+        return place
+
+    def _column(self, one: BatchSteps, place: Place, spill: Spill) -> Any:
+        if place.path in OWN:
+            return _array(spill.keep(one.own(place.path)))
+        if place.path.startswith(INFO):
+            return _info_column(_infos(one.stored).get(place.path[len(INFO) :]), one, place)
+        return _array(self._values(one, place, spill))
+
+    def _values(self, one: BatchSteps, place: Place, spill: Spill) -> np.ndarray:
+        array = one.stored.whole.tracks.get(place.path)
+        if array is None:
+            raise InvalidArgument(f"some episodes have no {place.path!r}")
+        items = one.items(place.path, later=place.next)
+        if place.path in one.stored.compressed:
+            if not self._decode:
+                raise InvalidArgument(f"{place.path!r} is compressed: give decode=True to read all of it")
+            array, items = one.stored.decoded(place.path, array[items]), slice(None)
+        picked = _part(array, place)[items]
+        return picked if isinstance(items, slice) and not place.part else spill.keep(picked)
+
+
+class Spill:
+    """Arrays of a table: in memory, and what is too much in a file that is gone when nobody looks at it any more."""
+
+    def __init__(self) -> None:
+        self._kept, self._lock = 0, Lock()
+
+    def keep(self, array: np.ndarray) -> np.ndarray:
+        """The array, here or there."""
+        with self._lock:
+            self._kept += array.nbytes
+            fits = self._kept <= MOST_KEPT
+        if fits or not array.nbytes:
+            return array
+        with tempfile.TemporaryFile() as file:
+            np.ascontiguousarray(array).tofile(file)
+            file.flush()
+            return np.memmap(file, array.dtype, "r", shape=array.shape)
+
+
+def _part(array: np.ndarray, place: Place) -> np.ndarray:
+    """One number of each item."""
+    try:
+        return array[(slice(None), *place.part)] if place.part else array
+    except IndexError:
+        name = "/".join((place.path, *map(str, place.part)))
+        raise InvalidArgument(
+            f"no column {name!r}: items of {place.path!r} have shape {list(array.shape[1:])}"
+        ) from None
+
+
+def _array(array: np.ndarray) -> Any:
+    """An Arrow array: of numbers, or of lists of a fixed size of them. A view where Arrow has the dtype."""
+    arrow = pyarrow()
+    if array.dtype == np.float16:
+        array = array.astype(np.float32)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.kind == "c":
+        raise InvalidArgument("complex numbers are no columns of SQL")
+    size = int(np.prod(array.shape[1:], dtype=np.int64))
+    flat = np.ascontiguousarray(array).reshape(-1)
+    values = arrow.array(flat.tolist() if array.dtype.kind in "US" else flat)
+    if array.ndim == 1:
+        return values
+    return (
+        arrow.FixedSizeListArray.from_arrays(values, type=arrow.list_(values.type, size))
+        if size
+        else arrow.nulls(len(array))
+    )
+
+
+def _infos(stored: StoredBatch) -> dict[str, Column]:
+    return getattr(stored.whole.infos, "columns", {})
+
+
+def _info_column(column: Column | None, one: BatchSteps, place: Place) -> Any:
+    """What the infos after the steps say: a number, or a string; all else as JSON."""
+    arrow, items = pyarrow(), one.items(place.path, later=True)
+    if column is None:
+        return arrow.nulls(one.num_steps)
+    absent = ~column.present[items]
+    if isinstance(column, PackedColumn):
+        rows = np.flatnonzero(items) if isinstance(items, np.ndarray) and items.dtype == bool else items
+        return arrow.array([_text(value) for value in column.list(rows)], arrow.string())
+    values = _array(_part(column.values, place)[items])
+    if not absent.any():
+        return values
+    return arrow.compute.if_else(arrow.array(absent), arrow.scalar(None, values.type), values)
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, default=_listed)
+
+
+def _listed(value: Any) -> Any:
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else repr(value)
+
+
+def _alike(chunks: list[Any]) -> list[Any]:
+    """Chunks of one type: that which all but nulls have; text, where an info is a number here and a document there."""
+    arrow = pyarrow()
+    told = [kind for kind in dict.fromkeys(chunk.type for chunk in chunks) if not arrow.types.is_null(kind)]
+    if len(told) > 1:
+        return [arrow.array([_text(value) for value in chunk.to_pylist()], arrow.string()) for chunk in chunks]
+    type_ = told[0] if told else arrow.null()
+    return [chunk if chunk.type == type_ else arrow.nulls(len(chunk), type_) for chunk in chunks] or [arrow.nulls(0)]

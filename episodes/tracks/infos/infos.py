@@ -1,0 +1,114 @@
+"""Infos of finished episodes: immutable sequences of dicts, which are made when they are read.
+
+While an episode grows its infos are a list. Finished, they are an `Infos`: nothing at all where every info is empty,
+else columns (`episodes.tracks.infos.info_columns`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from episodes.errors import StepOutOfRange
+from episodes.tracks.nested import equal_arrays
+
+
+class Infos(Sequence[dict[str, Any]]):
+    """One info dict per observation. A slice is a view."""
+
+    __slots__ = ()
+
+    num: int  # of infos
+
+    @abstractmethod
+    def item(self, row: int) -> dict[str, Any]:
+        """The info of a row in [0, len)."""
+
+    @property
+    def holds_objects(self) -> bool:
+        """Whether there are values that can change where they are: lists, arrays of other types, objects."""
+        return False
+
+    def copied(self) -> Infos:
+        """The same infos in memory of their own."""
+        return self
+
+    def arrays(self) -> list[np.ndarray]:
+        """The arrays that hold them."""
+        return []
+
+    @abstractmethod
+    def view(self, start: int, stop: int) -> Infos:
+        """The infos of rows [start, stop), 0 <= start <= stop <= len; no copy."""
+
+    @abstractmethod
+    def take(self, rows: np.ndarray) -> Infos:
+        """The infos of the rows [k]."""
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Infos: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | Infos:
+        if not isinstance(index, slice):
+            row = index + len(self) if index < 0 else index
+            if not 0 <= row < len(self):
+                raise StepOutOfRange(f"infos[{index}]: there are infos 0..{len(self) - 1}")
+            return self.item(int(row))
+        start, stop, step = index.indices(len(self))
+        if step == 1:
+            return self.view(start, max(start, stop))
+        return self.take(np.arange(start, stop, step))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self.item(row) for row in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (Infos, list)):
+            return NotImplemented
+        return len(self) == len(other) and all(map(same_info, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)})"
+
+
+def same_info(a: Any, b: Any) -> bool:
+    """True when two infos (or values of infos) are equal, arrays item for item."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same_info(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(same_info, a, b))
+    if _is_array(a) or _is_array(b):
+        return equal_arrays(a, b)
+    return bool(a == b) or (a != a and b != b)
+
+
+def _is_array(value: Any) -> bool:
+    """Whether it is an array, of whatever library."""
+    return isinstance(value, np.ndarray) or (hasattr(value, "__array__") and not isinstance(value, np.generic))
+
+
+class EmptyInfos(Infos):
+    """`num` empty infos, which take no room."""
+
+    __slots__ = ("num",)
+
+    def __init__(self, num: int) -> None:
+        self.num = num
+
+    def __len__(self) -> int:
+        return self.num
+
+    def item(self, row: int) -> dict[str, Any]:
+        return {}
+
+    def view(self, start: int, stop: int) -> EmptyInfos:
+        return EmptyInfos(stop - start)
+
+    def take(self, rows: np.ndarray) -> EmptyInfos:
+        return EmptyInfos(len(rows))

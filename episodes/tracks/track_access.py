@@ -1,0 +1,250 @@
+"""Reading and writing tracks where more is asked than a lookup: one-hot items, new items, shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from episodes.columns import check_extra_output_names
+from episodes.errors import ShapeMismatch, TrackMismatch
+from episodes.tracks import indexing, nested
+from episodes.tracks.casting import REAL_TYPES, check_kinds
+from episodes.tracks.field import REWARDS, Field, extra_field
+from episodes.tracks.indexing import Indices
+from episodes.tracks.spaces import as_item, dtypes_of, empty_items, irregular_part, of_no_shape, one_hot
+from episodes.tracks.stacking import stack_items
+from episodes.tracks.track import ArrayTrack, ListTrack, Track
+
+
+def shape_of(item: Any, whose: Callable[[], str] = lambda: "an item") -> Any:
+    """The shape of an item; a nested value of shapes for a nested item. `ShapeMismatch` where it is ragged."""
+    if type(item) is np.ndarray:
+        return item.shape
+    try:
+        return nested.map_leaves(_LeafShape, item) if not nested.is_leaf(item) else np.shape(item)
+    except ValueError:
+        raise ShapeMismatch(f"{whose()}: the item is ragged; give an array of numbers") from None
+
+
+class _LeafShape(list):
+    """A leaf's shape in a nested value of shapes: a list, since tuples would be nested values themselves."""
+
+    def __init__(self, leaf: Any) -> None:
+        super().__init__(np.shape(leaf))
+
+
+def checked_observation(observation: Any, shape: Any, space: spaces.Space | None, whose: Callable[[], str]) -> Any:
+    """An observation of the shape of those before it, with tuples where the space has them.
+
+    Args:
+        whose: gives the first words of the message.
+
+    Raises:
+        ShapeMismatch: it has another shape, and its space has no parts without a shape in common.
+    """
+    try:
+        if shape_of(observation) == shape:
+            return observation
+    except ShapeMismatch:
+        pass
+    given = as_item(observation, space)
+    own = shape_of(given, whose)
+    if own != shape and irregular_part(space) is None:
+        raise ShapeMismatch(
+            f"{whose()}: the observation has shape {own}, those before it have {shape}; all have one shape"
+        )
+    return given
+
+
+def acted(action: Any, track: Track, space: spaces.Space | None, whose: Callable[[], str]) -> Any:
+    """Return the shape of an array or the type of a number: a next action of the same one needs no check, else None.
+
+    Raises:
+        ShapeMismatch: actions in the track have another shape.
+    """
+    kind = type(action)
+    if kind not in REAL_TYPES or track.total:
+        shape = shape_of(as_item(action, space), whose)
+        known = shape_of(track.get(-1)) if track.total else shape
+        if shape != known and irregular_part(space) is None:
+            raise ShapeMismatch(
+                f"{whose()}: the action has shape {shape}, those before it have {known}; give that shape"
+            )
+    return action.shape if kind is np.ndarray else kind if kind in REAL_TYPES else None
+
+
+class _Appends:
+    """What stands in for a list that is only appended to."""
+
+    __slots__ = ("append",)
+
+    def __init__(self, append: Callable[[Any], None]) -> None:
+        self.append = append
+
+
+def growing_extra(given: Mapping[str, Any]) -> tuple[dict[str, Track], tuple[tuple[str, Any], ...]]:
+    """Growing tracks, by key, for extra model outputs of which these are the first, and their (key, items) pairs.
+
+    Those given as arrays refuse others of another shape.
+
+    Raises:
+        TrackMismatch: an output has the name of a column that this library writes.
+    """
+    check_extra_output_names(given, "add_env_step")
+    tracks: dict[str, Track] = {}
+    pairs = []
+    for key, first in given.items():
+        tracks[key] = track = ListTrack([], 0, False, extra_field(key))
+        pairs.append((key, _checked(track, first.shape) if type(first) is np.ndarray else track.items))
+    return tracks, tuple(pairs)
+
+
+def _checked(track: Any, shape: tuple[int, ...]) -> _Appends:
+    append = track.items.append
+
+    def add(item: Any) -> None:
+        if getattr(item, "shape", None) != shape and np.shape(item) != shape:
+            raise ShapeMismatch(
+                f"{track.field.label} has shape {np.shape(item)}, those before it have {shape}; give that shape"
+            )
+        append(item)
+
+    return _Appends(add)
+
+
+def with_nested_actions(growth: tuple[Any, ...], space: spaces.Space) -> tuple[Any, ...]:
+    """The `growth` of tracks; actions are appended with tuples where the space has them and lists are given."""
+    append = growth[1].append
+    return (growth[0], _Appends(lambda action: append(as_item(action, space))), *growth[2:])
+
+
+def check_regular(track: Track, space: spaces.Space | None) -> None:
+    """Raise `ShapeMismatch` where a track cannot be finalized since parts of its space have no shape in common."""
+    part = irregular_part(space)
+    try:
+        if part is not None:
+            track.finalize(space)
+    except (ShapeMismatch, TrackMismatch):
+        raise of_no_shape(track.field.label, part) from None  # type: ignore[arg-type]
+
+
+def read_one_hot(track: Track, indices: Indices, neg: bool, fill: Any, space: spaces.Space | None) -> Any:
+    """What `track.get` gives, with discrete parts as one-hot vectors; an item that is filled in is all `fill`."""
+    if fill is None:
+        positions = indexing.positions_there(indices, track.lookback, len(track), neg, track.field.label)
+    else:
+        positions = indexing.positions(indices, track.lookback, len(track), neg)
+    wanted = np.atleast_1d(np.asarray(positions, np.int64))
+    inside = (wanted >= 0) & (wanted < track.total)
+    hot = one_hot(_gathered(track, wanted[inside], space), space)
+    compact = np.where(inside, np.cumsum(inside) - 1, -1)
+    answer = hot if fill is None else ArrayTrack(hot).get_at(compact, fill)
+    if isinstance(positions, int):
+        return nested.take(answer, 0)
+    return answer if isinstance(track, ArrayTrack) else unstacked(answer, len(wanted))
+
+
+def read_empty(track: Track, indices: Indices, neg: bool, fill: Any, space: spaces.Space | None) -> Any:
+    """What `track.get` gives before there is an item: `fill` in the shape and dtype of the space's items."""
+    if not isinstance(track, ListTrack) or dtypes_of(space) is None:
+        return track.get(indices, neg, fill)
+    positions = indexing.positions(indices, track.lookback, len(track), neg)
+    answer = track.finalize(space).get(indices, neg, fill)
+    return answer if isinstance(positions, int) else unstacked(answer, len(positions))
+
+
+def _gathered(track: Track, positions: np.ndarray, space: spaces.Space | None) -> Any:
+    taken = track.take(positions)
+    if isinstance(taken, ArrayTrack):
+        return taken.whole()
+    items = taken.whole() or track.item_list(0, 1)
+    if not items:
+        return empty_items(space)
+    stacked = stack_items(items, "track", 0, None)
+    return stacked if len(positions) else nested.take(stacked, slice(0, 0))
+
+
+def unstacked(batch: Any, num_items: int) -> list[Any]:
+    """The items of nested arrays [num_items, ...] as a list."""
+    return [nested.take(batch, i) for i in range(num_items)]
+
+
+def written(track: Track, new_data: Any, at_indices: Indices, neg: bool) -> Track:
+    """The track with new items at the indices (from step 0 on when None); never another length.
+
+    Raises:
+        StepOutOfRange: an index without an item.
+        ShapeMismatch: another number of items than indices, or what does not go with the others.
+        WrongType: items that are no numbers, strings or arrays of them; rewards that are no numbers.
+    """
+    name = track.field.label
+    positions = indexing.positions_there(at_indices, track.lookback, len(track), neg, name)
+    if isinstance(positions, int):
+        positions = range(positions, positions + 1)
+        new_data = (
+            [new_data] if isinstance(track, ListTrack) else nested.map_leaves(lambda x: np.asarray(x)[None], new_data)
+        )
+    num_new = len(new_data) if isinstance(new_data, list) else _num_rows(name, new_data)
+    if num_new != len(positions):
+        raise ShapeMismatch(
+            f"{name}: {num_new} new items for {len(positions)} places; writing never changes the length"
+            + _artificial_step(track.field, num_new, len(positions))
+        )
+    if not num_new:
+        return track
+    if track.field is REWARDS:
+        _check_rewards(new_data)
+    if isinstance(track, ListTrack):
+        return track.replaced(positions, new_data if nested.is_leaf(new_data) else unstacked(new_data, num_new))
+    if isinstance(new_data, list):
+        new_data = stack_items(new_data, name)
+    if at_indices is None and not track.lookback:
+        whole = ArrayTrack.of(nested.map_leaves(np.array, new_data), 0, track.field)
+        if track.field is not REWARDS:  # those were looked at above
+            check_kinds(whole.field, whole.arrays())
+        return whole
+    return track.replaced(positions, new_data)
+
+
+def _artificial_step(field: Field, num_given: int, num_allowed: int) -> str:
+    """Return the end of an error message if a list may have an item for RLlib's artificial last step."""
+    if field.more or num_given != num_allowed + 1:
+        return ""
+    return ". If the last item is for RLlib's artificial extra step, leave it out: episodes have only real steps"
+
+
+def _check_rewards(new_data: Any) -> None:
+    """Raise unless the new rewards are one number each."""
+    try:
+        rewards = np.asarray(new_data)
+    except ValueError:
+        raise ShapeMismatch("rewards: new items of several shapes; a reward is one number, not an array") from None
+    if rewards.ndim != 1:
+        raise ShapeMismatch(f"rewards: new items of shape {rewards.shape[1:]}; a reward is one number, not an array")
+    check_kinds(REWARDS, {REWARDS.path: rewards})
+
+
+def _num_rows(name: str, new_data: Any) -> int:
+    first = nested.first_leaf(new_data)
+    if not np.ndim(first):
+        raise ShapeMismatch(
+            f"{name}: new_data={new_data!r} is one item or a tuple of them; give a list of items, or arrays [k, ...] "
+            "nested as the items are, for k places; at_indices=i takes one item"
+        )
+    return len(first)
+
+
+def new_track(field: Field, new_data: Any, like: Track) -> Track:
+    """A track of the field, of the same type and length as `like`, of items that cover it whole, lookback included."""
+    name, total = field.label, like.total
+    items: Sequence[Any] = new_data if isinstance(new_data, list) else unstacked(new_data, _num_rows(name, new_data))
+    if len(items) != total:
+        raise ShapeMismatch(
+            f"{name}: {len(items)} items for a new track; give {total}, one for each step, lookback included"
+            + _artificial_step(field, len(items), total)
+        )
+    track = ListTrack(list(items), like.lookback, False, field)
+    return track.finalize() if isinstance(like, ArrayTrack) else track

@@ -1,9 +1,0 @@
-"""Environments made elsewhere, as Gymnasium's vector environments with a stated autoreset mode."""
-
-from __future__ import annotations
-
-from runners.environments.envpool import EnvPoolVectorEnv
-from runners.environments.torch_rollout import fill_rollout
-from runners.environments.torch_simulator import TorchVectorEnv
-
-__all__ = ["EnvPoolVectorEnv", "TorchVectorEnv", "fill_rollout"]
