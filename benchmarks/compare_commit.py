@@ -1,4 +1,4 @@
-"""`python -m benchmarks.compare_commit COMMIT [NAME ...]`: what our side of each figure costs, at a commit and in this tree.
+"""`python -m benchmarks.compare_commit COMMIT [NAME ...]`: cost of our side of each figure, at a commit and now.
 
 The benchmarks are the commit's own for both, so that both do the same work; a figure whose benchmark does not run on
 this tree's library (a module has moved) is measured by this tree's benchmark of that name, and says so. Two processes,

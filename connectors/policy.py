@@ -50,7 +50,7 @@ class Policy(Protocol):
     `device`                 where the batch is to be; by default where the first parameter is, or the CPU.
     `distribution`           the `ActionDistribution` that "action_dist_inputs" describe; by default the one for the
                              action space (`distribution_for`).
-    `random_action_probability`           how often an action is drawn evenly from the action space while exploring, 0..1 and by
+    `random_action_probability`  probability of a uniformly random action while exploring, 0..1 and by
                              default 0; else it is the likeliest one, as without exploring. A runner of one environment
                              that stores no other outputs does not ask the policy for such an action.
     ======================== =========================================================================================

@@ -1,6 +1,6 @@
 """The library at work: `python -m episode_learners.demo` solves CartPole from nothing, and keeps what it saw.
 
-It is a run of `python -m episode_learners train` that a hook watches: PPO learns from episodes of eight environments until the
+It is a run of `python -m episode_learners train` with a hook: PPO learns from episodes of eight environments until the
 mean return of the last 50 whole ones reaches the environment's own threshold. What is left is a table, a picture, and
 the episodes.
 """

@@ -1,4 +1,4 @@
-"""Environments that ready settings are for and Gymnasium has not: `gymnasium.make("episode_learners.environments:ID")`."""
+"""Environments of built-in settings that Gymnasium lacks: `gymnasium.make("episode_learners.environments:ID")`."""
 
 from __future__ import annotations
 

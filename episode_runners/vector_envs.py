@@ -80,7 +80,7 @@ def _check_needs_no_adapter(env: Any) -> None:
         raise WrongType(
             f"{type(env).__name__} steps {env.num_envs} environments and is no gymnasium.vector.VectorEnv, so its "
             "spaces and autoreset mode are not known: for one that lives in torch give TorchVectorEnv(simulator, "
-            "observation_space, action_space) of episode_runners.environments; or derive it from VectorEnv and state its "
+            "observation_space, action_space) of episode_runners.environments; or derive from VectorEnv and state its "
             "metadata['autoreset_mode']"
         )
     if hasattr(env, "possible_agents"):

@@ -14,7 +14,6 @@ LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 TEST = re.compile(r'\]\((\S+) "(test_\w+)"\)')  # [test](file "name")
 HOW_TOS = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "how_to").glob("*.md"))
 PAGES = ["README.md", "docs/moving_from_rllib.md", "docs/moving_from_tianshou.md", *HOW_TOS]
-PATH = re.compile(r"(?<![\w/])(?:episodes|connectors|runners|learners|tests)/[\w/{},]+(?:\.\w+|/)(?![\w/])")
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
@@ -43,20 +42,6 @@ def test_every_link_of_a_page_leads_somewhere(name: str) -> None:
     page = ROOT / name
     missing = [target for target in LINK.findall(page.read_text()) if not (page.parent / target).exists()]
     assert not missing
-
-
-@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md"])
-def test_every_file_of_the_library_that_a_page_names_is_there(name: str) -> None:
-    named = {path for found in PATH.findall((ROOT / name).read_text()) for path in either(found)}
-    assert named
-    assert not [path for path in named if not (ROOT / path).exists()]
-
-
-def either(path: str) -> list[str]:
-    """The paths that one with {this,that} stands for."""
-    before, brace, rest = path.partition("{")
-    inside, _, after = rest.partition("}")
-    return [before + part + after for part in inside.split(",")] if brace else [path]
 
 
 def test_the_readme_links_every_how_to() -> None:

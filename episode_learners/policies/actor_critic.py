@@ -68,7 +68,7 @@ class MLPPolicy(Policy):
 class EncoderPolicy(Policy):
     """One encoder of observations of any space, and two heads: images by convolutions, Dict and Tuple part by part.
 
-    `episode_learners.networks.encoder_for` says how. Where observations are a Dict with an "action_mask", illegal actions are
+    see `episode_learners.networks.encoder_for`. If observations are a Dict with an "action_mask", illegal actions are
     never chosen: its form is that of the logits, one number for each choice.
     """
 

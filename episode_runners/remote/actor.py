@@ -34,7 +34,7 @@ class RunnerSample:
     Attributes:
         index: of the runner in its group.
         data: what its `sample` gave, an `EpisodePack` or a list of `MultiAgentEpisode`s. Its arrays are read-only and
-            lie in shared memory, all of which stays in use while any of them is held (`data.retained_nbytes`): what is kept
+            lie in shared memory, which stays in use while any of them is held (`data.retained_nbytes`): what is kept
             beyond the next sample is better `data.copied()`. Replay buffers and batches copy by themselves.
         stats: of that call.
         policy_version: of the weights that acted; None where the group was never given any.

@@ -45,7 +45,7 @@ class Rows(NamedTuple):
 
 
 class Boundaries:
-    """Follows N environments, a row at a time (`look`, `commit`) or many at once (`classify_rows`, `commit_rows`): one law.
+    """Follows N environments, a row at a time (`look`, `commit`) or many at once (`classify_rows`, `commit_rows`).
 
     Nothing is done per environment. Who must know each row as it comes (which environments stepped, whose last
     observation lies apart) looks at each, 3 us; who only keeps rows asks about many of them at a time.

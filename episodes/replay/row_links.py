@@ -1,6 +1,6 @@
 """Staged rows of N environments as steps of a ring: which of them are steps, and how they are linked.
 
-`LinkedRun`: one row, or rows in which nothing ends but with the last one: who draws after every few rows waits for this.
+`LinkedRun`: one row, or rows in which nothing ends but with the last one, for callers that draw after every few rows.
 `LinkedRows`: any rows. Both answer the same.
 """
 

@@ -601,7 +601,7 @@ def test_columns_and_steps_that_there_are_not_are_named() -> None:
             sampler.sample(4, keys=["weights"])
         with pytest.raises(StepOutOfRange, match=r"step 21: .* 0\.\.20"):
             sampler.at(np.array([3, 21]))
-        with pytest.raises(StateMismatch, match="is of Steps"):
+        with pytest.raises(StateMismatch, match="is of StepBatches"):
             dataset.sampler(windows=(4, 2)).load_state_dict(sampler.state_dict())
         with pytest.raises(InvalidArgument, match="a part of a data set"):
             dataset.select([0, 2]).sampler(steps=1).refresh()

@@ -66,7 +66,7 @@ class LinkedRing:
 
     What is added is worked out first (`room`, then an `Addition`) and then put down at `work`, by one assignment: from
     there on it is in the ring, though it may still have to be written. Writing it can be broken off anywhere, by Ctrl-C
-    or for want of memory: it is written again, all of it, before anybody looks (`flush_staged`). So whatever is in `work` may
+    or for want of memory: it is written again completely before any read (`flush_staged`). So whatever is in `work` may
     be called twice.
     """
 

@@ -1,4 +1,4 @@
-"""`StepTable`: where the steps of many episodes lie, and whose each step is; `LocatedSteps`: what is known of some steps."""
+"""`StepIndex`: locations and owners of the steps of many episodes; `LocatedSteps`: locations of some steps."""
 
 from __future__ import annotations
 
