@@ -1,7 +1,7 @@
 """`Agents`: all timelines of a multi-agent chunk, and what belongs to none of them.
 
 An env step touches it in two passes, each O(agents that did something): `check_step` raises before anything is written,
-and finds what there is to do; `keep_infos`, `keep_rewards`, `Timeline.set_pending_action` and `complete_steps` write and do not
+and finds what to do; `keep_infos`, `keep_rewards`, `Timeline.set_pending_action` and `complete_steps` write and do not
 fail.
 """
 
