@@ -125,7 +125,7 @@ def _problems(columns: Mapping[str, Any], view: type, prefix: str) -> list[str]:
         path = f"{prefix}{name}"
         if name not in columns:
             problems.append(f"no {path!r}")
-        elif getattr(wanted, "_is_protocol", False):
+        elif isinstance(wanted, type) and Protocol in wanted.__mro__:
             inner = columns[name]
             is_dict = isinstance(inner, dict)
             problems += _problems(inner, wanted, f"{path}/") if is_dict else [f"{path!r} is not nested"]
