@@ -21,14 +21,29 @@ from typing import Any
 
 from episodes.errors import UnreadableData
 from episodes.storage.checksums import checked, signed_line, with_sum
-from episodes.storage.files import append, put, sync
+from episodes.storage.files import append, put, put_locked, read_file, sync
+from episodes.storage.locks import is_locked
 
 SEALED, UNFINISHED, MADE = ".arrow", ".arrow.partial", ".arrow.new"
 MANIFEST = ".manifest"
 _COMMIT = "commit-"
 _NUMBERED = re.compile(rf"{_COMMIT}(\d+)\.json")  # also one that was put aside: its number is taken
+_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")  # of a writer or shard: no dot and no slash, so it is never a path
 
 Place = tuple[str, int]  # a made shard, and the row in it
+
+
+def checked_name(name: Any, source: str) -> str:
+    """Return the name of a writer or shard that a file contains. Raise `UnreadableData` if it may be a path."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UnreadableData(f"{source}: {name!r} is no name of a writer or shard")
+    return name
+
+
+def _checked_count(value: Any, source: str) -> int:
+    if type(value) is not int or value < 0:
+        raise UnreadableData(f"{source}: {value!r} is no number of episodes")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,60 +63,101 @@ class ShardFile:
 
 @dataclass(slots=True)
 class Manifest:
-    """What a writer says of its shards, by name."""
+    """The shards of one writer, as its manifest file lists them.
+
+    A live writer holds a lock on the file. `lock` says so in the file; without it (the file system has no locks, or the
+    writer is of an earlier version) the host and the process id tell whether the writer may be alive.
+    """
 
     writer: str
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
     started: str = field(default_factory=lambda: _own_start(os.getpid()))
+    lock: bool = False
+    data_set: str | None = None  # the id of the data set that it was written for
     shards: dict[str, dict[str, Any]] = field(default_factory=dict)  # open, episodes
-    _is_whole: bool = False  # the file says what `shards` does
+    _descriptor: int | None = None  # of the locked file, if this is the writer's
+    _is_complete: bool = False  # the file has all of `shards`
 
     @staticmethod
     def of(data: bytes, source: str) -> Manifest:
-        """The manifest of a file's bytes; `UnreadableData` names the source of a damaged one."""
+        """Return the manifest of a file's bytes. Raise `UnreadableData`, with the source, if it is damaged."""
         first, *lines = (checked(line, source) for line in data.split(b"\n")[:-1])  # what comes after is half a line
-        manifest = Manifest(**first)
+        head = {name: first[name] for name in ("writer", "host", "pid", "started")}
+        manifest = Manifest(**head, lock=first.get("lock") is True, data_set=first.get("data_set"))
+        checked_name(manifest.writer, source)
+        if type(manifest.pid) is not int or not isinstance(manifest.started, str):
+            raise UnreadableData(f"{source}: process {manifest.pid!r} began at {manifest.started!r}")
         for line in lines:
-            manifest.shards[line.pop("shard")] = line
+            shard = checked_name(line["shard"], source)
+            if not shard.startswith(manifest.writer):
+                raise UnreadableData(f"{source}: shard {shard} is not of the writer {manifest.writer}")
+            episodes = _checked_count(line["episodes"], source)
+            manifest.shards[shard] = {"open": line["open"] is not False, "episodes": episodes}
         return manifest
 
     def tell(self, directory: Path, shard: str, *, is_open: bool, episodes: int, fsync: bool = False) -> None:
-        """Add what a shard has now.
+        """Write what a shard has now: a line at the end of the file.
 
-        Lines are added, since a file that replaces another is flushed by some file systems, which takes milliseconds.
+        The file is not replaced for each line, since some file systems flush a file that replaces another one, which
+        takes milliseconds.
         """
         self.shards[shard] = {"open": is_open, "episodes": episodes}
         path = self.path(directory)
-        if not self._is_whole:
-            put(path, "".join(map(signed_line, [self._head, *map(self._entry, self.shards)])))
-            self._is_whole = True
+        if not self._is_complete:
+            self._write(path)
         else:
-            self._is_whole = False
+            self._is_complete = False
             append(path, signed_line(self._entry(shard)))
-            self._is_whole = True
+        self._is_complete = True
         if fsync:
             sync(path)
 
+    def _write(self, path: Path) -> None:
+        """Write the whole file."""
+
+        def make_text(is_locked: bool) -> str:
+            self.lock = is_locked
+            return "".join(map(signed_line, [self._head, *map(self._entry, self.shards)]))
+
+        descriptor = put_locked(path, make_text)
+        self.release()
+        self._descriptor = descriptor
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the file has to be written again, since a line could not be added."""
+        return bool(self.shards) and not self._is_complete
+
+    def release(self) -> None:
+        """Release the lock: nothing more will be written."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
     def path(self, directory: Path) -> Path:
-        """Its file."""
+        """Return the path of its file."""
         return directory / (self.writer + MANIFEST)
 
     def of_shards(self, names: Container[str]) -> bytes:
-        """The file's bytes, of these shards alone."""
-        told = [self._head, *(self._entry(shard) for shard in self.shards if shard in names)]
-        return "".join(map(signed_line, told)).encode()
+        """Return the file's bytes with only the shards `names`."""
+        lines = [self._head, *(self._entry(shard) for shard in self.shards if shard in names)]
+        return "".join(map(signed_line, lines)).encode()
 
     @property
     def _head(self) -> dict[str, Any]:
-        return {"writer": self.writer, "host": self.host, "pid": self.pid, "started": self.started}
+        head: dict[str, Any] = {"writer": self.writer, "host": self.host, "pid": self.pid, "started": self.started}
+        if self.lock:
+            head["lock"] = True
+        return head if self.data_set is None else head | {"data_set": self.data_set}
 
     def _entry(self, shard: str) -> dict[str, Any]:
         return {"shard": shard, **self.shards[shard]}
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether the process is known to have ended; one of another machine is not."""
+    def is_abandoned(self, directory: Path) -> bool:
+        """Return True if the writer has certainly ended: its file is not locked any more."""
+        if self.lock:
+            return not is_locked(self.path(directory))
         return self.host == socket.gethostname() and process_start_id(self.pid) != self.started
 
 
@@ -112,7 +168,7 @@ def _own_start(pid: int) -> str:
 
 
 def process_start_id(pid: int) -> str:
-    """When a process of this machine began, in a form of the system's own; "" where there is none such."""
+    """Return an opaque string that identifies the start of a process, or "" if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -128,21 +184,47 @@ def process_start_id(pid: int) -> str:
 
 @dataclass(slots=True)
 class Commit:
-    """What was made in place of what: `replaces` says where the rows of a shard are now, or that they are nowhere."""
+    """What was made in place of what: `replaces` gives the new place of a shard's rows, or None if they are dropped."""
 
-    made: dict[str, dict[str, Any]] = field(default_factory=dict)  # name: order, episodes
+    made: dict[str, dict[str, Any]] = field(default_factory=dict)  # name: order, episodes, data_set of a merged one
     replaces: dict[str, Place | None] = field(default_factory=dict)
     aside: list[str] = field(default_factory=list)  # of those replaced: kept under another name, as they are damaged
 
+    @staticmethod
+    def of(data: bytes, source: str) -> Commit:
+        """Return the commit of a file's bytes. Raise `UnreadableData`, with the source, if it is damaged."""
+        value, commit = checked(data, source), Commit()
+        for name, made in value["made"].items():
+            order = checked_name(made["order"], source)
+            episodes = _checked_count(made["episodes"], source)
+            commit.made[checked_name(name, source)] = {**made, "order": order, "episodes": episodes}
+        for name, place in value["replaces"].items():
+            if place is not None:
+                target, row = place
+                if target not in commit.made:
+                    raise UnreadableData(f"{source}: {target!r} stands for another shard, and was not made")
+                place = target, _checked_count(row, source)
+            commit.replaces[checked_name(name, source)] = place
+        commit.aside = [checked_name(name, source) for name in value["aside"]]
+        return commit
+
     def put(self, directory: Path, number: int) -> None:
-        """Make it count, all at once. `FileExistsError` when another one of this number was quicker."""
+        """Write the commit file: from then on the commit counts.
+
+        Raises:
+            FileExistsError: another process wrote a commit with this number.
+        """
         text = json.dumps(with_sum({"made": self.made, "replaces": self.replaces, "aside": self.aside}))
         put(directory / f"{_COMMIT}{number:06d}.json", text, new=True, fsync=True)
 
 
 @dataclass(slots=True)
 class Catalog:
-    """The shards of a directory."""
+    """The shards of a directory, as its files list them.
+
+    A commit may only make shards with new names, and every replaced shard points to one that the same commit made. So
+    a chain of replacements ends, whatever the files contain.
+    """
 
     directory: Path
     shards: list[ShardFile] = field(default_factory=list)  # in order
@@ -160,39 +242,41 @@ class Catalog:
     def of(directory: Path, names: Iterable[str] | None = None) -> Catalog:
         """What a directory holds now; or would hold with files of these names, of which the small ones are there."""
         if names is None:
-            names = [entry.name for entry in os.scandir(directory)] if directory.is_dir() else []
+            names = list_names(directory)
         names = sorted(names)
-        catalog = Catalog(directory)
+        catalog = Catalog(directory, newest_commit=_newest_commit(names))
+        for name in sorted(filter(_is_commit, names), key=_commit_number):
+            catalog._read(name, catalog._put_commit)
         for name in names:
-            if number := _NUMBERED.match(name):
-                catalog.newest_commit = max(catalog.newest_commit, int(number[1]))
-            if name.startswith(_COMMIT) and name.endswith(".json"):
-                catalog._read(name, catalog._put_commit)
-            elif name.endswith(MANIFEST):
+            if name.endswith(MANIFEST):
                 catalog._read(name, catalog._put_manifest)
         catalog._put_files(names)
         return catalog
 
     def _read(self, name: str, take: Any) -> None:
-        """Let a file's object be taken; a damaged one is a problem."""
+        """Add a small file by `take`; if it is damaged, note a problem instead."""
         try:
-            take((self.directory / name).read_bytes(), str(self.directory / name))
+            take(read_file(self.directory / name), str(self.directory / name))
         except FileNotFoundError:  # it was replaced a moment ago, and its shards with it
             pass
         except (UnreadableData, KeyError, TypeError, ValueError, AttributeError) as error:
-            told = str(error) if isinstance(error, UnreadableData) else f"{self.directory / name}: {error!r}"
-            self.problems.append(told)
+            problem = str(error) if isinstance(error, UnreadableData) else f"{self.directory / name}: {error!r}"
+            self.problems.append(problem)
             self.damaged.append(self.directory / name)
 
     def _put_commit(self, data: bytes, source: str) -> None:
-        found = checked(data, source)
-        commit = Commit(**found)
+        commit = Commit.of(data, source)
+        for name in commit.made:  # new names each time, so rows never come back to where they were
+            if name in self.made or name in self.replaced or name in commit.replaces:
+                raise UnreadableData(f"{source}: shard {name} was made or replaced before")
         self.aside |= set(commit.aside)
         self.made |= commit.made
-        self.replaced |= {old: place and (place[0], place[1]) for old, place in commit.replaces.items()}
+        self.replaced |= commit.replaces
 
     def _put_manifest(self, data: bytes, source: str) -> None:
         manifest = Manifest.of(data, source)
+        if manifest.path(self.directory) != Path(source):
+            raise UnreadableData(f"{source} is the manifest of {manifest.writer} under another name")
         self.manifests[manifest.writer] = manifest
 
     def _put_files(self, names: list[str]) -> None:
@@ -216,7 +300,7 @@ class Catalog:
         self.problems += [f"{self.directory}: shard {name} is lost; its writer made it" for name in self.lost]
 
     def place(self, name: str) -> Place | None:
-        """The shard that has the rows of this one now, and where they begin; None where nobody has them."""
+        """Return the shard that has the rows of shard `name` now, and the row where they begin, or None."""
         row = 0
         while name in self.replaced:
             found = self.replaced[name]
@@ -224,6 +308,30 @@ class Catalog:
                 return None
             name, row = found[0], row + found[1]
         return name, row
+
+
+def _is_commit(name: str) -> bool:
+    return name.startswith(_COMMIT) and name.endswith(".json")
+
+
+def _commit_number(name: str) -> int:
+    number = _NUMBERED.match(name)
+    return int(number[1]) if number else -1
+
+
+def _newest_commit(names: Iterable[str]) -> int:
+    """Return the highest number of a commit, damaged ones included, or 0."""
+    return max(0, 0, *map(_commit_number, names))
+
+
+def list_names(directory: Path) -> list[str]:
+    """Return the names of the files in a directory, none if there is no such directory."""
+    return [entry.name for entry in os.scandir(directory)] if directory.is_dir() else []
+
+
+def newest_commit(directory: Path) -> int:
+    """Return the number of the newest commit in a directory now, or 0."""
+    return _newest_commit(list_names(directory))
 
 
 _ENDS = (SEALED, MADE, UNFINISHED)  # the first that is there is read

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from episodes.errors import UnreadableData
 from episodes.storage.arrow import pyarrow
-from episodes.storage.catalog import MADE, Catalog, Commit, process_start_id
+from episodes.storage.catalog import MADE, Catalog, Commit
 from episodes.storage.compacting import DAMAGED, replace_shards, settled, sound, write_commit
 from episodes.storage.files import contents, local_path
-from episodes.storage.header import NAME, read_header
+from episodes.storage.header import NAME, Header, read_header
+from episodes.storage.identity import foreign_parts
+from episodes.storage.locks import locked
 from episodes.storage.search.splits import NAME as SPLITS
 from episodes.storage.search.splits import read_splits
 from episodes.storage.shards import ShardRead, read_shard
@@ -39,19 +41,21 @@ def check(path: str | Path, *, repair: bool = False) -> CheckReport:
         UnreadableData: there is no data set, or its header is damaged.
     """
     directory = local_path(path)
-    if read_header(directory) is None:
+    header = read_header(directory)
+    if header is None:
         raise UnreadableData(f"{directory} is no data set: there is no {NAME}")
     report = CheckReport()
     _check_splits(directory, report, repair)
     catalog = _put_aside(settled(directory), report) if repair else Catalog.of(directory)
     report.problems += catalog.problems
     report.notes += [f"{file}: left over" for file in catalog.leftovers]
-    damaged = []
+    shards, damaged = list[ShardRead](), list[ShardRead]()
     for file in catalog.shards:
         try:
             read = read_shard(file)
         except FileNotFoundError:
             read = ShardRead(file, problem="it is not there")
+        shards.append(read)
         found = _problems(read)
         report.shards += 1
         report.episodes += read.num_episodes
@@ -59,8 +63,9 @@ def check(path: str | Path, *, repair: bool = False) -> CheckReport:
         damaged += [read] if found else []
         if not file.sealed:
             report.notes.append(f"{file.path}: not finished, {read.unread} bytes unread")
+    report.problems += foreign_parts(directory, header, catalog, shards)
     if repair:
-        _repair(catalog, damaged, report)
+        _repair(catalog, header, damaged, report)
     return report
 
 
@@ -101,18 +106,21 @@ def _put_aside(catalog: Catalog, report: CheckReport) -> Catalog:
     return settled(catalog.directory) if catalog.damaged else catalog
 
 
-def _repair(catalog: Catalog, damaged: list[ShardRead], report: CheckReport) -> None:
-    commit = Commit()
-    for read in damaged:
-        commit.aside.append(read.file.name)
-        replace_shards(catalog.directory, commit, [read], sound(read))
-        commit.replaces[read.file.name] = None  # rows have moved
-        report.repaired.append(f"{read.file.path}: kept as *{DAMAGED}, what is sound of it has a new shard")
-    commit.replaces |= dict.fromkeys(catalog.lost, None)
-    report.repaired += [f"{catalog.directory}: shard {name} is missed no longer" for name in catalog.lost]
-    if commit.replaces and not write_commit(catalog, commit):
-        raise UnreadableData(f"{catalog.directory} was compacted meanwhile; run the repair again")
-    for file in settled(catalog.directory).leftovers:
-        if file.name.endswith(MADE) and not process_start_id(int(file.name.split("-")[1], 16)):
-            file.unlink()
-            report.repaired.append(f"{file}: removed, a compaction that was killed left it")
+def _repair(catalog: Catalog, header: Header, damaged: list[ShardRead], report: CheckReport) -> None:
+    directory, commit = catalog.directory, Commit()
+    with locked(directory, shared=True):
+        for read in damaged:
+            commit.aside.append(read.file.name)
+            replace_shards(directory, header, commit, [read], sound(read))
+            commit.replaces[read.file.name] = None  # rows have moved
+            report.repaired.append(f"{read.file.path}: kept as *{DAMAGED}, its intact record batches have a new shard")
+        commit.replaces |= dict.fromkeys(catalog.lost, None)
+        report.repaired += [f"{directory}: shard {name} is missed no longer" for name in catalog.lost]
+        if commit.replaces and not write_commit(catalog, commit):
+            raise UnreadableData(f"{directory} was compacted meanwhile; run the repair again")
+        leftovers = settled(directory).leftovers
+    with locked(directory) as is_alone:  # no compaction is at work
+        for file in leftovers if is_alone else ():
+            if file.name.endswith(MADE):
+                file.unlink(missing_ok=True)
+                report.repaired.append(f"{file}: removed, a compaction that was killed left it")

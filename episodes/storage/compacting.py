@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from episodes.errors import InvalidArgument, UnreadableData
 from episodes.storage.arrow import pyarrow
 from episodes.storage.catalog import MADE, SEALED, Catalog, Commit, Manifest, ShardFile
 from episodes.storage.files import local_path, sync
-from episodes.storage.header import NAME, create_or_load_header, read_header
+from episodes.storage.header import NAME, Header, create_or_load_header, read_header
+from episodes.storage.locks import locked
 from episodes.storage.shards import ShardRead, ShardWriter, read_shard, writer_name
 
 BATCH_BYTES = 1 << 26  # of a record batch that is joined of smaller ones
@@ -34,12 +36,12 @@ def compact(path: str | Path) -> int:
     Raises:
         UnreadableData: a shard is damaged; `check(path, repair=True)` first.
     """
-    directory = _known(path)
+    directory, header = _known(path)
 
     def join(catalog: Catalog, commit: Commit) -> None:
         for group in _groups([file for file in catalog.shards if file.sealed]):
             if len(group) > 1 or len(list(_joined(group))) < len(group[0].batches):
-                replace_shards(directory, commit, group, _joined(group))
+                replace_shards(directory, header, commit, group, _joined(group))
 
     return len(_committed(directory, join).replaces)
 
@@ -47,16 +49,17 @@ def compact(path: str | Path) -> int:
 def seal(path: str | Path, *, force: bool = False) -> int:
     """Finish the shards that killed writers left, as far as they go; how many they were.
 
-    A writer counts as killed when its process, on this machine, has ended. With `force`, all do: be sure that none is
-    at work, since what it writes afterwards is lost.
+    A live writer holds a lock on its manifest, so a writer is left alone while it is alive, in whatever container it
+    runs. With `force`, all unfinished shards are sealed: be sure that no writer is at work, since what it writes
+    afterwards is lost. It is needed where a file system has no locks and the writer was on another machine.
     """
-    directory = _known(path)
+    directory, header = _known(path)
 
     def finish(catalog: Catalog, commit: Commit) -> None:
         for file in catalog.shards:
             if not file.sealed and (force or _is_left(catalog, file)):
                 read = read_shard(file)
-                replace_shards(directory, commit, [read], sound(read))
+                replace_shards(directory, header, commit, [read], sound(read))
 
     return len(_committed(directory, finish).replaces)
 
@@ -71,11 +74,10 @@ def merge(target: str | Path, *sources: str | Path) -> int:
         UnreadableData: a shard of a source is damaged, or not finished: `seal` it.
     """
     directory, number = local_path(target), 0
-    for source in map(_known, sources):
-        header = read_header(source)
-        if header is None or source.resolve() == directory.resolve():
+    for source, header in map(_known, sources):
+        if source.resolve() == directory.resolve():
             raise InvalidArgument(f"{source} cannot be merged into {directory}; give another data set")
-        create_or_load_header(directory, header)
+        create_or_load_header(directory, replace(header, id=None))
 
         def bring(catalog: Catalog, commit: Commit, source: Path = source) -> None:
             known = {file.name for file in catalog.shards} | set(catalog.replaced)
@@ -106,7 +108,7 @@ def settled(directory: Path) -> Catalog:
                 file.unlink(missing_ok=True)
             changed = True
     for manifest in catalog.manifests.values():
-        if manifest.shards.keys() <= catalog.replaced.keys() and manifest.is_gone:
+        if manifest.shards.keys() <= catalog.replaced.keys() and manifest.is_abandoned(directory):
             manifest.path(directory).unlink(missing_ok=True)
     return Catalog.of(directory) if changed else catalog
 
@@ -129,35 +131,38 @@ def _discard(catalog: Catalog, commit: Commit) -> None:
 
 def _committed(directory: Path, propose: Callable[[Catalog, Commit], None]) -> Commit:
     """The commit of what is to be done with the shards that are there; proposed anew where another one was quicker."""
-    while True:
-        catalog, commit = settled(directory), Commit()
-        try:
-            propose(catalog, commit)
-        except FileNotFoundError:
-            _discard(catalog, commit)
-            if Catalog.of(directory).shards == catalog.shards:
-                raise
-            continue  # another one has removed a shard, or given it its name
-        if not commit.replaces and not commit.made:
-            return commit
-        if write_commit(catalog, commit):
-            settled(directory)
-            return commit
+    with locked(directory, shared=True):  # so that no repair removes shards that do not count yet
+        while True:
+            catalog, commit = settled(directory), Commit()
+            try:
+                propose(catalog, commit)
+            except FileNotFoundError:
+                _discard(catalog, commit)
+                if Catalog.of(directory).shards == catalog.shards:
+                    raise
+                continue  # another process has removed or renamed a shard
+            if not commit.replaces and not commit.made:
+                return commit
+            if write_commit(catalog, commit):
+                settled(directory)
+                return commit
 
 
-def _known(path: str | Path) -> Path:
+def _known(path: str | Path) -> tuple[Path, Header]:
+    """Return the directory of a data set and its header. Raise `UnreadableData` if there is none."""
     directory = local_path(path)
-    if not (directory / NAME).exists():
+    header = read_header(directory)
+    if header is None:
         raise UnreadableData(f"{directory} is no data set: there is no {NAME}")
-    return directory
+    return directory, header
 
 
 def _is_left(catalog: Catalog, file: ShardFile) -> bool:
-    """Whether nobody writes to an unfinished shard any more."""
+    """Return True if the writer of an unfinished shard has certainly ended, or went on with another shard."""
     manifest: Manifest | None = catalog.manifests.get(file.name.rpartition("-")[0])
     if manifest is None:
         return False
-    return manifest.is_gone or not manifest.shards.get(file.name, {"open": True})["open"]
+    return manifest.is_abandoned(catalog.directory) or not manifest.shards.get(file.name, {"open": True})["open"]
 
 
 def _groups(files: Sequence[ShardFile]) -> Iterator[list[ShardRead]]:
@@ -199,15 +204,17 @@ def sound(read: ShardRead) -> Iterator[list[Any]]:
     return ([(read, found)] for found in read.batches if not found.damaged())
 
 
-def replace_shards(directory: Path, commit: Commit, group: Sequence[ShardRead], parts: Iterator[list[Any]]) -> None:
-    """Write a shard of these parts, and note that it stands for the shards of the group."""
+def replace_shards(
+    directory: Path, header: Header, commit: Commit, group: Sequence[ShardRead], parts: Iterator[list[Any]]
+) -> None:
+    """Write a shard of these parts, and note in the commit that it stands for the shards of the group."""
     name, episodes = f"{writer_name()}-00000", 0
     writer: ShardWriter | None = None
     for part in parts:
         for read, found in part:
             if found.damaged():
                 raise UnreadableData(f"{read.file.path} is damaged; check(path, repair=True) keeps the rest of it")
-        writer = writer or ShardWriter(directory, name, part[0][0].schema, MADE, MADE)
+        writer = writer or ShardWriter(directory, name, part[0][0].schema, MADE, MADE, data_set=header.id)
         episodes += _write(writer, [found.batch for _, found in part])
     if writer is None:
         commit.replaces |= dict.fromkeys((read.file.name for read in group), None)
@@ -241,4 +248,5 @@ def _bring(directory: Path, commit: Commit, file: ShardFile) -> None:
     made = directory / (file.name + MADE)
     shutil.copyfile(file.path, made)
     sync(made)
-    commit.made[file.name] = {"order": file.order, "episodes": read.num_episodes}
+    made_of = {} if read.data_set is None else {"data_set": read.data_set}
+    commit.made[file.name] = {"order": file.order, "episodes": read.num_episodes, **made_of}

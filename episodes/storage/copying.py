@@ -8,6 +8,7 @@ import operator
 import tempfile
 import tokenize
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
     if where is not None:
         dataset = dataset.select(condition(where))
     with whole_directory(target) as draft:
-        create_or_load_header(draft, dataset.stored_header)
+        create_or_load_header(draft, replace(dataset.stored_header, id=None))
         with EpisodeWriter(draft) as writer:
             for pack in dataset.packs():
                 writer.add(pack)

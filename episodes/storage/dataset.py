@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,10 +21,11 @@ from episodes.pack import EpisodePack
 from episodes.pack.pack import counted
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import pyarrow, reading
-from episodes.storage.catalog import Catalog
+from episodes.storage.catalog import Catalog, ShardFile
 from episodes.storage.directory import Files, LocalFiles
 from episodes.storage.episode_rows import EpisodeRows
 from episodes.storage.header import NAME, Header, read_header
+from episodes.storage.identity import foreign_parts
 from episodes.storage.layout import StoredBatch
 from episodes.storage.remote.mirror import CACHE_BYTES, Mirror
 from episodes.storage.remote.remote_directory import is_elsewhere
@@ -97,8 +99,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     def _open(self, files: Files, known: list[tuple[str, int]] | None, verify: bool) -> None:
         """Read all shards; or where those are now that are known by name, and so many episodes of each."""
         pyarrow()
-        catalog, shards = _read_all(files, known, verify)
-        header = read_header(files.directory)
+        catalog, shards, header = _read_all(files, known, verify)
         if header is None:
             raise UnreadableData(f"{files.path} is no data set: there is no {NAME}; EpisodeWriter(path) makes one")
         self._files, self.path = files, files.path
@@ -108,7 +109,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self._shards: list[tuple[str, int]] = []
         self._num_batches: list[int] = []  # of each shard
         self._sealed: set[str] = set()  # shards that stay as they are
-        problems = [] if known else list(catalog.problems)
+        problems = [] if known else [*catalog.problems, *foreign_parts(files.path, header, catalog, shards)]
         if verify:
             read_splits(files.directory)
         for shard in shards:
@@ -516,23 +517,39 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
 
 _OF_A_VIEW = ("metadata", "_step_tables", "_numbers")
-_LOOKS = 5  # at a directory in which shards are replaced while it is read
+_MOST_SECONDS = 60.0  # for a directory whose shards are replaced while it is read
 
 
-def _read_all(home: Files, known: list[tuple[str, int]] | None, verify: bool) -> tuple[Catalog, list[ShardRead]]:
-    """All shards that are there; or those that have the rows of the ones known by name now."""
-    looks = 0
+def _read_all(
+    home: Files, known: list[tuple[str, int]] | None, verify: bool
+) -> tuple[Catalog, list[ShardRead], Header | None]:
+    """Read all shards, or only the shards that now hold the rows of the shards `known`; and the header.
+
+    Shards may be sealed, compacted and removed meanwhile. So the directory is listed again until no commit was added,
+    and no shard is missing or was missing in the listing before too.
+
+    Raises:
+        UnreadableData: the shards still change after a minute.
+    """
+    until = time.monotonic() + _MOST_SECONDS
+    done: dict[ShardFile, ShardRead] = {}
+    missing_before: set[str] | None = None
     while True:
-        catalog, looks = home.refresh(), looks + 1
+        catalog = home.refresh()
+        header = read_header(home.directory)
         files = catalog.shards
         if known is not None:
             wanted = {place and place[0] for place in (catalog.place(name) for name, _ in known)}
             files = [file for file in files if file.name in wanted]
-        read = home.read(files, verify)
-        if looks == _LOOKS or all(read):
-            break
-    lost = (found or ShardRead(file, problem="it is not there") for file, found in zip(files, read, strict=True))
-    return catalog, list(lost)
+        to_read = [file for file in files if file not in done]
+        done |= {file: read for file, read in zip(to_read, home.read(to_read, verify), strict=True) if read is not None}
+        absent = [file for file in files if file not in done]
+        missing = {str(file.path) for file in absent} | set(catalog.lost)
+        if not home.has_new_commit(catalog) and (not missing or missing == missing_before):
+            return catalog, [done.get(file) or ShardRead(file, problem="it is not there") for file in files], header
+        if time.monotonic() > until:
+            raise UnreadableData(f"{home.path}: its shards were replaced all the time while it was read; open it again")
+        missing_before = missing
 
 
 def _numbers_of(known: list[tuple[str, int]], catalog: Catalog, there: list[tuple[str, int]]) -> np.ndarray | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from episodes.storage.catalog import Catalog, ShardFile
+from episodes.storage.catalog import Catalog, ShardFile, newest_commit
 from episodes.storage.header import Header
 from episodes.storage.layout import StoredBatch
 from episodes.storage.shards import ShardRead, read_shard
@@ -32,11 +32,15 @@ class Files(Protocol):
         ...
 
     def refresh(self) -> Catalog:
-        """What is there now."""
+        """Return the catalog of the files that are there now."""
+        ...
+
+    def has_new_commit(self, catalog: Catalog) -> bool:
+        """Return True if shards may have been replaced while the catalog was made, or since."""
         ...
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
-        """What each shard has; None for one that was sealed or replaced since the catalog was made."""
+        """Read each shard; None for a shard that was sealed or replaced since the catalog was made."""
         ...
 
     def stored(self, read: ShardRead, header: Header) -> list[StoredBatch]:
@@ -64,6 +68,9 @@ class LocalFiles:
 
     def refresh(self) -> Catalog:
         return Catalog.of(self.directory)
+
+    def has_new_commit(self, catalog: Catalog) -> bool:
+        return newest_commit(self.directory) != catalog.newest_commit
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
         return [self._read(file) for file in files]

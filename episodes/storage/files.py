@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import glob
 import mmap
 import os
 import shutil
+import stat
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,11 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import InvalidArgument, UnreadableData
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+from episodes.storage.locks import is_locked, locked, try_lock
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+_NO_WAITING = getattr(os, "O_NONBLOCK", 0) | _BINARY  # opening a pipe would wait for its writer
 
 
 def local_path(path: str | Path) -> Path:
@@ -36,38 +36,102 @@ def local_path(path: str | Path) -> Path:
     return Path(path)
 
 
-def contents(path: Path, *, mapped: bool) -> Any:
-    """The bytes of a file, as what `pyarrow.py_buffer` takes: mapped, or read into memory.
-
-    A mapping is private: who writes into it (torch, in place) changes pages of this process, and never the file. No
-    memory is set aside for that, so the file may be larger than what there is.
+def open_file(path: Path) -> int:
+    """Open a regular file for reading, and return its descriptor.
 
     Raises:
-        UnreadableData: the file was cut while it was read.
+        FileNotFoundError: there is no such file.
+        UnreadableData: the path is a directory, a pipe or another special file, or a link without a target.
     """
-    with path.open("rb", buffering=0) as file:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | _NO_WAITING)
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise UnreadableData(f"{path} is a link to a file that does not exist") from None
+        raise
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise UnreadableData(f"{path} is no regular file: {error.strerror}") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UnreadableData(f"{path} is no regular file, but a directory, a pipe or a device; remove it")
+    return descriptor
+
+
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a regular file, see `open_file`."""
+    with open(open_file(path), "rb", buffering=0) as file:
+        return file.readall()
+
+
+def contents(path: Path, *, mapped: bool) -> np.ndarray:
+    """Return the bytes of a file, uint8 [size]: mapped, or read into memory.
+
+    The mapping is private: a write into it (by torch, in place) changes pages of this process, and never the file. No
+    memory is reserved for that, so the file may be larger than the memory. A mapping needs no file descriptor.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UnreadableData: it is no regular file, or it was cut while it was read.
+    """
+    with open(open_file(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         if mapped and size:
-            return _mapped(file.fileno())
+            return _map(file.fileno(), size)
         data = np.empty(size, np.uint8)
-        there, at = memoryview(data), 0  # type: ignore[arg-type]
+        rest, at = memoryview(data), 0  # type: ignore[arg-type]
         while at < size:
-            got = file.readinto(there[at:])
-            if not got:
-                raise UnreadableData(f"{path}: {at} of {size} bytes are there; somebody cut it")
-            at += got
+            num_read = file.readinto(rest[at:])
+            if not num_read:
+                raise UnreadableData(f"{path}: the file ends at byte {at} of {size}; it was cut while it was read")
+            at += num_read
         return data
 
 
-def _mapped(descriptor: int) -> mmap.mmap:
-    """The file, mapped so that writes stay in this process."""
+def _map(descriptor: int, size: int) -> np.ndarray:
+    """Map a file privately, uint8 [size]."""
+    libc = _libc()
+    if libc is None:
+        return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY), np.uint8)
+    readable = mmap.PROT_READ
+    for protection, flags in (
+        (readable | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _NO_RESERVE),
+        (readable, mmap.MAP_PRIVATE),
+    ):
+        address = libc.mmap(None, size, protection, flags, descriptor, 0)
+        if address != _FAILED:
+            return np.asarray(_Mapping(libc, address, size, protection == readable))
+    raise OSError(ctypes.get_errno(), f"the file cannot be mapped: {os.strerror(ctypes.get_errno())}")
+
+
+class _Mapping:
+    """A mapped file, unmapped when no array is a view of it any more.
+
+    Python's own `mmap` keeps a file descriptor for each mapping, so a process could not map more than 1,000 files.
+    """
+
+    def __init__(self, libc: Any, address: int, size: int, read_only: bool) -> None:
+        self._unmap, self._address, self._size = libc.munmap, address, size
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (size,), "data": (address, read_only)}
+
+    def __del__(self) -> None:
+        self._unmap(self._address, self._size)
+
+
+_FAILED = ctypes.c_void_p(-1).value
+
+
+@cache
+def _libc() -> Any:
+    """Return the C library with typed `mmap` and `munmap`, or None if the system has no such calls."""
     if not hasattr(mmap, "MAP_PRIVATE"):
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
-    try:
-        flags = mmap.MAP_PRIVATE | _NO_RESERVE
-        return mmap.mmap(descriptor, 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    except OSError:  # where no memory may be promised that is not there
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.munmap.argtypes, libc.munmap.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
+    return libc
 
 
 def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> None:
@@ -76,9 +140,7 @@ def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> Non
     Raises:
         FileExistsError: there is one and it is to be `new`.
     """
-    final = os.fspath(path)
-    folder, name = os.path.split(final)
-    draft = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
+    final, draft = os.fspath(path), _draft_of(path)
     try:
         _write(draft, os.O_CREAT | os.O_EXCL, text, fsync)
         if new:
@@ -93,22 +155,53 @@ def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> Non
         sync(path)
 
 
+def put_locked(path: Path, make_text: Callable[[bool], str]) -> int | None:
+    """Write a file like `put`, locked before it has its name. Return the descriptor that holds the lock.
+
+    `make_text` makes the text, given whether the file is locked. Returns None if the file system has no locks.
+    """
+    draft = _draft_of(path)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+    try:
+        could = try_lock(descriptor)
+        _write_all(descriptor, make_text(could))
+        if not could:
+            os.close(descriptor)
+        os.replace(draft, path)
+    except BaseException:
+        with suppress(OSError):
+            os.close(descriptor)
+        Path(draft).unlink(missing_ok=True)
+        raise
+    return descriptor if could else None
+
+
 def append(path: Path, text: str) -> None:
     """Write at the end of a file, all of it or an `OSError`."""
     _write(os.fspath(path), os.O_APPEND, text)
 
 
+def _draft_of(path: Path) -> str:
+    """Return a name, next to the path, that no other draft has."""
+    folder, name = os.path.split(os.fspath(path))
+    return os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
+
+
 def _write(path: str, flags: int, text: str, fsync: bool = False) -> None:
-    """Write to a file that `flags` open: without Python's own files, which ask the system three times as much."""
-    descriptor = os.open(path, os.O_WRONLY | flags | getattr(os, "O_BINARY", 0), 0o666)
+    """Write to a file that `flags` open. Python's file objects would make three times as many system calls."""
+    descriptor = os.open(path, os.O_WRONLY | flags | _BINARY, 0o666)
     try:
-        data = memoryview(text.encode())
-        while data:  # of a disk that is filling up, a part is taken before the error comes
-            data = data[os.write(descriptor, data) :]
+        _write_all(descriptor, text)
         if fsync:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _write_all(descriptor: int, text: str) -> None:
+    data = memoryview(text.encode())
+    while data:  # a disk that is almost full takes a part before the error
+        data = data[os.write(descriptor, data) :]
 
 
 def _link(draft: str, final: str) -> None:
@@ -169,41 +262,18 @@ def draft_beside(target: Path) -> Iterator[Path]:
     """A directory on the disk of the target, gone in the end. What a killed process left of one, the next removes."""
     target.parent.mkdir(parents=True, exist_ok=True)
     for left in target.parent.glob(f".{glob.escape(target.name)}.draft-*"):
-        if _is_left(left):
+        if not is_locked(left):
             shutil.rmtree(left, ignore_errors=True)
     name = f"{os.getpid()}-{os.urandom(4).hex()}"
     new, draft = (target.with_name(f".{target.name}.{word}-{name}") for word in ("new", "draft"))
     new.mkdir()
     try:
-        with _locked(new):  # before it has a name by which another process would take it for left behind
+        with locked(new):  # before it has a name by which another process would take it for left behind
             os.rename(new, draft)
             yield draft
     finally:
         shutil.rmtree(new, ignore_errors=True)
         shutil.rmtree(draft, ignore_errors=True)
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold a lock on the directory, which ends with this process, however that ends; `OSError` where another has it."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _is_left(draft: Path) -> bool:
-    """Whether who made the draft is gone: nobody holds a lock on it."""
-    if fcntl is None:
-        return False
-    try:
-        with _locked(draft):
-            return True
-    except OSError:
-        return False
 
 
 def sync(file: Path) -> None:

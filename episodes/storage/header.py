@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import uuid
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -16,7 +17,7 @@ from episodes.errors import InvalidArgument, UnreadableData, WrongType
 from episodes.storage import space_json
 from episodes.storage.arrow import reading
 from episodes.storage.checksums import algorithm, sorted_json, sum_of_text, unsigned
-from episodes.storage.files import put
+from episodes.storage.files import put, read_file
 from episodes.storage.track_schema import Fields, TrackField, check_same, observed
 from episodes.tracks.infos import msgpack_codec
 from episodes.tracks.infos.infos import same_info
@@ -43,6 +44,7 @@ class Header:
     metadata: dict[str, Any] = field(default_factory=dict)
     tracks: Fields = field(default_factory=dict)  # only those of observations while no episode has a step
     structure: Any = None  # how tracks are nested, see `structure_of`; None while no episode has a step
+    id: str | None = None  # random; shards and manifests contain it too. Data sets of earlier versions have none
 
     def to_json(self) -> dict[str, Any]:
         """The value that is written; `WrongType` names what cannot be."""
@@ -55,6 +57,7 @@ class Header:
             "tracks": {path: known.to_json() for path, known in self.tracks.items()},
             "structure": self.structure,
             "metadata": _metadata_to_json(self.metadata),
+            **({} if self.id is None else {"id": self.id}),
         }
 
     def check_given(self, given: Header) -> None:
@@ -105,8 +108,7 @@ class Header:
 def read_header(directory: Path) -> Header | None:
     """The header of a data set; None where there is none. `UnreadableData` for something else or a newer version."""
     try:
-        with open(f"{directory}/{NAME}", "rb") as file:
-            text = file.read()
+        text = read_file(directory / NAME)
     except (FileNotFoundError, NotADirectoryError):
         return None
     return header_of(text, str(directory / NAME))
@@ -136,7 +138,14 @@ def _from_json(found: dict[str, Any]) -> Header:
         metadata=_metadata_from_json(found["metadata"]),
         tracks={path: TrackField.from_json(known) for path, known in found["tracks"].items()},
         structure=found["structure"],
+        id=_checked_id(found.get("id")),
     )
+
+
+def _checked_id(id_: Any) -> str | None:
+    if id_ is not None and not isinstance(id_, str):
+        raise UnreadableData(f"the id {id_!r} is no text")
+    return id_
 
 
 def create_or_load_header(directory: Path, header: Header) -> Header:
@@ -150,8 +159,9 @@ def create_or_load_header(directory: Path, header: Header) -> Header:
         UnreadableData: it was removed meanwhile.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    if put_header(directory, header, new=True):
-        return header
+    new = replace(header, id=header.id or uuid.uuid4().hex)
+    if put_header(directory, new, new=True):
+        return new
     there = read_header(directory)
     if there is not None and header.known > there.known:
         put_header(directory, there.learning(header), new=False)

@@ -30,7 +30,7 @@ _MAGIC_BYTES = 8  # at the beginning of an Arrow file
 _END = b"ARROW1"
 _TOGETHER = 1 << 15  # bytes: Arrow writes some 60 buffers a batch, most of them small, each by a call of the system
 _END_OF_STREAM = 8  # bytes
-_NAME, _SUM = b"rl-episodes.shard", b"rl-episodes.sum"  # of the schema's metadata
+_NAME, _SUM, _DATA_SET = b"rl-episodes.shard", b"rl-episodes.sum", b"rl-episodes.data_set"  # of the schema's metadata
 
 
 def writer_name() -> str:
@@ -45,22 +45,33 @@ class ShardWriter:
     mapped, since nothing is ever cut off.
     """
 
-    def __init__(self, directory: Path, name: str, schema: Any, end: str = UNFINISHED, sealed: str = SEALED) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        schema: Any,
+        end: str = UNFINISHED,
+        sealed: str = SEALED,
+        *,
+        data_set: str | None = None,
+    ) -> None:
         arrow = pyarrow()
         self.name = name
         self.path = directory / (name + end)
         self.num_episodes = self.num_batches = 0
+        self._file: Any = None
         self._sealed = f"{directory}/{name}{sealed}"
         self._algorithm = algorithm()
         self._digest = digest_of(self._algorithm)
         self._num_rows_columns = num_columns(schema.names)
-        self._file = arrow.OSFile(str(self.path), "wb")
+        self._file = arrow.OSFile(_encoded(self.path), "wb")
         self._sink = arrow.BufferedOutputStream(self._file, _TOGETHER)
         try:
-            self._writer = arrow.ipc.new_file(self._sink, _signed(schema, name, self._algorithm), options=_options())
+            signed = _signed(schema, name, data_set, self._algorithm)
+            self._writer = arrow.ipc.new_file(self._sink, signed, options=_options())
             self._sink.flush()
         except OSError:
-            self._abandon()
+            self.abandon()
             self.path.unlink(missing_ok=True)
             raise
 
@@ -74,17 +85,22 @@ class ShardWriter:
         try:
             self.append(batch)
         except BaseException:
-            self._abandon()
+            self.abandon()
             raise
         self.num_batches += 1
         self.num_episodes += batch.num_rows
 
-    def _abandon(self) -> None:
-        """Close the file; what did not get into it goes nowhere, and is not tried again when this object ends."""
+    def abandon(self) -> None:
+        """Close the file as it is, without a footer. Nothing more is written to it, also not by Arrow's destructors."""
+        if self._file is None or self._file.closed:
+            return
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), self._file.fileno())
         self._sink.close()
         self._file.close()
+
+    def __del__(self) -> None:
+        self.abandon()
 
     def append(self, batch: Any) -> None:
         """Append a record batch, or a part of it, and raise."""
@@ -98,11 +114,26 @@ class ShardWriter:
         sync(self.path)
 
     def seal(self) -> None:
-        """Write the footer and give the file its final name."""
+        """Write the footer and give the file its final name.
+
+        Raises:
+            UnreadableData: the file is not there any more.
+        """
         self._writer.close()
         self._sink.close()
         self._file.close()
-        os.rename(self.path, self._sealed)
+        try:
+            os.rename(self.path, self._sealed)
+        except FileNotFoundError:
+            raise UnreadableData(
+                f"{self.path} is not there any more: the directory was moved, or seal(force=True) took the shard while "
+                "its writer was at work"
+            ) from None
+
+
+def _encoded(path: Path) -> str | bytes:
+    """Return the path as Arrow takes it: it encodes text as UTF-8, which a directory's name need not be."""
+    return os.fsencode(path) if os.name == "posix" else str(path)
 
 
 @cache
@@ -116,10 +147,13 @@ def _place(name: str, batch: int) -> bytes:
     return f"{name}:{batch}".encode()
 
 
-def _signed(schema: Any, name: str, how: str) -> Any:
-    """The schema, with the shard's name and a sum of what it says."""
-    told = {**schema.metadata, _NAME: name.encode()}
-    return schema.with_metadata({**told, _SUM: f"{how}:{_sum(told, how)}".encode()})
+def _signed(schema: Any, name: str, data_set: str | None, how: str) -> Any:
+    """Return the schema with the shard's name, the id of its data set, and a checksum of its metadata."""
+    metadata = {**schema.metadata, _NAME: name.encode()}
+    metadata.pop(_DATA_SET, None)
+    if data_set is not None:
+        metadata[_DATA_SET] = data_set.encode()
+    return schema.with_metadata({**metadata, _SUM: f"{how}:{_sum(metadata, how)}".encode()})
 
 
 def _sum(metadata: dict[bytes, bytes], how: str) -> str:
@@ -154,6 +188,7 @@ class ShardRead:
     layout: Layout | None = None
     batches: list[ShardBatch] = field(default_factory=list)
     schema: Any = None
+    data_set: str | None = None  # id of the data set that it was written for, if it has one
     unread: int = 0  # bytes at its end, or of batches, that could not be read
     problem: str = ""  # why
 
@@ -213,6 +248,7 @@ def _read_stream(data: Any, found: ShardRead, layout_of: Callable[[Any], Any]) -
             name = checked_name(reader.schema)
             if name != found.file.name:
                 raise UnreadableData(f"it is shard {name} under another name")
+            found.data_set = data_set_of(reader.schema)
             whole = source.tell()
             for batch in _batches(reader, source, data, name):
                 found.batches.append(batch)
@@ -244,6 +280,12 @@ def checked_name(schema: Any) -> str:
     except MissingExtra:
         pass
     return metadata[_NAME].decode()
+
+
+def data_set_of(schema: Any) -> str | None:
+    """Return the id of the data set that a shard with this schema was written for, or None."""
+    data_set = (schema.metadata or {}).get(_DATA_SET)
+    return None if data_set is None else data_set.decode(errors="replace")
 
 
 def _batches(reader: Any, source: Any, data: Any, name: str) -> Iterator[ShardBatch]:

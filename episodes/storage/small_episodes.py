@@ -45,13 +45,16 @@ class SmallEpisodes:
         arrays = _plain_arrays(episodes[0]) if type(episodes) is list else None
         self.kind = None if arrays is None else _kind_of(episodes[0], arrays)
 
-    def pop(self) -> EpisodePack | None:
-        """All that was taken, as one pack; None when there is nothing."""
-        if not self._episodes:
-            return None
-        pack = EpisodePack.from_episodes(self._episodes)
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    def pack(self) -> EpisodePack | None:
+        """Return the waiting episodes as one pack, or None if there are none."""
+        return EpisodePack.from_episodes(self._episodes) if self._episodes else None
+
+    def clear(self) -> None:
+        """Remove the waiting episodes."""
         self._episodes, self.nbytes = [], 0
-        return pack
 
 
 def _plain_arrays(episode: Any) -> dict[str, np.ndarray] | None:

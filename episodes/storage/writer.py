@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Self
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
+from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, UnreadableData
 from episodes.multi_agent import MultiAgentEpisode, pack_agents
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
@@ -76,6 +77,8 @@ class EpisodeWriter:
     True
     """
 
+    _closed = True  # until the constructor has succeeded
+
     def __init__(
         self,
         path: str | Path,
@@ -103,7 +106,7 @@ class EpisodeWriter:
         self._header, self._is_there = there or given, there is not None
         self._name, self._num_shards, self._process = writer_name(), 0, os.getpid()
         self._shard: ShardWriter | None = None
-        self._manifest = Manifest(self._name)
+        self._manifest = Manifest(self._name, data_set=self._header.id)
         self._untold: ShardWriter | None = None  # there was no room to say what it has
         self._lock = threading.RLock()
         self._layout = Layout(None, {}, {})
@@ -145,10 +148,14 @@ class EpisodeWriter:
             return
         pack = self._packed(episodes)
         self._pack_small()
-        self._add(pack)
+        self._take(*self._batch_of(pack))
         self._small.learn(episodes)
 
-    def _add(self, pack: EpisodePack) -> None:
+    def _batch_of(self, pack: EpisodePack) -> tuple[Any, int, bool]:
+        """Return the pack as a record batch of the current layout, its size, and whether it may wait to be written.
+
+        The header is written, and another shard begun, if the pack needs that.
+        """
         header, pack, tracks = self._fitted(pack)
         pack, tracks = widened(pack, tracks, self._layout.tracks)
         columns = info_schema.columns_of(pack.infos)
@@ -162,7 +169,7 @@ class EpisodeWriter:
         self._put_header(header)
         if layout is not self._layout:
             self._begin(layout, schema)
-        self._take(batch, pack.nbytes, waits)
+        return batch, pack.nbytes, waits
 
     def flush(self, *, fsync: bool = False) -> None:
         """Write what waits. What was added so far survives the end of this process, however it comes.
@@ -191,6 +198,18 @@ class EpisodeWriter:
             if self._untold is not None:
                 self._tell(self._untold, is_open=False)
             self._closed = True
+            self._manifest.release()
+
+    def __del__(self) -> None:
+        if self._closed or self._process != os.getpid():
+            return
+        num = len(self._small) + sum(batch.num_rows for batch in self._waiting)
+        if num or self._shard is not None:
+            lost = f": {num} episodes that were not flushed are lost" if num else ""
+            warnings.warn(
+                f"EpisodeWriter({str(self.path)!r}) was not closed{lost}", ResourceWarning, stacklevel=2, source=self
+            )
+        self._manifest.release()
 
     def __enter__(self) -> Self:
         return self
@@ -272,6 +291,7 @@ class EpisodeWriter:
         """See that the data set has this header; errors where another writer was quicker, with another one."""
         if not self._is_there or header.tracks != self._header.tracks:
             self._header, self._is_there = create_or_load_header(self.path, header), True
+            self._manifest.data_set = self._header.id
 
     def _begin(self, layout: Layout, schema: Any) -> None:
         """Go on in another shard, with other columns."""
@@ -280,10 +300,12 @@ class EpisodeWriter:
         self._layout, self._schema = layout, schema
 
     def _pack_small(self) -> None:
-        """Let the small episodes wait as a record batch like others."""
-        pack = self._small.pop()
+        """Turn the small episodes into a record batch that waits like others."""
+        pack = self._small.pack()
         if pack is not None:
-            self._add(pack)
+            batch = self._batch_of(pack)
+            self._small.clear()
+            self._take(*batch)
 
     def _take(self, batch: Any, nbytes: int, waits: bool) -> None:
         if waits:
@@ -308,8 +330,9 @@ class EpisodeWriter:
 
     def _write(self, batch: Any) -> None:
         if self._shard is None:
+            self._check_directory()
             name = f"{self._name}-{self._num_shards:05d}"
-            self._shard = ShardWriter(self.path, name, self._schema)
+            self._shard = ShardWriter(self.path, name, self._schema, data_set=self._header.id)
             self._num_shards += 1
         shard = self._shard
         try:
@@ -323,17 +346,30 @@ class EpisodeWriter:
         if shard.nbytes >= self._shard_bytes:
             self._seal()
 
+    def _check_directory(self) -> None:
+        """Raise `UnreadableData` if the directory does not have the data set of this writer any more."""
+        header = read_header(self.path)
+        if header is None or header.id != self._header.id:
+            raise UnreadableData(
+                f"{self.path} is not the data set that this writer wrote to: it was moved, removed or replaced; "
+                "episodes that were flushed are in the moved directory"
+            )
+
     def _seal(self) -> None:
-        if self._shard is not None:
-            self._shard.seal()
-            self._tell(self._shard, is_open=False)
-            self._shard = None
+        """Finish the shard. If that fails, it stays unfinished, with all its record batches."""
+        shard, self._shard = self._shard, None
+        if shard is not None:
+            try:
+                shard.seal()
+            finally:
+                self._tell(shard, is_open=False)
 
     def _tell(self, shard: ShardWriter, *, is_open: bool, fsync: bool = False) -> None:
         """Say in the manifest what the shard has. Where there is no room for that, `close` tries again."""
         try:
-            told = {"is_open": is_open, "episodes": shard.num_episodes, "fsync": fsync}
-            self._manifest.tell(self.path, shard.name, **told)
+            if self._manifest.is_damaged:
+                self._check_directory()
+            self._manifest.tell(self.path, shard.name, is_open=is_open, episodes=shard.num_episodes, fsync=fsync)
             self._untold = None
         except OSError:
             self._untold = shard

@@ -23,6 +23,8 @@ from episodes.storage import directory as directory_files
 from episodes.storage import shards as shard_files
 from episodes.storage.files import reserve
 
+pytestmark = pytest.mark.filterwarnings("ignore:EpisodeWriter.*was not closed:ResourceWarning")
+
 KILLED = """
 import sys, numpy as np
 from episodes import SingleAgentEpisode

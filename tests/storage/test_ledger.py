@@ -65,6 +65,7 @@ def test_a_file_that_is_cut_anywhere_is_read_up_to_its_last_whole_batch(tmp_path
         ledger.note(update, rows(update))
     (file,) = (tmp_path / "ledger").iterdir()
     data, counts = file.read_bytes(), []
+    ledger.close()
     for size in range(len(data), 0, -97):
         (tmp_path / "cut").mkdir(exist_ok=True)
         (tmp_path / "cut" / file.name).write_bytes(data[:size])

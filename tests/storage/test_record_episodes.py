@@ -169,6 +169,7 @@ def test_a_step_without_an_episode_is_refused(tmp_path: Path) -> None:
         env.step(0)
     with pytest.raises(InvalidArgument, match="chunk_steps=0"):
         RecordEpisodes(Counting(1), tmp_path, chunk_steps=0)
+    env.close()
 
 
 def test_a_runner_writes_what_it_samples(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -363,9 +364,9 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
         writer.add([SingleAgentEpisode.from_arrays(np.zeros((2, 3)), [0], [0.0])])
     with pytest.raises(TrackMismatch):
         upload(tmp_path / "other", url)
-    made(tmp_path / "second")
-    made(tmp_path / "second")
-    compact(tmp_path / "second")
+    with pytest.raises(InvalidArgument, match="is another data set"):
+        upload(made(tmp_path / "again"), url)
+    compact(made(Path(shutil.copytree(tmp_path / "data", tmp_path / "second"))))
     upload(tmp_path / "second", url)
     with pytest.raises(InvalidArgument, match="commit-000001"):
         upload(tmp_path / "data", url)

@@ -120,6 +120,7 @@ def test_a_flush_writes_what_waits(tmp_path: Path) -> None:
     writer.flush()
     assert len(EpisodeDataset(tmp_path)) == 5
     assert " 0 bytes waiting" in repr(writer)
+    writer.close()
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {

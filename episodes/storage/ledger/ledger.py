@@ -13,6 +13,7 @@ for that one and all that came after.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
@@ -170,6 +171,14 @@ class Ledger:
             if self._shard is not None:
                 self._shard.seal()
                 self._shard, self._numbers = None, {}
+
+    def __del__(self) -> None:
+        if getattr(self, "_waiting", None) or getattr(self, "_shard", None):
+            num = len(self._waiting)
+            lost = f": the notes of {num} updates are lost" if num else ""
+            warnings.warn(
+                f"Ledger({str(self.path)!r}) was not closed{lost}", ResourceWarning, stacklevel=2, source=self
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -27,7 +27,7 @@ from episodes.storage.header import Header
 from episodes.storage.layout import Layout, StoredBatch
 from episodes.storage.remote.remote_directory import Place
 from episodes.storage.search import statistics
-from episodes.storage.shards import ShardBatch, ShardRead, checked_name, read_shard
+from episodes.storage.shards import ShardBatch, ShardRead, checked_name, data_set_of, read_shard
 
 CACHE_BYTES = 1 << 33
 _ROWS, _SCHEMA = ".rows", b"rl-episodes.schema"
@@ -82,10 +82,20 @@ class Mirror:
         catalog.problems = [told.replace(str(self.directory), self.place.url) for told in catalog.problems]
         return catalog
 
+    def has_new_commit(self, catalog: Catalog) -> bool:
+        return False  # a listing of an object store is of one moment
+
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
-        """Of each shard the columns of its record batches that are no tracks; with `verify`, all of it."""
+        """Read the columns of each shard that are no tracks, or with `verify` all columns; None for a missing shard."""
+
+        def read(file: ShardFile) -> ShardRead | None:
+            try:
+                return self._fetch(file) if verify else self._rows(file)
+            except FileNotFoundError:
+                return None
+
         with ThreadPoolExecutor(_MANY) as pool:
-            return list(pool.map(self.whole if verify else self._rows, files))
+            return list(pool.map(read, files))
 
     def stored(self, read: ShardRead, header: Header) -> list[StoredBatch]:
         """The record batches of a shard, whose tracks come when somebody reads them."""
@@ -102,7 +112,11 @@ class Mirror:
         with self._lock:
             batches = self._open.get(file.name)
             if batches is None:
-                read = self.whole(file)
+                try:
+                    read = self._fetch(file)
+                except FileNotFoundError:
+                    message = f"{self.place.url}: shard {file.name} is gone; open the data set again"
+                    raise UnreadableData(message) from None
                 if read.layout is None:
                     raise UnreadableData(f"{self.place.url}: shard {file.name} is damaged ({read.damage})")
                 source, layout = f"{self.place.url}/{file.path.name}", read.layout
@@ -114,8 +128,8 @@ class Mirror:
                 raise UnreadableData(f"{self.place.url}: shard {file.name} has not the batches that its footer told of")
             return batches[number]
 
-    def whole(self, file: ShardFile) -> ShardRead:
-        """A shard, brought here unless it is here already."""
+    def _fetch(self, file: ShardFile) -> ShardRead:
+        """Download a shard unless it is in the cache, and read it. Raise `FileNotFoundError` if it was removed."""
         here, size = self.directory / file.path.name, self._sizes.get(file.path.name)
         try:
             if here.stat().st_size != size:
@@ -126,8 +140,6 @@ class Mirror:
             try:
                 self.place.fetch(file.path.name, draft, size)
                 os.replace(draft, here)
-            except FileNotFoundError:
-                raise UnreadableData(f"{self.place.url}: shard {file.name} is gone; open the data set again") from None
             finally:
                 draft.unlink(missing_ok=True)
         return read_shard(ShardFile(file.name, file.order, here, file.num_episodes))
@@ -161,7 +173,7 @@ class Mirror:
                 data = _row_columns(pyarrow().PythonFile(there, mode="r"))
             found = _known(file, data)
         except (FileNotFoundError, pyarrow().ArrowException, UnreadableData, ValueError, KeyError):
-            return self.whole(file)  # unfinished or damaged: what is wrong is told as of any shard
+            return self._fetch(file)  # unfinished or damaged: the stream of the shard shows the problem
         self._put(kept.name, data)
         return found
 
@@ -229,6 +241,7 @@ def _known(file: ShardFile, data: bytes) -> ShardRead:
     found.layout = Layout.from_schema(found.schema)
     if checked_name(found.schema) != file.name:
         raise UnreadableData(f"it is not shard {file.name}")
+    found.data_set = data_set_of(found.schema)
     found.batches = [ShardBatch(batch, b"", "", b"") for batch in reader]
     if found.num_episodes < file.num_episodes:
         raise UnreadableData("it has fewer episodes than its writer wrote")

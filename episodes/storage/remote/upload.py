@@ -69,6 +69,11 @@ def _checked(header: Header, place: Place) -> Header | None:
         return None
     there.check_given(header)
     there.check_tracks(header.tracks, header.knows_steps)
+    if header.id is not None and there.id not in (None, header.id):
+        raise InvalidArgument(
+            f"{place.url} is another data set (id {there.id}, the source has {header.id}); give another URL, or merge "
+            "the data sets here and upload the result"
+        )
     return there
 
 

@@ -18,7 +18,7 @@ from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.catalog import Place
 from episodes.storage.checksums import checked, with_sum
-from episodes.storage.files import put
+from episodes.storage.files import put, read_file
 from episodes.storage.search.frames import as_pandas, as_polars
 
 Shards = list[tuple[str, int]]
@@ -158,7 +158,7 @@ class SavedSelection:
     @staticmethod
     def read(path: str | Path) -> SavedSelection:
         """The selection of a file; `UnreadableData` for a damaged one."""
-        told = checked(Path(path).read_bytes(), str(path))
+        told = checked(read_file(Path(path)), str(path))
         shards = [(name, num) for name, num in told["shards"]]
         parts = (told["t"] and _unpacked(told["t"]), _unpacked(told["shard"]), _unpacked(told["row"]))
         return SavedSelection(told["query"], shards, parts[1], parts[2], parts[0])

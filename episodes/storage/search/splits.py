@@ -18,7 +18,7 @@ import numpy as np
 
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.storage.checksums import checked, with_sum
-from episodes.storage.files import put
+from episodes.storage.files import put, read_file
 
 NAME = "splits.json"
 
@@ -28,7 +28,7 @@ Split = dict[str, Any]  # {"from", "to", "seed"} or {"ids"}
 def read_splits(directory: Path) -> dict[str, Split]:
     """The splits of a data set by name. `UnreadableData` where their file is damaged."""
     try:
-        data = (directory / NAME).read_bytes()
+        data = read_file(directory / NAME)
     except FileNotFoundError:
         return {}
     return checked(data, str(directory / NAME))

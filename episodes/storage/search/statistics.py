@@ -20,7 +20,7 @@ import numpy as np
 from episodes.errors import UnreadableData
 from episodes.returns.checks import check_fraction
 from episodes.storage.checksums import checked, with_sum
-from episodes.storage.files import put
+from episodes.storage.files import put, read_file
 from episodes.storage.layout import StoredBatch
 from episodes.storage.search.sketch import Sketch
 from episodes.storage.track_schema import is_observed
@@ -159,7 +159,7 @@ def merged(parts: list[OfTracks]) -> OfTracks:
 def read_statistics(directory: Path) -> dict[str, OfTracks]:
     """What is kept of a data set's shards, by name; nothing where the file is damaged: it can be computed again."""
     try:
-        told = checked((directory / NAME).read_bytes(), NAME)
+        told = checked(read_file(directory / NAME), NAME)
         return {
             shard: {path: TrackStatistics.from_json(own) for path, own in tracks.items()}
             for shard, tracks in told["shards"].items()

@@ -1,0 +1,36 @@
+"""Whether the shards and manifests of a directory belong to the data set of its header.
+
+A data set has a random id, which its header, manifests and shards contain. Data sets of earlier versions have none, and
+are not checked. A merged shard keeps the id of its source; the commit that added it names that id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from episodes.storage.catalog import Catalog
+from episodes.storage.header import NAME, Header
+from episodes.storage.shards import ShardRead
+
+
+def foreign_parts(path: Path | str, header: Header, catalog: Catalog, shards: Sequence[ShardRead]) -> list[str]:
+    """Return a problem, in words, for the shards of other data sets, and one for such manifests."""
+    if header.id is None:
+        return []
+    foreign = [read.file.name for read in shards if not _belongs(read, header.id, catalog)]
+    manifests = [one.writer for one in catalog.manifests.values() if one.data_set not in (None, header.id)]
+    problems = []
+    for kind, names in (("shard", foreign), ("manifest", manifests)):
+        if names:
+            rest = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            problems.append(
+                f"{path}: {kind} {names[0]}{rest} belongs to another data set than {NAME} (id {header.id}); move it "
+                "back, or merge the data sets"
+            )
+    return problems
+
+
+def _belongs(read: ShardRead, data_set: str, catalog: Catalog) -> bool:
+    merged_from = catalog.made.get(read.file.name, {}).get("data_set", data_set)
+    return read.data_set in (None, data_set, merged_from)

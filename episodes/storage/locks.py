@@ -1,0 +1,47 @@
+"""Locks on files and directories, which the system releases when their process ends, however it ends.
+
+They are flock(2) locks: they work between processes in different PID namespaces and containers, and on NFS between
+machines. A file system may lack them, and so does Windows. A forked process shares its parent's locks until it ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file without waiting, until all its descriptors are closed. Return False if that is impossible."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def locked(path: Path, *, shared: bool = False) -> Iterator[bool]:
+    """Context manager that locks a file or directory, and yields whether it could."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield try_lock(descriptor, shared=shared)
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(path: Path) -> bool:
+    """Return True if another process or object may hold a lock on the path; also if locks do not work there."""
+    try:
+        with locked(path, shared=path.is_file()) as could:  # NFS refuses an exclusive lock on a file opened for reading
+            return not could
+    except FileNotFoundError:
+        return False
