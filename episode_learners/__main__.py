@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
 
 from episode_learners.loggers import CSVLogger, Logger, MultiLogger, TensorBoardLogger, WandbLogger, describe_run
 from episode_learners.run import ALGORITHMS, Run
 from episode_learners.trainers import Trainer
 from episode_runners import Evaluation, evaluate
+from episode_runners.seeds import independent_seed
 from episodes.errors import EpisodeError, InvalidArgument, UnreadableData
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage.header import NAME as DATASET_FILE
@@ -49,11 +49,11 @@ def _train(chosen: argparse.Namespace) -> int:
     with trainer.runner, _logger(folder, chosen) as logger:  # type: ignore[attr-defined]
         trainer.logger = logger
         if chosen.resume is not None:
-            _resume(trainer, chosen.stop_at)
+            _resume(trainer, chosen.stop_at, chosen.allow)
         logger.describe(describe_run(**asdict(run)))
         result = trainer.run()
-        if result.num_epochs:
-            trainer.save()
+        if result.num_epochs and result.stopped_by != "interrupt":
+            trainer.save_epoch()
     print(
         f"{run.algo} on {run.env}: {result.num_steps:,} steps, {result.num_epochs} epochs in {result.seconds:.1f} s "
         f"({result.stopped_by}); best test {result.best_score:.1f} in epoch {result.best_epoch}; kept in {folder}"
@@ -61,9 +61,9 @@ def _train(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _resume(trainer: Trainer[Any], goal: float | None) -> None:
-    """Let a trainer go on from its newest checkpoint; from the beginning where it has come to none."""
-    if not trainer.resume():
+def _resume(trainer: Trainer[Any], goal: float | None, allow: Sequence[str]) -> None:
+    """Let a trainer continue from its newest checkpoint, or start it again if there is none."""
+    if not trainer.resume(allow):
         trainer.logger.resume(-1)
     elif goal is not None:
         trainer.is_stopped = trainer.best_score >= goal  # another goal than that which the run was stopped by
@@ -160,7 +160,7 @@ def _play(chosen: argparse.Namespace) -> int:
 
 def _fresh_seed(num_known: int) -> int:
     """0 for the first episodes, and seeds that nobody gives by hand for what comes after so many."""
-    return int(np.random.SeedSequence(num_known).generate_state(1)[0]) if num_known else 0
+    return independent_seed(num_known) if num_known else 0
 
 
 def _found(chosen: argparse.Namespace, seed: int) -> Evaluation:
@@ -202,6 +202,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--env", help=f"a Gymnasium environment id (default: {ENV})")
     train.add_argument("--config", type=Path, help="a TOML file of settings, in place of --algo and --env")
     train.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run of that folder")
+    train.add_argument(
+        "--allow", action="append", default=[], metavar="SETTING", help="a setting of run.json that changed on purpose"
+    )
     train.add_argument("--logdir", type=Path, help="where the run is kept (default: runs/ALGO-ENV-seedSEED)")
     train.add_argument(
         "--data", type=Path, metavar="DIR", help="the data set that bc, cql and continuous-cql learn from"

@@ -44,6 +44,9 @@ class Algorithm(nn.Module, ABC):
 
     `state_dict()` holds all that a resumed run needs: weights, optimizers, schedulers, random state, count.
 
+    A subclass implements `preprocess`, `minibatches` and `loss`. If its loss reads columns of the train batch that its
+    base class does not read, it names them in the class attribute `extra_columns`.
+
     Args:
         policy: the policy, on its device already.
         optimizers: by name, in the order in which their steps are taken.
@@ -51,6 +54,8 @@ class Algorithm(nn.Module, ABC):
         scheduler: makes each optimizer's schedule of the learning rate, which moves once an update; none by default.
         seed: of the algorithm's own random draws.
     """
+
+    extra_columns: tuple[str, ...] = ()  # further columns of the train batch that reach `loss`
 
     def __init__(
         self,
@@ -111,10 +116,14 @@ class Algorithm(nn.Module, ABC):
         return measured
 
     def backward(self, minibatch: Mapping[str, Any], optimizer: str, scale: float = 1.0) -> Measured:
-        """Add the gradient of an optimizer's loss, times `scale`, to its parameters' gradients."""
+        """Add the gradient of an optimizer's loss, times `scale`, to its parameters' gradients.
+
+        Returns:
+            The measurements of `loss`, and the loss itself as "loss", or with several optimizers "<optimizer>_loss".
+        """
         loss, measured = self.loss(minibatch, optimizer)
         (loss if scale == 1.0 else loss * scale).backward()
-        return measured
+        return {"loss" if len(self.optimizers) == 1 else f"{optimizer}_loss": loss.detach(), **measured}
 
     def step(self, optimizer: str) -> Measured:
         """Take an optimizer's step by the gradients that have gathered, and forget them."""
@@ -128,11 +137,13 @@ class Algorithm(nn.Module, ABC):
         """What is due after an update; nothing by default."""
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
-        """Learn from a list of episodes or a pack; returns metrics. The episodes stay as they are.
+        """Learn from a list of episodes or a pack, and return metrics. The episodes do not change.
+
+        If an update fails, weights, optimizers, counts and random states are as before the update.
 
         Raises:
-            InvalidArgument: a loss or its gradient is not finite; the error names the steps that are to blame, if any
-                are, and nothing has changed. The episodes are of other spaces than the policy can learn from.
+            InvalidArgument: a loss or its gradient is not finite (the error names the steps with such values), or the
+                episodes have other spaces than the policy.
         """
         try:
             return self._updated(self.preprocess(episodes))
@@ -156,21 +167,22 @@ class Algorithm(nn.Module, ABC):
             metrics = self.learn(batch)
             if not _are_finite(metrics):
                 raise _NotFinite
-        except _NotFinite:
+            for name, optimizer in self.optimizers.items():
+                rate = optimizer.learning_rate
+                metrics["learning_rate" if len(self.optimizers) == 1 else f"{name}_learning_rate"] = rate
+            self.postprocess(batch, metrics)
+        except BaseException as error:  # also Ctrl-C and a lack of memory
+            for optimizer in self.optimizers.values():
+                optimizer.zero_grad()
             if before is not None:
                 self._restore(*before)
             self.set_progress(progress)
-            raise InvalidArgument(_not_finite(type(self).__name__, batch)) from None
-        except BaseException:  # such as Ctrl-C, between a backward pass and its step
-            for optimizer in self.optimizers.values():
-                optimizer.zero_grad()
+            if isinstance(error, _NotFinite):
+                raise InvalidArgument(_not_finite(type(self).__name__, batch)) from None
             raise
-        for name, optimizer in self.optimizers.items():
-            metrics["learning_rate" if len(self.optimizers) == 1 else f"{name}_learning_rate"] = optimizer.learning_rate
-        self.postprocess(batch, metrics)
         for scheduler in self.schedulers.values():
             scheduler.step()
-        vars(self)["num_updates"] += 1  # a module takes 3 us to set an attribute
+        self.num_updates += 1
         if self.witness is not None:
             self.witness(batch)
         return metrics
@@ -204,6 +216,13 @@ class Algorithm(nn.Module, ABC):
                 group["lr"] = rate
 
         return take_back
+
+    def set_learning_rates(self, rates: Mapping[str, float]) -> None:
+        """Change the base learning rates of optimizers, by name; schedules keep their position."""
+        for name, rate in rates.items():
+            self.optimizers[name].set_base_learning_rate(rate)
+            if name in self.schedulers:
+                self.schedulers[name].base_lrs = [rate]
 
     def _target(self, name: str) -> TargetNetwork:
         return cast(TargetNetwork, self.targets[name])
@@ -247,7 +266,7 @@ def linear_decay(num_updates: int) -> MakeScheduler:
 
 
 def tensors_of(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a batch that are tensors in all their leaves."""
+    """Return the columns of a batch whose leaves are all tensors, with the batch's origin."""
     tensors = {
         name: column
         for name, column in batch.items()

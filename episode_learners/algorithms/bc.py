@@ -1,4 +1,4 @@
-"""Behavior cloning: what was done is what is to be done."""
+"""Behavior cloning."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
 from connectors.tensors import NumpyToTensor
 from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, tensors_of
+from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
 from episode_learners.algorithms.minibatches import rows_of, shuffled
@@ -32,35 +33,31 @@ _ASKED = ("parameters", "device", "distribution", "observation_space", "action_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BCConfig:
-    """The numbers of behavior cloning."""
+class BCConfig(EpochConfig):
+    """Hyperparameters of behavior cloning.
 
-    learning_rate: float = 1e-3
-    num_epochs: int = 1  # passes over a train batch
-    minibatch_size: int = 256  # steps; of a recurrent policy, sequences
-    max_seq_len: int = 20  # steps in a sequence of a recurrent policy
-    entropy_coefficient: float = 0.0
-    max_gradient_norm: float | None = None
+    Attributes:
+        minibatch_size: Steps in a minibatch; sequences, if the policy is recurrent.
+        max_seq_len: Steps in a sequence of a recurrent policy.
+    """
+
+    max_seq_len: int = 20
 
     def __post_init__(self) -> None:
-        check_numbers(
-            self,
-            counts=("num_epochs", "minibatch_size", "max_seq_len"),
-            positive=("learning_rate", "max_gradient_norm"),
-            not_negative=("entropy_coefficient",),
-        )
+        EpochConfig.__post_init__(self)
+        check_numbers(self, counts=("max_seq_len",))
 
 
 class BC(Algorithm):
-    """Makes the actions of episodes, an expert's for instance, likelier; their rewards do not matter.
+    """Behavior cloning: increases the likelihood of the actions of episodes. Rewards are not used.
 
-    A policy with a memory learns from sequences, each begun with its initial state: states that were recorded are those
-    of whoever acted.
+    A recurrent policy learns from sequences that begin with its initial state, because recorded states belong to the
+    policy that acted.
 
     Args:
-        policy: one whose `forward(batch)` gives `action_dist_inputs`; with a memory too.
-        pipeline: episodes to a train batch with "obs" and "actions"; the default learner pipeline otherwise. What its
-            rewriters and views make of observations they make of draws too. One of yours begins sequences as it says.
+        policy: a policy with `action_dist_inputs` among its outputs, recurrent or not.
+        pipeline: the pipeline from episodes to a train batch with "obs" and "actions"; by default the learner pipeline.
+            Its rewriters and views also apply to samples of a buffer.
     """
 
     def __init__(
@@ -93,14 +90,14 @@ class BC(Algorithm):
         return self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
 
     def update_from(self, draws: EpisodeReplayBuffer | Sampler, num_steps: int = 1) -> dict[str, float]:
-        """Take gradient steps on steps, or for a policy with a memory on sequences, drawn all at once; the metrics.
+        """Take `num_steps` gradient steps on sampled steps (sequences for recurrent policies), and return metrics.
 
         Raises:
-            InvalidArgument: gradients are not finite; nothing has changed.
+            InvalidArgument: gradients are not finite. Nothing has changed.
         """
         num = num_steps * self.config.minibatch_size
         views = self._given.draw_views() if isinstance(self._given, LearnerPipeline) else None
-        keys, initial = (Columns.OBS, Columns.ACTIONS), module_of(self.policy).initial_state()
+        keys, initial = (Columns.OBS, Columns.ACTIONS, *self.extra_columns), module_of(self.policy).initial_state()
         if initial:
             drawn = draws.sample_sequences(num, self.config.max_seq_len, views=views, keys=keys)
             columns = drawn.to_dict()
@@ -128,4 +125,4 @@ class BC(Algorithm):
         log_prob = self.policy.distribution.log_prob(inputs, actions).mean()
         entropy = self.policy.distribution.entropy(inputs).mean()
         loss = -log_prob - self.config.entropy_coefficient * entropy
-        return loss, {"loss": loss.detach(), "log_prob": log_prob.detach(), "entropy": entropy.detach()}
+        return loss, {"log_prob": log_prob.detach(), "entropy": entropy.detach()}

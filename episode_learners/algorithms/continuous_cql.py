@@ -27,10 +27,16 @@ __all__ = ["ContinuousCQL", "ContinuousCQLConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuousCQLConfig(SACConfig):
-    """The numbers of CQL of continuous actions."""
+    """Hyperparameters of CQL for continuous actions.
 
-    conservatism: float = 5.0  # the weight of its own loss beside SAC's: alpha in the paper
-    num_drawn: int = 10  # actions drawn evenly, and as many of the policy's, that stand for all actions
+    Attributes:
+        conservatism: Weight of the conservative loss, which is added to the critics' loss (alpha in the paper).
+        num_drawn: Uniform random actions per observation, and as many actions of the policy, that estimate the
+            integral over all actions.
+    """
+
+    conservatism: float = 5.0
+    num_drawn: int = 10
 
     def __post_init__(self) -> None:
         SACConfig.__post_init__(self)
@@ -38,7 +44,7 @@ class ContinuousCQLConfig(SACConfig):
 
 
 class ContinuousCQL(SAC):
-    """SAC that also holds down what actions are worth which the data do not show: CQL(H) in the paper."""
+    """SAC with a second critic loss that lowers Q-values of actions outside of the data: CQL(H) in the paper."""
 
     config: ContinuousCQLConfig
 
@@ -66,39 +72,40 @@ class ContinuousCQL(SAC):
         return batch
 
     def loss_of_values(self, values: list[Tensor], minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
-        loss, measured = super().loss_of_values(values, minibatch)
+        td_loss, measured = super().loss_of_values(values, minibatch)
         gaps = self.logsumexp_q(minibatch[Columns.OBS]) - torch.stack(values)  # [2, B]
         weights = minibatch.get(Columns.WEIGHTS)
         gap = (gaps if weights is None else gaps * weights).mean(-1)
-        return loss + self.config.conservatism * gap.sum(), {**measured, "conservative_gap": gap.detach().mean()}
+        loss = td_loss + self.config.conservatism * gap.sum()
+        return loss, {**measured, "td_loss": td_loss.detach(), "conservative_gap": gap.detach().mean()}
 
     def logsumexp_q(self, obs: Tensor) -> Tensor:
-        """The logarithm of the integral of exp(worth) over all actions [2, B], as each critic sees it.
+        """Estimate the logarithm of the integral of exp(Q) over all actions, float [2, B], for each critic.
 
-        It is estimated from draws, each weighed by the density that it was drawn by (appendix F of the paper).
+        The estimate uses importance sampling (appendix F of the paper).
         """
         actions, log_density = self._drawn_actions(obs)  # [B, k, ...], [B, k]
         num_rows, num_drawn = log_density.shape
-        worth = values_of(self.policy.critics, obs.repeat_interleave(num_drawn, 0), actions.flatten(0, 1))
-        by_critic = torch.stack(worth).view(-1, num_rows, num_drawn)
+        q_values = values_of(self.policy.critics, obs.repeat_interleave(num_drawn, 0), actions.flatten(0, 1))
+        by_critic = torch.stack(q_values).view(-1, num_rows, num_drawn)
         return (by_critic - log_density).logsumexp(-1) - math.log(num_drawn)
 
     @torch.no_grad()
     def _drawn_actions(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions [B, 2 * num_drawn, ...] in -1..1, and their log-densities [B, 2 * num_drawn]."""
+        """Sample actions [B, 2 * num_drawn, ...] in -1..1, and return them with their log-densities."""
         inputs = self.policy({Columns.OBS: obs})[Columns.ACTION_DIST_INPUTS]
         rows = inputs.unsqueeze(1).expand(-1, self.config.num_drawn, -1)
-        own, log_density = self.policy.squashed.draw(rows, self._noise())
-        evenly = torch.empty_like(own).uniform_(-1.0, 1.0, generator=self._noise())
-        log_evenly = torch.full_like(log_density, -math.log(2.0) * own[0, 0].numel())
-        return torch.cat([evenly, own], 1), torch.cat([log_evenly, log_density], 1)
+        actions, log_density = self.policy.squashed.draw(rows, self._noise())
+        uniform = torch.empty_like(actions).uniform_(-1.0, 1.0, generator=self._noise())
+        log_uniform = torch.full_like(log_density, -math.log(2.0) * actions[0, 0].numel())
+        return torch.cat([uniform, actions], 1), torch.cat([log_uniform, log_density], 1)
 
 
 def check_bounded(actions: Any) -> None:
-    """Raise InvalidArgument where actions of the data, an array or tensor, are not such as the policy acts."""
+    """Raise InvalidArgument if an action of the data, an array or tensor, is outside of -1..1."""
     largest = float(abs(actions).max()) if len(actions) else 0.0
     if largest > 1.0:
         raise InvalidArgument(
-            f"ContinuousCQL: the data have an action of {largest:g}, and the policy acts in -1..1, which its pipeline "
-            "spreads over the bounds of the action space: bring the actions of the data to -1..1 first"
+            f"ContinuousCQL: the data have an action of {largest:g}; the policy acts in -1..1, and its pipeline scales "
+            "actions to the bounds of the action space: bring the actions of the data to -1..1 first"
         )

@@ -21,9 +21,13 @@ __all__ = ["CQL", "CQLConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CQLConfig(DQNConfig):
-    """The numbers of CQL."""
+    """Hyperparameters of CQL.
 
-    conservatism: float = 1.0  # the weight of its own loss beside DQN's: alpha in the paper
+    Attributes:
+        conservatism: Weight of the conservative loss, which is added to DQN's loss (alpha in the paper).
+    """
+
+    conservatism: float = 1.0
 
     def __post_init__(self) -> None:
         DQNConfig.__post_init__(self)
@@ -31,7 +35,7 @@ class CQLConfig(DQNConfig):
 
 
 class CQL(DQN):
-    """DQN that also holds down what actions are worth which the data do not show: CQL(H) in the paper."""
+    """DQN with a second loss that lowers the Q-values of actions that are not in the data: CQL(H) in the paper."""
 
     def __init__(
         self,
@@ -48,8 +52,9 @@ class CQL(DQN):
         self.conservatism = config.conservatism
 
     def loss_of_values(self, values: Tensor, taken: Tensor, minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
-        loss, measured = super().loss_of_values(values, taken, minibatch)
+        td_loss, measured = super().loss_of_values(values, taken, minibatch)
         gaps = values.logsumexp(-1) - taken  # [B]
         weights = minibatch.get(Columns.WEIGHTS)
         gap = (gaps if weights is None else gaps * weights).mean()
-        return loss + self.conservatism * gap, {**measured, "conservative_gap": gap.detach()}
+        loss = td_loss + self.conservatism * gap
+        return loss, {**measured, "td_loss": td_loss.detach(), "conservative_gap": gap.detach()}

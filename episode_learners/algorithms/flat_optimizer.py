@@ -131,6 +131,19 @@ class FlatOptimizer:
         """That of the next step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
+    @property
+    def base_learning_rate(self) -> float:
+        """Learning rate that a schedule scales; without a schedule, the learning rate."""
+        group = self.optimizer.param_groups[0]
+        return float(group.get("initial_lr", group["lr"]))
+
+    def set_base_learning_rate(self, rate: float) -> None:
+        """Change the base learning rate; the learning rate changes by the same factor."""
+        group = self.optimizer.param_groups[0]
+        group["lr"] *= rate / self.base_learning_rate
+        if "initial_lr" in group:
+            group["initial_lr"] = rate
+
     def snapshot(self, into: Snapshot | None = None) -> Snapshot:
         """Parameters and the optimizer's state as they are now, for `restore`.
 

@@ -1,4 +1,4 @@
-"""Group relative policy optimization (Shao et al., 2024, https://arxiv.org/abs/2402.03300): comparison, no critic."""
+"""Group relative policy optimization (Shao et al., 2024, https://arxiv.org/abs/2402.03300)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from connectors.learner import learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
 from connectors.rollout.buffer import add_sequence_returns
-from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, tensors_of
+from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured
+from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
-from episode_learners.algorithms.minibatches import check_sees_rollouts, shuffled, steps_of_rollout
+from episode_learners.algorithms.minibatches import check_sees_rollouts, selected, shuffled, steps_of_rollout
 from episode_learners.algorithms.ppo import clipped_policy_loss
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
@@ -29,43 +30,53 @@ from episodes.single_agent import SingleAgentEpisode
 __all__ = ["GRPO", "GRPOConfig", "group_advantages"]
 
 Scale = Literal["group", "batch"]
+Mean = Literal["step", "episode"]
 _ASKED = ("parameters", "device", "distribution", "observation_space", "action_space")
-_SMALL = 1e-8  # added to deviations that returns are divided by
+_SMALL = 1e-8  # added to standard deviations before a division
+_STEP_WEIGHTS = "step_weights"  # column of the weights of steps in the mean over episodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GRPOConfig:
-    """The numbers of GRPO."""
+class GRPOConfig(EpochConfig):
+    """Hyperparameters of GRPO.
 
-    learning_rate: float = 1e-3
-    group_size: int = 8  # episodes that are compared, where nothing else says which belong together
-    scale: Scale | None = "batch"  # whose deviation advantages are divided by; None: they stay in units of reward
+    Attributes:
+        group_size: Successive episodes that form a group, unless `group_of` is given.
+        scale: Standard deviation that advantages are divided by: of the "group", of the "batch", or None.
+        clip: Largest deviation of the probability ratio from 1 that the policy loss rewards.
+        kl_coefficient: Weight of the KL divergence from the reference policy in the loss (beta in the paper).
+        mean: "step": the loss is the mean over all steps. "episode": the mean over episodes of the mean over their
+            steps, as in equation 3 of the paper.
+    """
+
     num_epochs: int = 4
-    minibatch_size: int = 256  # steps
-    clip: float = 0.2
-    entropy_coefficient: float = 0.0
     max_gradient_norm: float | None = 0.5
+    group_size: int = 8
+    scale: Scale | None = "batch"
+    clip: float = 0.2
+    kl_coefficient: float = 0.0
+    mean: Mean = "step"
 
     def __post_init__(self) -> None:
-        check_numbers(
-            self,
-            counts=("group_size", "num_epochs", "minibatch_size"),
-            positive=("learning_rate", "clip", "max_gradient_norm"),
-            not_negative=("entropy_coefficient",),
-        )
+        EpochConfig.__post_init__(self)
+        check_numbers(self, counts=("group_size",), positive=("clip",), not_negative=("kl_coefficient",))
+        if self.mean not in ("step", "episode"):
+            raise InvalidArgument(f"GRPOConfig: mean is {self.mean!r}; it must be 'step' or 'episode'")
         if self.scale not in ("group", "batch", None):
             raise InvalidArgument(f"GRPOConfig: scale is {self.scale!r}; it must be 'group', 'batch' or None")
 
 
 class GRPO(Algorithm):
-    """Makes the actions of episodes likelier that were worth more than their group's mean.
+    """Policy gradient whose advantages are returns relative to the mean return of the episode's group; no critic.
 
-    A group is what began alike: `group_of(episode)` says which one an episode is of; by default each `group_size`
-    successive episodes are one. Only whole episodes can be compared. Dividing by a group's own deviation makes groups
-    whose returns hardly differ as loud as any, and can get stuck: the default divides by the batch's.
+    A group has episodes with the same start. `group_of(episode)` returns the key of an episode's group; by default
+    each `group_size` successive episodes form a group. All episodes must be complete. The paper divides advantages by
+    the group's standard deviation, which amplifies groups with nearly equal returns. The default here is the standard
+    deviation of the batch.
 
     Args:
-        policy: one whose `forward(batch)` gives `action_dist_inputs`; without a memory.
+        policy: a policy with `action_dist_inputs` among its outputs, not recurrent.
+        reference: the policy of the KL term; by default a copy of `policy` as it is now.
     """
 
     def __init__(
@@ -76,6 +87,7 @@ class GRPO(Algorithm):
         group_of: Callable[[SingleAgentEpisode], Hashable] | None = None,
         pipeline: ConnectorPipeline | None = None,
         scheduler: MakeScheduler | None = None,
+        reference: Policy | None = None,
         seed: int = 0,
     ) -> None:
         check_interface(policy, type(self).__name__, _ASKED)
@@ -83,7 +95,8 @@ class GRPO(Algorithm):
             raise InvalidArgument(f"GRPO trains policies without a memory; {type(policy).__name__} has one: use PPO")
         config = config or GRPOConfig()
         optimizer = FlatOptimizer(policy.parameters(), adam(config.learning_rate), max_norm=config.max_gradient_norm)
-        super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed)
+        targets = {"reference": policy if reference is None else reference} if config.kl_coefficient else None
+        super().__init__(policy, {"policy": optimizer}, targets=targets, scheduler=scheduler, seed=seed)
         self.config, self.group_of = config, group_of
         spaces = (policy.observation_space, policy.action_space)
         self.pipeline = pipeline or learner_pipeline(*spaces, policy=policy, device=policy.device)
@@ -102,25 +115,27 @@ class GRPO(Algorithm):
         advantages = group_advantages(pack.returns(), self._groups(pack), self.config.scale)
         rows = np.repeat(advantages, pack.lengths).astype(np.float32)
         batch[Columns.ADVANTAGES] = torch.from_numpy(rows).to(self.policy.device)
+        if self.config.mean == "episode":
+            batch[_STEP_WEIGHTS] = torch.from_numpy(_step_weights(pack.lengths)).to(self.policy.device)
         return batch
 
     def update_from_rollout(self, rollout: TensorDict) -> dict[str, float]:
-        """Learn from a block [N, T + 1] of a `RolloutBuffer` on the device where it lies; returns metrics.
+        """Learn from a block [N, T + 1] of a `RolloutBuffer` on its device, and return metrics.
 
-        What an environment did first is its sequence, from row 0 to its first ending; `group_size` successive
-        environments are a group, so let them begin alike. The block gets the columns of `add_sequence_returns`.
+        The sequence of an environment goes from row 0 to its first ending. `group_size` successive environments form a
+        group, so they should have the same start. The block gets the columns of `add_sequence_returns`.
 
         Raises:
-            InvalidArgument: a sequence has not ended in the block, environments are no whole groups, or the policy
-                has a memory or spaces that rows of floats cannot be made into.
+            InvalidArgument: a sequence has not ended in the block, the number of environments is not a multiple of
+                `group_size`, or the policy is recurrent or its spaces do not fit rows of floats.
         """
         return self._updated(self.rollout_batch(rollout))
 
     def rollout_batch(self, rollout: TensorDict) -> dict[str, Any]:
-        """The train batch {column: tensor [B, ...]} of the sequences' steps in a block [N, T + 1]."""
+        """Return the train batch {column: tensor [B, ...]} of the sequences' steps in a block [N, T + 1]."""
         check_sees_rollouts(self.policy, "GRPO")
         if self.group_of is not None:
-            raise InvalidArgument("GRPO: group_of asks episodes; use update(rollout_to_episodes(...)) with it")
+            raise InvalidArgument("GRPO: group_of takes episodes; use update(rollout_to_episodes(...)) with it")
         block: Any = add_sequence_returns(rollout)  # of tensors
         is_whole = ((block["terminated"] | block["truncated"]) & block["seq_mask"]).any(1).cpu()
         if not is_whole.all():
@@ -133,12 +148,18 @@ class GRPO(Algorithm):
         envs, rows = block["seq_mask"].nonzero(as_tuple=True)
         steps = {name: block[name][envs, rows] for name in ("obs", "action", "sample_log_prob")}
         of_envs = torch.from_numpy(advantages.astype(np.float32)).to(envs.device)
-        return {**steps_of_rollout(self.policy, steps), Columns.ADVANTAGES: of_envs[envs]}
+        batch = {**steps_of_rollout(self.policy, steps), Columns.ADVANTAGES: of_envs[envs]}
+        if self.config.mean == "episode":
+            lengths = block["seq_mask"].sum(1).cpu().numpy()
+            batch[_STEP_WEIGHTS] = torch.from_numpy(_step_weights(lengths)).to(envs.device)
+        return batch
 
     def _successive(self, num_episodes: int) -> np.ndarray:
-        """Groups of `group_size` successive ones."""
+        """Return the group numbers [num_episodes] of successive episodes."""
         if num_episodes % self.config.group_size:
-            raise InvalidArgument(f"GRPO: {num_episodes} episodes are no groups of {self.config.group_size}")
+            raise InvalidArgument(
+                f"GRPO: {num_episodes} episodes; give a multiple of group_size, which is {self.config.group_size}"
+            )
         return np.arange(num_episodes) // self.config.group_size
 
     def _groups(self, pack: EpisodePack) -> np.ndarray:
@@ -148,20 +169,39 @@ class GRPO(Algorithm):
         return np.array([numbers.setdefault(self.group_of(episode), len(numbers)) for episode in pack])
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        names = (Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES)
-        columns = {name: column for name, column in tensors_of(batch).items() if name in names or name == Columns.OBS}
+        names = [Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES, *self.extra_columns]
+        names += [_STEP_WEIGHTS] if self.config.mean == "episode" else []
+        columns = selected(batch, names, type(self).__name__)
         num_rows, device = len(columns[Columns.ADVANTAGES]), self.policy.device
         for _ in range(self.config.num_epochs):
             yield from shuffled(columns, num_rows, self.config.minibatch_size, self.generator, device)
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         inputs = self.policy(minibatch, explore=True)[Columns.ACTION_DIST_INPUTS]  # as the actions were drawn
-        coefficient = self.config.entropy_coefficient
-        return clipped_policy_loss(self.policy.distribution, inputs, minibatch, self.config.clip, coefficient)
+        config, distribution = self.config, self.policy.distribution
+        weights = minibatch.get(_STEP_WEIGHTS)
+        loss, measured = clipped_policy_loss(
+            distribution, inputs, minibatch, config.clip, config.entropy_coefficient, weights=weights
+        )
+        if config.kl_coefficient:
+            with torch.no_grad():
+                reference = self._target("reference")(minibatch, explore=True)[Columns.ACTION_DIST_INPUTS]
+            actions = minibatch[Columns.ACTIONS]
+            log_ratio = distribution.log_prob(reference, actions) - distribution.log_prob(inputs, actions)
+            kl = log_ratio.exp() - 1 - log_ratio  # equation 4 of the paper
+            kl = (kl if weights is None else kl * weights).mean()
+            loss, measured = loss + config.kl_coefficient * kl, {**measured, "reference_kl": kl.detach()}
+        return loss, measured
+
+
+def _step_weights(lengths: np.ndarray) -> np.ndarray:
+    """Return weights, float32 [sum(lengths)] of mean 1, with the same sum for each episode that has a step."""
+    lengths = lengths[lengths > 0]
+    return np.repeat(lengths.sum() / (len(lengths) * lengths), lengths).astype(np.float32)
 
 
 def group_advantages(returns: np.ndarray, groups: np.ndarray, scale: Scale | None) -> np.ndarray:
-    """How much more than its group's mean each episode's return was [k], of returns [k] and group numbers [k].
+    """Return each episode's return minus the mean return of its group [k], from returns [k] and group numbers [k].
 
     >>> group_advantages(np.array([1.0, 3.0, 10.0, 10.0]), np.array([0, 0, 1, 1]), None).tolist()
     [-1.0, 1.0, 0.0, 0.0]

@@ -1,4 +1,4 @@
-"""IMPALA (Espeholt et al., 2018, https://arxiv.org/abs/1802.01561): actor-critic on what older policies did."""
+"""IMPALA (Espeholt et al., 2018, https://arxiv.org/abs/1802.01561): actor-critic with off-policy corrections."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from connectors.learner import learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
 from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, tensors_of
+from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
 from episode_learners.algorithms.minibatches import after, shuffled
@@ -29,38 +30,45 @@ _READ = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS, Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IMPALAConfig:
-    """The numbers of IMPALA."""
+class IMPALAConfig(EpochConfig):
+    """Hyperparameters of IMPALA.
 
-    learning_rate: float = 1e-3
-    gamma: float = 0.99
-    lambda_: float = 1.0  # how far corrections look past the value function
-    clip_rho: float = 1.0  # bound of the ratios in the value targets
-    clip_pg_rho: float = 1.0  # bound of the ratios in the policy gradient
-    sequence_length: int = 20  # steps that are corrected together
-    minibatch_size: int = 256  # steps
-    num_epochs: int = 1
-    value_coefficient: float = 0.5
+    Attributes:
+        gamma: Discount per step.
+        lambda_: Decay of the V-trace corrections per step.
+        clip_rho: Upper bound of the importance ratios in the value targets.
+        clip_pg_rho: Upper bound of the importance ratios in the policy gradient.
+        sequence_length: Steps that are corrected together.
+        value_coefficient: Weight of the value loss.
+    """
+
     entropy_coefficient: float = 0.01
     max_gradient_norm: float | None = 0.5
+    gamma: float = 0.99
+    lambda_: float = 1.0
+    clip_rho: float = 1.0
+    clip_pg_rho: float = 1.0
+    sequence_length: int = 20
+    value_coefficient: float = 0.5
 
     def __post_init__(self) -> None:
+        EpochConfig.__post_init__(self)
         check_numbers(
             self,
-            counts=("sequence_length", "minibatch_size", "num_epochs"),
-            positive=("learning_rate", "clip_rho", "clip_pg_rho", "max_gradient_norm"),
+            counts=("sequence_length",),
+            positive=("clip_rho", "clip_pg_rho"),
             fractions=("gamma", "lambda_"),
-            not_negative=("value_coefficient", "entropy_coefficient"),
+            not_negative=("value_coefficient",),
         )
 
 
 class IMPALA(Algorithm):
-    """Learns from episodes of policies some updates older than its own, corrected by V-trace for what has changed.
+    """Actor-critic that learns from episodes of policies a few updates old, with V-trace off-policy corrections.
 
-    The corrections are those of the policy as it is at each gradient step, not those of when the update began.
+    The corrections are computed anew with the current policy in each gradient step.
 
     Args:
-        policy: with action and value heads, and without a memory.
+        policy: a policy with action and value heads, not recurrent.
     """
 
     def __init__(
@@ -128,9 +136,9 @@ class IMPALA(Algorithm):
 def corrected(
     batch: Mapping[str, Tensor], values: Tensor, new_values: Tensor, ratios: Tensor, config: IMPALAConfig
 ) -> tuple[Tensor, Tensor]:
-    """Advantages and value targets [B, T] by V-trace, of values before and after each step [B, T].
+    """Compute V-trace advantages and value targets [B, T] from the values before and after each step [B, T].
 
-    A row is corrected up to its last step or its episode's end, and bootstraps from the value after that.
+    The corrections of a row end with its last step or its episode's end, and bootstrap from the value after that.
     """
     ends = batch[Columns.TERMINATEDS] | batch[Columns.TRUNCATEDS]
     goes_on = torch.zeros_like(ends)
@@ -151,10 +159,10 @@ def corrected(
 
 
 def _joined(column: Tensor) -> Tensor:
-    """[B, T, ...] as [B * T, ...]."""
+    """Return a column [B, T, ...] as [B * T, ...]."""
     return column.flatten(0, 1)
 
 
 def _filled(column: Tensor, mask: Tensor) -> Tensor:
-    """A column [B, T, ...] with an item that is one, the first, in the place of padding."""
+    """Return a column [B, T, ...] in which the first item replaces padding."""
     return torch.where(mask.reshape(*mask.shape, *[1] * (column.ndim - 2)), column, column[:1, :1])

@@ -1,8 +1,8 @@
-"""Rows and columns of a train batch: some at a time, in random order, those of one moment, or of a rollout."""
+"""Functions that select rows and columns of a train batch: minibatches, next observations, rollouts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -13,16 +13,32 @@ from episode_learners.policies.policy import Policy
 from episodes.batch import TrainBatch
 from episodes.batch.origin import select_rows_lazily
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, UnknownKey
 from episodes.tracks.nested import map_leaves
 
-__all__ = ["after", "check_sees_rollouts", "rows_of", "shuffled", "steps_of_rollout"]
+__all__ = ["after", "check_sees_rollouts", "rows_of", "selected", "shuffled", "steps_of_rollout"]
 
-_NEW = "new_"  # what the names of columns after a transition begin with
+_NEW = "new_"  # prefix of the columns of next observations
+
+
+def selected(batch: Mapping[str, Any], names: Iterable[str], algorithm: str) -> TrainBatch:
+    """Return the named columns of a batch, with the origin of its rows.
+
+    Raises:
+        UnknownKey: the batch lacks a column.
+    """
+    names = list(names)
+    missing = [name for name in names if name not in batch]
+    if missing:
+        raise UnknownKey(
+            f"{algorithm}: the train batch has no {', '.join(missing)} (it has {', '.join(batch)}); add a connector to "
+            "the learner pipeline that makes the column"
+        )
+    return TrainBatch({name: batch[name] for name in names}, getattr(batch, "came", None))
 
 
 def rows_of(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
-    """The rows, by index, mask or slice, of columns of nested tensors."""
+    """Return rows, by index, mask or slice, of columns of nested tensors."""
     taken = {name: map_leaves(lambda leaf: leaf[rows], column) for name, column in columns.items()}
     return TrainBatch(taken, select_rows_lazily(getattr(columns, "came", None), rows))
 
@@ -30,9 +46,9 @@ def rows_of(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
 def shuffled(
     columns: Mapping[str, Any], num_rows: int, size: int, generator: torch.Generator, device: torch.device
 ) -> Iterator[dict[str, Any]]:
-    """All rows once, in random order, `size` at a time.
+    """Yield all rows once, in random order, `size` at a time.
 
-    Rows that are left over and fewer than half of that join the last ones: a step on a handful is mostly noise.
+    If fewer than half of `size` rows are left over, they join the last minibatch.
     """
     order = torch.randperm(num_rows, generator=generator).to(device)
     mixed = rows_of(columns, order)
@@ -42,12 +58,12 @@ def shuffled(
 
 
 def after(minibatch: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that a policy sees after the transitions: "obs" is "new_obs", and so on."""
+    """Return the columns "new_<name>" of the next observations as "<name>", as the policy reads them."""
     return {name.removeprefix(_NEW): column for name, column in minibatch.items() if name.startswith(_NEW)}
 
 
 def check_sees_rollouts(policy: Policy, algorithm: str) -> None:
-    """Refuse a policy with a memory, or of spaces that a rollout's rows of floats cannot be made into."""
+    """Raise InvalidArgument if the policy is recurrent or its spaces do not fit a rollout's rows of floats."""
     seen, actions = policy.observation_space, policy.action_space
     kinds = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
     if not isinstance(seen, gym.spaces.Box) or not isinstance(actions, kinds) or module_of(policy).is_recurrent:
@@ -59,7 +75,7 @@ def check_sees_rollouts(policy: Policy, algorithm: str) -> None:
 
 
 def steps_of_rollout(policy: Policy, steps: Any) -> dict[str, Any]:
-    """Observations, actions and their log probabilities [B, ...] of a rollout's steps [B], as a policy sees them."""
+    """Return observations, actions and log-probabilities [B, ...] of a rollout's steps [B] in the policy's spaces."""
     seen, actions = policy.observation_space, policy.action_space
     taken = steps["action"].reshape(-1, *(actions.shape or ()))
     return {

@@ -21,9 +21,10 @@ from connectors.policy import check_interface, module_of, seen_columns
 from connectors.rollout.buffer import add_advantages, transition_view
 from connectors.views import View, Views
 from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, means, tensors_of
+from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
-from episode_learners.algorithms.minibatches import check_sees_rollouts, rows_of, shuffled, steps_of_rollout
+from episode_learners.algorithms.minibatches import check_sees_rollouts, rows_of, selected, shuffled, steps_of_rollout
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
@@ -33,48 +34,64 @@ __all__ = ["PPO", "PPOConfig", "clipped_policy_loss", "clipped_surrogate", "ppo_
 
 _ASKED = ("parameters", "device", "distribution", "compute_values", "observation_space", "action_space")
 _STEP_COLUMNS = (Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES, Columns.VALUE_TARGETS)
-_OLD_VALUES = "old_values"  # the values that advantages were computed with, where their change is to be clipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PPOConfig:
-    """The numbers of PPO."""
+class PPOConfig(EpochConfig):
+    """Hyperparameters of PPO.
+
+    Attributes:
+        minibatch_size: Steps in a minibatch; for a recurrent policy, as many sequences as hold them.
+        gamma: Discount per step.
+        lambda_: Decay of generalized advantage estimation.
+        max_seq_len: Steps in a sequence of a recurrent policy.
+        clip: Largest deviation of the probability ratio from 1 that the policy loss rewards.
+        dual_clip: Lower bound of the objective for negative advantages, as a multiple (above 1) of the advantage (Ye et
+            al., 2020, https://arxiv.org/abs/1912.09729). None: no bound.
+        value_clip: Largest change of a value that the value loss rewards. None: no limit.
+        value_coefficient: Weight of the value loss.
+        standardize_advantages: Whether advantages are scaled to mean 0 and standard deviation 1 in each train batch.
+        max_kl: KL divergence from the acting policy after which an update ends early. None: all epochs run.
+    """
 
     learning_rate: float = 3e-4
-    gamma: float = 0.99  # discount per step
-    lambda_: float = 0.95  # of generalized advantage estimation
-    num_epochs: int = 10  # passes over a train batch
-    minibatch_size: int = 128  # steps; of a recurrent policy, as many sequences as hold them
-    max_seq_len: int = 20  # steps in a sequence of a recurrent policy
-    clip: float = 0.2  # how far the probability ratio may leave 1
-    value_clip: float | None = None  # how far a value may leave what it was; None: any far
-    value_coefficient: float = 0.5
-    entropy_coefficient: float = 0.0
+    num_epochs: int = 10
+    minibatch_size: int = 128
     max_gradient_norm: float | None = 0.5
+    gamma: float = 0.99
+    lambda_: float = 0.95
+    max_seq_len: int = 20
+    clip: float = 0.2
+    dual_clip: float | None = None
+    value_clip: float | None = None
+    value_coefficient: float = 0.5
     standardize_advantages: bool = True
-    max_kl: float | None = None  # no further epoch once the policy has moved that far; None: all epochs
+    max_kl: float | None = None
 
     def __post_init__(self) -> None:
+        EpochConfig.__post_init__(self)
         check_numbers(
             self,
-            counts=("num_epochs", "minibatch_size", "max_seq_len"),
-            positive=("learning_rate", "clip", "value_clip", "max_gradient_norm", "max_kl"),
+            counts=("max_seq_len",),
+            positive=("clip", "dual_clip", "value_clip", "max_kl"),
             fractions=("gamma", "lambda_"),
-            not_negative=("value_coefficient", "entropy_coefficient"),
+            not_negative=("value_coefficient",),
             flags=("standardize_advantages",),
         )
+        if self.dual_clip is not None and self.dual_clip <= 1:
+            raise InvalidArgument(f"PPOConfig: dual_clip is {self.dual_clip}; it must be above 1")
 
 
 class PPO(Algorithm):
-    """Learns from episodes that its own policy, as it is now, has just sampled.
+    """Proximal policy optimization from episodes that the current policy has just sampled.
 
     Args:
-        policy: a policy whose `forward(batch)` gives `action_dist_inputs` and `vf_preds`, and that has all of
-            `episode_learners.Policy`; the error names what is missing.
-        config: the numbers.
-        pipeline: episodes to train batch; `ppo_pipeline(policy, config)` by default.
-        scheduler: of the learning rate, for instance `linear_decay(100)`.
-        seed: of the shuffling.
+        policy: a policy with `action_dist_inputs` and `vf_preds` among its outputs, and the members of
+            `episode_learners.Policy`.
+        config: hyperparameters.
+        pipeline: the pipeline from episodes to a train batch; by default `ppo_pipeline(policy, config)`.
+        scheduler: schedule of the learning rate, for instance `linear_decay(100)`.
+        seed: seed of the order of minibatches.
     """
 
     def __init__(
@@ -98,19 +115,19 @@ class PPO(Algorithm):
         return self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
 
     def update_from_rollout(self, rollout: TensorDict) -> dict[str, float]:
-        """Learn from a block [N, T + 1] of a `RolloutBuffer` on the device where it lies; returns metrics.
+        """Learn from a block [N, T + 1] of a `RolloutBuffer` on its device, and return metrics.
 
         The block gets the columns of `add_advantages`. Its last observations need their values (`fill_rollout` sets
-        them); nothing goes through the host but the count of the valid steps.
+        them). Only the count of valid steps is copied to the host.
 
         Raises:
-            InvalidArgument: a policy with a memory, or of spaces that a block's rows of floats cannot be made into;
-                gradients are not finite, and nothing has changed.
+            InvalidArgument: the policy is recurrent or its spaces do not fit a block's rows of floats; or gradients are
+                not finite, and nothing has changed.
         """
         return self._updated(self.rollout_batch(rollout))
 
     def rollout_batch(self, rollout: TensorDict) -> dict[str, Any]:
-        """The train batch {column: tensor [B, ...]} of the valid steps of a block [N, T + 1]."""
+        """Return the train batch {column: tensor [B, ...]} of the valid steps of a block [N, T + 1]."""
         check_sees_rollouts(self.policy, "PPO")
         add_advantages(rollout, gamma=self.config.gamma, lambda_=self.config.lambda_)
         steps: Any = transition_view(rollout, flatten=True)
@@ -127,7 +144,7 @@ class PPO(Algorithm):
 
     def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
         measured: list[Measured] = []
-        columns = self._learned_from(batch)
+        columns = self._loss_columns(batch)
         num_steps = _num_steps(columns)
         for _ in range(self.config.num_epochs):
             epoch = [self._gradient_step(minibatch) for minibatch in self._epoch(columns, num_steps)]
@@ -137,13 +154,13 @@ class PPO(Algorithm):
         return means(measured)
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        columns = self._learned_from(batch)
+        columns = self._loss_columns(batch)
         num_steps = _num_steps(columns)
         for _ in range(self.config.num_epochs):
             yield from self._epoch(columns, num_steps)
 
     def _epoch(self, columns: dict[str, Any], num_steps: int) -> Iterator[dict[str, Any]]:
-        """The rows of all columns in random order, about `minibatch_size` real steps at a time."""
+        """Yield all rows in random order, about `minibatch_size` real steps at a time."""
         advantages = columns[Columns.ADVANTAGES]  # [B] or [B, T]
         num_rows = len(advantages)
         size = max(1, round(self.config.minibatch_size * num_rows / num_steps))
@@ -152,15 +169,20 @@ class PPO(Algorithm):
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         outputs = self.policy(minibatch)
         mask = minibatch.get(Columns.LOSS_MASK)
-        if mask is not None:  # padding ends here: from now on all rows are real steps
-            rows = mask.nonzero(as_tuple=True)  # once, for a mask is counted anew by each column that it picks from
-            names = (*_STEP_COLUMNS, _OLD_VALUES)
+        if mask is not None:  # remove padding: from here on all rows are real steps
+            rows = mask.nonzero(as_tuple=True)  # once for all columns
+            names = (*_STEP_COLUMNS, Columns.VF_PREDS)
             minibatch = rows_of({name: minibatch[name] for name in names if name in minibatch}, rows)
             outputs = {name: outputs[name][rows] for name in (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)}
         return ppo_loss(self.policy.distribution, outputs, minibatch, self.config)
 
-    def _learned_from(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns of a train batch that PPO and its policy read."""
+    def _loss_columns(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns of a train batch that the loss and the policy read.
+
+        Raises:
+            UnknownKey: a column is missing.
+            InvalidArgument: the batch has no steps.
+        """
         missing = [name for name in (Columns.OBS, *_STEP_COLUMNS) if name not in batch]
         if missing:
             raise UnknownKey(
@@ -169,19 +191,19 @@ class PPO(Algorithm):
             )
         if len(batch[Columns.ADVANTAGES]) == 0:
             raise InvalidArgument("PPO.learn: the train batch has no steps; sample some first.")
-        columns = {**seen_columns(batch), Columns.ACTION_LOGP: batch[Columns.ACTION_LOGP]}
+        names = [*seen_columns(batch), Columns.ACTION_LOGP, *self.extra_columns]
         if self.config.value_clip is not None:
             if Columns.VF_PREDS not in batch:
                 raise UnknownKey(
                     "PPO.learn: value_clip needs the column 'vf_preds' of "
                     "GeneralizedAdvantageEstimation(with_values=True)"
                 )
-            columns[_OLD_VALUES] = batch[Columns.VF_PREDS]
-        return tensors_of(columns)
+            names.append(Columns.VF_PREDS)
+        return tensors_of(selected(batch, dict.fromkeys(names), type(self).__name__))
 
 
 def _num_steps(columns: Mapping[str, Tensor]) -> int:
-    """How many real steps the columns hold."""
+    """Return the number of steps of the columns without padding."""
     mask = columns.get(Columns.LOSS_MASK)
     return len(columns[Columns.ADVANTAGES]) if mask is None else int(mask.sum())
 
@@ -194,12 +216,12 @@ def ppo_pipeline(
     views: Views | None = None,
     observation_space: gym.Space | None = None,
 ) -> LearnerPipeline:
-    """The pipeline from episodes to PPO's train batch on the policy's device.
+    """Return the pipeline from episodes to PPO's train batch on the policy's device.
 
     Args:
-        pieces: your own, which come first.
-        views: what the policy sees of what the episodes hold: `runner.env_to_module.views`.
-        observation_space: of what the episodes hold, where the policy sees something else and there are no `views`.
+        pieces: further connectors, which come first.
+        views: the views of the policy, `runner.env_to_module.views`.
+        observation_space: space of the episodes' observations, if the policy sees others and there are no `views`.
     """
     advantages = GeneralizedAdvantageEstimation(
         gamma=config.gamma,
@@ -224,9 +246,10 @@ def ppo_pipeline(
 def ppo_loss(
     distribution: ActionDistribution, outputs: Mapping[str, Tensor], batch: Mapping[str, Any], config: PPOConfig
 ) -> tuple[Tensor, Measured]:
-    """The loss, a scalar, of a policy's outputs [B, ...] on steps [B, ...], and what it is made of."""
+    """Return the scalar loss of a policy's outputs [B, ...] on steps [B, ...], and its parts."""
     inputs = outputs[Columns.ACTION_DIST_INPUTS]
-    loss, measured = clipped_policy_loss(distribution, inputs, batch, config.clip, config.entropy_coefficient)
+    coefficient, dual_clip = config.entropy_coefficient, config.dual_clip
+    loss, measured = clipped_policy_loss(distribution, inputs, batch, config.clip, coefficient, dual_clip)
     value_loss = _value_loss(outputs[Columns.VF_PREDS], batch, config.value_clip)
     return loss + config.value_coefficient * value_loss, {**measured, "value_loss": value_loss.detach()}
 
@@ -237,11 +260,19 @@ def clipped_policy_loss(
     batch: Mapping[str, Any],
     clip: float,
     entropy_coefficient: float,
+    dual_clip: float | None = None,
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, Measured]:
-    """The loss, a scalar, of what actions are drawn from [B, ...] on steps [B, ...], and what it is made of."""
+    """Return the scalar policy loss of distribution inputs [B, ...] on steps [B, ...], and its parts.
+
+    Args:
+        clip, dual_clip: see `clipped_surrogate`.
+        weights: weights [B] of the steps, of mean 1. None: all are 1.
+    """
     log_ratio = distribution.log_prob(inputs, batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
     ratio = log_ratio.exp()
-    policy_loss = -clipped_surrogate(ratio, batch[Columns.ADVANTAGES], clip).mean()
+    objective = clipped_surrogate(ratio, batch[Columns.ADVANTAGES], clip, dual_clip)
+    policy_loss = -(objective if weights is None else objective * weights).mean()
     with torch.set_grad_enabled(entropy_coefficient > 0):
         entropy = distribution.entropy(inputs).mean()
     loss = policy_loss - entropy_coefficient * entropy if entropy_coefficient else policy_loss
@@ -255,16 +286,27 @@ def clipped_policy_loss(
     return loss, measured
 
 
-def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """PPO's objective [B] of probability ratios [B]: leaving 1 - clip..1 + clip gains nothing."""
-    return torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float, dual_clip: float | None = None) -> Tensor:
+    """Return PPO's objective [B] of probability ratios [B] and advantages [B].
+
+    Args:
+        clip: ratios outside of 1 - clip..1 + clip do not increase the objective.
+        dual_clip: for negative advantages, the objective is at least `dual_clip` times the advantage.
+
+    >>> clipped_surrogate(torch.tensor([2.0, 9.0]), torch.tensor([1.0, -1.0]), 0.2, dual_clip=3.0)
+    tensor([ 1.2000, -3.0000])
+    """
+    objective = torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
+    if dual_clip is None:
+        return objective
+    return torch.where(advantages < 0, torch.max(objective, dual_clip * advantages), objective)
 
 
 def _value_loss(values: Tensor, batch: Mapping[str, Any], clip: float | None) -> Tensor:
-    """The mean squared error of values [B]; with `clip` the larger of it and that of the clipped values."""
+    """Return the mean squared error of values [B]; with `clip`, of the worse of the value and the clipped value."""
     targets = batch[Columns.VALUE_TARGETS]
     if clip is None:
         return functional.mse_loss(values, targets)
-    old = batch[_OLD_VALUES]
+    old = batch[Columns.VF_PREDS]
     clipped = old + (values - old).clamp(-clip, clip)
     return torch.max((values - targets).square(), (clipped - targets).square()).mean()

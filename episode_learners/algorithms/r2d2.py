@@ -24,20 +24,31 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.sampling import Sampler
 from episodes.tracks.nested import map_leaves
 
-__all__ = ["R2D2", "R2D2Config"]
+__all__ = ["R2D2", "R2D2Config", "rescaled", "unscaled"]
+
+_EPSILON = 0.001  # slope of the linear part of the value rescaling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class R2D2Config(DQNConfig):
-    """The numbers of R2D2; `batch_size` counts sequences."""
+    """Hyperparameters of R2D2.
+
+    Attributes:
+        batch_size: Sequences in a gradient step.
+        sequence_length: Steps of a sequence that the loss counts.
+        burn_in: Steps before these, which only update the recurrent state.
+        rescale_values: Learn h(Q) instead of Q, with h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, as in the paper. It
+            replaces reward clipping if returns are large (Pohlen et al., 2018, https://arxiv.org/abs/1805.11593).
+    """
 
     batch_size: int = 16
-    sequence_length: int = 20  # steps that are learned from
-    burn_in: int = 10  # steps before those, that bring the stored state up to date
+    sequence_length: int = 20
+    burn_in: int = 10
+    rescale_values: bool = False
 
     def __post_init__(self) -> None:
         DQNConfig.__post_init__(self)
-        check_numbers(self, counts=("sequence_length",), whole=("burn_in",))
+        check_numbers(self, counts=("sequence_length",), whole=("burn_in",), flags=("rescale_values",))
         if self.n_step > self.sequence_length:
             raise InvalidArgument(
                 f"R2D2Config: n_step is {self.n_step}, more than the {self.sequence_length} steps of a sequence"
@@ -45,13 +56,16 @@ class R2D2Config(DQNConfig):
 
 
 class R2D2(DQN):
-    """Learns what actions are worth from sequences, each begun with the state that was stored when it was acted.
+    """Q-learning from sequences. Each sequence begins with the recurrent state that was stored while acting.
 
-    The buffer needs that state: feed it with `sample_into(buffer, extra_model_outputs=("state_out",))`. Errors count on
-    the steps after the burn-in alone; their gradients reach back into it. An "action_mask" in the observations is
-    heeded, also by the targets.
+    The buffer must store that state: fill it with `sample_into(buffer, extra_model_outputs=("state_out",))`. The loss
+    counts only the steps after the burn-in. An "action_mask" in the observations also masks the targets.
+
+    Differences from the paper: gradients flow into the burn-in, and an n-step target near the end of a sequence uses
+    only the steps that the sequence has.
     """
 
+    config: R2D2Config
     stored_outputs = (Columns.STATE_OUT,)
 
     def __init__(
@@ -71,13 +85,13 @@ class R2D2(DQN):
         self.lengths = (config.sequence_length, config.burn_in)
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
-        """InvalidArgument: it learns from sequences, which are drawn."""
+        """Raise InvalidArgument: R2D2 learns from sampled sequences."""
         raise InvalidArgument(
             "R2D2 learns from sequences out of replay: add the episodes to a buffer, and update_from it"
         )
 
     def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
-        """`n` sequences as columns [n, burn_in + length, ...] of arrays."""
+        """Sample `n` sequences, and return them as columns [n, burn_in + length, ...] of arrays."""
         length, burn_in = self.lengths
         if isinstance(replay, PrioritizedEpisodeReplayBuffer) and replay.unit != "sequence":
             raise InvalidArgument(
@@ -97,13 +111,13 @@ class R2D2(DQN):
         seen, first = self._seen(minibatch)
         values = policy.unrolled(seen, minibatch[Columns.STATE_IN], first)  # [B, W + 1, n]
         with torch.no_grad():
-            worth = target.unrolled(seen, minibatch[Columns.STATE_IN], first)[:, 1:]
-            chooser = values.detach()[:, 1:] if self.config.double else worth
-            best = worth.gather(-1, chooser.argmax(-1, keepdim=True)).squeeze(-1)
+            next_values = target.unrolled(seen, minibatch[Columns.STATE_IN], first)[:, 1:]
+            chooser = values.detach()[:, 1:] if self.config.double else next_values
+            best = next_values.gather(-1, chooser.argmax(-1, keepdim=True)).squeeze(-1)
             targets = self._targets(minibatch, best)
         chosen = (minibatch[Columns.ACTIONS].long() - policy.start).clamp(min=0).unsqueeze(-1)
         taken = values[:, :-1].gather(-1, chosen).squeeze(-1)
-        taken = taken.masked_fill(~learned, 0.0)  # what stands in for an action in padding may be an illegal one
+        taken = taken.masked_fill(~learned, 0.0)  # the action in padding may be illegal
         losses = functional.smooth_l1_loss(taken, targets, reduction="none") * learned
         per_sequence = losses.sum(-1) * minibatch[Columns.WEIGHTS]
         errors = ((taken - targets).detach() * learned).abs()
@@ -111,14 +125,15 @@ class R2D2(DQN):
         measured = {"q_value": taken.detach().sum() / counts.sum()}
         priorities = 0.9 * errors.amax(-1) + 0.1 * errors.sum(-1) / counts  # eta of the paper is 0.9
         loss = per_sequence.sum() / counts.sum()
-        return loss, {"loss": loss.detach(), **measured, **self.measured_errors(priorities)}
+        return loss, {**measured, **self.measured_errors(priorities)}
 
     def _targets(self, minibatch: Mapping[str, Any], best: Tensor) -> Tensor:
-        """Of `n_step` steps [B, W], or of as many as the sequence still has.
+        """Compute the n-step TD targets [B, W]; near the end of a sequence, of the steps that it still has.
 
-        Those of n steps are a step and those of n - 1 steps after it: G[n, t] = r[t] + discount[t] G[n - 1, t + 1].
+        The recursion is G[n, t] = r[t] + discount[t] * G[n - 1, t + 1].
         """
         rewards, discounts = minibatch[Columns.REWARDS], minibatch[DISCOUNTS]
+        best = unscaled(best) if self.config.rescale_values else best
         targets = rewards + discounts * best
         if self.config.n_step > 1:
             at = torch.arange(targets.shape[1], device=targets.device)
@@ -126,13 +141,13 @@ class R2D2(DQN):
             for _ in range(self.config.n_step - 1):
                 after = torch.cat([targets[:, 1:], best[:, -1:]], 1)
                 targets = rewards + discounts * torch.where(is_last, best, after)
-        return targets
+        return rescaled(targets) if self.config.rescale_values else targets
 
     def _seen(self, minibatch: Mapping[str, Any]) -> tuple[Any, Tensor]:
-        """What was seen before and after all steps [B, W + 1, ...], and the column [B] where each row begins.
+        """Return the observations before and after all steps [B, W + 1, ...], and the first column [B] of each row.
 
-        After the last step of a sequence comes its `new_obs`, which is not in the column `obs`. A row begins late where
-        its episode began in the columns of the burn-in.
+        The observation after the last step of a sequence is from the column "new_obs". A row begins late if its episode
+        began during the burn-in.
         """
         stops = minibatch[Columns.SEQ_LENS].long()  # [B]
         rows = torch.arange(len(stops), device=stops.device)
@@ -144,3 +159,22 @@ class R2D2(DQN):
 
         seen = map_leaves(whole, minibatch[Columns.OBS], minibatch[Columns.NEXT_OBS])
         return seen, minibatch[Columns.IS_FIRST].int().argmax(-1)
+
+
+def rescaled(values: Tensor) -> Tensor:
+    """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x of `values`.
+
+    >>> rescaled(torch.tensor([0.0, 3.0, -99.0]))
+    tensor([ 0.0000,  1.0030, -9.0990])
+    """
+    return values.sign() * ((values.abs() + 1.0).sqrt() - 1.0) + _EPSILON * values
+
+
+def unscaled(values: Tensor) -> Tensor:
+    """Return the inverse of `rescaled`.
+
+    >>> unscaled(rescaled(torch.tensor([0.0, 3.0, -99.0]))).round(decimals=2)
+    tensor([  0.,   3., -99.])
+    """
+    root = ((1.0 + 4.0 * _EPSILON * (values.abs() + 1.0 + _EPSILON)).sqrt() - 1.0) / (2.0 * _EPSILON)
+    return values.sign() * (root.square() - 1.0)

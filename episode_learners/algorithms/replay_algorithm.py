@@ -13,6 +13,7 @@ from connectors.learner import LearnerPipeline, learner_pipeline
 from connectors.tensors import NumpyToTensor
 from connectors.views import Views
 from episode_learners.algorithms.algorithm import Algorithm, Measured, tensors_of
+from episode_learners.algorithms.config import AlgorithmConfig
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.minibatches import rows_of
 from episode_learners.policies.policy import Policy
@@ -33,39 +34,40 @@ _TRANSITION = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.NEXT_OBS, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayConfig:
-    """The numbers of all algorithms that learn from transitions."""
+class ReplayConfig(AlgorithmConfig):
+    """Hyperparameters of algorithms that learn from transitions.
 
-    learning_rate: float = 1e-3
-    gamma: float = 0.99  # discount per step
-    n_step: int = 1  # rewards in a target before the value
-    batch_size: int = 64  # transitions in a gradient step
-    max_gradient_norm: float | None = None
+    Attributes:
+        gamma: Discount per step.
+        n_step: Rewards in a target before the bootstrapped value.
+        batch_size: Transitions in a gradient step.
+    """
+
+    gamma: float = 0.99
+    n_step: int = 1
+    batch_size: int = 64
 
     def __post_init__(self) -> None:
-        check_numbers(
-            self,
-            counts=("n_step", "batch_size"),
-            positive=("learning_rate", "max_gradient_norm"),
-            fractions=("gamma",),
-        )
+        AlgorithmConfig.__post_init__(self)
+        check_numbers(self, counts=("n_step", "batch_size"), fractions=("gamma",))
 
 
 Numbers = TypeVar("Numbers", bound=ReplayConfig)
 
 
 class ReplayAlgorithm(Algorithm, Generic[Numbers]):
-    """Learns from transitions: those that a replay buffer draws, or all those of episodes.
+    """Base of algorithms that learn from transitions, sampled from a replay buffer or taken from episodes.
 
     Args:
-        config: the numbers.
-        views: what the policy sees of the observations in a buffer: `runner.env_to_module.views`.
-        pipeline: episodes to a train batch, in place of the default one with `views`; what its rewriters and views
-            make of observations they make of draws too. What the runner's pipeline rewrites is stored rewritten.
+        config: hyperparameters.
+        views: the runner's views, `runner.env_to_module.views`, if the policy does not see the plain observations.
+        pipeline: the pipeline from episodes to a train batch, instead of the default pipeline with `views`. Its
+            rewriters and views also apply to samples of a buffer, which stores observations as the runner's pipeline
+            rewrote them.
         of_algorithm: the other arguments of `Algorithm`.
     """
 
-    stored_outputs: tuple[str, ...] = ()  # the policy's other outputs that a buffer must hold
+    stored_outputs: tuple[str, ...] = ()  # further policy outputs that a buffer must store
 
     def __init__(
         self,
@@ -94,12 +96,14 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return self._pipeline
 
     def explore_after(self, num_env_steps: int) -> None:
-        """Let the policy explore as it is to after so many steps of the environments; by default as it does anyway."""
+        """Set the policy's exploration to its state after `num_env_steps` environment steps; nothing by default."""
 
     def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
-        """`n` transitions as columns of arrays; "weights" only where they are not all 1."""
+        """Sample `n` transitions, and return them as columns of arrays, with "weights" if they are prioritized."""
         n_step, gamma = self.config.n_step, self.config.gamma
-        columns = replay.sample(n, n_step=n_step, gamma=gamma, views=self.views, keys=_DRAWN).to_dict()
+        columns = replay.sample(
+            n, n_step=n_step, gamma=gamma, views=self.views, keys=(*_DRAWN, *self.extra_columns)
+        ).to_dict()
         steps, later = columns.pop(Columns.N_STEP), ~columns[Columns.TERMINATEDS]
         columns[DISCOUNTS] = np.multiply(later, np.float32(gamma) if n_step == 1 else gamma**steps, dtype=np.float32)
         if not isinstance(replay, PrioritizedEpisodeReplayBuffer):
@@ -107,13 +111,13 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return columns
 
     def update_from(self, replay: EpisodeReplayBuffer | Sampler, num_steps: int = 1) -> dict[str, float]:
-        """Take gradient steps on transitions drawn all at once, from a buffer or by a sampler from disk; the metrics.
+        """Take `num_steps` gradient steps on transitions of a buffer or a data-set sampler, and return metrics.
 
-        The priorities of a prioritized buffer become the absolute errors of the targets.
+        All transitions are sampled at once. The priorities of a prioritized buffer become the absolute TD errors.
 
         Raises:
-            InvalidArgument: gradients are not finite; nothing has changed.
-            EpisodeStateError: nothing is stored to draw from.
+            InvalidArgument: gradients are not finite. Nothing has changed.
+            EpisodeStateError: nothing is stored to sample from.
         """
         columns = self.draw(replay, num_steps * self.config.batch_size)
         indices = columns[INDICES]
@@ -125,18 +129,18 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return metrics
 
     def _on_device(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """The columns as tensors where the policy is now."""
+        """Return the columns as tensors on the policy's device."""
         device = next(iter(self.optimizers.values())).parameters[0].device
         if self._to_tensors.device != device:
             self._to_tensors = NumpyToTensor(device=device)
         return TrainBatch(self._to_tensors(batch=columns), getattr(columns, "came", None))
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
-        """See `Algorithm`. InvalidArgument for targets of several steps, which are made of draws."""
+        """Learn from episodes as `Algorithm.update` does; with `n_step` above 1 raise InvalidArgument."""
         if self.config.n_step > 1:
             raise InvalidArgument(
-                f"{type(self).__name__}: targets of {self.config.n_step} steps are made of draws: add the episodes to "
-                "a buffer, and update_from it; or take n_step=1"
+                f"{type(self).__name__}: n_step={self.config.n_step} needs a replay buffer: add the episodes to "
+                "a buffer and call update_from(buffer), or set n_step=1"
             )
         return super().update(episodes)
 
@@ -153,7 +157,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return super().learn(batch)
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The rows in their order, `batch_size` at a time; of episodes, which are no draw, in random order."""
+        """Yield rows in their order, `batch_size` at a time; in random order if they are not a replay sample."""
         columns = tensors_of(batch)
         num_rows, size = columns[Columns.REWARDS].shape[0], self.config.batch_size
         if not num_rows:
@@ -168,7 +172,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
             yield rows_of(columns, slice(start, start + size))
 
     def measured_errors(self, errors: torch.Tensor) -> Measured:
-        """What is told of the errors [B] of a gradient step's targets; they are kept for priorities."""
+        """Store the TD errors [B] of a gradient step for priorities, and return their mean absolute value."""
         if errors.requires_grad:
             errors = errors.detach()
         self._errors.append(errors)

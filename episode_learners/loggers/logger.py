@@ -45,7 +45,15 @@ class Logger:
         """Keep what the run is: its configuration, versions, the command."""
 
     def resume(self, step: int) -> None:
-        """Go on after that step: rows that an interrupted run wrote later are dropped, where that can be done."""
+        """Continue after `step`, and drop rows of later steps, which an interrupted run wrote, if that is possible."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the step of the last row of each scope, from which intervals are counted."""
+        return {"last": dict(self._last)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state that `get_state` returned; an empty one begins new intervals."""
+        self._last = dict(state.get("last", {}))
 
     def flush(self) -> None:
         """Let everything be where it can be read."""
@@ -72,6 +80,7 @@ class MultiLogger(Logger):
         super().__init__()
         self.loggers = list(loggers)  # those that work
         self._failed: list[Logger] = []
+        self._names = {id(logger): f"{i} {type(logger).__name__}" for i, logger in enumerate(self.loggers)}
 
     def _each(self, name: str, *told: Any) -> None:
         """Call a method of all."""
@@ -95,6 +104,13 @@ class MultiLogger(Logger):
 
     def resume(self, step: int) -> None:
         self._each("resume", step)
+
+    def get_state(self) -> dict[str, Any]:
+        return {self._names[id(logger)]: logger.get_state() for logger in self.loggers}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        for logger in self.loggers:
+            logger.set_state(state.get(self._names[id(logger)], {}))
 
     def flush(self) -> None:
         self._each("flush")

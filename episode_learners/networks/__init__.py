@@ -6,7 +6,7 @@ from episode_learners.networks.autoregressive import Autoregressive
 from episode_learners.networks.context import ContextEncoder
 from episode_learners.networks.encoders import encoder_for
 from episode_learners.networks.heads import action_head
-from episode_learners.networks.layers import Perceptron, hidden_layers, linear
+from episode_learners.networks.layers import hidden_layers, linear
 from episode_learners.networks.recurrent_encoders import GRUMemory, LSTMMemory
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "ContextEncoder",
     "GRUMemory",
     "LSTMMemory",
-    "Perceptron",
     "action_head",
     "encoder_for",
     "hidden_layers",

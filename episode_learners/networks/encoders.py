@@ -17,7 +17,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from episode_learners.networks.heads import ACTION_MASK
-from episode_learners.networks.layers import HIDDEN_GAIN, Perceptron, flat, hidden_layers
+from episode_learners.networks.layers import HIDDEN_GAIN, flat, hidden_layers
 from episodes.errors import InvalidArgument
 
 __all__ = ["ChoiceEncoder", "FlatEncoder", "ImageEncoder", "LeafEncoders", "encoder_for", "is_image"]
@@ -27,7 +27,7 @@ _SMALL = ((16, 3, 1), (32, 3, 2))  # for images that are too small for these
 _NATURE_SIDE, _SMALL_SIDE = 36, 5  # the shortest side that leaves something to look at
 
 
-class FlatEncoder(Perceptron):
+class FlatEncoder(nn.Sequential):
     """A perceptron over arrays of numbers, read flat; as many layers as there are `hidden_sizes`, none too."""
 
     def __init__(
@@ -62,7 +62,7 @@ class ChoiceEncoder(nn.Module):
         places = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
         self.register_buffer("places", places, persistent=False)
         sizes = (len(values), *hidden_sizes)
-        self.layers = Perceptron(*hidden_layers(sizes, activation, generator))
+        self.layers = nn.Sequential(*hidden_layers(sizes, activation, generator))
         self.num_axes, self.num_features = len(space.shape or ()), sizes[-1]
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ class ImageEncoder(nn.Module):
             channels, sides = num_out, [(side - kernel) // stride + 1 for side in sides]
         self.convolutions = nn.Sequential(*layers, nn.Flatten())
         sizes = (channels * math.prod(sides), *hidden_sizes)
-        self.layers = Perceptron(*hidden_layers(sizes, activation, generator))
+        self.layers = nn.Sequential(*hidden_layers(sizes, activation, generator))
         self.num_features = sizes[-1]
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ class LeafEncoders(nn.Module):
         encoders = [encoder_for(parts[key], hidden_sizes, activation, generator) for key in self.keys]
         sizes = (sum(encoder.num_features for encoder in encoders), *hidden_sizes[-1:])
         self.parts = nn.ModuleList(encoders)
-        self.layers = Perceptron(*hidden_layers(sizes, activation, generator))
+        self.layers = nn.Sequential(*hidden_layers(sizes, activation, generator))
         self.num_features = sizes[-1]
 
     def forward(self, obs: Any) -> Tensor:

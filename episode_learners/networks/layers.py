@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import gymnasium as gym
 import torch
@@ -19,15 +18,10 @@ __all__ = [
     "HIDDEN_GAIN",
     "VALUE_GAIN",
     "CastLinear",
-    "Perceptron",
-    "called",
     "flat",
     "flat_size",
-    "has_hooks",
     "hidden_layers",
-    "hooks_of",
     "linear",
-    "parameters_of",
     "whole",
 ]
 
@@ -37,65 +31,10 @@ VALUE_GAIN = 1.0
 
 
 class CastLinear(nn.Linear):
-    """Takes what it is given in the dtype of its weights: observations stay float32 where a policy is bfloat16."""
+    """Linear layer that casts its input to the dtype of its weights."""
 
     def forward(self, input: Tensor) -> Tensor:
-        weight = self.weight
-        if input.dtype is not weight.dtype:
-            input = input.to(weight.dtype)
-        return functional.linear(input, weight, self.bias)
-
-
-class Perceptron(nn.Sequential):
-    """Layers one behind the other, as `nn.Sequential` has them, names and all.
-
-    Calling a module costs 4 us on the way to 10 us of arithmetic, so the layers of `hidden_layers` and `linear` are
-    applied without, where nobody hooked into them.
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        is_own = False  # nobody else has it, and no gradient is computed from it: it may be changed in place
-        for layer in self._modules.values():
-            kind: Any = type(layer)  # another one where a layer is parametrized
-            if has_hooks(layer):
-                input, is_own = layer(input), False  # type: ignore[misc]
-            elif kind is CastLinear:
-                own = parameters_of(layer)
-                weight = own["weight"]
-                if input.dtype is not weight.dtype:
-                    input = input.to(weight.dtype)
-                input, is_own = functional.linear(input, weight, own["bias"]), True
-            elif kind is nn.Tanh:  # its gradient, and that of a ReLU, is computed from what it gives
-                input, is_own = (input.tanh_() if is_own else input.tanh()), False
-            elif kind is nn.ReLU:
-                input, is_own = (input.relu_() if is_own else input.relu()), False
-            else:
-                input, is_own = layer(input), False  # type: ignore[misc]
-        return input
-
-
-def called(module: Any, input: Tensor) -> Tensor:
-    """What a call of the module gives; a perceptron's without the call, where nobody hooked into it."""
-    return module.forward(input) if type(module) is Perceptron and not has_hooks(module) else module(input)
-
-
-def hooks_of(module: nn.Module) -> tuple[Any, ...]:
-    """Where a module keeps whoever wants to be told when it is called, or when gradients come to it: for good."""
-    own = vars(module)
-    forward = (own["_forward_pre_hooks"], own["_forward_hooks"])
-    return *forward, own["_backward_pre_hooks"], own["_backward_hooks"]
-
-
-def has_hooks(module: Any) -> bool:
-    """Whether there are such. Asked once a layer, so without a tuple of them, which takes as long again."""
-    own = module.__dict__
-    forward = own["_forward_pre_hooks"] or own["_forward_hooks"]
-    return bool(forward or own["_backward_pre_hooks"] or own["_backward_hooks"])
-
-
-def parameters_of(module: nn.Module) -> dict[str, Any]:
-    """A module's own parameters by name; asking the module for each takes 1 us."""
-    return module.__dict__["_parameters"]
+        return functional.linear(input.to(self.weight.dtype), self.weight, self.bias)
 
 
 def linear(num_in: int, num_out: int, gain: float, generator: torch.Generator | None) -> nn.Linear:

@@ -13,16 +13,7 @@ from connectors.distributions import ActionDistribution
 from episode_learners.networks.context import ContextEncoder
 from episode_learners.networks.encoders import encoder_for
 from episode_learners.networks.heads import ACTION_MASK, action_head, legal_inputs
-from episode_learners.networks.layers import (
-    VALUE_GAIN,
-    Perceptron,
-    called,
-    flat,
-    flat_size,
-    hidden_layers,
-    linear,
-    whole,
-)
+from episode_learners.networks.layers import VALUE_GAIN, flat, flat_size, hidden_layers, linear, whole
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
 from episodes.history import HistorySpaces
@@ -46,23 +37,22 @@ class MLPPolicy(Policy):
     ) -> None:
         super().__init__(observation_space, action_space, distribution)
         sizes = (flat_size(observation_space), *hidden_sizes)
-        self.actor = Perceptron(
+        self.actor = nn.Sequential(
             *hidden_layers(sizes, activation, generator), action_head(sizes[-1], self.distribution, generator)
         )
-        self.critic = Perceptron(
+        self.critic = nn.Sequential(
             *hidden_layers(sizes, activation, generator), linear(sizes[-1], 1, VALUE_GAIN, generator)
         )
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
         obs = flat(batch[Columns.OBS], 1)
-        parts = self._modules  # asking the policy for one takes as long as a small layer's activation
-        outputs = {Columns.ACTION_DIST_INPUTS: whole(called(parts["actor"], obs))}
+        outputs = {Columns.ACTION_DIST_INPUTS: whole(self.actor(obs))}
         if explore is None:
-            outputs[Columns.VF_PREDS] = whole(called(parts["critic"], obs)).squeeze(-1)
+            outputs[Columns.VF_PREDS] = whole(self.critic(obs)).squeeze(-1)
         return outputs
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
-        return whole(called(self.critic, flat(batch[Columns.OBS], 1))).squeeze(-1)
+        return whole(self.critic(flat(batch[Columns.OBS], 1))).squeeze(-1)
 
 
 class EncoderPolicy(Policy):

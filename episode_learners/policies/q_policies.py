@@ -1,4 +1,4 @@
-"""Policies that know what each action is worth, and act greedily by it but for a share of chance."""
+"""Policies of Q-values, which act epsilon-greedily."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-from episode_learners.networks.backpropagation import Layer, PlainLayers, outputs_of
-from episode_learners.networks.encoders import FlatEncoder, encoder_for
+from episode_learners.networks.encoders import encoder_for
 from episode_learners.networks.heads import ACTION_MASK, legal_inputs
 from episode_learners.networks.layers import VALUE_GAIN, linear, whole
 from episode_learners.networks.recurrent_encoders import LSTMMemory
@@ -24,22 +23,21 @@ __all__ = ["LSTMQPolicy", "QPolicy"]
 
 
 class QPolicy(Policy):
-    """Says what each of n actions is worth: an encoder of observations of any space, and a layer.
+    """Q-values of n discrete actions: an encoder of observations of any space, and a linear layer.
 
-    Acting with `explore` it is epsilon-greedy: with probability `epsilon` any action is drawn, else the best is taken;
-    recorded log-probabilities are those of that choice. Without `explore` it takes the best.
+    With `explore=True` the policy is epsilon-greedy: with probability `epsilon` it takes a uniform random action, else
+    the action with the highest Q-value. Recorded log-probabilities include this choice. With `explore=False` it is
+    greedy.
 
     Args:
-        dueling: the worth of an action is a value of the state and its advantage (Wang et al., 2016,
+        dueling: Q-values are the sum of a state value and advantages (Wang et al., 2016,
             https://arxiv.org/abs/1511.06581).
-        body: what gives features [..., body.num_features] of observations; by default the encoder of their space, with
-            `hidden_sizes` and `activation`.
+        body: a module from observations to features [..., body.num_features]; by default the encoder of the
+            observation space, with `hidden_sizes` and `activation`.
 
     Attributes:
-        epsilon: 0..1, set by the algorithm as it goes along.
+        epsilon: probability of a random action, 0..1; the algorithm changes it during training.
     """
-
-    _plain = PlainLayers((), ())  # what was found at the last look
 
     def __init__(
         self,
@@ -65,61 +63,39 @@ class QPolicy(Policy):
         self.value = linear(num_features, 1, VALUE_GAIN, generator) if dueling else None
 
     def q_values(self, batch: Mapping[str, Any]) -> Tensor:
-        """What each action is worth, [B, n]; minus infinity where the observations' "action_mask" forbids it."""
+        """Return the Q-values [B, n] of all actions; minus infinity if the "action_mask" forbids an action."""
         obs = batch[Columns.OBS]
-        layers = None if torch.is_grad_enabled() else self.plain_layers(obs, learned=False)
-        if layers is not None:  # calling a module takes 4 us
-            return whole(outputs_of(layers, obs)[-1])
         return self.compute_masked_q_values(self.body(obs), obs)
 
     def compute_masked_q_values(self, features: Tensor, obs: Any) -> Tensor:
-        """What each action is worth [..., n] of features [..., k]; minus infinity where the observations forbid it."""
+        """Return the Q-values [..., n] of features [..., k]; minus infinity if the "action_mask" forbids an action."""
         return legal_inputs(self.distribution, self.worth_of(features), obs)
 
     def worth_of(self, features: Tensor) -> Tensor:
-        """What each action is worth [..., n] of features [..., k]."""
-        worth = whole(self.head(features))
+        """Return the Q-values [..., n] of features [..., k]."""
+        outputs = whole(self.head(features))
         if self.value is None:
-            return worth
-        return whole(self.value(features)) + worth - worth.mean(-1, keepdim=True)
-
-    def plain_layers(self, obs: Any, *, learned: bool = True) -> list[Layer] | None:
-        """The layers from such observations [B, k] to values [B, n]; None where there is more to it than layers.
-
-        Args:
-            learned: whether all of them are to be learned, and to have gradients to add to.
-        """
-        if type(obs) is not Tensor or obs.ndim != 2:
-            return None
-        plain = self._plain
-        if not plain.are_there:
-            plain = vars(self)["_plain"] = self._looked_at()
-        return plain.now(obs.dtype, learned=learned)
-
-    def _looked_at(self) -> PlainLayers:
-        body = self.body
-        if type(self) is QPolicy and type(body) is FlatEncoder and body.num_axes == 1 and self.value is None:
-            return PlainLayers((self, body), (*body, self.head))
-        return PlainLayers((self,), ())
+            return outputs
+        return whole(self.value(features)) + outputs - outputs.mean(-1, keepdim=True)
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
         return self.told(self.q_values(batch), explore)
 
     def told(self, values: Tensor, explore: bool | None) -> dict[str, Tensor]:
-        """What `forward` says of the worth [..., n] of all actions."""
+        """Return the outputs of `forward` for Q-values [..., n]."""
         if explore is None:
             return {"q_values": values}
         return {Columns.ACTION_DIST_INPUTS: self.epsilon_greedy(values) if explore else values}
 
     @property
     def random_action_probability(self) -> float:  # type: ignore[override]
-        """See `connectors.Policy`; 0 for classes that explore in a way of their own."""
-        own = type(self)
-        is_plain = own.forward is QPolicy.forward and own.epsilon_greedy is QPolicy.epsilon_greedy
+        """Probability of a uniform random action (see `connectors.Policy`); 0 for subclasses that explore otherwise."""
+        kind = type(self)
+        is_plain = kind.forward is QPolicy.forward and kind.epsilon_greedy is QPolicy.epsilon_greedy
         return self.epsilon if is_plain else 0.0
 
     def epsilon_greedy(self, values: Tensor) -> Tensor:
-        """Log-probabilities [B, n]; none but legal actions are drawn by chance."""
+        """Return the epsilon-greedy log-probabilities [B, n] of Q-values [B, n]; illegal actions have probability 0."""
         if self.has_mask:
             legal = values > -inf
             chances = legal * (self.epsilon / legal.sum(-1, keepdim=True))
@@ -138,7 +114,7 @@ class QPolicy(Policy):
 
 
 class LSTMQPolicy(QPolicy):
-    """A `QPolicy` with a memory: an encoder and an LSTM, over observations [B, T, ...]."""
+    """Recurrent `QPolicy`: an encoder and an LSTM, over observations [B, T, ...]."""
 
     def __init__(
         self,
@@ -167,10 +143,10 @@ class LSTMQPolicy(QPolicy):
         }
 
     def unrolled(self, obs: Any, state: Mapping[str, Tensor], first: Tensor) -> Tensor:
-        """What each action is worth [B, W, n] at observations [B, W, ...], begun with states [B, ...].
+        """Return the Q-values [B, W, n] at observations [B, W, ...], beginning with recurrent states [B, ...].
 
-        A row begins in the column `first` [B]; what stands before it is not looked at. Minus infinity where the
-        observations' "action_mask" forbids an action.
+        A row begins in the column `first` [B]; earlier columns are ignored. The Q-value is minus infinity if the
+        "action_mask" forbids an action.
         """
         num_rows, width = first_leaf(obs).shape[:2]
         rows, columns = (torch.arange(count, device=first.device) for count in (num_rows, width))

@@ -1,4 +1,4 @@
-"""The policy of soft actor-critic: an actor over bounded actions, and two critics of what it does."""
+"""The policy of soft actor-critic: an actor over bounded actions, and two critics."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from connectors.distributions import SquashedGaussian
-from episode_learners.networks.backpropagation import Layer, PlainLayers
 from episode_learners.networks.layers import (
     ACTION_GAIN,
     VALUE_GAIN,
-    Perceptron,
     flat,
     flat_size,
     hidden_layers,
@@ -29,13 +27,13 @@ __all__ = ["SACPolicy"]
 
 
 class SACPolicy(Policy):
-    """Acts in -1..1, which the module-to-env pipeline spreads over the action space's bounds; flat observations.
+    """Squashed Gaussian actor and two critics, over flat observations.
+
+    Actions are in -1..1. The module-to-env pipeline scales them to the bounds of the action space.
 
     Args:
         action_space: a Box of floats with two finite bounds in each dimension.
     """
-
-    _plain: tuple[PlainLayers, ...] = (PlainLayers((), ()),)  # what was found at the last look
 
     def __init__(
         self,
@@ -53,33 +51,18 @@ class SACPolicy(Policy):
         num_seen, num_actions = flat_size(observation_space), self.squashed.num_inputs // 2
         sizes, valued = (num_seen, *hidden_sizes), (num_seen + num_actions, *hidden_sizes)
         head = linear(sizes[-1], 2 * num_actions, ACTION_GAIN, generator)
-        self.actor = Perceptron(*hidden_layers(sizes, activation, generator), head)
+        self.actor = nn.Sequential(*hidden_layers(sizes, activation, generator), head)
         self.critics = nn.ModuleList(
-            Perceptron(*hidden_layers(valued, activation, generator), linear(valued[-1], 1, VALUE_GAIN, generator))
+            nn.Sequential(*hidden_layers(valued, activation, generator), linear(valued[-1], 1, VALUE_GAIN, generator))
             for _ in range(2)
         )
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
         return {Columns.ACTION_DIST_INPUTS: self.actor(flat(batch[Columns.OBS], 1))}
 
-    def plain_layers(self, obs: Any) -> list[list[Layer]] | None:
-        """The layers of the actor and of each critic for such observations [B, k]; None where there is more to them."""
-        if type(self) is not SACPolicy or type(obs) is not Tensor or obs.ndim != 2:
-            return None
-        if not all(part.are_there for part in self._plain):
-            vars(self)["_plain"] = self._looked_at()
-        found = [part.now(obs.dtype, learned=True) for part in self._plain]
-        layers = [part for part in found if part is not None]
-        return layers if len(layers) == len(found) else None
-
-    def _looked_at(self) -> tuple[PlainLayers, ...]:
-        parts: Any = (self.actor, *self.critics)
-        owners = (self, self.critics)
-        return tuple(PlainLayers((*owners, part), part if type(part) is Perceptron else ()) for part in parts)
-
 
 def lowest_of(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> Tensor:
-    """The lowest of what the critics say [B] that actions [B, ...] are worth."""
+    """Return the lowest Q-values [B] of actions [B, ...] over the critics."""
     first, *others = values_of(critics, obs, actions)
     for other in others:
         first = torch.min(first, other)
@@ -87,6 +70,6 @@ def lowest_of(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> Tensor:
 
 
 def values_of(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> list[Tensor]:
-    """What each critic says [B] that actions [B, ...] are worth."""
+    """Return the Q-values [B] of actions [B, ...] by each critic."""
     both = torch.cat([flat(obs, 1), flat(actions, 1)], -1)
     return [critic(both).squeeze(-1) for critic in critics]

@@ -1,4 +1,4 @@
-"""`OffPolicyTrainer`: what was sampled is kept in a replay buffer, and learned from again and again."""
+"""`OffPolicyTrainer`: samples are stored in a replay buffer and learned from many times."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ __all__ = ["OffPolicyConfig", "OffPolicyTrainer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffPolicyConfig(TrainerConfig):
-    """How much is sampled between two updates, and how many gradient steps that pays for."""
+    """Settings of an off-policy run.
 
-    steps_per_collect: int = 8  # of all environments together
+    Attributes:
+        steps_per_collect: Environment steps between two updates, over all environments.
+        gradient_steps_per_collect: Gradient steps of an update.
+        warmup_steps: Environment steps with random actions before the first update.
+    """
+
+    steps_per_collect: int = 8
     gradient_steps_per_collect: int = 1
-    warmup_steps: int = 500  # of random actions, before anything is learned
+    warmup_steps: int = 500
 
     def __post_init__(self) -> None:
         TrainerConfig.__post_init__(self)
@@ -30,11 +36,11 @@ class OffPolicyConfig(TrainerConfig):
 
 
 class OffPolicyTrainer(Trainer[OffPolicyConfig]):
-    """Samples into a buffer, and takes gradient steps on what the buffer draws.
+    """Trainer that samples into a replay buffer, and takes gradient steps on samples of the buffer.
 
     Args:
-        runner: with the algorithm's policy.
-        buffer: that the runner feeds.
+        runner: a runner of the algorithm's policy.
+        buffer: the buffer that the runner fills.
         of_trainer: the other arguments of `Trainer`.
     """
 

@@ -23,10 +23,16 @@ __all__ = ["OfflineConfig", "OfflineTrainer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineConfig(TrainerConfig):
-    """How much is learned from at once. An epoch is `steps_per_epoch` steps of the data, or gradient steps on draws."""
+    """Settings of an offline run.
 
-    episodes_per_update: int = 50  # of a data set, for algorithms that learn from episodes
-    gradient_steps_per_update: int = 10  # on draws, for algorithms that learn from replay
+    Attributes:
+        steps_per_epoch: Steps of the data in an epoch; gradient steps, if the algorithm learns from samples.
+        episodes_per_update: Episodes of an update, for algorithms that learn from episodes.
+        gradient_steps_per_update: Gradient steps of an update, for algorithms that learn from samples.
+    """
+
+    episodes_per_update: int = 50
+    gradient_steps_per_update: int = 10
 
     def __post_init__(self) -> None:
         TrainerConfig.__post_init__(self)

@@ -1,4 +1,4 @@
-"""`OnPolicyTrainer`: what was just sampled is learned from once, and is gone."""
+"""`OnPolicyTrainer`: each sample is learned from once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ __all__ = ["OnPolicyConfig", "OnPolicyTrainer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnPolicyConfig(TrainerConfig):
-    """How much is sampled for an update."""
+    """Settings of an on-policy run.
 
-    steps_per_collect: int = 1024  # of all environments together
-    episodes_per_collect: int | None = None  # whole episodes in place of steps, for who compares their returns
+    Attributes:
+        steps_per_collect: Environment steps for an update, over all environments.
+        episodes_per_collect: Complete episodes for an update, instead of `steps_per_collect`.
+    """
+
+    steps_per_collect: int = 1024
+    episodes_per_collect: int | None = None
 
     def __post_init__(self) -> None:
         TrainerConfig.__post_init__(self)
@@ -27,10 +32,10 @@ class OnPolicyConfig(TrainerConfig):
 
 
 class OnPolicyTrainer(Trainer[OnPolicyConfig]):
-    """Samples, updates, and samples with the better policy.
+    """Trainer that samples, updates the policy, and samples with the new policy.
 
     Args:
-        runner: with the algorithm's policy; a `GroupRunner` samples with several.
+        runner: a runner of the algorithm's policy, or a `GroupRunner`.
         of_trainer: the other arguments of `Trainer`.
     """
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -15,30 +15,41 @@ import torch
 from connectors.acting import fingerprint_of
 from connectors.fingerprint import check_fingerprint, stamp, stamped
 from episode_learners.algorithms.algorithm import Algorithm
+from episode_learners.algorithms.config import Settings
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.loggers import Logger
 from episode_learners.policies.policy import Policy
 from episode_learners.trainers.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from episode_learners.trainers.progress import Progress
-from episode_runners import CollectStats, Evaluation, GroupRunner, SingleAgentEnvRunner
+from episode_learners.trainers.run_settings import changed_settings, settings_of
+from episode_runners import CollectStats, Evaluation, GroupRunner, MultiAgentEnvRunner, SingleAgentEnvRunner
+from episode_runners.seeds import independent_seed
 from episodes.errors import InvalidArgument, StateMismatch
 from episodes.storage.ledger import Ledger
 
 __all__ = ["TrainResult", "Trainer", "TrainerConfig"]
 
-_MAY_DIFFER = ("max_epochs", "shows_progress")  # from the run that is resumed: they change nothing of what was
 _KEPT = 2  # checkpoints: the newest, and the one before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerConfig:
-    """How long a run is, and how often it is tested and kept."""
+class TrainerConfig(Settings):
+    """Settings for the length, tests and checkpoints of a run.
+
+    Attributes:
+        max_epochs: Epochs after which the run ends.
+        steps_per_epoch: Lower bound of the environment steps in an epoch. Offline: gradient steps, or steps of data.
+        num_test_episodes: Test episodes after each epoch. 0: no tests.
+        test_seed: Seed of the test episodes. Each epoch has other test episodes.
+        checkpoint_every: Epochs between two checkpoints. None: no checkpoints.
+        shows_progress: Whether a progress bar is shown.
+    """
 
     max_epochs: int = 100
-    steps_per_epoch: int = 10_000  # at least so many environment steps (offline: gradient steps)
-    num_test_episodes: int = 20  # after each epoch; 0: no tests
-    test_seed: int = 1_000_000  # of the tests; each epoch's differ
-    checkpoint_every: int | None = None  # epochs; None: no checkpoints
+    steps_per_epoch: int = 10_000
+    num_test_episodes: int = 20
+    test_seed: int = 1_000_000
+    checkpoint_every: int | None = None
     shows_progress: bool = True
 
     def __post_init__(self) -> None:
@@ -55,24 +66,34 @@ Config = TypeVar("Config", bound=TrainerConfig)
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What came of a run."""
+    """Summary of a run.
+
+    Attributes:
+        num_epochs, num_steps, num_updates: Counts over the whole run, including the part before a resume. Offline,
+            `num_steps` counts gradient steps or steps of data.
+        best_score: Highest mean return of a test; -inf without tests.
+        best_epoch: Epoch of that test.
+        last_test: Last test of this process; None if this process has run no test. Checkpoints do not store it.
+        seconds: Duration of the whole run.
+        stopped_by: "max_epochs", "stop_fn" (also a call of `stop`) or "interrupt".
+    """
 
     num_epochs: int
-    num_steps: int  # of the environments; offline, gradient steps
+    num_steps: int
     num_updates: int
-    best_score: float  # the best mean return of a test; -inf without tests
+    best_score: float
     best_epoch: int
     last_test: Evaluation | None
     seconds: float
-    stopped_by: str  # "max_epochs", "stop_fn" (or a call of `stop`) or "interrupt"
+    stopped_by: str
 
 
 class Trainer(ABC, Generic[Config]):
     """An algorithm and where it learns from; `run()` goes through epochs of collecting, updating and testing.
 
-    An epoch ends with a test, then the best policy so far is told of, then a checkpoint is written. Environments cannot
-    be saved: after each checkpoint new episodes begin, with seeds that depend on the steps so far, in the run that goes
-    on as in one that is resumed. So both go on alike, number for number.
+    An epoch ends with a test, a call of `save_best_fn` if the test was the best so far, and a checkpoint. Environments
+    cannot be saved. Therefore new episodes begin after each checkpoint, in a run that continues as in one that is
+    resumed, and both are equal, number for number.
 
     Args:
         algorithm: what learns.
@@ -194,8 +215,7 @@ class Trainer(ABC, Generic[Config]):
         if self.ledger is not None:
             algorithm = self.algorithm
             rates = {name: optimizer.learning_rate for name, optimizer in algorithm.optimizers.items()}
-            config = asdict(self.config)
-            settings = self._identity() | {name: config[name] for name in config if name not in _MAY_DIFFER}
+            settings = self._identity()
             weights = map(bytes_of, algorithm.policy.state_dict().values())
             self.ledger.note(algorithm.num_updates, batch, weights=weights, settings=settings | {"rates": rates})
 
@@ -208,7 +228,7 @@ class Trainer(ABC, Generic[Config]):
     def _test(self) -> None:
         if not self.config.num_test_episodes:
             return
-        evaluation = self.test(self.config.test_seed + self.num_epochs)
+        evaluation = self.test(independent_seed(self.config.test_seed, self.num_epochs))
         if evaluation is None:
             return
         self.last_test = evaluation
@@ -231,10 +251,12 @@ class Trainer(ABC, Generic[Config]):
     # --- checkpoints -----------------------------------------------------------------------------------------------
 
     def save(self) -> Path:
-        """Write a checkpoint of everything, and begin new episodes, as a run does that is resumed from it.
+        """Write a checkpoint, and begin new episodes, as a resumed run does.
+
+        A checkpoint in the middle of an epoch begins a new epoch, so that the run differs from one without it.
 
         Raises:
-            InvalidArgument: there is no folder to write it to.
+            InvalidArgument: the trainer has no folder.
         """
         if self.folder is None:
             raise InvalidArgument("save: this trainer was made without a folder")
@@ -242,49 +264,71 @@ class Trainer(ABC, Generic[Config]):
         if self.ledger is not None:
             self.ledger.flush(fsync=True)  # as what comes after it is learned again
         state = self._state()
-        path = self.folder / f"checkpoint-{self.num_epochs:06d}.pt"
+        path = self._checkpoint_path()
         save_checkpoint(path, state)
         for old in [one for one in self._checkpoints() if one.name <= path.name][:-_KEPT]:
             old.unlink()
         self._set_states(state)
         return path
 
+    def _checkpoint_path(self) -> Path:
+        """Return the path of this epoch's checkpoint."""
+        return Path(self.folder or "") / f"checkpoint-{self.num_epochs:06d}.pt"
+
+    def save_epoch(self) -> None:
+        """Write a checkpoint if the last epoch has none."""
+        if not self._checkpoint_path().exists():
+            self.save()
+
     def _checkpoints(self) -> list[Path]:
         return [] if self.folder is None else sorted(self.folder.glob("checkpoint-*.pt"))
 
-    def resume(self) -> bool:
-        """Go on from the newest readable checkpoint of the folder; False where there are no checkpoints.
+    def resume(self, allow: Iterable[str] = ()) -> bool:
+        """Continue from the newest readable checkpoint of the folder; return False if there are no checkpoints.
+
+        A resumed run must have the settings of the run that wrote the checkpoint:
+
+        | setting | may change |
+        |---|---|
+        | `trainer.max_epochs`, `trainer.shows_progress` | always |
+        | other settings of the trainer's and the algorithm's configuration (such as `trainer.steps_per_collect`,
+          `algorithm.learning_rate`), `environment`, `num_envs` | if named in `allow` |
+        | kind of trainer, algorithm and policy; the policy's networks and pipelines | never |
+
+        A learning rate that may change becomes the new base rate, and a schedule of it keeps its position.
+
+        Args:
+            allow: names of settings that may differ from the checkpoint's.
 
         Raises:
-            StateMismatch: it is of another version, another algorithm, other numbers, or other networks.
+            StateMismatch: a setting differs that may not; the error names it.
+            UnknownKey: `allow` has a name that is not a setting, or may not change.
             UnreadableData: there are checkpoints, and all of them are damaged.
         """
         found = newest_checkpoint(self._checkpoints())
         if found is not None:
-            self._go_on_from(*found)
+            self._go_on_from(*found, allow)
         return found is not None
 
-    def load(self, path: str | Path) -> None:
-        """Go on from a checkpoint. Errors: those of `load_checkpoint`, and StateMismatch as `resume` says."""
-        self._go_on_from(Path(path), load_checkpoint(Path(path)))
+    def load(self, path: str | Path, allow: Iterable[str] = ()) -> None:
+        """Continue from the checkpoint at `path`. Arguments and errors are those of `resume` and `load_checkpoint`."""
+        self._go_on_from(Path(path), load_checkpoint(Path(path)), allow)
 
-    def _go_on_from(self, path: Path, state: Mapping[str, Any]) -> None:
+    def _go_on_from(self, path: Path, state: Mapping[str, Any], allow: Iterable[str] = ()) -> None:
         self._check_pipelines(state.get("fingerprint"))
-        mine = self._identity()
-        for name, value in mine.items():
-            if state["identity"].get(name) != value:
-                raise StateMismatch(
-                    f"{path} has {name} {state['identity'].get(name)!r}, this trainer has {value!r}: resume with the "
-                    "trainer, algorithm and numbers that the run was begun with"
-                )
+        changed = changed_settings(path, state["identity"], self._identity(), set(allow))
+        rates = {name: optimizer.base_learning_rate for name, optimizer in self.algorithm.optimizers.items()}
         try:
             self.algorithm.load_state_dict(state["algorithm"])
         except RuntimeError as error:
             raise StateMismatch(f"{path} is of other networks: {error}") from error
+        if any(name.endswith("learning_rate") for name in changed):
+            self.algorithm.set_learning_rates(rates)
         self._set_states(state)
         for name, value in state["counts"].items():
             setattr(self, name, value)
         self.logger.resume(self.num_steps)
+        self.logger.set_state(state.get("logger", {}))
 
     def _check_pipelines(self, fingerprint: dict[str, Any] | None) -> None:
         """Raise StateMismatch where a policy of these pipelines' fingerprint may not act in this trainer's."""
@@ -295,12 +339,9 @@ class Trainer(ABC, Generic[Config]):
         stamp(policy, fingerprint)
 
     def _identity(self) -> dict[str, Any]:
-        """What must be the same in a run that is resumed."""
-        numbers = getattr(self.algorithm, "config", None)
-        return {
-            "trainer": type(self).__name__,
-            "algorithm": type(self.algorithm).__name__,
-            "numbers": {} if numbers is None else {name: str(value) for name, value in asdict(numbers).items()},
+        """Return the settings of the run by name, as plain values."""
+        return settings_of(self.config, self.algorithm, getattr(self, "runner", None)) | {
+            "trainer": type(self).__name__
         }
 
     def _state(self) -> dict[str, Any]:
@@ -312,6 +353,7 @@ class Trainer(ABC, Generic[Config]):
             "counts": {name: getattr(self, name) for name in names},
             "parts": {name: part.get_state() for name, part in self._parts().items()},
             "torch": torch.get_rng_state(),
+            "logger": self.logger.get_state(),
         }
 
     def _set_states(self, state: Mapping[str, Any]) -> None:
@@ -322,14 +364,16 @@ class Trainer(ABC, Generic[Config]):
 
 
 def bytes_of(values: Any) -> np.ndarray:
-    """The bytes of a tensor, of any dtype, on any device; of what is none, of its text."""
+    """Return the bytes of a tensor, uint8 [n]; of another value, of its text."""
     if not isinstance(values, torch.Tensor):
         return np.frombuffer(repr(values).encode(), np.uint8)
     return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def check_acts(runner: SingleAgentEnvRunner | GroupRunner, algorithm: Algorithm) -> None:
-    """Raise InvalidArgument where what is sampled is not of the policy that learns."""
+    """Raise InvalidArgument if the runner does not act with the algorithm's policy."""
+    if isinstance(runner, MultiAgentEnvRunner):
+        raise InvalidArgument("trainers take a SingleAgentEnvRunner; train a MultiAgentAlgorithm with its update()")
     acting = runner.policy
     if acting is None or (isinstance(acting, Policy) and acting is not algorithm.policy):
         who = "no policy" if acting is None else f"another {type(acting).__name__}"

@@ -275,3 +275,47 @@ def test_every_preset_makes_a_trainer_of_its_algorithm(key, data_sets: dict[str,
     trainer = run.make()
     assert type(trainer.algorithm) is ALGORITHMS[key[0]].algorithm
     assert trainer.config.max_epochs == run.trainer["max_epochs"]
+
+
+class Presses(CSVLogger):
+    """Logger that raises KeyboardInterrupt at its n-th row of updates."""
+
+    row = 0
+
+    def write(self, scope: str, metrics: Any, step: int) -> None:
+        super().write(scope, metrics, step)
+        if scope == "update":
+            type(self).row -= 1
+            if not type(self).row:
+                raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("row", [1, 3])
+def test_interrupted_and_resumed_run_equals_uninterrupted_run(row: int, settings: Path, tmp_path: Path, monkeypatch):
+    options = ["--quiet", "--stop-at", "9999"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    main(["train", "--config", str(settings), "--logdir", str(whole), *options])
+    with monkeypatch.context() as patch:
+        patch.setattr("episode_learners.__main__.CSVLogger", Presses)
+        Presses.row = row
+        main(["train", "--config", str(settings), "--logdir", str(broken), *options])
+    assert len(list(broken.glob("checkpoint-*"))) == (row > 2)
+    main(["train", "--resume", str(broken), *options])
+    for scope in ("train", "update", "test"):
+        rows = [CSVLogger(folder).rows(scope) for folder in (whole, broken)]
+        for one, other in zip(*rows, strict=True):
+            assert {k: v for k, v in one.items() if "second" not in k} == {
+                k: v for k, v in other.items() if "second" not in k
+            }
+
+
+def test_setting_of_run_json_changes_only_if_allowed(settings: Path, tmp_path: Path, capsys):
+    folder = tmp_path / "run"
+    main(["train", "--config", str(settings), "--logdir", str(folder), "--quiet", "--stop-at", "9999"])
+    description = folder / "run.json"
+    description.write_text(description.read_text().replace('"steps_per_collect": 32', '"steps_per_collect": 64'))
+    resume = ["train", "--resume", str(folder), "--quiet", "--stop-at", "9999", "--epochs", "3"]
+    with pytest.raises(SystemExit):
+        main(resume)
+    assert "trainer.steps_per_collect '32'" in capsys.readouterr().err
+    assert main([*resume, "--allow", "trainer.steps_per_collect"]) == 0

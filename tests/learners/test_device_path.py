@@ -212,9 +212,9 @@ def test_a_block_whose_sequences_cannot_be_compared_is_refused() -> None:
     rollout["terminated"][5], rollout["truncated"][5], rollout["done"][5] = False, False, False
     with pytest.raises(InvalidArgument, match="environment 5 has neither terminated nor been truncated"):
         algorithm.update_from_rollout(rollout)
-    with pytest.raises(InvalidArgument, match="8 episodes are no groups of 3"):
+    with pytest.raises(InvalidArgument, match="8 episodes; give a multiple"):
         GRPO(perceptron(), GRPOConfig(group_size=3)).update_from_rollout(block(algorithm.policy, "cpu"))
-    with pytest.raises(InvalidArgument, match="group_of asks episodes"):
+    with pytest.raises(InvalidArgument, match="group_of takes episodes"):
         GRPO(perceptron(), group_of=id).update_from_rollout(rollout)
 
 

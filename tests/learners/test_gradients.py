@@ -38,6 +38,7 @@ from episode_learners import (
     SACConfig,
     SACPolicy,
 )
+from episode_learners.algorithms.r2d2 import rescaled, unscaled
 from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
@@ -319,10 +320,14 @@ def test_the_gradient_of_the_clipped_objective_is_that_of_the_paper_step_by_step
     assert_gradient(algorithm, batch, torch.stack(losses).mean())
 
 
-@pytest.mark.parametrize("scale", ["group", "batch", None])
-def test_the_gradient_of_comparison_is_that_of_each_episode_against_its_group(scale):
-    policy = MLPPolicy(OBSERVATIONS, THREE, hidden_sizes=(8,)).double()
-    algorithm = GRPO(policy, GRPOConfig(group_size=2, scale=scale, clip=0.05))
+@pytest.mark.parametrize(
+    ("scale", "mean", "beta"), [("group", "step", 0.0), ("batch", "episode", 0.0), (None, "episode", 0.3)]
+)
+def test_grpo_gradient_equals_slow_formula(scale, mean, beta):
+    policy, reference = (MLPPolicy(OBSERVATIONS, THREE, hidden_sizes=(8,)).double() for _ in range(2))
+    blurred(reference)
+    config = GRPOConfig(group_size=2, scale=scale, clip=0.05, mean=mean, kl_coefficient=beta)
+    algorithm = GRPO(policy, config, reference=reference)
     done = [*episodes(THREE)[:2], *episodes(THREE)[3:], episodes(THREE)[0]]
     batch = doubles(algorithm.preprocess(done))
     returns = [float(episode.get_rewards().sum()) for episode in done]
@@ -334,6 +339,11 @@ def test_the_gradient_of_comparison_is_that_of_each_episode_against_its_group(sc
         gains = [gain / (np.std(returns[i // 2 * 2 : i // 2 * 2 + 2]) + 1e-8) for i, gain in enumerate(gains)]
     if scale == "batch":
         gains = [gain / (np.std(gains) + 1e-8) for gain in gains]
+    if mean == "episode":
+        num_steps = sum(map(len, done))
+        shares = [num_steps / (len(done) * len(episode)) for episode in done for _ in range(len(episode))]
+        torch.testing.assert_close(batch["step_weights"].tolist(), shares, rtol=1e-6, atol=0)
+        batch["step_weights"] = torch.tensor(shares, dtype=torch.float64)
     losses, row = [], 0
     for episode, gain in zip(done, gains, strict=True):
         obs = torch.tensor(episode.get_observations(), dtype=torch.float64)
@@ -342,9 +352,15 @@ def test_the_gradient_of_comparison_is_that_of_each_episode_against_its_group(sc
             categorical = torch.distributions.Categorical(logits=policy.actor(obs[t]))
             logp = categorical.log_prob(torch.tensor(int(episode.get_actions(t)) - 2))
             ratio, exact = (logp - batch["action_logp"][row]).exp(), batch["advantages"][row]
-            losses.append(-torch.min(ratio * exact, ratio.clamp(0.95, 1.05) * exact))
+            with torch.no_grad():
+                fixed = torch.distributions.Categorical(logits=reference.actor(obs[t])).log_prob(
+                    torch.tensor(int(episode.get_actions(t)) - 2)
+                )
+            loss = -torch.min(ratio * exact, ratio.clamp(0.95, 1.05) * exact)
+            loss = loss + beta * ((fixed - logp).exp() - 1 - (fixed - logp))
+            losses.append(loss if mean == "step" else loss / (len(episode) * len(done)))
             row += 1
-    assert_gradient(algorithm, batch, torch.stack(losses).mean())
+    assert_gradient(algorithm, batch, torch.stack(losses).mean() if mean == "step" else torch.stack(losses).sum())
 
 
 @pytest.mark.parametrize("length", [2, 3, 20])
@@ -388,18 +404,18 @@ def masks_of(episode: SingleAgentEpisode) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("burn_in", "double", "masked", "n_step"),
+    ("burn_in", "double", "masked", "n_step", "rescale"),
     [
-        (0, True, False, 1),
-        (2, True, False, 1),
-        (3, False, False, 1),
-        (2, True, True, 1),
-        (0, False, False, 3),
-        (2, True, True, 2),
-        (1, True, False, 3),
+        (0, True, False, 1, False),
+        (2, True, False, 1, True),
+        (3, False, False, 1, False),
+        (2, True, True, 1, False),
+        (0, False, False, 3, False),
+        (2, True, True, 2, True),
+        (1, True, False, 3, False),
     ],
 )
-def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, double, masked, n_step):
+def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, double, masked, n_step, rescale):
     of_masks = spaces.Dict({"seen": OBSERVATIONS, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
     policy = LSTMQPolicy(
         of_masks if masked else OBSERVATIONS,
@@ -408,8 +424,8 @@ def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, doubl
         state_size=5,
         generator=torch.Generator().manual_seed(0),
     ).double()
-    config = R2D2Config(gamma=GAMMA, batch_size=64, sequence_length=3, burn_in=burn_in, double=double, n_step=n_step)
-    algorithm = R2D2(policy, config)
+    numbers = {"sequence_length": 3, "burn_in": burn_in, "double": double, "n_step": n_step}
+    algorithm = R2D2(policy, R2D2Config(gamma=GAMMA, batch_size=64, rescale_values=rescale, **numbers))
     target = algorithm.targets["policy"].module
     blurred(target)
     buffer, rng = EpisodeReplayBuffer(100, seed=0), np.random.default_rng(1)
@@ -448,7 +464,8 @@ def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, doubl
 
         def best(i: int) -> Tensor:
             allowed = [a for a in range(3) if legal[i][a] or not legal[i].any()]  # noqa: B023
-            return later[i][max(allowed, key=lambda action: float(chooser[i][action]))]  # noqa: B023
+            value = later[i][max(allowed, key=lambda action: float(chooser[i][action]))]  # noqa: B023
+            return unscaled(value) if rescale else value
 
         for t in range(first, stop):
             if not drawn["loss_mask"][b, t]:
@@ -458,6 +475,7 @@ def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, doubl
                 wanted = wanted + discount * float(drawn["rewards"][b, later_t])
                 discount *= 0.0 if drawn["terminateds"][b, later_t] else GAMMA
             wanted = wanted + discount * best(later_t + 1 - first)
+            wanted = rescaled(wanted) if rescale else wanted
             error = values[i][int(drawn["actions"][b, t]) - 2] - wanted
             total = total + torch.where(error.abs() < 1, 0.5 * error**2, error.abs() - 0.5)
             count += 1

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import nn
 
 from episode_learners import LSTMPolicy, MLPPolicy
-from episode_learners.networks import Perceptron, hidden_layers, linear
 from episodes.errors import InvalidArgument
 from episodes.tracks.nested import map_leaves
 
@@ -149,46 +145,3 @@ def test_a_recurrent_policy_acts_by_its_state():
     _, second = policy.compute_action(np.ones(3), first)
     assert not np.array_equal(first.action, second.action)
     assert second.episode.t == 1
-
-
-@pytest.mark.parametrize("part", ["actor", "actor.0", "actor.1", "critic", "critic.4"])
-def test_hooks_of_parts_and_layers_are_called_while_acting_and_learning(part: str) -> None:
-    policy, calls = mlp(), []
-    handle = policy.get_submodule(part).register_forward_hook(lambda module, given, found: calls.append(part))
-    for explore in (True, None):
-        policy({"obs": torch.randn(2, 3)}, explore=explore)
-    assert len(calls) == 1 + part.startswith("actor")
-    handle.remove()
-    policy({"obs": torch.randn(2, 3)})
-    assert len(calls) == 1 + part.startswith("actor")
-
-
-def test_a_hook_of_a_part_changes_what_the_policy_says() -> None:
-    policy, obs = mlp(), torch.randn(2, 3)
-    before = policy({"obs": obs})
-
-    def one_more(module: Any, given: Any, found: Any) -> Any:
-        return found + 1.0
-
-    policy.actor.register_forward_hook(one_more)
-    policy.critic.register_forward_pre_hook(lambda module, given: (given[0] * 2.0,))
-    after = policy({"obs": obs})
-    assert torch.equal(after["action_dist_inputs"], before["action_dist_inputs"] + 1.0)
-    assert torch.equal(policy.compute_values({"obs": obs}), after["vf_preds"])
-    assert not torch.equal(after["vf_preds"], before["vf_preds"])
-
-
-@pytest.mark.parametrize("activations", [(nn.Tanh,), (nn.Tanh, nn.ReLU), (nn.ReLU, nn.Tanh), (nn.ELU, nn.Tanh)])
-def test_a_perceptron_gives_the_numbers_and_gradients_of_its_layers_called_one_by_one(activations) -> None:
-    first, *_ = hidden_layers((3, 8), activations[0], torch.Generator().manual_seed(0))
-    layers = [first, *(make() for make in activations), linear(8, 2, 1.0, torch.Generator().manual_seed(1))]
-    made, apart = Perceptron(*layers), nn.Sequential(*layers)
-    obs = torch.randn(5, 3, generator=torch.Generator().manual_seed(2))
-    found = []
-    for module in (made, apart):
-        own = obs.clone().requires_grad_()
-        outputs = module(own)
-        gradients = torch.autograd.grad(outputs.square().sum(), [own, *module.parameters()])
-        found.append([outputs, *gradients])
-        assert torch.equal(own, obs)
-    assert all(map(torch.equal, *found))

@@ -277,7 +277,7 @@ def test_clipped_values_gain_nothing_far_from_what_they_were():
         "action_logp": torch.full((4,), 0.5).log(),
         "advantages": torch.zeros(4),
         "value_targets": torch.tensor([0.1, 5.0, 0.0, -1.0]),
-        "old_values": torch.zeros(4),
+        "vf_preds": torch.zeros(4),
     }
     _, measured = ppo_loss(learner.distribution, outputs, batch, PPOConfig(value_clip=0.2))
     expected = np.mean([0.1**2, 4.8**2, 2.0**2, 2.0**2])  # the worse of the value and the clipped value

@@ -41,7 +41,7 @@ from episode_learners.trainers import (
 )
 from episode_learners.trainers.checkpoint import load_checkpoint, save_checkpoint
 from episode_runners import SingleAgentEnvRunner, evaluate
-from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
+from episodes.errors import InvalidArgument, StateMismatch, UnknownKey, UnreadableData
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeDataset, EpisodeWriter
@@ -367,31 +367,31 @@ def test_damaged_and_foreign_checkpoints_are_refused_and_the_last_good_one_is_fo
     whole = newest.read_bytes()
     for damaged in (b"", whole[: len(whole) // 2], b"nonsense" * 100, whole[:1000] + bytes(64) + whole[1064:]):
         newest.write_bytes(damaged)
-        again = ppo_trainer(folder=tmp_path)
+        again = ppo_trainer(config={"checkpoint_every": 1}, folder=tmp_path)
         with pytest.raises(UnreadableData, match=newest.name):
             again.load(newest)
         assert again.resume()
         assert again.num_epochs == 1
     with pytest.raises(StateMismatch, match=r"trainer 'OnPolicyTrainer'.*'OffPolicyTrainer'"):
-        dqn_trainer(folder=tmp_path).load(older)
-    comparing = ppo_trainer(folder=tmp_path)
+        dqn_trainer(config={"checkpoint_every": 1}, folder=tmp_path).load(older)
+    comparing = ppo_trainer(config={"checkpoint_every": 1}, folder=tmp_path)
     comparing.algorithm = GRPO(comparing.algorithm.policy)
     with pytest.raises(StateMismatch, match="algorithm 'PPO', this trainer has 'GRPO'"):
         comparing.load(older)
-    other = ppo_trainer(folder=tmp_path)
-    other.algorithm.config = PPOConfig(gamma=0.5)
-    with pytest.raises(StateMismatch, match="numbers"):
+    other = ppo_trainer(config={"checkpoint_every": 1}, folder=tmp_path)
+    other.algorithm.config = PPOConfig(num_epochs=2, minibatch_size=32, gamma=0.5)
+    with pytest.raises(StateMismatch, match=r"algorithm\.gamma '0\.99', this trainer has '0\.5'"):
         other.load(older)
     torch.save({"format": 99}, newest)
     with pytest.raises(StateMismatch, match="format 99"):
-        ppo_trainer(folder=tmp_path).load(newest)
+        ppo_trainer(config={"checkpoint_every": 1}, folder=tmp_path).load(newest)
     with pytest.raises(StateMismatch, match="format 99"):  # and not an older one in its place
-        ppo_trainer(folder=tmp_path).resume()
+        ppo_trainer(config={"checkpoint_every": 1}, folder=tmp_path).resume()
     assert not ppo_trainer(folder=tmp_path / "empty").resume()
     for path in (newest, older):
         path.write_bytes(b"")
     with pytest.raises(UnreadableData, match=newest.name):
-        ppo_trainer(folder=tmp_path).resume()
+        ppo_trainer(config={"checkpoint_every": 1}, folder=tmp_path).resume()
 
 
 def test_a_checkpoint_with_any_bit_turned_is_refused_or_says_the_same(tmp_path: Path):
@@ -554,3 +554,83 @@ def test_episodes_without_a_step_are_passed_over_and_data_of_nothing_else_are_re
 def test_data_that_are_no_sequence_of_episodes_are_refused_before_anything_is_learned(odd: Any):
     with pytest.raises(InvalidArgument, match="give a list of episodes, a pack, a data set"):
         OfflineTrainer(BC(MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,))), odd)
+
+
+class Starts:
+    """Hook that records the first observations of all test episodes."""
+
+    def __init__(self) -> None:
+        self.starts: list[tuple[float, ...]] = []
+
+    def on_test(self, trainer: Any, evaluation: Any) -> None:
+        self.starts += [tuple(episode.get_observations(0).tolist()) for episode in evaluation.episodes]
+
+
+def test_epochs_have_different_test_episodes():
+    hook = Starts()
+    ppo_trainer(config={"max_epochs": 4, "num_test_episodes": 5}, hooks=[hook]).run()
+    assert len(set(hook.starts)) == len(hook.starts) == 20
+
+
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "trainer.steps_per_collect": ({"steps_per_collect": 16}, {}),
+    "trainer.num_test_episodes": ({"num_test_episodes": 3}, {}),
+    "algorithm.learning_rate": ({}, {"learning_rate": 1e-5}),
+    "algorithm.clip": ({}, {"clip": 0.1}),
+    "num_envs": ({}, {"num_envs": 3}),
+    "environment": ({}, {"env": "CartPole-v0"}),
+}
+
+
+def changed_trainer(folder: Path, config: dict[str, Any], more: dict[str, Any]) -> Any:
+    """Return a PPO trainer with some other settings."""
+    more = dict(more)
+    env, num_envs = more.pop("env", CARTPOLE), more.pop("num_envs", 2)
+    policy = MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(0))
+    algorithm = PPO(policy, PPOConfig(num_epochs=2, minibatch_size=32, **more))
+    runner = SingleAgentEnvRunner(env, policy, num_envs=num_envs, seed=0)
+    return OnPolicyTrainer(
+        algorithm, runner, OnPolicyConfig(**{**SHORT, "steps_per_collect": 32, **config}), folder=folder
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*out of date")
+@pytest.mark.parametrize("name", CHANGES)
+def test_changed_setting_is_refused_on_resume_unless_allowed(name: str, tmp_path: Path):
+    ppo_trainer(config={"max_epochs": 1, "checkpoint_every": 1}, folder=tmp_path).run()
+    config, more = CHANGES[name]
+    config = {"checkpoint_every": 1, "max_epochs": 2, "shows_progress": False, **config}
+    with pytest.raises(StateMismatch, match=f"has {name} .*resume\\(allow=\\['{name}'\\]\\)"):
+        changed_trainer(tmp_path, config, more).resume()
+    trainer = changed_trainer(tmp_path, config, more)
+    assert trainer.resume(allow=[name])
+    trainer.run()
+    assert trainer.num_epochs == 2
+    if name == "algorithm.learning_rate":
+        assert trainer.algorithm.optimizers["policy"].learning_rate == 1e-5
+    other = changed_trainer(tmp_path, config, more)
+    other.algorithm.policy.actor[1] = torch.nn.ReLU()
+    with pytest.raises(StateMismatch, match="has policy "):
+        other.resume(allow=[name])
+
+
+def test_unknown_or_fixed_names_are_not_allowed_to_change(tmp_path: Path):
+    ppo_trainer(config={"max_epochs": 1, "checkpoint_every": 1}, folder=tmp_path).run()
+    for name in ("learning_rate", "policy"):
+        with pytest.raises(UnknownKey, match=name):
+            ppo_trainer(folder=tmp_path).resume(allow=[name])
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_logger_intervals_survive_a_resume(several: bool, tmp_path: Path):
+    def logged(folder: Path, epochs: list[int]) -> list[str]:
+        for max_epochs in epochs:
+            with CSVLogger(folder, intervals={"update": 100}) as table:
+                logger = MultiLogger([table]) if several else table
+                config = {"max_epochs": max_epochs, "checkpoint_every": 1, "steps_per_collect": 32}
+                trainer = ppo_trainer(config=config, folder=folder, logger=logger)
+                trainer.resume()
+                trainer.run()
+        return [row["step"] for row in table.rows("update")]
+
+    assert logged(tmp_path / "a", [5]) == logged(tmp_path / "b", [1, 2, 3, 4, 5])

@@ -1,0 +1,70 @@
+"""Bases of all configurations: shared hyperparameters, and docstrings that list inherited fields."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+
+from episode_learners.algorithms.config_checks import check_numbers
+
+__all__ = ["AlgorithmConfig", "EpochConfig", "Settings"]
+
+_SECTION = "Attributes:"
+
+
+class Settings:
+    """Base of configuration dataclasses. A subclass's docstring gets the inherited entries of its `Attributes:`."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        documented = _entries_of(cls.__doc__)
+        inherited = {name: text for base in cls.__bases__ for name, text in _entries_of(base.__doc__).items()}
+        missing = [text for name, text in inherited.items() if name not in documented]
+        if missing:
+            doc = inspect.cleandoc(cls.__doc__ or "")
+            cls.__doc__ = "\n".join([doc if documented else f"{doc}\n\n{_SECTION}", *missing])
+
+
+def _entries_of(doc: str | None) -> dict[str, str]:
+    """Return the entries of a docstring's last section, `Attributes:`, by field name."""
+    _, _, section = inspect.cleandoc(doc or "").partition(_SECTION)
+    entries = re.findall(r"^    (\w+): .*(?:\n     .*)*", section, re.MULTILINE)
+    texts = [match.group() for match in re.finditer(r"^    \w+: .*(?:\n     .*)*", section, re.MULTILINE)]
+    return dict(zip(entries, texts, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmConfig(Settings):
+    """Hyperparameters of all algorithms.
+
+    Attributes:
+        learning_rate: Step size of the Adam optimizers.
+        max_gradient_norm: Gradients with a larger norm are scaled down to it. None: no limit.
+    """
+
+    learning_rate: float = 1e-3
+    max_gradient_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("learning_rate", "max_gradient_norm"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochConfig(AlgorithmConfig):
+    """Hyperparameters of algorithms that pass over a train batch in minibatches.
+
+    Attributes:
+        num_epochs: Passes over a train batch.
+        minibatch_size: Steps in a minibatch.
+        entropy_coefficient: Weight of the entropy bonus in the loss.
+    """
+
+    num_epochs: int = 1
+    minibatch_size: int = 256
+    entropy_coefficient: float = 0.0
+
+    def __post_init__(self) -> None:
+        AlgorithmConfig.__post_init__(self)
+        check_numbers(self, counts=("num_epochs", "minibatch_size"), not_negative=("entropy_coefficient",))

@@ -1,0 +1,66 @@
+"""The settings of a run that a resumed run must have too, and which of them may change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from episode_learners.algorithms.algorithm import Algorithm
+from episode_runners import GroupRunner
+from episodes.errors import StateMismatch, UnknownKey
+
+__all__ = ["changed_settings", "settings_of"]
+
+_FREE = ("trainer.max_epochs", "trainer.shows_progress")  # may always change
+_FIXED = ("trainer", "algorithm", "policy")  # may never change; all others may if they are allowed to
+
+
+def settings_of(config: Any, algorithm: Algorithm, runner: Any) -> dict[str, Any]:
+    """Return the settings of a run by name, as plain values."""
+    policy = algorithm.policy
+    settings: dict[str, Any] = {
+        "algorithm": type(algorithm).__name__,
+        "policy": f"{policy!r} {type(policy.distribution).__name__}",
+    }
+    for kind, numbers in (("trainer", config), ("algorithm", getattr(algorithm, "config", None))):
+        if numbers is not None:
+            settings |= {f"{kind}.{name}": str(value) for name, value in asdict(numbers).items()}
+    if runner is not None:
+        settings |= {"environment": _environment_name(runner), "num_envs": runner.num_envs}
+    return settings
+
+
+def changed_settings(
+    path: Path, stored: Mapping[str, Any], settings: Mapping[str, Any], allowed: set[str]
+) -> list[str]:
+    """Return the names of the settings that differ from those stored at `path`.
+
+    Raises:
+        StateMismatch: a setting differs that is not in `allowed`, or may never change.
+        UnknownKey: `allowed` has a name that is not a setting, or may never change.
+    """
+    may_change = [name for name in settings if name not in _FIXED]
+    unknown = allowed.difference(may_change)
+    if unknown:
+        raise UnknownKey(f"allow={sorted(unknown)}: the settings that may change are {', '.join(may_change)}")
+    changed = [name for name, value in settings.items() if name not in _FREE and stored.get(name) != value]
+    for name in changed:
+        if name not in allowed:
+            advice = "" if name in _FIXED else f", or resume(allow=[{name!r}])"
+            raise StateMismatch(
+                f"{path} has {name} {stored.get(name)!r}, this trainer has {settings[name]!r}: resume with the "
+                f"settings that the run was begun with{advice}"
+            )
+    return changed
+
+
+def _environment_name(runner: Any) -> str:
+    """Return the id of a runner's environment with its arguments; without a spec, its spaces."""
+    env = (runner.local if isinstance(runner, GroupRunner) else runner).env
+    parts = getattr(env.unwrapped, "envs", [])
+    spec = env.spec or (parts[0].spec if parts else None)
+    if spec is None:
+        return f"{env.single_observation_space}, {env.single_action_space}"
+    return f"{spec.id} {spec.kwargs}" if spec.kwargs else spec.id
