@@ -340,9 +340,8 @@ class Trainer(ABC, Generic[Config]):
 
     def _identity(self) -> dict[str, Any]:
         """Return the settings of the run by name, as plain values."""
-        return settings_of(self.config, self.algorithm, getattr(self, "runner", None)) | {
-            "trainer": type(self).__name__
-        }
+        settings = settings_of(self.config, self.algorithm, getattr(self, "runner", None))
+        return {"trainer": type(self).__name__, **settings}
 
     def _state(self) -> dict[str, Any]:
         names = ("num_epochs", "num_steps", "num_updates", "best_score", "best_epoch", "seconds", "is_stopped")
