@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from connectors.actor import ActingState, Actor, compute_action
 from connectors.agent_to_module_mapping import AgentToModuleMapping
-from connectors.compute_action import ActingState, compute_action
 from connectors.connector import Connector
 from connectors.distributions import ActionDistribution, distribution_for
 from connectors.env_to_module import EnvToModulePipeline, env_to_module_pipeline
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ActingState",
     "ActionDistribution",
+    "Actor",
     "AgentToModuleMapping",
     "BlockEdge",
     "Connector",

@@ -29,8 +29,8 @@ class EnvToModule(Protocol):
         ...
 
     @property
-    def observation_space(self) -> gym.Space | None:
-        """The space of the observations that the policy sees."""
+    def observation_space(self) -> gym.Space:
+        """The space of the observations that the policy sees, once the pipeline is bound."""
         ...
 
     @property
@@ -38,8 +38,8 @@ class EnvToModule(Protocol):
         """What a policy that was trained in this pipeline relies on: [name, settings] of each piece."""
         ...
 
-    def check_policy(self, policy: Any) -> None:
-        """Raise where the policy cannot read what this pipeline makes, as far as can be told without data."""
+    def bind_policy(self, policy: Any) -> None:
+        """Add what a recurrent policy needs, and raise if the policy cannot read what this pipeline makes."""
         ...
 
     @property
@@ -92,6 +92,10 @@ class ModuleToEnv(Protocol):
         """Take one environment's spaces, where the pipeline was built without any."""
         ...
 
+    def bind_policy(self, policy: Any) -> None:
+        """Add what a recurrent policy needs."""
+        ...
+
     def policy_action_space(self, space: gym.Space) -> gym.Space:
         """The space of the actions as the policy makes them, which are recorded, for an environment's action space."""
         ...
@@ -134,7 +138,7 @@ def fingerprint_of(env_to_module: EnvToModule, module_to_env: ModuleToEnv) -> di
 def check_pipeline(pipeline: Any, protocol: type, argument: str) -> None:
     """Raise `WrongType` unless the pipeline has all that the protocol asks; the error names what is missing."""
     asked = [name for name in vars(protocol) if not name.startswith("_")]
-    missing = [name for name in asked if not hasattr(pipeline, name)]
+    missing = [name for name in asked if not hasattr(type(pipeline), name) and not hasattr(pipeline, name)]
     if missing:
         raise WrongType(
             f"{argument}={type(pipeline).__name__}: a runner asks {', '.join(asked)} of this pipeline, which has no "

@@ -46,6 +46,7 @@ class Connector:
     writes: tuple[str, ...] = ()  # columns that it may put there
     reads_tracks: ClassVar[bool] = False  # it works on whole tracks of a pack or a recorder, not episode by episode
     changes_rows: bool = True  # False: a runner skips the connector, because it leaves complete vector rows unchanged
+    is_empty_filter: bool = False  # it learns statistics of observations, and has not seen any
     lookback: int = 0  # items before a chunk's first step that must be kept for learning from it as it was acted
 
     _input_observation_space: gym.Space | None = None

@@ -28,7 +28,7 @@ from gymnasium import spaces
 
 from episodes.errors import StateMismatch
 
-__all__ = ["check_fingerprint", "describe_space", "settings_of", "stamp", "stamped"]
+__all__ = ["check_fingerprint", "check_statistics", "describe_space", "settings_of", "stamp", "stamped"]
 
 ATTRIBUTE = "pipeline_fingerprint"
 
@@ -169,3 +169,14 @@ def _differences(key: str, there: Mapping[str, Any], here: Mapping[str, Any]) ->
 
 def _made(name: str, settings: Mapping[str, Any]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in settings.items())})"
+
+
+def check_statistics(policy: Any, env_to_module: Any) -> None:
+    """Raise `StateMismatch` if a trained policy is to act behind a filter that has not seen any observation."""
+    empty = getattr(env_to_module, "empty_filters", ())
+    if stamped(policy) is not None and empty:
+        raise StateMismatch(
+            f"{type(policy).__name__} was trained with the statistics of {', '.join(empty)}, which has seen no "
+            "observation in this pipeline: restore its state (Actor.load, or pipeline.set_state), or use the runner's "
+            "pipeline"
+        )

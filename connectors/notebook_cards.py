@@ -40,10 +40,15 @@ def _pipeline_card(pieces: Any, name: str = "") -> Card:
         pieces.name,
         name,
         [formatting.counted(len(named), "piece")],
-        facts=known(observation_space=pieces.observation_space, action_space=pieces.action_space),
+        facts=known(observation_space=_observation_space(pieces), action_space=pieces.action_space),
         table=Table(("", "piece", "class", "reads", "writes"), rows, is_words=True),
         parts=[_trace_card(pieces.trace, is_open=False)] if pieces.trace else [],
     )
+
+
+def _observation_space(pieces: Any) -> Any:
+    """Return the space after the pipeline, or None if it is not known."""
+    return None if getattr(pieces, "input_observation_space", None) is None else pieces.observation_space
 
 
 def _trace_card(calls: Any, is_open: bool = True) -> Card:

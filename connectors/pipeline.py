@@ -217,7 +217,8 @@ class ConnectorPipeline(Connector):
         self._input_action_space = action_space
         for piece in self._pieces.values():
             piece.set_input_spaces(observation_space, action_space)
-            observation_space, action_space = piece.observation_space, piece.action_space
+            observation_space = None if observation_space is None else piece.observation_space
+            action_space = piece.action_space
         self._observation_space, self._action_space = observation_space, action_space
         self._row_pieces = self._pieces_for_rows()
 
@@ -239,6 +240,11 @@ class ConnectorPipeline(Connector):
         return [[name, piece.settings] for name, piece in self._pieces.items()]
 
     # State
+
+    @property
+    def empty_filters(self) -> list[str]:
+        """The names of connectors that learn statistics from observations and have not seen any."""
+        return [name for name, piece in self._pieces.items() if piece.is_empty_filter]
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
         """The states of the pieces that have one, by name."""

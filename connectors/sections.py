@@ -127,6 +127,17 @@ class SectionedPipeline(ConnectorPipeline):
         return Views(self._sections.views.values(), space_of(make_history().newest()), self._input_action_space)
 
     @property
+    def observation_space(self) -> gym.Space:
+        """The space of the observations that the policy sees.
+
+        Raises:
+            InvalidArgument: the pipeline has no observation space yet.
+        """
+        if self._observation_space is None:
+            raise InvalidArgument(f"{self.name} has no observation space yet: give it one, or `bind` it")
+        return self._observation_space
+
+    @property
     def is_bound(self) -> bool:
         """Whether the views are bound to spaces."""
         return self.bound_views is not None
@@ -201,7 +212,8 @@ def _through(pieces: Iterable[Connector], observation_space: Any, action_space: 
     """The spaces after the pieces, which take theirs one after another."""
     for piece in pieces:
         piece.set_input_spaces(observation_space, action_space)
-        observation_space, action_space = piece.observation_space, piece.action_space
+        observation_space = None if observation_space is None else piece.observation_space
+        action_space = piece.action_space
     return observation_space, action_space
 
 

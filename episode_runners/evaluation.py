@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from connectors.actor import Actor
 from connectors.policy import module_of
 from episode_runners.multi_agent import MultiAgentEnvRunner
 from episode_runners.remote.group_runner import GroupRunner
@@ -73,8 +74,6 @@ class Evaluation:
 def evaluate(
     env: Any,
     policy: Any = None,
-    env_to_module: Any = None,
-    module_to_env: Any = None,
     *,
     num_episodes: int = 10,
     num_envs: int | None = None,
@@ -86,16 +85,16 @@ def evaluate(
 ) -> Evaluation:
     """Whole episodes of a policy in environments of their own, and their returns; nothing is learned or changed.
 
-    The pipelines are copies with the state that they have now, and leave their statistics as they are (so does a filter
-    that knows nothing yet). A `torch.nn.Module` is in evaluation mode meanwhile; random numbers of torch that others
+    The pipelines are copies with the state that they have now, and their statistics do not change. A
+    `torch.nn.Module` is in evaluation mode meanwhile; random numbers of torch that others
     draw stay the same. Each environment gives its share of the episodes, its first ones, however long they are: the
     first so many that end anywhere would be the short ones.
 
     Args:
         env: a runner, whose policy and pipelines are evaluated in environments made as its own were; or what a runner
             takes as environment. One that is given as an object is used itself and left open.
-        policy: a policy, or with several agents `{module_id: policy}`; None for a runner's.
-        env_to_module: the pipeline that the policy was trained in; a runner has its own. Likewise `module_to_env`.
+        policy: an actor, or a policy that acts through the default pipelines; with several agents a mapping
+            `{module_id: policy or actor}`; None for a runner's.
         num_episodes: exactly so many.
         num_envs: how many environments; a runner's number, or 1, and at most `num_episodes`, where they are made here.
         explore: draw actions as in training, instead of the likeliest ones.
@@ -105,7 +104,7 @@ def evaluate(
         check_pipeline: refuse a policy that was trained in other pipelines.
 
     Raises:
-        StateMismatch: it was.
+        StateMismatch: the policy was trained in other pipelines, or its filter has no statistics.
         InvalidArgument: a runner whose environments cannot be made again, or a runner and something that it has.
 
     >>> from episode_learners import MLPPolicy
@@ -117,7 +116,7 @@ def evaluate(
     """
     num_episodes = checked_count("num_episodes", num_episodes)
     if isinstance(env, (EnvRunner, GroupRunner)):
-        if not all(given is None for given in (policy, env_to_module, module_to_env, agent_to_module_mapping_fn)):
+        if not all(given is None for given in (policy, agent_to_module_mapping_fn)):
             raise InvalidArgument(
                 "evaluate(runner) takes the runner's policy and pipelines: give an environment with other ones"
             )
@@ -125,18 +124,27 @@ def evaluate(
         return _evaluated(runner, num_episodes, explore, closes=True)
     options = {
         "num_envs": None if num_envs is None else min(num_envs, num_episodes),
-        "env_to_module": copied(env_to_module),
-        "module_to_env": copied(module_to_env),
         "hooks": hooks,
         "seed": seed,
         "update_stats": False,
         "check_pipeline": check_pipeline,
     }
+    if isinstance(policy, Mapping):
+        policy = {module_id: _with_copied_pipelines(one) for module_id, one in policy.items()}
+    else:
+        policy = _with_copied_pipelines(policy)
     if isinstance(policy, Mapping) or agent_to_module_mapping_fn is not None:
         runner = MultiAgentEnvRunner(env, policy, agent_to_module_mapping_fn=agent_to_module_mapping_fn, **options)
     else:
         runner = SingleAgentEnvRunner(env, policy, **options)
     return _evaluated(runner, num_episodes, explore, closes=isinstance(env, (str, type)) or not hasattr(env, "step"))
+
+
+def _with_copied_pipelines(policy: Any) -> Any:
+    """Return the policy itself, or an actor with copies of the pipelines."""
+    if not isinstance(policy, Actor):
+        return policy
+    return Actor.of_parts(policy.policy, copied(policy.env_to_module), copied(policy.module_to_env))
 
 
 def _evaluated(runner: Any, num_episodes: int, explore: bool, *, closes: bool) -> Evaluation:

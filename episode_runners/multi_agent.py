@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike
 
+from connectors.actor import Actor
 from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import check_interface, module_of
 from episode_runners.multi_agent_envs import EnvStep, as_multi_agent_env, makes_envs
-from episode_runners.multi_agent_pipelines import RunnerPipelines
+from episode_runners.multi_agent_pipelines import RunnerPipelines, split_actors
 from episode_runners.multi_agent_stats import MultiAgentCollectStats, ReturnCounter, stats_of
 from episode_runners.multi_agent_versions import carry_versions, checked_versions, switch_versions, write_versions
 from episode_runners.runner import EnvRunner, check_counts, copied
@@ -40,8 +41,8 @@ class MultiAgentEnvRunner(EnvRunner):
     Args:
         env: a PettingZoo environment (parallel or AEC), an environment whose `reset` and `step` take and give dicts by
             agent, or a callable that makes one (needed for several copies).
-        policies: `{module_id: policy}`, each called as in `SingleAgentEnvRunner`; or one policy for all agents. None:
-            only random actions.
+        policies: `{module_id: policy or actor}`, each called as in `SingleAgentEnvRunner`; or one policy for all
+            agents. None: only random actions.
         num_envs: how many copies; 1 by default. Agents of one module are batched together over all of them.
         agent_to_module_mapping_fn: `(agent_id, episode) -> module_id`, asked once an agent and episode.
         env_to_module, module_to_env: pipelines; those of modules they do not have are made with the defaults.
@@ -81,6 +82,7 @@ class MultiAgentEnvRunner(EnvRunner):
         if num_envs > 1 and not makes_envs(env):
             raise InvalidArgument(f"num_envs={num_envs}: give a callable that makes an environment for several copies")
         self.policies = policies if isinstance(policies, Mapping) or policies is None else {DEFAULT_MODULE_ID: policies}
+        self.policies, env_to_module, module_to_env = split_actors(self.policies, env_to_module, module_to_env, seed)
         for policy in (self.policies or {}).values():
             check_interface(policy, "MultiAgentEnvRunner")
         self._made_of = env
@@ -150,6 +152,8 @@ class MultiAgentEnvRunner(EnvRunner):
             act = self._random_actions if random_actions else self._policy_actions
             if self._updates and not random_actions:
                 self._pipelines.stamp()
+            elif not random_actions:
+                self._pipelines.check_statistics()
             self._resuming = {
                 (i, agent_id)
                 for i, episode in enumerate(self.episodes)
@@ -405,7 +409,7 @@ class MultiAgentEnvRunner(EnvRunner):
         if not makes_envs(self._made_of):
             raise InvalidArgument(
                 f"{self._made_of} is one environment: give the runner a callable that makes it, or call "
-                "evaluate(env, runner.policies, ...) with one for evaluation"
+                "evaluate(env, runner.actors, ...) with one for evaluation"
             )
         return MultiAgentEnvRunner(
             self._made_of,
@@ -418,9 +422,17 @@ class MultiAgentEnvRunner(EnvRunner):
             seed=seed,
             update_stats=False,
             reward_dtype=self.reward_dtype,
-            check_pipeline=False,
+            check_pipeline=self._pipelines.checks,
             missing_final_observation=self._missing,
         )
+
+    @property
+    def actors(self) -> dict[Any, Actor]:
+        """An actor for each module that has a policy and has acted, with the runner's pipelines and statistics."""
+        pipelines = self.env_to_module.modules, self.module_to_env.modules
+        known = [module_id for module_id in self.policies or {} if all(module_id in modules for modules in pipelines)]
+        policies = self.policies or {}
+        return {one: Actor.of_parts(policies[one], *(modules[one] for modules in pipelines)) for one in known}
 
     # --- state ---------------------------------------------------------------------------------------------------
 

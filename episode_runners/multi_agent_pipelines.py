@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from connectors.acting import fingerprint_of
+from connectors.actor import Actor
 from connectors.agent_to_module_mapping import newest_rows
 from connectors.env_to_module.pipeline import env_to_module_pipeline
-from connectors.fingerprint import check_fingerprint, stamp
+from connectors.fingerprint import check_fingerprint, check_statistics, stamp
 from connectors.module_to_env.pipeline import module_to_env_pipeline
 from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import module_of
 from connectors.rewriting.agent_spaces import AgentSpaces
 from episode_runners.multi_agent_envs import MultiAgentEnv, random_action
-from episodes.errors import UnknownKey, WrongType
+from episodes.errors import InvalidArgument, UnknownKey, WrongType
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
@@ -35,6 +36,32 @@ def _given(name: str, kind: type, pipeline: Any) -> Any:
             "builds one), or None for the default ones"
         )
     return kind({}) if pipeline is None else pipeline
+
+
+def split_actors(
+    policies: Mapping[Any, Any] | None,
+    env_to_module: MultiAgentEnvToModule | None,
+    module_to_env: MultiAgentModuleToEnv | None,
+    seed: int | None,
+) -> tuple[Mapping[Any, Any] | None, MultiAgentEnvToModule | None, MultiAgentModuleToEnv | None]:
+    """Return the policies of actors, and the pipelines with those of the actors added.
+
+    Raises:
+        InvalidArgument: a module has an actor, and a pipeline besides.
+    """
+    actors = {module_id: policy for module_id, policy in (policies or {}).items() if isinstance(policy, Actor)}
+    if policies is None or not actors:
+        return policies, env_to_module, module_to_env
+    seeing = _given("env_to_module", MultiAgentEnvToModule, env_to_module)
+    acting = _given("module_to_env", MultiAgentModuleToEnv, module_to_env)
+    for module_id, actor in actors.items():
+        if module_id in seeing.modules or module_id in acting.modules:
+            raise InvalidArgument(
+                f"MultiAgentEnvRunner: module {module_id!r} has an actor and a pipeline; leave the pipeline out"
+            )
+        actor.module_to_env.seed(seed)
+        seeing.modules[module_id], acting.modules[module_id] = actor.env_to_module, actor.module_to_env
+    return {**policies, **{module_id: actor.policy for module_id, actor in actors.items()}}, seeing, acting
 
 
 class RunnerPipelines:
@@ -99,10 +126,17 @@ class RunnerPipelines:
     def _check(self, module_id: Any) -> None:
         """Check the module's policy when its first agent has come, and its pipelines know their spaces."""
         policy, seeing = (self.policies or {})[module_id], self.env_to_module[module_id]
-        found = self._fingerprints[module_id] = fingerprint_of(seeing, self.module_to_env[module_id])
+        seeing.bind_policy(policy)
+        self.module_to_env[module_id].bind_policy(policy)
+        fingerprint = self._fingerprints[module_id] = fingerprint_of(seeing, self.module_to_env[module_id])
         if self.checks:
-            check_fingerprint(policy, found)
-        seeing.check_policy(policy)
+            check_fingerprint(policy, fingerprint)
+
+    def check_statistics(self) -> None:
+        """Raise `StateMismatch` if a trained policy is to act behind a filter that has seen no observation."""
+        for module_id, policy in (self.policies or {}).items():
+            if self.checks and module_id in self._fingerprints:
+                check_statistics(policy, self.env_to_module[module_id])
 
     def stamp(self) -> None:
         """Write onto each policy in which pipelines it is trained."""
@@ -120,9 +154,9 @@ class RunnerPipelines:
         policy = policies[module_id]
         if module_id not in self.env_to_module.modules:
             device = module_of(policy).device
-            self.env_to_module.modules[module_id] = env_to_module_pipeline(*spaces, policy=policy, device=device)
+            self.env_to_module.modules[module_id] = env_to_module_pipeline(*spaces, device=device)
         if module_id not in self.module_to_env.modules:
-            made = module_to_env_pipeline(*spaces, policy=policy, seed=self.seed)
+            made = module_to_env_pipeline(*spaces, seed=self.seed)
             self.module_to_env.modules[module_id] = made
 
     def _action_space(self, env: MultiAgentEnv, agent_id: Any) -> Any:

@@ -14,7 +14,8 @@ from numpy.typing import DTypeLike
 
 from connectors import env_to_module_pipeline, module_to_env_pipeline
 from connectors.acting import Acted, EnvToModule, ModuleToEnv, check_pipeline, fingerprint_of
-from connectors.fingerprint import check_fingerprint, stamp
+from connectors.actor import Actor
+from connectors.fingerprint import check_fingerprint, check_statistics, stamp
 from connectors.policy import Policy, check_interface, module_of, random_action_probability_of
 from episode_runners.environment_errors import raise_or_annotate
 from episode_runners.random_actions import RandomActions
@@ -42,7 +43,8 @@ class SingleAgentEnvRunner(EnvRunner):
     Args:
         env: a Gymnasium id, a callable that makes an environment, or a vector environment.
         policy: called with the env-to-module pipeline's batch, `policy(batch, explore=...)`; it answers with a dict of
-            actions, or of "action_dist_inputs" from which `GetActions` samples. None: only random actions.
+            actions, or of "action_dist_inputs" from which `GetActions` samples. None: only random actions. An `Actor`
+            brings its own pipelines, and the runner updates their statistics.
         num_envs: how many environments to make; a vector environment has its own number.
         env_to_module: the pipeline to the policy's batch; `env_to_module_pipeline(...)` by default.
         module_to_env: the pipeline to actions; `module_to_env_pipeline(...)` by default.
@@ -67,7 +69,7 @@ class SingleAgentEnvRunner(EnvRunner):
     def __init__(
         self,
         env: EnvLike,
-        policy: Policy | None = None,
+        policy: Policy | Actor | None = None,
         *,
         num_envs: int | None = None,
         env_to_module: EnvToModule | None = None,
@@ -86,6 +88,13 @@ class SingleAgentEnvRunner(EnvRunner):
         super().__init__(hooks, seed, update_stats)
         seed = self.seed
         self._make_envs(env, num_envs, autoreset_mode, {"vectorization": vectorization, "env_kwargs": env_kwargs})
+        if isinstance(policy, Actor):
+            if env_to_module is not None or module_to_env is not None:
+                raise InvalidArgument(
+                    "SingleAgentEnvRunner: an actor has its pipelines; give env_to_module= and module_to_env= to Actor"
+                )
+            policy.module_to_env.seed(seed)
+            policy, env_to_module, module_to_env = policy.policy, policy.env_to_module, policy.module_to_env
         self.policy = policy
         self.returns_interrupted = checked_flag("returns_interrupted", returns_interrupted)
         self._interrupted: list[EpisodePack] = []  # what calls that failed have left
@@ -139,17 +148,20 @@ class SingleAgentEnvRunner(EnvRunner):
         if self.policy is not None:
             check_interface(self.policy, "SingleAgentEnvRunner")
         if env_to_module is None:
-            env_to_module = env_to_module_pipeline(*spaces, policy=self.policy, device=module_of(self.policy).device)
+            env_to_module = env_to_module_pipeline(*spaces, device=module_of(self.policy).device)
         if module_to_env is None:
-            module_to_env = module_to_env_pipeline(*spaces, policy=self.policy, seed=self.seed, log_probs=False)
+            module_to_env = module_to_env_pipeline(*spaces, seed=self.seed, log_probs=False)
         check_pipeline(env_to_module, EnvToModule, "env_to_module")
         check_pipeline(module_to_env, ModuleToEnv, "module_to_env")
         env_to_module.bind(*spaces)
         module_to_env.bind(*spaces)
+        if self.policy is not None:
+            env_to_module.bind_policy(self.policy)
+            module_to_env.bind_policy(self.policy)
         self._fingerprint = fingerprint_of(env_to_module, module_to_env)
-        if checked_flag("check_pipeline", checks):
+        self._checks = checked_flag("check_pipeline", checks)
+        if self._checks:
             check_fingerprint(self.policy, self._fingerprint)
-        env_to_module.check_policy(self.policy)
         self.env_to_module = env_to_module
         self.module_to_env = module_to_env
         self._rewrite = env_to_module.rewrite
@@ -162,6 +174,17 @@ class SingleAgentEnvRunner(EnvRunner):
     def episodes(self) -> OngoingEpisodes | ShownEpisodes:
         """The ongoing episodes, made when someone looks; in `on_step` the ones that the step belongs to."""
         return self._sink.episodes if self._shown is None else self._shown
+
+    @property
+    def actor(self) -> Actor:
+        """The policy with the runner's pipelines and their statistics.
+
+        Raises:
+            InvalidArgument: the runner has no policy.
+        """
+        if self.policy is None:
+            raise InvalidArgument("this runner has no policy, so it has no actor")
+        return Actor.of_parts(self.policy, self.env_to_module, self.module_to_env)
 
     @property
     def num_steps(self) -> int:
@@ -339,6 +362,8 @@ class SingleAgentEnvRunner(EnvRunner):
         self._sink.policy_version = None if random_actions else self._policy_version
         if self._updates and not random_actions:
             stamp(self.policy, self._fingerprint)
+        elif self._checks and not random_actions:
+            check_statistics(self.policy, self.env_to_module)
         self._rewrites = self.env_to_module.rewrites
         stores_alone = self.num_envs == 1 and isinstance(self._sink, ReplayRecorder) and not self._sink.keys
         self._random_share = random_action_probability_of(self.policy) if explore and stores_alone else 0.0
@@ -558,7 +583,7 @@ class SingleAgentEnvRunner(EnvRunner):
             seed=seed,
             reward_dtype=self._recorder.reward_dtype,
             update_stats=False,
-            check_pipeline=False,
+            check_pipeline=self._checks,
             **options,
         )
 

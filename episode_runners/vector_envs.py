@@ -164,7 +164,7 @@ def env_like(env: EnvLike, num_envs: int) -> EnvLike:
         return gym.make_vec(replace(env.spec, kwargs=options), num_envs, options.pop("vectorization_mode", None))
     raise InvalidArgument(
         f"{env} does not say how others like it are made: give the runner an id, or a callable that makes it; or call "
-        "evaluate(env, runner.policy, runner.env_to_module, runner.module_to_env) with environments for evaluation"
+        "evaluate(env, runner.actor) with environments for evaluation"
     )
 
 

@@ -62,20 +62,24 @@ class EnvToModulePipeline(SectionedPipeline):
                 self._in_their_spaces.add(name)
         return observations
 
-    def check_policy(self, policy: Any) -> None:
-        """Run a policy that is a module once on samples of what it sees here, unless your own pieces make columns.
+    def bind_policy(self, policy: Any) -> None:
+        """Add the connectors that a recurrent policy needs, and check that the policy can read the batch.
+
+        A recurrent policy gets a time axis and its states, unless a connector adds "state_in" already. A policy that is
+        a module is run once on samples, unless connectors of your own make columns.
 
         Raises:
-            InvalidArgument: it reads a column that is not there, or of another shape, or lacks the states it needs.
+            InvalidArgument: the policy reads a column that is not there, or of another shape.
         """
+        pieces = self._sections.pieces.values()
+        if module_of(policy).is_recurrent and not any(Columns.STATE_IN in piece.writes for piece in pieces):
+            last = next((name for name, piece in self._pieces.items() if type(piece) is NumpyToTensor), None)
+            if last is not None:
+                self.insert_before(last, AddTimeDimension())
+                self.insert_before(last, AddStates())
         pieces = self._sections.pieces.values()
         if not self.is_bound or any(type(piece) not in _DEFAULT for piece in pieces):
             return
-        if module_of(policy).is_recurrent and not any(type(piece) is AddStates for piece in pieces):
-            raise InvalidArgument(
-                f"{type(policy).__name__} has a memory, and {self.name} adds no states and no time axis: build the "
-                "pipeline with policy="
-            )
         if any(type(piece) is NumpyToTensor for piece in pieces):
             check_reads_views(policy, self.views, values=False)
 
@@ -147,17 +151,16 @@ def env_to_module_pipeline(
         observation_space: the space of one environment's observations.
         action_space: the space of one environment's actions.
         pieces: your own: rewriters, views and others, which come before the default ones.
-        policy: for one with a memory, the batch gets its states and a time axis. It is run once on what views make.
+        policy: see `EnvToModulePipeline.bind_policy`. Runners and `Actor` bind their policy themselves.
     """
     pieces = [as_piece(piece) for piece in checked_items("pieces", pieces, "your pieces")]
-    recurrent = [AddTimeDimension(), AddStates()] if module_of(policy).is_recurrent else []
     pipeline = EnvToModulePipeline(
         observation_space,
         action_space,
-        connectors=[*pieces, AddObservations(), BatchItems(), *recurrent, NumpyToTensor(device=device)],
+        connectors=[*pieces, AddObservations(), BatchItems(), NumpyToTensor(device=device)],
     )
-    if pipeline.has_views:
-        pipeline.check_policy(policy)
+    if policy is not None:
+        pipeline.bind_policy(policy)
     return pipeline
 
 

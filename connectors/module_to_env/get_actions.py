@@ -99,6 +99,12 @@ class GetActions(Connector):
             raise _other_width(inputs, distribution)
         return inputs, distribution
 
+    def seed(self, seed: int | None) -> None:
+        """Use a random generator with this seed, unless the connector has a seed already."""
+        if self._seed is None and seed is not None:
+            self._seed = checked_count("seed", seed, -math.inf)
+            self._rows = NumpyCategoricalSampler(seed)
+
     def _generator_for(self, inputs: torch.Tensor) -> torch.Generator | None:
         """The piece's own, on the device of the inputs; None for torch's."""
         if self._generator is None and self._seed is not None:

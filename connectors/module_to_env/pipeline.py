@@ -85,6 +85,17 @@ class ModuleToEnvPipeline(ConnectorPipeline):
                 f"{self.input_action_space} take one such action each, [{num_rows}, ...]"
             )
 
+    def bind_policy(self, policy: Any) -> None:
+        """Remove the time axis of a recurrent policy's outputs, unless a connector does so already."""
+        if module_of(policy).is_recurrent and RemoveTimeDimension not in self:
+            self.prepend(RemoveTimeDimension())
+
+    def seed(self, seed: int | None) -> None:
+        """Seed the sampling of actions, unless it has a seed of its own."""
+        for piece in self.connectors:
+            if isinstance(piece, GetActions):
+                piece.seed(seed)
+
     def policy_action_space(self, space: gym.Space) -> gym.Space:
         """The space of the actions as the policy makes them: the environment's but for dtypes."""
         for change in self._changes():
@@ -148,17 +159,19 @@ def module_to_env_pipeline(
     Args:
         action_space: the space of one environment's actions.
         pieces: your own, which see numpy rows and come before actions are brought into the environment's units.
-        policy: for one with a memory, the outputs' time axis is taken off.
+        policy: see `ModuleToEnvPipeline.bind_policy`. Runners and `Actor` bind their policy themselves.
         normalize_actions: the policy acts in [-1, 1], spread over the bounds of Box spaces.
         clip_actions: the policy acts in the environment's units, clipped to the bounds.
         seed: a seed for sampling actions; torch's global generator by default.
         log_probs: add "action_logp" at each step; without, a runner adds it to what it has sampled. See `GetActions`.
     """
     changes = NormalizeAndClipActions(normalize_actions=normalize_actions, clip_actions=clip_actions)
-    recurrent = [RemoveTimeDimension()] if module_of(policy).is_recurrent else []
-    first = [*recurrent, GetActions(seed=seed, log_probs=log_probs), TensorToNumpy(), UnbatchItems()]
-    return ModuleToEnvPipeline(
+    first = [GetActions(seed=seed, log_probs=log_probs), TensorToNumpy(), UnbatchItems()]
+    pipeline = ModuleToEnvPipeline(
         observation_space,
         action_space,
         connectors=[*first, *checked_items("pieces", pieces, "your pieces"), changes, ListifyForVectorEnv()],
     )
+    if policy is not None:
+        pipeline.bind_policy(policy)
+    return pipeline

@@ -35,6 +35,11 @@ class ForEachAgent(ObservationRewriter):
         self.rewriters: dict[Any, ObservationRewriter] = {}
         super().__init__(input_observation_space, input_action_space, name=name)
 
+    @property
+    def is_empty_filter(self) -> bool:  # type: ignore[override]
+        """Whether the agents' rewriters learn statistics, and none has seen an observation."""
+        return all(rewriter.is_empty_filter for rewriter in self.rewriters.values() or [self._make()])
+
     def rewriter_of(self, agent_id: Any) -> ObservationRewriter:
         """The agent's rewriter, made when it is first asked for."""
         if agent_id not in self.rewriters:

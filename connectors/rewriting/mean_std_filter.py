@@ -121,6 +121,11 @@ class MeanStdFilter(ObservationRewriter):
         """All arguments but `update_stats`, which is off where it is evaluated, and the place (`multi_agent`)."""
         return {name: value for name, value in super().settings.items() if name not in ("update_stats", "multi_agent")}
 
+    @property
+    def is_empty_filter(self) -> bool:  # type: ignore[override]
+        """Whether no observation has been seen."""
+        return not any(known.count for known in self._total.values())
+
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:

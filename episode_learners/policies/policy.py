@@ -14,7 +14,7 @@ import gymnasium as gym
 import torch
 from torch import nn
 
-from connectors.compute_action import ActingState, compute_action
+from connectors.actor import ActingState, compute_action
 from connectors.distributions import ActionDistribution, distribution_for
 
 __all__ = ["Policy"]
@@ -67,11 +67,10 @@ class Policy(nn.Module, ABC):
     def compute_action(
         self, observation: Any, state: ActingState | None = None, **options: Any
     ) -> tuple[Any, ActingState]:
-        """The action for one observation, ready for `env.step`, and the state for the episode's next observation.
+        """Return the action for one observation, ready for `env.step`, and the state for the episode's next call.
 
-        Through the acting pipelines, as a runner with one environment acts: see `connectors.compute_action`, which says
-        what `options` there are (`explore`, `reward`, and the pipelines where the policy was not trained in the default
-        ones). With a memory or without; the state is None at an episode's start.
+        The policy acts through the default pipelines. If it was trained in others, use `connectors.Actor`. See
+        `Actor.act` for the options `explore` and `reward`.
         """
         return compute_action(self, observation, state, **options)
 

@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 from torch.nn import functional
 
-from connectors import env_to_module_pipeline
+from connectors import Actor
 from connectors.distributions import Categorical, DiagonalGaussian, distribution_for
 from connectors.testing import check_policy
 from connectors.views import TransformerContext
@@ -285,11 +285,9 @@ def test_a_masked_policy_never_does_what_is_not_legal(kind: Any) -> None:
     policy, views = made(kind, seen, DONE["discrete"])
     legal = np.array([0, 1, 0, 1], np.int8)
     observation = {"observation": np.ones(3, np.float32), "action_mask": legal}
-    options: dict[str, Any] = {}
-    if views:
-        options = {"env_to_module": env_to_module_pipeline(seen, policy.action_space, pieces=views)}
+    actor = Actor(policy, seen, policy.action_space, pieces=views or ())
     for explore in (True, False):
-        draws = {int(policy.compute_action(observation, explore=explore, **options)[0]) for _ in range(15)}
+        draws = {int(actor.act(observation, explore=explore)[0]) for _ in range(15)}
         assert draws <= {1, 3}
 
 

@@ -15,6 +15,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from mpe2 import simple_spread_v3
 
 from connectors import (
+    Actor,
     Connector,
     env_to_module_pipeline,
     module_to_env_pipeline,
@@ -102,7 +103,7 @@ def test_the_filter_of_training_is_there_and_learns_nothing() -> None:
     raw = gym.make("CartPole-v1").reset(seed=7)[0]
     expected = (raw - known["mean"]) / np.sqrt(known["squares"] / (known["count"] - 1))
     assert np.allclose(found.episodes[0].get_observations(0), expected, atol=1e-5)
-    by_hand = evaluate("CartPole-v1", runner.policy, runner.env_to_module, num_episodes=2, num_envs=2, seed=7)
+    by_hand = evaluate("CartPole-v1", runner.actor, num_episodes=2, num_envs=2, seed=7)
     assert by_hand.episodes == found.episodes
     assert runner.env_to_module.get_state()["MeanStdFilter"]["own"][""]["count"] == known["count"]
 
@@ -206,7 +207,7 @@ def test_a_piece_that_cannot_be_copied_is_named() -> None:
 
     pipeline = env_to_module_pipeline(*SPACES, pieces=[Holds()])
     with pytest.raises(InvalidArgument, match=r"Holds.*cannot be copied for an evaluation: cannot pickle 'generator'"):
-        evaluate(Counted, lambda batch, explore=None: {}, pipeline)
+        evaluate(Counted, Actor(lambda batch, explore=None: {}, env_to_module=pipeline))
 
 
 def test_views_and_hooks_are_those_of_the_evaluation() -> None:
@@ -224,8 +225,8 @@ def test_views_and_hooks_are_those_of_the_evaluation() -> None:
         seen.append(batch["obs"].tolist())
         return {"action_dist_inputs": torch.tensor([[0.0, 1.0]])}
 
-    pieces = module_to_env_pipeline(*SPACES)
-    found = evaluate(Counted, policy, pipeline, pieces, num_episodes=1, hooks=[ends])
+    actor = Actor(policy, env_to_module=pipeline, module_to_env=module_to_env_pipeline(*SPACES))
+    found = evaluate(Counted, actor, num_episodes=1, hooks=[ends])
     assert seen == [[[0, 0]], [[0, 1]], [[1, 2]]]
     assert (ends.ended, found.episodes.actions.tolist()) == (1, [1, 1, 1])
 
@@ -255,9 +256,7 @@ def test_several_agents_are_evaluated_alike() -> None:
     assert found.agent_returns.keys() == {"agent_0", "agent_1"}
     assert len(found.module_returns["all"]) == 6
     assert "mean_return/agent/agent_0" in found.as_dict()
-    by_hand = evaluate(
-        env, {"all": Uniform()}, pipelines, num_episodes=1, agent_to_module_mapping_fn=lambda *asked: "all", seed=2
-    )
+    by_hand = evaluate(env, runner.actors, num_episodes=1, agent_to_module_mapping_fn=lambda *asked: "all", seed=2)
     assert np.array_equal(
         by_hand.episodes[0].get_observations(0)["agent_0"], found.episodes[0].get_observations(0)["agent_0"]
     )

@@ -18,10 +18,10 @@ import torch
 from gymnasium import spaces
 from mpe2 import simple_spread_v3
 
-from connectors import env_to_module_pipeline, module_to_env_pipeline, multi_agent_env_to_module
-from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter, ObservationPreprocessor
+from connectors import Actor, env_to_module_pipeline, module_to_env_pipeline, multi_agent_env_to_module
+from connectors.env_to_module import FrameStacking, MeanStdFilter, ObservationPreprocessor
 from connectors.fingerprint import check_fingerprint, settings_of
-from episode_learners import LSTMPolicy, MLPPolicy
+from episode_learners import MLPPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
 from episodes.errors import InvalidArgument, StateMismatch
 
@@ -68,7 +68,7 @@ def test_a_policy_is_refused_in_pipelines_that_it_was_not_trained_in(then: Any, 
     with pytest.raises(StateMismatch, match=f"MLPPolicy was trained in other pipelines: {told}.*check_pipeline=False"):
         SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=pipeline(*now))
     with pytest.raises(StateMismatch, match="was trained in other pipelines"):
-        evaluate("CartPole-v1", policy, pipeline(*now))
+        evaluate("CartPole-v1", Actor(policy, env_to_module=pipeline(*now)))
 
 
 def test_who_knows_goes_on_and_then_the_policy_belongs_to_the_new_pipelines() -> None:
@@ -94,7 +94,7 @@ def test_a_policy_that_only_looked_was_not_trained() -> None:
     for use in ({"random_actions": True}, {"explore": False}):
         policy = trained_in(Scale(), sampled=False)
         SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=pipeline(Scale())).sample(num_timesteps=2, **use)
-        evaluate("CartPole-v1", policy, pipeline(Scale()), num_episodes=1, explore=True)
+        evaluate("CartPole-v1", Actor(policy, env_to_module=pipeline(Scale())), num_episodes=1, explore=True)
         assert policy.pipeline_fingerprint is None
 
 
@@ -147,13 +147,6 @@ def test_a_policy_that_cannot_read_what_it_will_see_is_refused_when_the_runner_i
     made = pipeline(MeanStdFilter()) if given == "a ready pipeline" else None
     with pytest.raises(InvalidArgument, match=r"MLPPolicy.forward does not fit what the module sees"):
         SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=made)
-
-
-def test_a_policy_with_a_memory_is_refused_by_a_pipeline_that_was_built_without_it() -> None:
-    policy = LSTMPolicy(*SPACES)
-    with pytest.raises(InvalidArgument, match="has a memory, and EnvToModulePipeline adds no states"):
-        SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=pipeline(FlattenObservations()))
-    SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=env_to_module_pipeline(*SPACES, policy=policy))
 
 
 def test_settings_are_plain_values_of_what_an_object_was_made_with() -> None:

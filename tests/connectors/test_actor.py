@@ -1,7 +1,8 @@
-"""Acting by hand, one observation at a time, is what a runner with one environment does."""
+"""An actor acts on one observation at a time as a runner with one environment does."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -10,13 +11,13 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from connectors import compute_action, env_to_module_pipeline, module_to_env_pipeline
+from connectors import Actor, compute_action, env_to_module_pipeline
 from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter, PrevActionsPrevRewards
 from connectors.rewriting import ObservationPreprocessor
 from connectors.views import TransformerContext, time_steps
 from episode_learners import LSTMPolicy, MLPPolicy
-from episode_runners import SingleAgentEnvRunner
-from episodes.errors import EpisodeError, InvalidArgument, StateMismatch
+from episode_runners import SingleAgentEnvRunner, evaluate
+from episodes.errors import EpisodeError, InvalidArgument, StateMismatch, WrongType
 from episodes.tracks import nested
 
 SEED, NUM_STEPS = 3, 12
@@ -97,11 +98,11 @@ def made(kind: Any, observation_space: Any, action_space: gym.Space) -> Any:
     return policy
 
 
-def acted_by_hand(policy: Any, env: gym.Env, **pipelines: Any) -> tuple[list[Any], np.ndarray]:
+def act_by_hand(policy: Any, env: gym.Env) -> tuple[list[Any], np.ndarray]:
     actions, rewards = [], [0.0]
     (observation, _), state, ended = env.reset(seed=SEED), None, False
     while not ended:
-        action, state = compute_action(policy, observation, state, reward=rewards[-1], **({} if state else pipelines))
+        action, state = compute_action(policy, observation, state, reward=rewards[-1])
         observation, reward, terminated, truncated, _ = env.step(action)
         actions.append(action)
         rewards.append(float(reward))
@@ -110,28 +111,70 @@ def acted_by_hand(policy: Any, env: gym.Env, **pipelines: Any) -> tuple[list[Any
 
 
 @pytest.mark.parametrize(("kind", "pieces", "action_space"), KINDS.values(), ids=KINDS)
-def test_acting_step_by_step_is_what_the_runner_does_greedily(kind: Any, pieces: Any, action_space: gym.Space) -> None:
-    views = env_to_module_pipeline(NUMBERS, action_space, pieces=pieces)
-    policy = made(kind, views.observation_space, action_space)
-    pipeline = env_to_module_pipeline(NUMBERS, action_space, pieces=pieces, policy=policy)
-    runner = SingleAgentEnvRunner(lambda: Drift(action_space), policy, env_to_module=pipeline, seed=SEED)
-    if "MeanStdFilter" in pipeline:
-        pipeline.rewrite(np.random.default_rng(0).normal(2, 3, (20, 3)).astype(np.float32))
-    learned = pipeline.get_state()
+def test_actor_acts_greedily_as_a_runner(kind: Any, pieces: Any, action_space: gym.Space) -> None:
+    actor = Actor(partial(made, kind), NUMBERS, action_space, pieces=pieces)
+    runner = SingleAgentEnvRunner(lambda: Drift(action_space), actor, seed=SEED)
+    if "MeanStdFilter" in actor.env_to_module:
+        actor.env_to_module.rewrite(np.random.default_rng(0).normal(2, 3, (20, 3)).astype(np.float32))
+    statistics = actor.env_to_module.get_state()
     episode = runner.sample(num_episodes=1, explore=False)[0]
-    of_runner = {"env_to_module": pipeline, "module_to_env": runner.module_to_env}
-    actions, rewards = acted_by_hand(policy, Drift(action_space), **of_runner)
+    actions, rewards = act_by_hand(actor, Drift(action_space))
     assert np.array_equal(rewards, episode.get_rewards())
-    for_env = runner.module_to_env.from_env(nested.stack(actions))
-    for found, expected in zip(nested.leaves(for_env), nested.leaves(episode.get_actions()), strict=True):
-        np.testing.assert_allclose(found, np.clip(expected, -1, 1) if found.dtype.kind == "f" else expected, atol=1e-6)
-    assert nested.equal(pipeline.get_state(), learned)
+    for_env = actor.module_to_env.from_env(nested.stack(actions))
+    for given, expected in zip(nested.leaves(for_env), nested.leaves(episode.get_actions()), strict=True):
+        np.testing.assert_allclose(given, np.clip(expected, -1, 1) if given.dtype.kind == "f" else expected, atol=1e-6)
+    assert nested.equal(actor.env_to_module.get_state(), statistics)
 
 
-def test_without_pipelines_it_acts_as_a_runner_without_any() -> None:
+def test_actor_of_a_policy_alone_has_default_pipelines() -> None:
     policy = made(LSTMPolicy, NUMBERS, BOX)
     episode = SingleAgentEnvRunner(lambda: Drift(BOX), policy, seed=SEED).sample(num_episodes=1, explore=False)[0]
-    assert np.array_equal(acted_by_hand(policy, Drift(BOX))[1], episode.get_rewards())
+    assert np.array_equal(act_by_hand(policy, Drift(BOX))[1], episode.get_rewards())
+    assert np.array_equal(act_by_hand(Actor(policy), Drift(BOX))[1], episode.get_rewards())
+
+
+def test_actor_makes_the_policy_for_the_space_that_it_sees() -> None:
+    pieces = [MeanStdFilter(), FrameStacking(num_frames=4)]
+    actor = Actor(LSTMPolicy, NUMBERS, DISCRETE, pieces=pieces)
+    assert actor.policy.observation_space == actor.env_to_module.observation_space != NUMBERS
+    by_hand = env_to_module_pipeline(NUMBERS, DISCRETE, pieces=[MeanStdFilter(), FrameStacking(num_frames=4)])
+    assert Actor(actor.policy, env_to_module=by_hand).fingerprint == actor.fingerprint
+    with pytest.raises(InvalidArgument, match=r"LSTMPolicy.*does not fit"):
+        Actor(LSTMPolicy(NUMBERS, DISCRETE), NUMBERS, DISCRETE, pieces=[FrameStacking(num_frames=4)])
+    with pytest.raises(InvalidArgument, match="observation_space and action_space"):
+        Actor(LSTMPolicy, pieces=pieces)
+    with pytest.raises(WrongType, match="cannot be called"):
+        Actor(3)
+    with pytest.raises(InvalidArgument, match="pieces= and env_to_module="):
+        Actor(actor.policy, pieces=pieces, env_to_module=by_hand)
+
+
+def test_recurrent_policy_in_a_pipeline_without_policy_gets_its_states() -> None:
+    pieces = [FrameStacking(num_frames=2)]
+    pipeline = env_to_module_pipeline(NUMBERS, BOX, pieces=pieces)
+    policy = made(LSTMPolicy, pipeline.observation_space, BOX)
+    runner = SingleAgentEnvRunner(lambda: Drift(BOX), policy, env_to_module=pipeline, seed=SEED)
+    rewards = runner.sample(num_episodes=1, explore=False)[0].get_rewards()
+    assert np.array_equal(act_by_hand(runner.actor, Drift(BOX))[1], rewards)
+
+
+def test_trained_policy_behind_a_filter_without_statistics_is_rejected() -> None:
+    actor = Actor(partial(made, MLPPolicy), NUMBERS, BOX, pieces=[MeanStdFilter()])
+    actor.act(np.zeros(3))  # an untrained policy acts
+    SingleAgentEnvRunner(lambda: Drift(BOX), actor).sample(num_timesteps=20)
+    empty = Actor(actor.policy, NUMBERS, BOX, pieces=[MeanStdFilter()])
+    for act in (
+        lambda: empty.act(np.zeros(3)),
+        lambda: compute_action(empty, np.zeros(3)),
+        lambda: evaluate(lambda: Drift(BOX), empty, num_episodes=1),
+        lambda: evaluate(SingleAgentEnvRunner(lambda: Drift(BOX), empty), num_episodes=1),
+        lambda: SingleAgentEnvRunner(lambda: Drift(BOX), empty).sample(num_timesteps=2, explore=False),
+    ):
+        with pytest.raises(StateMismatch, match="MeanStdFilter, which has seen no observation"):
+            act()
+    empty.env_to_module.set_state(actor.env_to_module.get_state())
+    assert np.array_equal(empty.act(np.zeros(3))[0], actor.act(np.zeros(3))[0])
+    evaluate(lambda: Drift(BOX), empty, num_episodes=1)
 
 
 def test_an_episode_may_branch_off_from_any_state() -> None:
@@ -154,25 +197,22 @@ def test_exploring_draws_by_torchs_random_numbers() -> None:
 
 
 def test_a_policy_that_was_trained_in_other_pipelines_is_refused() -> None:
-    pieces = [FrameStacking(num_frames=2)]
-    policy = made(MLPPolicy, spaces.Box(-5.0, 5.0, (6,), np.float32), DISCRETE)
-    pipeline = env_to_module_pipeline(NUMBERS, DISCRETE, pieces=pieces, policy=policy)
-    SingleAgentEnvRunner(lambda: Drift(DISCRETE), policy, env_to_module=pipeline).sample(num_timesteps=1)
+    actor = Actor(partial(made, MLPPolicy), NUMBERS, DISCRETE, pieces=[FrameStacking(num_frames=2)])
+    SingleAgentEnvRunner(lambda: Drift(DISCRETE), actor).sample(num_timesteps=1)
     with pytest.raises(StateMismatch, match="FrameStacking"):
-        compute_action(policy, np.zeros(3))
-    _, state = compute_action(policy, np.zeros(3), env_to_module=pipeline)
-    with pytest.raises(InvalidArgument, match="has its pipelines"):
-        compute_action(policy, np.zeros(3), state, env_to_module=pipeline)
+        compute_action(actor.policy, np.zeros(3))
+    _, state = actor.act(np.zeros(3))
+    with pytest.raises(InvalidArgument, match="another actor"):
+        Actor(actor.policy, NUMBERS, DISCRETE, pieces=[FrameStacking(num_frames=2)]).act(np.zeros(3), state)
 
 
-def test_a_policy_that_is_only_called_needs_its_pipelines() -> None:
+def test_a_policy_that_is_only_called_needs_spaces() -> None:
     def always_one(batch: Any, explore: bool | None = None) -> dict[str, Any]:
         return {"actions": torch.ones(len(batch["obs"]), dtype=torch.int64)}
 
     with pytest.raises(InvalidArgument, match="observation_space"):
         compute_action(always_one, np.zeros(3))
-    pipelines = (env_to_module_pipeline(NUMBERS, DISCRETE), module_to_env_pipeline(NUMBERS, DISCRETE))
-    assert compute_action(always_one, np.zeros(3), env_to_module=pipelines[0], module_to_env=pipelines[1])[0] == 1
+    assert compute_action(Actor(always_one, NUMBERS, DISCRETE), np.zeros(3))[0] == 1
 
 
 def test_an_observation_of_another_shape_is_refused() -> None:

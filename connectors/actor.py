@@ -1,0 +1,290 @@
+"""`Actor`, a policy with its pipelines, and `compute_action`, which maps one observation to one action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import torch
+from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+from connectors.acting import EnvToModule, ModuleToEnv, check_pipeline, fingerprint_of
+from connectors.connector import Connector
+from connectors.env_to_module import NumpyToTensor, env_to_module_pipeline
+from connectors.fingerprint import check_fingerprint, check_statistics
+from connectors.module_to_env import module_to_env_pipeline
+from connectors.pipeline import ConnectorPipeline
+from connectors.policy import check_interface, module_of
+from connectors.views import View, Views
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
+from episodes.tracks.spaces import as_rows
+
+__all__ = ["ActingState", "Actor", "as_actor", "compute_action"]
+
+
+class Actor:
+    """A policy with its pipelines: everything that is needed to act, evaluate, learn, save and export.
+
+    Runners, algorithms, `evaluate` and `compute_action` take an actor in place of a policy. They then use its
+    pipelines, with their statistics.
+
+    Args:
+        policy: a policy; or a class or `functools.partial` that makes one of the space that it sees and the action
+            space, such as `MLPPolicy` or `partial(MLPPolicy, hidden_sizes=(64,))`.
+        observation_space: the environment's; by default the policy's.
+        action_space: the environment's; by default the policy's.
+        pieces: connectors and views that make the policy's input, as in `env_to_module_pipeline`.
+        env_to_module: the pipeline to the policy's input, in place of one with `pieces`.
+        module_to_env: the pipeline to actions, in place of the default one.
+
+    Raises:
+        InvalidArgument: the policy cannot read what the pipeline makes; a class without spaces; `pieces` together with
+            `env_to_module`.
+        WrongType: `policy` is neither a policy nor an actor.
+
+    >>> from gymnasium import spaces
+    >>> from connectors.env_to_module import FrameStacking
+    >>> from episode_learners import LSTMPolicy
+    >>> actor = Actor(LSTMPolicy, spaces.Box(-1, 1, (3,)), spaces.Discrete(2), pieces=[FrameStacking(num_frames=4)])
+    >>> actor.policy.observation_space.shape
+    (12,)
+    >>> action, state = actor.act([0.5, 0.0, 0.1])
+    >>> action, state = actor.act([0.4, 0.1, 0.1], state)
+    """
+
+    policy: Any
+    env_to_module: Any
+    module_to_env: Any
+
+    def __init__(
+        self,
+        policy: Any,
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+        *,
+        pieces: Iterable[Connector | View] = (),
+        env_to_module: EnvToModule | None = None,
+        module_to_env: ModuleToEnv | None = None,
+    ) -> None:
+        pieces = list(pieces)
+        if pieces and env_to_module is not None:
+            raise InvalidArgument("Actor: pieces= and env_to_module= were given; put the pieces into the pipeline")
+        is_class = isinstance(policy, (type, partial))
+        if not is_class:
+            check_interface(policy, "Actor")
+            if not pieces and env_to_module is None and observation_space is None:
+                observation_space = getattr(policy, "observation_space", None)
+            action_space = getattr(policy, "action_space", None) if action_space is None else action_space
+        if env_to_module is None:
+            env_to_module = env_to_module_pipeline(observation_space, action_space, pieces=pieces)
+        else:
+            check_pipeline(env_to_module, EnvToModule, "env_to_module")
+            env_to_module.bind(observation_space, action_space)
+            action_space = _first_known(action_space, getattr(env_to_module, "input_action_space", None))
+        if module_to_env is None:
+            module_to_env = module_to_env_pipeline(observation_space, action_space, log_probs=False)
+        else:
+            check_pipeline(module_to_env, ModuleToEnv, "module_to_env")
+            module_to_env.bind(observation_space, action_space)
+            action_space = _first_known(action_space, module_to_env.input_action_space)
+        self.env_to_module, self.module_to_env = env_to_module, module_to_env
+        self.policy = self._made(policy, action_space) if is_class else policy
+        self._bind_policy()
+
+    @classmethod
+    def of_parts(cls, policy: Any, env_to_module: Any, module_to_env: Any) -> Actor:
+        """Return an actor of parts that fit together already, such as those of a runner."""
+        actor = cls.__new__(cls)
+        actor.policy, actor.env_to_module, actor.module_to_env = policy, env_to_module, module_to_env
+        return actor
+
+    def _made(self, make: Callable[..., Any], action_space: gym.Space | None) -> Any:
+        if action_space is None or self.observation_space is None:
+            name = getattr(make, "__name__", "the policy")
+            raise InvalidArgument(f"Actor({name}): a class needs observation_space and action_space; give both")
+        policy = make(self.env_to_module.observation_space, action_space)
+        check_interface(policy, "Actor")
+        return policy
+
+    def _bind_policy(self) -> None:
+        self.env_to_module.bind_policy(self.policy)
+        self.module_to_env.bind_policy(self.policy)
+        self._send_batches_to(module_of(self.policy).device)
+
+    # --- what it is made of ------------------------------------------------------------------------------------------
+
+    @property
+    def observation_space(self) -> gym.Space | None:
+        """The space of the environment's observations, or None if it is not known."""
+        return getattr(self.env_to_module, "input_observation_space", None)
+
+    @property
+    def action_space(self) -> gym.Space | None:
+        """The space of the environment's actions, or None if it is not known."""
+        return self.module_to_env.input_action_space
+
+    @property
+    def recorded_observation_space(self) -> gym.Space | None:
+        """The space of the observations that episodes of this actor store, or None if it is not known."""
+        return self.env_to_module.recorded_observation_space
+
+    @property
+    def views(self) -> Views:
+        """The views that turn stored observations into the policy's input."""
+        return self.env_to_module.views
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """The spaces and the settings of all connectors, as plain values. See `connectors.fingerprint`."""
+        return fingerprint_of(self.env_to_module, self.module_to_env)
+
+    def check(self) -> None:
+        """Raise `StateMismatch` if the policy was trained in other pipelines, or with statistics that are missing."""
+        check_fingerprint(self.policy, self.fingerprint)
+        check_statistics(self.policy, self.env_to_module)
+
+    def to(self, device: str | torch.device) -> Actor:
+        """Move the policy and its input batches to a device, and return the actor."""
+        if isinstance(self.policy, torch.nn.Module):
+            self.policy.to(device)
+        self._send_batches_to(torch.device(device))
+        return self
+
+    def _send_batches_to(self, device: torch.device) -> None:
+        pipeline = self.env_to_module
+        if isinstance(pipeline, ConnectorPipeline) and NumpyToTensor in pipeline:
+            to_tensors = pipeline[NumpyToTensor]
+            if to_tensors.device != device:
+                to_tensors.to(device)
+
+    def copy_pipelines(self) -> Actor:
+        """Return an actor of the same policy with copies of the pipelines."""
+        return Actor.of_parts(self.policy, deepcopy(self.env_to_module), deepcopy(self.module_to_env))
+
+    def __repr__(self) -> str:
+        return f"Actor({type(self.policy).__name__}, {self.env_to_module!r}, {self.module_to_env!r})"
+
+    # --- acting ------------------------------------------------------------------------------------------------------
+
+    def act(
+        self, observation: Any, state: ActingState | None = None, *, reward: float = 0.0, explore: bool = False
+    ) -> tuple[Any, ActingState]:
+        """Return the action for one observation, ready for `env.step`, and the state for the episode's next call.
+
+        Nothing is learned: statistics of filters stay as they are.
+
+        Args:
+            observation: the environment's, without a batch axis.
+            state: None at the start of an episode; afterwards the state that the previous call returned. It is not
+                changed, so acting may branch off from any state.
+            reward: the reward of the last action, for views that show it.
+            explore: sample the action with torch's random numbers. By default it is the most likely action.
+
+        Raises:
+            StateMismatch: the policy was trained in other pipelines, or its filters have no statistics.
+            InvalidArgument: a state of another actor; the action space is not known.
+        """
+        if state is None:
+            if self.action_space is None:
+                raise InvalidArgument(
+                    f"{type(self.policy).__name__} has no observation_space and action_space: give them to Actor(...)"
+                )
+            self.check()
+            state = ActingState(self)
+        elif state.actor is not self:
+            raise InvalidArgument("act: the state is of another actor; give None at the start of an episode")
+        state, rows = state.with_observation(observation, reward)
+        episodes, shared_data = [state.episode], {}
+        with torch.inference_mode():
+            batch = self.env_to_module.see(self.policy, {Columns.OBS: rows}, episodes, explore, shared_data)
+            outputs = self.policy(batch, explore=explore)
+            actions, for_env, outputs = self.module_to_env.act(self.policy, outputs, episodes, explore, shared_data)
+        action = _first(for_env, self.action_space)
+        return action, replace(state, action=nested.take(actions, 0), outputs=nested.take(outputs, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class ActingState:
+    """Everything that the next action of an episode depends on besides its observation. It is never changed.
+
+    Attributes:
+        actor: the actor, with its statistics.
+        episode: the newest steps, as many as the views look back.
+        action: the last action, in the policy's units; None before the first one.
+        outputs: the policy's other outputs for the last observation; empty before the first one.
+    """
+
+    actor: Actor
+    episode: SingleAgentEpisode = field(default_factory=SingleAgentEpisode)
+    action: Any = None
+    outputs: dict[str, Any] = field(default_factory=dict)
+
+    def with_observation(self, observation: Any, reward: float) -> tuple[ActingState, Any]:
+        """Return the state with a new observation, and the recorded observation as rows [1, ...]."""
+        pipeline = self.actor.env_to_module
+        space = self.actor.observation_space
+        rows = nested.stack([observation]) if space is None else _rows(observation, space)
+        episode = self.episode.cut(max(pipeline.lookback, 1))  # a recurrent state is one step back
+        if episode.is_reset:
+            episode.add_env_step(nested.take(rows, 0), self.action, reward, extra_model_outputs=self.outputs)
+        else:
+            episode.add_env_reset(nested.take(rows, 0))
+        if pipeline.rewrites:
+            rows = pipeline.rewrite(rows, [episode], False)
+            episode.set_observations(new_data=nested.take(rows, 0), at_indices=-1)
+        return replace(self, episode=episode), rows
+
+
+def as_actor(policy: Any) -> Actor:
+    """Return the actor itself, or an actor of a policy with default pipelines."""
+    return policy if isinstance(policy, Actor) else Actor(policy)
+
+
+def compute_action(
+    policy: Any, observation: Any, state: ActingState | None = None, *, reward: float = 0.0, explore: bool = False
+) -> tuple[Any, ActingState]:
+    """Return the action of a policy or an actor for one observation, and the state for the next call.
+
+    See `Actor.act`. A policy that is not an actor acts through the default pipelines.
+
+    >>> import gymnasium as gym
+    >>> from episode_learners import LSTMPolicy
+    >>> env = gym.make("CartPole-v1")
+    >>> policy, state = LSTMPolicy(env.observation_space, env.action_space), None
+    >>> observation, _ = env.reset(seed=0)
+    >>> for _ in range(3):
+    ...     action, state = compute_action(policy, observation, state)
+    ...     observation, *_ = env.step(action)
+    >>> state.episode.t
+    2
+    """
+    actor = as_actor(policy) if state is None else state.actor
+    if state is not None and actor is not policy and actor.policy is not policy:
+        raise InvalidArgument("compute_action: the state is of another policy; give None at the start of an episode")
+    return actor.act(observation, state, reward=reward, explore=explore)
+
+
+def _first_known(*spaces: gym.Space | None) -> gym.Space | None:
+    return next((space for space in spaces if space is not None), None)
+
+
+def _first(actions: Any, space: gym.Space | None) -> Any:
+    """Return the first of a row of actions, as an environment with this space takes it."""
+    if isinstance(space, spaces.Dict):
+        return {key: _first(actions[key], part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_first(action, part) for action, part in zip(actions, space.spaces, strict=True))
+    return nested.take(actions, 0) if space is None else actions[0]
+
+
+def _rows(observation: Any, space: gym.Space) -> Any:
+    """Return one observation as the rows [1, ...] that a vector environment gives, in the space's dtypes."""
+    return as_rows(concatenate(space, [observation], create_empty_array(space, 1)), space)
