@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 BENCH_READY := .venv-bench/.ready
+DOCS_READY := .venv-docs/.ready
 ARGS ?=
 PIP := -m pip --no-input install --quiet -c constraints.txt
 APT := DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 -y
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
-.PHONY: browser demo test slow learn check format api bench clean
+.PHONY: browser demo test slow learn check format api bench docs clean
 
 demo: $(READY)
 	$(BIN)/python -m episode_learners.demo $(ARGS)
@@ -50,6 +51,12 @@ api: $(READY)
 bench: $(BENCH_READY)
 	.venv-bench/bin/python -m benchmarks $(ARGS)
 
+# The site is built in build/site. Every warning is an error. Serve it with: python -m http.server -d build/site
+docs: $(DOCS_READY)
+	.venv-docs/bin/python docs/site/generate.py
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build -f build/mkdocs.yml
+	.venv-docs/bin/python docs/site/check.py
+
 $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
 	$(BIN)/python $(PIP) -e '.[dev]'
@@ -60,5 +67,10 @@ $(BENCH_READY): pyproject.toml constraints.txt
 	.venv-bench/bin/python $(PIP) -e '.[bench]'
 	touch $@
 
+$(DOCS_READY): pyproject.toml constraints.txt
+	.venv-docs/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python $(PIP) 'mkdocs==1.6.*' 'mkdocs-material==9.*' 'mkdocstrings[python]' ruff
+	touch $@
+
 clean:
-	rm -rf .venv .venv-bench build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench .venv-docs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

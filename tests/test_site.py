@@ -1,0 +1,16 @@
+"""The sources of the documentation site. `make docs` builds the site itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_navigation_lists_every_page_once() -> None:
+    listed = re.findall(r"[\w/]+\.md", (ROOT / "docs" / "site" / "mkdocs.yml").read_text())
+    docs = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    notebooks = {f"notebooks/{path.stem}.md" for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
+    root_pages = {"index.md", "changelog.md", "architecture.md", "contributing.md"}
+    assert sorted(listed) == sorted(docs | notebooks | root_pages | {"reference/index.md"})
