@@ -10,7 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "build" / "site"
 # Attributes and rules with which a browser loads something when it opens a page. Links (href of <a>) load nothing.
-LOADS = re.compile(r"<(?:script|img|iframe|source|video)[^>]*\ssrc=\"(https?:[^\"]+)|<link[^>]*\shref=\"(https?:[^\"]+)|url\((https?:[^)]+)")
+LOADS = re.compile(
+    r"<(?:script|img|iframe|source|video)[^>]*\ssrc=\"(https?:[^\"]+)|<link[^>]*\shref=\"(https?:[^\"]+)|url\((https?:[^)]+)"
+)
 
 
 def main() -> int:

@@ -68,7 +68,9 @@ def canonical_paths() -> dict[str, str]:
     def order(path: str, start: str) -> tuple[bool, int, str]:
         return path.split(".")[0] != start.split(".")[0], path.count("."), path
 
-    return {path: min(paths, key=lambda other: order(other, start)) for start, paths in paths_of.items() for path in paths}
+    return {
+        path: min(paths, key=lambda other: order(other, start)) for start, paths in paths_of.items() for path in paths
+    }
 
 
 CANONICAL = canonical_paths()
