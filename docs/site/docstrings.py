@@ -1,4 +1,4 @@
-"""A griffe extension that prepares docstrings for mkdocstrings: examples are fenced, and joint parameters are separated."""
+"""A griffe extension for mkdocstrings: it fences the examples of docstrings and separates joint parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import griffe
 
 sys.path.insert(0, str(Path(__file__).parent))
-from generate import with_references  # noqa: E402
+from generate import with_references
 
 JOINT_PARAMETERS = re.compile(r"^(\s+)(\w+(?:, \w+)+): (.*)$")
 SECTION = re.compile(r"^(Args|Attributes|Raises|Yields|Returns):\s*$")

@@ -1,8 +1,8 @@
 """Write the pages of the documentation site as plain Markdown to build/pages.
 
-The pages come from four sources: docs/, files of the root (README, ARCHITECTURE, CHANGELOG, CONTRIBUTING), the notebooks with their
-stored outputs, and one reference page per public package. The library is not imported: `ast` reads the names in `__all__`, and griffe
-finds the objects. The exit status is 1 if a link has no target or a public name has no object.
+The pages come from docs/, from files of the root (README, ARCHITECTURE, CHANGELOG, CONTRIBUTING), and from the notebooks
+with their stored outputs. Each public package has a reference page. The library is not imported: `ast` reads the names in
+`__all__`, and griffe finds the objects. The exit status is 1 if a link has no target or a public name has no object.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ for _path in CANONICAL.values():
 
 
 def with_references(text: str) -> str:
-    """Return the text with public names in backticks, such as `EpisodePack`, turned into references to their entries."""
+    """Return the text with public names in backticks, such as `EpisodePack`, as references to their entries."""
 
     def reference_to(match: re.Match[str]) -> str:
         name = match[1]
@@ -181,9 +181,7 @@ def reference_pages() -> dict[str, str]:
 def navigation() -> str:
     """Return mkdocs.yml with the reference pages filled in."""
     text = (Path(__file__).parent / "mkdocs.yml").read_text()
-    lines = [
-        f"{'      ' if '.' in package else '      '}- {package}: reference/{package}.md" for package in public_names()
-    ]
+    lines = [f"      - {package}: reference/{package}.md" for package in public_names()]
     return text.replace("      # reference pages", "\n".join(lines))
 
 
