@@ -1,7 +1,7 @@
 """Write the pages of the documentation site as plain Markdown to build/pages.
 
-The pages come from docs/, from files of the root (README, ARCHITECTURE, CHANGELOG, CONTRIBUTING), and from the notebooks
-with their stored outputs. Each public package has a reference page. The library is not imported: `ast` reads the names in
+The pages come from docs/, from root files (README, ARCHITECTURE, CHANGELOG, CONTRIBUTING) and from the notebooks with
+their stored outputs. Each public package has a reference page. The library is not imported: `ast` reads the names in
 `__all__`, and griffe finds the objects. The exit status is 1 if a link has no target or a public name has no object.
 """
 
