@@ -7,7 +7,7 @@ fail.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final, NamedTuple
 
@@ -73,7 +73,7 @@ class Agents:
 
     def timeline(self, agent_id: Any) -> Timeline:
         """The agent's timeline; `UnknownKey` when it was not observed."""
-        line = self.timelines.get(agent_id)
+        line = self.timelines.get(agent_id) if isinstance(agent_id, Hashable) else None
         if line is None:
             raise UnknownKey(f"episode {self.episode_id}: no agent {agent_id!r}; there are {list(self.timelines)}")
         return line

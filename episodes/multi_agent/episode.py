@@ -254,6 +254,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             raise EpisodeStateError(
                 f"episode {self.id_}: add_env_reset after a reset; make a new episode for a new reset"
             )
+        self._check_dicts("add_env_reset", {"observations": observations}, {"infos": infos})
         told = infos or NOTHING
         entering = self._entering(observations, observations, told)
         self.is_reset = True
@@ -296,6 +297,10 @@ class MultiAgentEpisode(MultiAgentGetters):
         agents, now = self.agents, self.env_t + 1
         if agents.passed_on is not None:
             raise self._refusal("add_env_step")
+        if not (type(observations) is type(actions) is type(rewards) is dict):
+            self._check_dicts("add_env_step", {"observations": observations, "actions": actions, "rewards": rewards})
+        if infos is not None or extra_model_outputs is not None:
+            self._check_dicts("add_env_step", {}, {"infos": infos, "extra_model_outputs": extra_model_outputs})
         told, extra = infos or NOTHING, extra_model_outputs or NOTHING
         ending: tuple[Any, ...] = ()  # worked out only where some flag is set
         ends = (terminateds and _may_end(terminateds)) or (truncateds and _may_end(truncateds))
@@ -327,6 +332,17 @@ class MultiAgentEpisode(MultiAgentGetters):
             agents.enter(own, now, rewards.get(own.agent_id))
         if ending:
             self._end(*ending)
+
+    def _check_dicts(self, call: str, by_agent: ByAgent, of_dicts: ByAgent = NOTHING) -> None:
+        """Raise `WrongType` unless all arguments `by_agent` are dicts, and all arguments `of_dicts` dicts of dicts."""
+        given = [(name, value) for name, value in of_dicts.items() if value is not None]
+        for name, value in [*by_agent.items(), *given]:
+            if not _is_mapping(value):
+                raise WrongType(f"episode {self.id_}: {call}: {name}={value!r}; give a dict from agent to value")
+        for name, value in given:
+            for agent_id, own in value.items():
+                if own is not None and not _is_mapping(own):
+                    raise WrongType(f"episode {self.id_}: {call}: {name}[{agent_id!r}]={own!r}; give a dict")
 
     def _entering(self, newcomers: Iterable[Any], observations: ByAgent, infos: ByAgent) -> list[SingleAgentEpisode]:
         """The episodes of new agents, with their first observations; the agents are not let in yet."""
@@ -457,6 +473,10 @@ class MultiAgentEpisode(MultiAgentGetters):
     def _check_follows(self, other: MultiAgentEpisode) -> None:
         if self.is_done or not self.is_reset:
             raise self._refusal("concat_episode")
+        if not isinstance(other, MultiAgentEpisode):
+            raise WrongType(
+                f"episode {self.id_}: concat_episode takes a MultiAgentEpisode, not a {type(other).__name__}"
+            )
         if other.id_ != self.id_:
             raise ChunkMismatch(
                 f"episode {self.id_}: a chunk of episode {other.id_} does not follow it; join chunks of one id"
@@ -541,6 +561,10 @@ class MultiAgentEpisode(MultiAgentGetters):
 
 _OPEN = Ending.OPEN  # a member looked up in its class costs more than all else that a step asks first
 _STATE = ("env_t", "lookback", "missing_final_observation", "is_reset", "is_numpy", "custom_data")
+
+
+def _is_mapping(value: Any) -> bool:
+    return type(value) is dict or isinstance(value, Mapping)
 
 
 def _flags(flags: ByAgent | bool) -> ByAgent:

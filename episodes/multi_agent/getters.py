@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from episodes.columns import check_extra_output_names
-from episodes.errors import EpisodeStateError, StepOutOfRange, UnknownKey
+from episodes.errors import EpisodeStateError, StepOutOfRange, UnknownKey, WrongType
 from episodes.facts import EpisodeFacts
 from episodes.facts.facts import HasEnding
 from episodes.multi_agent import queries
@@ -20,6 +20,7 @@ from episodes.tracks import ListTrack
 from episodes.tracks.field import INFOS, extra_field
 from episodes.tracks.indexing import Indices
 from episodes.tracks.track_access import new_track, written
+from episodes.tracks.validation import checked_count, checked_key, checked_mapping
 
 AgentIds = Collection[Hashable] | Hashable | None
 
@@ -97,7 +98,7 @@ class MultiAgentGetters(HasEnding):
 
     def has_agent(self, agent_id: Any) -> bool:
         """True when the agent was observed in this chunk or its lookback."""
-        return agent_id in self.agents.timelines
+        return isinstance(agent_id, Hashable) and agent_id in self.agents.timelines
 
     def clocks(self, agent_id: Any) -> tuple[np.ndarray, np.ndarray]:
         """The env steps at which an agent's observations arrived, [L + T + 1], and at which it acted, [L + T].
@@ -111,6 +112,7 @@ class MultiAgentGetters(HasEnding):
 
         Cut with such a lookback, the successor has them all; agents that are done do not count.
         """
+        checked_count("num_steps", num_steps, 0)
         return max((line.reach(num_steps, self.env_t) for line in self.agents.timelines.values()), default=0)
 
     def get_agents_to_act(self) -> set[Any]:
@@ -189,8 +191,8 @@ class MultiAgentGetters(HasEnding):
             t = now + 1 + indices if indices < 0 and not neg_index_as_lookback else begin + indices
             if begin - self.lookback <= t <= now:
                 return queries.observations_at(lines, t)
-        request = Request("observations", indices, env_steps, neg_index_as_lookback, fill, one_hot_discrete)
-        return self._read(request, self._columns(queries.observations_of, agent_ids), 1, return_list)
+        options = indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list, one_hot_discrete
+        return self._read(Request("observations", *options), queries.observations_of)
 
     def get_infos(
         self,
@@ -206,11 +208,8 @@ class MultiAgentGetters(HasEnding):
 
         By env steps also those that came without an observation; by agents' steps one for each observation.
         """
-        request = Request("infos", indices, env_steps, neg_index_as_lookback, fill)
-        columns = self._columns(queries.infos_of, agent_ids)
-        if self.agents.loose_infos and env_steps:
-            columns = self._with_loose_infos(dict(columns), agent_ids).items()
-        return self._read(request, columns, 1, return_list)
+        request = Request("infos", indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list)
+        return self._read(request, queries.infos_of)
 
     def _with_loose_infos(self, columns: dict[Any, Column | None], agent_ids: AgentIds) -> dict[Any, Column | None]:
         """The columns of infos, with those in their places that came without an observation."""
@@ -244,8 +243,8 @@ class MultiAgentGetters(HasEnding):
         return_list: bool = False,
     ) -> Any:
         """Actions by agent, pending ones too."""
-        request = Request("actions", indices, env_steps, neg_index_as_lookback, fill, one_hot_discrete)
-        return self._read(request, self._columns(queries.actions_of, agent_ids), 0, return_list)
+        options = indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list, one_hot_discrete
+        return self._read(Request("actions", *options), queries.actions_of)
 
     def get_rewards(
         self,
@@ -261,8 +260,8 @@ class MultiAgentGetters(HasEnding):
 
         A waiting agent's reward is the sum so far.
         """
-        request = Request("rewards", indices, env_steps, neg_index_as_lookback, fill)
-        return self._read(request, self._columns(queries.rewards_of, agent_ids), 0, return_list)
+        request = Request("rewards", indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list)
+        return self._read(request, queries.rewards_of)
 
     def get_extra_model_outputs(
         self,
@@ -281,12 +280,13 @@ class MultiAgentGetters(HasEnding):
             UnknownKey: no agent has that key.
         """
         keys = self._extra_keys()
-        if key is not None and key not in keys:
+        if key is not None and checked_key("key", key) not in keys:
             raise UnknownKey(f"episode {self.id_}: no agent has an extra model output {key!r}; there are {keys}")
-        answers = {}
-        for name in keys if key is None else [key]:
-            request = Request(f"extra_model_outputs[{name!r}]", indices, env_steps, neg_index_as_lookback, fill)
-            answers[name] = self._read(request, self._columns(queries.outputs_of(name), agent_ids), 0, return_list)
+        options = indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list
+        answers = {
+            name: self._read(Request(f"extra_model_outputs[{name!r}]", *options), queries.outputs_of(name))
+            for name in (keys if key is None else [key])
+        }
         return answers[key] if key is not None else _by_agent(answers, return_list)
 
     def _extra_keys(self) -> list[str]:
@@ -309,13 +309,21 @@ class MultiAgentGetters(HasEnding):
         if isinstance(agent_ids, (tuple, frozenset)):
             return (agent_ids,) if self.agents.knows(agent_ids) else agent_ids
         is_collection = isinstance(agent_ids, (list, set, dict, KeysView, ValuesView))
-        return agent_ids if is_collection else (agent_ids,)
+        agent_ids = agent_ids if is_collection else (agent_ids,)
+        unhashable = next((agent_id for agent_id in agent_ids if not isinstance(agent_id, Hashable)), None)
+        if unhashable is not None:
+            raise WrongType(f"agent_ids: {unhashable!r} cannot be an agent's id; give an agent, or a list of agents")
+        return agent_ids
 
-    def _read(self, request: Request, columns: Any, num_last: int, return_list: bool) -> Any:
-        read = queries.per_env_step if return_list else queries.per_agent
-        begin = self._facts.t_started
+    def _read(self, request: Request, column_of: Callable[[Timeline], Column | None]) -> Any:
+        """Return the items of a request, which `column_of` finds in each agent's timeline."""
+        columns: Any = self._columns(column_of, request.agent_ids)
+        if request.name == "infos" and request.env_steps and self.agents.loose_infos:
+            columns = self._with_loose_infos(dict(columns), request.agent_ids).items()
+        read = queries.per_env_step if request.return_list else queries.per_agent
+        begin, is_observed = self._facts.t_started, request.name in ("observations", "infos")
         try:
-            return read(request, columns, (begin, self.lookback), self.env_t - begin + num_last)
+            return read(request, columns, (begin, self.lookback), self.env_t - begin + is_observed)
         except StepOutOfRange as error:
             raise StepOutOfRange(f"episode {self.id_}: {error}") from None
 
@@ -348,8 +356,9 @@ class MultiAgentGetters(HasEnding):
             EpisodeStateError: a new key of an agent that waits with an action of the old keys.
             UnknownKey: an agent that is not there, or a new key with `at_indices`.
         """
-        check_extra_output_names([key], f"episode {self.id_}")
+        check_extra_output_names([checked_key("key", key)], f"episode {self.id_}")
         tracks = {}
+        new_data = checked_mapping("new_data", new_data, "from agent to items")
         for agent_id, data in new_data.items():
             line = self.agents.timeline(agent_id)
             own, track = line.episode, line.episode.tracks.extra.get(key)
@@ -369,6 +378,7 @@ class MultiAgentGetters(HasEnding):
         self._replace(tracks)
 
     def _write(self, name: str, new_data: Mapping[Any, Any], at_indices: Indices, neg: bool) -> None:
+        new_data = checked_mapping("new_data", new_data, "from agent to items")
         owners = {agent_id: self.agents.timeline(agent_id).episode for agent_id in new_data}
         self._replace({a: written(getattr(own, name), new_data[a], at_indices, neg) for a, own in owners.items()})
 

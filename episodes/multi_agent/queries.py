@@ -84,13 +84,15 @@ def outputs_of(key: str) -> Callable[[Timeline], Column | None]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a getter is asked for."""
+    """The arguments of one call of a getter. `MultiAgentGetters` documents them."""
 
-    name: str
+    name: str  # of the track, as error messages write it
     indices: Indices
+    agent_ids: Any
     env_steps: bool
     neg_index_as_lookback: bool
     fill: Any
+    return_list: bool
     one_hot_discrete: bool = False
 
 

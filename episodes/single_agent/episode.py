@@ -246,6 +246,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             )
         if type(observation) is not np.ndarray:
             observation = as_item(observation, self._facts.observation_space)
+        if infos is not None and type(infos) is not dict:
+            self._check_mapping("infos", infos)
         self._shape = track_access.shape_of(observation, self._newest)
         tracks.observations.items.append(observation)
         tracks.observations.uniform = True
@@ -289,6 +291,10 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             if facts.ending.is_done:
                 self.growth, self._duration, self._began = None, duration, None
             return
+        if infos is not None and type(infos) is not dict:
+            self._check_mapping("infos", infos)
+        if extra_model_outputs is not None and type(extra_model_outputs) is not dict:
+            self._check_mapping("extra_model_outputs", extra_model_outputs)
         growth = self.growth or self.growing("add_env_step")
         observed, acted, paid, told, extra = growth
         try:
@@ -304,13 +310,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             if extra_model_outputs:
                 if len(extra_model_outputs) != len(extra):
                     extra = self.create_extra_tracks(extra_model_outputs)
-                if len(extra) == 2:  # without a loop: 40 of 500 ns a step
-                    (key, items), (other, others) = extra
+                for key, items in extra:
                     items.append(extra_model_outputs[key])
-                    others.append(extra_model_outputs[other])
-                else:
-                    for key, items in extra:
-                        items.append(extra_model_outputs[key])
             elif extra:
                 raise self._extra_mismatch({})
             observed.append(observation)
@@ -345,6 +346,10 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         if is_nested(facts.action_space):
             self.growth = track_access.with_nested_actions(self.growth, facts.action_space)
         return self.growth
+
+    def _check_mapping(self, name: str, value: Any) -> None:
+        if not isinstance(value, Mapping):
+            raise WrongType(f"{self._newest()}: {name}={value!r}; give a dict, or None")
 
     def _checked_observation(self, observation: Any) -> Any:
         """The observation, of the shape of those before it, with tuples where its space has them."""

@@ -15,6 +15,7 @@ from episodes.tracks import ListTrack, Track, Tracks, track_access
 from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import INTEGERS, Indices
 from episodes.tracks.spaces import as_item, as_items
+from episodes.tracks.validation import checked_key
 
 
 class TrackGetters:
@@ -145,7 +146,7 @@ class TrackGetters:
             raise self._named(error) from None
 
     def _extra(self, key: str) -> Track:
-        track = self._tracks.extra.get(key)
+        track = self._tracks.extra.get(checked_key("key", key))
         if track is None:
             raise UnknownKey(
                 f"episode {self._facts.id_}: no extra model output {key!r}; there are {list(self._tracks.extra)}"
@@ -182,7 +183,7 @@ class TrackGetters:
         self, *, key: str, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
         """Replace items of an extra model output; a new key is added whole (one item a step, lookback included)."""
-        if key in self._tracks.extra:
+        if checked_key("key", key) in self._tracks.extra:
             self._write(self._tracks.extra[key], new_data, at_indices, neg_index_as_lookback)
             return
         field = extra_field(key)

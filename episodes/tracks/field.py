@@ -63,9 +63,9 @@ def extra_field(key: str) -> Field:
     Raises:
         WrongType: a key that is no string.
     """
+    if not isinstance(key, str):
+        raise WrongType(f"extra model output {key!r}: the keys of a policy's outputs are strings; give it a name")
     field = _EXTRA.get(key)
     if field is not None:
         return field
-    if not isinstance(key, str):
-        raise WrongType(f"extra model output {key!r}: the keys of a policy's outputs are strings; give it a name")
     return _EXTRA.setdefault(key, field_of(key, 0, "arrays", True))

@@ -67,7 +67,10 @@ def check_fill(fill: Any, data: np.ndarray) -> Any:
     kind = type(fill)
     if dtype.kind == "f" and (kind is float or kind is int) and -_SMALL <= fill <= _SMALL:
         return fill
-    given = np.asarray(fill)
+    try:
+        given = np.asarray(fill)
+    except ValueError:
+        raise InvalidFill(f"fill={fill!r} is ragged; give a scalar, or an item of shape {data.shape[1:]}") from None
     if given.shape not in ((), data.shape[1:]):
         raise InvalidFill(
             f"fill={fill!r} has shape {given.shape}; items have {data.shape[1:]}: give a scalar or that shape"

@@ -15,6 +15,7 @@ import numpy as np
 from episodes.errors import InvalidArgument, StepOutOfRange, WrongType
 
 INTEGERS = (int, np.integer)
+_FAR = 1 << 62  # beyond any item, and still an int64
 Indices = int | np.integer | slice | Sequence[int] | np.ndarray | None
 
 
@@ -40,17 +41,20 @@ def span_of(slice_: slice, lookback: int, size: int, neg_index_as_lookback: bool
     """
     start, stop, step = slice_.start, slice_.stop, slice_.step
     step = 1 if step is None else step
-    if step == 0:
+    if isinstance(step, INTEGERS) and step == 0:
         raise InvalidArgument("a slice cannot have a step of 0; give a positive or a negative one")
-    if start is None:
-        start = lookback if step > 0 else lookback + size - 1
-    else:
-        start += lookback if start >= 0 or neg_index_as_lookback else lookback + size
-    if stop is None:
-        stop = lookback + size if step > 0 else lookback - 1
-    else:
-        stop += lookback if stop >= 0 or neg_index_as_lookback else lookback + size
-    return range(start, stop, step)
+    try:
+        if start is None:
+            start = lookback if step > 0 else lookback + size - 1
+        else:
+            start += lookback if start >= 0 or neg_index_as_lookback else lookback + size
+        if stop is None:
+            stop = lookback + size if step > 0 else lookback - 1
+        else:
+            stop += lookback if stop >= 0 or neg_index_as_lookback else lookback + size
+        return range(start, stop, step)
+    except (TypeError, ValueError):
+        raise WrongType(f"indices {slice_!r}: start, stop and step of a slice are integers or None") from None
 
 
 def clip(span: range, total: int) -> slice:
@@ -88,7 +92,8 @@ def positions(indices: Indices, lookback: int, size: int, neg_index_as_lookback:
     if indices is None:
         return range(lookback, lookback + size)
     if isinstance(indices, INTEGERS):
-        return position_of(int(indices), lookback, size, neg_index_as_lookback)
+        index = max(min(int(indices), _FAR), -_FAR)
+        return position_of(index, lookback, size, neg_index_as_lookback)
     return positions_of(as_index_array(indices), lookback, size, neg_index_as_lookback)
 
 
@@ -120,7 +125,10 @@ def as_index_array(indices: Any) -> np.ndarray:
         raise WrongType(
             f"indices {indices!r}: an index is an int, a slice, or a list, tuple, range or integer array of ints"
         )
-    array = np.asarray(indices)
+    try:
+        array = np.asarray(indices)
+    except ValueError:
+        raise WrongType(f"indices {indices!r}: they must be integers in one dimension, not a ragged list") from None
     if array.size == 0:
         return np.zeros(0, np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:

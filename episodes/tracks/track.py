@@ -237,7 +237,10 @@ class ArrayTrack(_Items):
         """
         data, lookback = self.data, self.lookback
         if fill is None and type(indices) is slice and not lookback and not neg_index_as_lookback:
-            return data[indices] if type(data) is np.ndarray else nested.take(data, indices)
+            try:
+                return data[indices] if type(data) is np.ndarray else nested.take(data, indices)
+            except (TypeError, ValueError):
+                pass  # `span_of` raises an error that names the slice
         if fill is not None:
             if type(indices) is slice and type(data) is np.ndarray:
                 span = indexing.span_of(indices, lookback, len(data) - lookback, neg_index_as_lookback)

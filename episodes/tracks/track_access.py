@@ -228,7 +228,8 @@ def _check_rewards(new_data: Any) -> None:
 
 
 def _num_rows(name: str, new_data: Any) -> int:
-    first = nested.first_leaf(new_data)
+    leaves = nested.leaves(new_data)
+    first = leaves[0] if leaves else None
     if not np.ndim(first):
         raise ShapeMismatch(
             f"{name}: new_data={new_data!r} is one item or a tuple of them; give a list of items, or arrays [k, ...] "

@@ -105,22 +105,22 @@ class Odd:
 
     def answer(self, kind: str, batch: Any, n: int, actions: np.ndarray, seen: np.ndarray) -> Any:
         """What the policy gives; of a good kind, the time that it saw and a double of the action come along."""
-        outputs: dict[str, Any] = {"actions": torch.from_numpy(actions), "t": torch.from_numpy(seen)}
+        outputs: dict[str, Any] = {"actions": torch.from_numpy(actions), "time": torch.from_numpy(seen)}
         outputs["pair"] = torch.from_numpy(np.stack([actions, 2 * actions], 1).astype(np.float32))
         changes: dict[str, Any] = {
-            "numpy": {"actions": actions, "t": seen},
+            "numpy": {"actions": actions, "time": seen},
             "a list": {"actions": actions.tolist()},
             "None": {"actions": None},
             "a float action": {"actions": torch.rand(n)},
-            "too many rows": {"t": torch.zeros(n + 1)},
-            "too few rows": {"actions": torch.zeros(n - 1, dtype=torch.long), "t": torch.zeros(n - 1)},
+            "too many rows": {"time": torch.zeros(n + 1)},
+            "too few rows": {"actions": torch.zeros(n - 1, dtype=torch.long), "time": torch.zeros(n - 1)},
             "an action out of range": {"actions": torch.full((n,), 9)},
             "an output more": {"more": torch.zeros(n)},
             "another shape": {"pair": torch.zeros(n, 3)},
-            "another dtype": {"t": torch.from_numpy(seen.astype(np.float64)) + 1e-9},
-            "NaN output": {"t": torch.full((n,), torch.nan)},
+            "another dtype": {"time": torch.from_numpy(seen.astype(np.float64)) + 1e-9},
+            "NaN output": {"time": torch.full((n,), torch.nan)},
             "a nested output": {"pair": {"x": torch.zeros(n)}},
-            "a string output": {"t": ["x"] * n},
+            "a string output": {"time": ["x"] * n},
             "not contiguous": {"pair": torch.from_numpy(np.stack([actions, 2 * actions]).astype(np.float32)).T},
         }
         if kind == "raises":
@@ -140,7 +140,7 @@ class Odd:
         if kind == "writes":
             for kept, given in self.kept:
                 kept["obs"].fill_(-7)
-                given["t"].fill_(-7)
+                given["time"].fill_(-7)
             batch["obs"].fill_(-5)
         if kind == "a column more in the batch":
             batch["new"] = "column"
@@ -161,7 +161,7 @@ def check(episodes: Any, lenient: bool) -> int:
         assert np.array(episode.get_rewards()).tolist() == (10 * observations[1:, 1] + actions).tolist()
         assert episode.is_terminated == (observations[-1, 1] == 5 + observations[-1, 0])
         if not lenient:
-            assert episode.get_extra_model_outputs("t").tolist() == observations[:-1, 1].tolist()
+            assert episode.get_extra_model_outputs("time").tolist() == observations[:-1, 1].tolist()
             assert episode.get_extra_model_outputs("pair").tolist() == [[a, 2 * a] for a in actions.tolist()]
     return sum(map(len, episodes))
 
