@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,14 +21,16 @@ from episodes.storage.files import local_path, whole_directory
 from episodes.storage.header import NAME, create_or_load_header
 from episodes.storage.remote.remote_directory import Place, is_elsewhere
 from episodes.storage.remote.upload import upload
+from episodes.storage.search.episode_table import CUSTOM
 from episodes.storage.writer import EpisodeWriter
 
 
 def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | None = None) -> int:
     """Write the episodes for which a condition holds to a new data set; how many they are.
 
-    `where` is over the columns of `EpisodeDataset.metadata`: `"return > 100 and not truncated"`. The target appears at
-    once, when all is written; a copy that was killed is just run again.
+    `where` is over columns of `EpisodeDataset.metadata`: `"is_complete and custom_data/prompt == 3"`; a
+    key that is no Python name is quoted, `custom_data/'my key'`. The target appears at once, when all is written; a copy
+    that was killed is just run again.
 
     Either may be elsewhere (`s3://bucket/data`).
 
@@ -69,27 +71,60 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
         InvalidArgument: for anything else.
     """
     try:
-        body = ast.parse(_of_names(text), mode="eval").body
-    except (SyntaxError, tokenize.TokenError) as error:
+        source, columns = _with_names(text)
+        body = ast.parse(source, mode="eval").body
+    except (SyntaxError, ValueError, tokenize.TokenError) as error:
         raise InvalidArgument(f"{text!r} is no condition: {error.args[0]}") from None
 
     def picks(table: Table) -> np.ndarray:
         num = len(next(iter(table.values())))
         try:
-            return np.broadcast_to(np.asarray(_value(body, table), bool), num).copy()
+            return np.broadcast_to(np.asarray(_value(body, _Named(table, columns)), bool), num).copy()
         except (TypeError, ArithmeticError) as error:  # of words and numbers, of None
             raise InvalidArgument(f"{text!r} cannot be said of these episodes: {error}") from None
 
     return picks
 
 
-_RETURN = "return_"  # stands for the column "return", which is no name to Python
+class _Named(NamedTuple):
+    """A table, and the columns that names of an expression stand for."""
+
+    table: Table
+    columns: dict[str, str]
+
+    def column(self, name: str) -> np.ndarray:
+        """Return the column of a name. `InvalidArgument` lists the columns of the table."""
+        column = self.columns.get(name, name)
+        if column not in self.table:
+            raise InvalidArgument(f"there is no column {column!r}; there are {', '.join(self.table)}")
+        return self.table[column]
 
 
-def _of_names(text: str) -> str:
-    """The text with a name in place of "return", but for strings."""
-    tokens = tokenize.generate_tokens(io.StringIO(text.strip()).readline)
-    return tokenize.untokenize((kind, _RETURN if word == "return" else word) for kind, word, *_ in tokens)
+def _with_names(text: str) -> tuple[str, dict[str, str]]:
+    """Return the text with Python names in place of the columns that are none, and these columns by name.
+
+    They are `return`, and `custom_data/KEY`, whose key is in quotes if it is no Python name.
+    """
+    tokens = list(tokenize.generate_tokens(io.StringIO(text.strip()).readline))
+    columns: dict[str, str] = {}
+    words: list[tuple[int, str]] = []
+    at = 0
+    while at < len(tokens):
+        (kind, word), at = tokens[at][:2], at + 1
+        column = "return" if word == "return" else None
+        if word == _CUSTOM_DATA and at + 1 < len(tokens) and tokens[at].string == "/":
+            key = tokens[at + 1]
+            if key.type in (tokenize.NAME, tokenize.STRING):
+                column = CUSTOM + (ast.literal_eval(key.string) if key.type == tokenize.STRING else key.string)
+                at += 2
+        if column is not None:
+            word = f"column_{len(columns)}_"
+            columns[word] = column
+        words.append((kind, word))
+    return tokenize.untokenize(words), columns
+
+
+_CUSTOM_DATA = CUSTOM.removesuffix("/")
 
 
 _COMPARE = {
@@ -113,14 +148,14 @@ _COMBINE = {
 }
 
 
-def _value(node: Any, table: Table) -> Any:
+def _value(node: Any, table: _Named) -> Any:
     """The value of an expression."""
     of = _COMBINE.get(type(getattr(node, "op", None)))
     match node:
         case ast.Constant(value=value) if isinstance(value, (int, float, str, bool)):
             return value
         case ast.Name(id=name):
-            return _column("return" if name == _RETURN else name, table)
+            return table.column(name)
         case ast.BoolOp(values=values) if of:
             return reduce(of, (_value(value, table) for value in values))
         case ast.UnaryOp(operand=operand) if of:
@@ -132,9 +167,3 @@ def _value(node: Any, table: Table) -> Any:
             pairs = zip(ops, values, values[1:], strict=False)
             return reduce(np.logical_and, (_COMPARE[type(op)](a, b) for op, a, b in pairs))
     raise InvalidArgument(f"{ast.unparse(node)!r}: conditions have names, numbers, strings, comparisons, and, or, not")
-
-
-def _column(name: str, table: Table) -> np.ndarray:
-    if name not in table:
-        raise InvalidArgument(f"there is no column {name!r}; there are {', '.join(table)}")
-    return table[name]

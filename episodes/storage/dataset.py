@@ -6,7 +6,7 @@ import time
 import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self, overload
@@ -38,6 +38,7 @@ from episodes.storage.search.selection import SavedSelection, Selection
 from episodes.storage.search.splits import made, put_splits, read_splits, split_mask
 from episodes.storage.search.sql_columns import BatchSteps, StepTable
 from episodes.storage.search.statistics import OfTracks, merged, of_batch, put_statistics, read_statistics
+from episodes.storage.search.whole_episodes import columns_of_whole_episodes
 from episodes.storage.shards import ShardRead
 from episodes.tracks.notebook_repr import notebook_repr
 
@@ -122,9 +123,10 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self._starts = np.cumsum([0, *map(len, self._batches)])
         self._bounds = self._starts.tolist()
         self._numbers: np.ndarray | None = None  # of the episodes that are in this view; None: all
+        self._opened: np.ndarray | None = None  # of the episodes that the data set had when it was opened; None: all
         self._known, self._is_part = known, False
         if known is not None:
-            self._numbers = _numbers_of(known, catalog, self._shards)
+            self._opened = self._numbers = _numbers_of(known, catalog, self._shards)
 
     def _put(self, shard: ShardRead, verify: bool) -> list[str]:
         """Take what was read of a shard, and say what is wrong with it."""
@@ -415,24 +417,34 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @cached_property
     def metadata(self) -> EpisodeTable:
-        """One row for each episode, as columns [n] by name; `to_arrow`, `to_pandas` and `to_polars` give a table.
+        """Table with one row for each chunk, as columns [n] by name; see `EpisodeTable` for pandas, polars and Arrow.
 
-        `id`, `agent_id`, `module_id`, `multi_agent_episode_id` (objects), `t_started`, `length` (steps), `return`,
-        `terminated`, `truncated` (neither: cut), `policy_version_min`, `policy_version_max` (-1 where nothing was
-        told), `lookback`, `seed` (`custom_data["seed"]`, which `RecordEpisodes` sets and runners do not; -1 where there
-        is none), `ending` in words, `episode` (0 to n - 1), `shard` and `writer`; in tables also `custom_data/KEY`.
+        - `id`, `agent_id`, `module_id`, `multi_agent_episode_id`: objects.
+        - `t_started`, `length` (steps), `return`, `terminated`, `truncated`, `lookback`: of the chunk. A chunk that is
+          neither terminated nor truncated is cut. `ending` is this in words.
+        - `episode_length`, `episode_return`, `is_complete`: over all chunks of the episode in the data set, also those
+          that a view leaves out. Complete: the chunks follow each other from t = 0 to an ending.
+        - `policy_version_min`, `policy_version_max`: -1 if no version is known.
+        - `custom_data/KEY`: for each key of `custom_data` whose values are all bools, numbers or strings. A chunk
+          without the key has NaN (numbers) or None.
+        - `seed`: `custom_data["seed"]`, which `RecordEpisodes` sets and runners do not, or -1.
+        - `episode` (0 to n - 1), `shard` and `writer`.
         """
-        which = slice(None) if self._numbers is None else self._numbers
-        table = self._all_rows.table(which)
+        # the functions below must not refer to this object: it would then be freed by the cyclic collector only
+        rows, numbers, num, shards = self._all_rows, self._numbers, len(self), self._shards
+        which = slice(None) if numbers is None else numbers
+        table = rows.table(which)
         codes = codes_of(table["terminated"], table["truncated"])
+        shard_of = cache(lambda: _shards_and_rows(shards, np.arange(num) if numbers is None else numbers)[0])
+        names = np.array([name for name, _ in shards], object)
+        writers = np.array([name.rpartition("-")[0] for name, _ in shards], object)
         later = {
-            "episode": lambda: np.arange(len(self)),
+            **columns_of_whole_episodes(rows.columns, self._opened, numbers),
+            "episode": lambda: np.arange(num),
             "ending": lambda: ENDING_WORDS[codes],
-            "shard": lambda: self._shard_names[self.places()[1]],
-            "writer": lambda: np.array([name.rpartition("-")[0] for name in self._shard_names], object)[
-                self.places()[1]
-            ],
-            CUSTOM: lambda: self._all_rows.facts_of(which),
+            "shard": lambda: names[shard_of()],
+            "writer": lambda: writers[shard_of()],
+            CUSTOM: lambda: rows.facts_of(which),
         }
         return EpisodeTable(table, later)
 
@@ -443,14 +455,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     def places(self) -> tuple[list[tuple[str, int]], np.ndarray, np.ndarray]:
         """The shards by name, with how many episodes each has; and of each episode the shard and its row in there."""
-        ends = np.cumsum([num for _, num in self._shards], dtype=np.int64)
-        numbers = self._all_numbers()
-        shard_of = np.searchsorted(ends, numbers, side="right")
-        return self._shards, shard_of, numbers - (ends - [num for _, num in self._shards])[shard_of]
-
-    @property
-    def _shard_names(self) -> np.ndarray:
-        return np.array([name for name, _ in self._shards], object)
+        return self._shards, *_shards_and_rows(self._shards, self._all_numbers())
 
     @cached_property
     def _all_rows(self) -> EpisodeRows:
@@ -550,6 +555,14 @@ def _read_all(
         if time.monotonic() > until:
             raise UnreadableData(f"{home.path}: its shards were replaced all the time while it was read; open it again")
         missing_before = missing
+
+
+def _shards_and_rows(shards: list[tuple[str, int]], numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shard of each episode, by index, and its row in the shard, int64 [n] each."""
+    sizes = np.array([num for _, num in shards], np.int64)
+    ends = np.cumsum(sizes)
+    shard_of = np.searchsorted(ends, numbers, side="right")
+    return shard_of, numbers - (ends - sizes)[shard_of]
 
 
 def _numbers_of(known: list[tuple[str, int]], catalog: Catalog, there: list[tuple[str, int]]) -> np.ndarray | None:

@@ -94,8 +94,9 @@ class ShardWriter:
         """Close the file as it is, without a footer. Nothing more is written to it, also not by Arrow's destructors."""
         if self._file is None or self._file.closed:
             return
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), self._file.fileno())
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # not `open`, which is gone when the interpreter exits
+        os.dup2(nowhere, self._file.fileno())
+        os.close(nowhere)
         self._sink.close()
         self._file.close()
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from episodes.batch.batch import Batch, batch_of
 from episodes.batch.sampling_checks import INDICES, check_counts, check_n_step, checked_keys
-from episodes.columns import Columns
+from episodes.columns import Columns, check_extra_output_names
 from episodes.errors import (
     EpisodeStateError,
     InvalidArgument,
@@ -114,6 +114,7 @@ class Sampler:
     def _open(self) -> None:
         self._lock = threading.RLock()
         self._tracks = StoredTracks(*self.dataset.stored(), self._pool_bytes, self._cache)
+        check_extra_output_names(self._tracks.extra, str(self.dataset.path))
         self.source = DatasetSteps(self._tracks, str(self.dataset.path))
         table = self._tracks.table
         is_whole = isinstance(self.what, EpisodeBatches)

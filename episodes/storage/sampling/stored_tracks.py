@@ -77,6 +77,7 @@ class StoredTracks:
 
         self.columns = [column(path, field) for path, field in fields.items()]
         self.structure: dict[str, Any] = {}
+        self.extra: tuple[str, ...] = ()
         if header.knows_steps:
             tree = assembled(header.structure, {path: place for place, path in enumerate(self.paths)})
             extra = tree.pop("extra_model_outputs", {})

@@ -17,10 +17,11 @@ ENDING_WORDS = np.array(["cut", "terminated", "truncated", "terminated and trunc
 
 
 class EpisodeTable(Mapping[str, np.ndarray]):
-    """What is known of each episode, as columns [n] by name; a column is made when it is first asked for.
+    """Facts of episodes as columns [n] by name. A column is computed when it is first read.
 
     `pyarrow.table(table)`, `polars.DataFrame(table)` and DuckDB take it as it is, and numpy's masks work on its
-    columns: `table["return"] > 100`.
+    columns: `table["return"] > 100`. Values of `custom_data` are columns `custom_data/KEY`, if all values of the key
+    are bools, numbers or strings; episodes without the key have NaN (numbers) or None.
     """
 
     def __init__(self, columns: Mapping[str, np.ndarray], later: Mapping[str, Callable[[], np.ndarray]]) -> None:
@@ -29,22 +30,29 @@ class EpisodeTable(Mapping[str, np.ndarray]):
         self._custom: dict[str, Any] | None = None
 
     def __getitem__(self, name: str) -> np.ndarray:
-        found = self._columns.get(name)
-        if found is None:
-            if name not in self._later:
+        column = self._columns.get(name)
+        if column is None:
+            if isinstance(name, str) and name.startswith(CUSTOM) and name in self._custom_columns:
+                column = _numpy(self._custom_columns[name])
+            elif name in self._later and name != CUSTOM:
+                column = self._later[name]()
+            else:
                 raise UnknownKey(f"no column {name!r}; there are {', '.join(self)}")
-            found = self._columns[name] = self._later[name]()
-        return found
+            self._columns[name] = column
+        return column
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._names
+        yield from self.plain_names
+        yield from self._custom_columns
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self.plain_names) + len(self._custom_columns)
 
     @property
-    def _names(self) -> list[str]:
-        return [name for name in dict.fromkeys((*self._columns, *self._later)) if name != CUSTOM]
+    def plain_names(self) -> list[str]:
+        """Names of the columns that every data set has: all but those of `custom_data`."""
+        names = dict.fromkeys((*self._columns, *self._later))
+        return [name for name in names if not name.startswith(CUSTOM)]
 
     @property
     def num_rows(self) -> int:
@@ -52,12 +60,11 @@ class EpisodeTable(Mapping[str, np.ndarray]):
         return len(next(iter(self._columns.values())))
 
     def to_arrow(self, names: Any = None) -> Any:
-        """The table, or the columns of some names, as a `pyarrow.Table`.
+        """Return the columns `names`, or all, as a `pyarrow.Table`.
 
-        Facts of `custom_data` are columns `custom_data/KEY`, where all values of a key are bools, numbers or strings;
-        null where an episode has none. An id that is no string is written as one.
+        Episodes without a value of `custom_data` have a null. An id that is no string is written as one.
         """
-        wanted = [*self, *self._custom_columns] if names is None else [*names]
+        wanted = [*self] if names is None else [*names]
         arrays = {}
         for name in wanted:
             arrays[name] = self._custom_columns[name] if name.startswith(CUSTOM) else _arrow(self[name])
@@ -75,11 +82,6 @@ class EpisodeTable(Mapping[str, np.ndarray]):
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     @property
-    def custom_names(self) -> list[str]:
-        """The columns of facts in `custom_data`."""
-        return [*self._custom_columns]
-
-    @property
     def _custom_columns(self) -> dict[str, Any]:
         if self._custom is None:
             self._custom = _of_facts(self._later[CUSTOM]() if CUSTOM in self._later else ())
@@ -87,6 +89,18 @@ class EpisodeTable(Mapping[str, np.ndarray]):
 
     def __repr__(self) -> str:
         return f"EpisodeTable({self.num_rows} episodes: {', '.join(self)})"
+
+
+def _numpy(column: Any) -> np.ndarray:
+    """Return an Arrow column as an array [n]: NaN or None for nulls, and integers with nulls exact."""
+    if column.null_count and pyarrow().types.is_integer(column.type):
+        values = column.fill_null(0).to_numpy()
+        if (np.abs(values.astype(np.float64)) >= _EXACT).any():
+            return np.array([*column.to_pylist(), None], object)[:-1]
+    return column.to_numpy(zero_copy_only=False)
+
+
+_EXACT = 2.0**53  # floats hold all integers below
 
 
 def _arrow(column: np.ndarray) -> Any:

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from episodes.errors import InvalidArgument, needing
@@ -31,22 +32,23 @@ def run(query: str, steps: Callable[[], StepTable], episodes: Callable[[], Episo
     tree = _parsed(connection, query)
     words = {*_strings(tree)}
     named = {word.lower() for word in words}
-    known: list[str] = []
+    known: list[Iterable[str]] = []  # columns, read only for an error
     try:
         if STEPS in named:
             table = steps()
             wanted = _columns(table, words, _has_star(tree))
-            known += table.names
+            known.append(table.names)
             connection.register(STEPS, table.table(wanted))
         if EPISODES in named:
             table = episodes()
-            facts = table.custom_names if _has_star(tree) or any(word.startswith(CUSTOM) for word in named) else []
-            known += [*table, *facts]
-            connection.register(EPISODES, table.to_arrow(_told_apart([*table, *facts], words)))
+            reads_custom_data = _has_star(tree) or any(word.startswith(CUSTOM) for word in named)
+            names = [*table] if reads_custom_data else table.plain_names
+            known.append(table)
+            connection.register(EPISODES, table.to_arrow(_told_apart(names, words)))
         return connection.sql(query).to_arrow_table()
     except duckdb().Error as error:
-        told = f"; columns: {', '.join(known)}" if known else f"; tables: {STEPS}, {EPISODES}"
-        raise InvalidArgument(f"{query!r}: {str(error).partition(chr(10))[0]}{told}") from None
+        hint = f"; columns: {', '.join(chain(*known))}" if known else f"; tables: {STEPS}, {EPISODES}"
+        raise InvalidArgument(f"{query!r}: {str(error).partition(chr(10))[0]}{hint}") from None
     finally:
         connection.close()
 
