@@ -28,7 +28,7 @@ from episodes.storage.writer import EpisodeWriter
 def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | None = None) -> int:
     """Write the episodes for which a condition holds to a new data set; how many they are.
 
-    `where` is over columns of `EpisodeDataset.metadata`, such as `"is_complete and custom_data/prompt == 3"`. A key that
+    `where` is over columns of `EpisodeDataset.metadata`: `"is_complete and custom_data/prompt == 3"`. A key that
     is no Python name is quoted: `custom_data/'my key'`. The target appears at once, when all is written. After a copy
     was killed, run it again.
 
