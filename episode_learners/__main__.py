@@ -1,4 +1,4 @@
-"""`python -m episode_learners`: train, evaluate and play from the command line."""
+"""`episodes train`, `evaluate` and `play`: the commands of this package. Heavy modules are imported when one runs."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
-import torch
-
-from episode_learners.loggers import CSVLogger, Logger, MultiLogger, TensorBoardLogger, WandbLogger, describe_run
-from episode_learners.run import ALGORITHMS, Run
-from episode_learners.trainers import Trainer
-from episode_runners import Evaluation, evaluate
-from episode_runners.seeds import independent_seed
 from episodes.errors import EpisodeError, InvalidArgument, UnreadableData
-from episodes.storage import EpisodeDataset, EpisodeWriter
-from episodes.storage.header import NAME as DATASET_FILE
+
+if TYPE_CHECKING:
+    from episode_learners.loggers import Logger
+    from episode_learners.run import Run
+    from episode_learners.trainers import Trainer
+    from episode_runners import Evaluation
 
 RUN = "run.json"
 DEFAULT_FOLDER = "runs"
 ALGO, ENV = "ppo", "CartPole-v1"
+ALGORITHM_NAMES = ("ppo", "recurrent-ppo", "impala", "grpo", "dqn", "r2d2", "sac", "bc", "cql", "continuous-cql")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; 2 where it says something wrong."""
+    """Run a command; the exit status is 2 if the arguments are wrong."""
     parser = _parser()
     chosen = parser.parse_args(arguments)
+    import gymnasium as gym
+    import torch
+
     torch.set_num_threads(1)  # small networks: a second thread only waits for the first
     try:
         return {"train": _train, "evaluate": _evaluate, "play": _play}[chosen.command](chosen)
@@ -40,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(chosen: argparse.Namespace) -> int:
+    from episode_learners.loggers import describe_run
+
     run, folder = _run_of(chosen)
     if chosen.resume is None and (folder / RUN).exists():
         raise InvalidArgument(
@@ -54,6 +56,10 @@ def _train(chosen: argparse.Namespace) -> int:
         result = trainer.run()
         if result.num_epochs and result.stopped_by != "interrupt":
             trainer.save_epoch()
+    if chosen.json:
+        facts = {**asdict(result), "folder": str(folder)}
+        print(json.dumps({name: value for name, value in facts.items() if isinstance(value, (str, int, float))}))
+        return 0
     print(
         f"{run.algo} on {run.env}: {result.num_steps:,} steps, {result.num_epochs} epochs in {result.seconds:.1f} s "
         f"({result.stopped_by}); best test {result.best_score:.1f} in epoch {result.best_epoch}; kept in {folder}"
@@ -70,7 +76,9 @@ def _resume(trainer: Trainer[Any], goal: float | None, allow: Sequence[str]) -> 
 
 
 def _run_of(chosen: argparse.Namespace) -> tuple[Run, Path]:
-    """The run that a command line means, and its folder."""
+    """Return the run that the arguments describe, and its folder."""
+    from episode_learners.run import Run
+
     if chosen.resume is not None:
         _check_without(chosen, "resume", "a run that is resumed keeps its own", "seed", "algo", "env", "config", "data")
         _check_without(chosen, "resume", "a run that is resumed stays in its folder", "logdir")
@@ -116,6 +124,8 @@ def _with_runners(run: Run, num_runners: int | None) -> Run:
 
 
 def _described(folder: Path) -> Run:
+    from episode_learners.run import Run
+
     path = folder / RUN
     if not path.exists():
         raise FileNotFoundError(f"{folder} holds no run: it has no {RUN}")
@@ -137,12 +147,16 @@ def _resumed(folder: Path, device: str | None) -> Trainer[Any]:
 
 
 def _evaluate(chosen: argparse.Namespace) -> int:
-    print(_found(chosen, chosen.seed or 0))
+    evaluation = _found(chosen, chosen.seed or 0)
+    print(json.dumps(evaluation.as_dict()) if chosen.json else evaluation)
     return 0
 
 
 def _play(chosen: argparse.Namespace) -> int:
-    """Record episodes of the policy into a data set: other ones than those that are there."""
+    """Add new episodes of the policy to a data set."""
+    from episodes.storage import EpisodeDataset, EpisodeWriter
+    from episodes.storage.header import NAME as DATASET_FILE
+
     target = chosen.out or chosen.folder / "episodes"
     known = set(EpisodeDataset(target).metadata["id"]) if (target / DATASET_FILE).exists() else set()
     found = _found(chosen, _fresh_seed(len(known)) if chosen.seed is None else chosen.seed)
@@ -160,17 +174,23 @@ def _play(chosen: argparse.Namespace) -> int:
 
 def _fresh_seed(num_known: int) -> int:
     """0 for the first episodes, and seeds that nobody gives by hand for what comes after so many."""
+    from episode_runners.seeds import independent_seed
+
     return independent_seed(num_known) if num_known else 0
 
 
 def _found(chosen: argparse.Namespace, seed: int) -> Evaluation:
-    """What a test of a run's policy finds."""
+    """Evaluate the policy of a run."""
+    from episode_runners import evaluate
+
     trainer = _resumed(chosen.folder, chosen.device)
     with trainer.runner as runner:  # type: ignore[attr-defined]
         return evaluate(runner, num_episodes=chosen.episodes, seed=seed)
 
 
 def _logger(folder: Path, chosen: argparse.Namespace) -> Logger:
+    from episode_learners.loggers import CSVLogger, MultiLogger, TensorBoardLogger, WandbLogger
+
     loggers: list[Logger] = [CSVLogger(folder)]
     if chosen.tensorboard:
         loggers.append(TensorBoardLogger(folder))
@@ -181,6 +201,8 @@ def _logger(folder: Path, chosen: argparse.Namespace) -> Logger:
 
 def _enough(run: Run, goal: float | None) -> Any:
     """What says whether a test's mean return is enough: the goal given, or the environment's own threshold."""
+    import gymnasium as gym
+
     is_tested = bool(run.trainer.get("num_test_episodes", 1))
     threshold = gym.spec(run.env.rpartition(":")[2]).reward_threshold if goal is None else goal
     return None if threshold is None or (goal is None and not is_tested) else lambda score: score >= threshold
@@ -195,10 +217,10 @@ def _count(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m episode_learners", description="Train, evaluate and play.")
+    parser = argparse.ArgumentParser(prog="episodes", description="Train, evaluate and play.")
     commands = parser.add_subparsers(dest="command", required=True)
     train = commands.add_parser("train", help="train a policy, or go on with a run")
-    train.add_argument("--algo", choices=ALGORITHMS, help=f"(default: {ALGO})")
+    train.add_argument("--algo", choices=ALGORITHM_NAMES, help=f"(default: {ALGO})")
     train.add_argument("--env", help=f"a Gymnasium environment id (default: {ENV})")
     train.add_argument("--config", type=Path, help="a TOML file of settings, in place of --algo and --env")
     train.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run of that folder")
@@ -219,6 +241,7 @@ def _parser() -> argparse.ArgumentParser:
         "--ledger", action="store_true", help="note what each update learned from (episodes ledger diff)"
     )
     train.add_argument("--device", help="where the policy is, such as cuda (default: what the settings say)")
+    train.add_argument("--json", action="store_true", help="print the result as JSON")
     train.add_argument("--quiet", action="store_true", help="no progress bar")
     for name, text in (("evaluate", "test a run's policy"), ("play", "record episodes of a run's policy")):
         command = commands.add_parser(name, help=text)
@@ -227,6 +250,8 @@ def _parser() -> argparse.ArgumentParser:
         fresh = "0" if name == "evaluate" else "another one each time, so that new episodes come"
         command.add_argument("--seed", type=int, help=f"of the environments (default: {fresh})")
         command.add_argument("--device", help="where the policy is (default: where it was trained)")
+        if name == "evaluate":
+            command.add_argument("--json", action="store_true", help="print the numbers as JSON")
         if name == "play":
             command.add_argument("--out", type=Path, help="the data set (default: DIR/episodes)")
     return parser

@@ -1,26 +1,24 @@
-"""The `episodes` command, also `python -m episodes`: data sets checked, looked at and changed from a terminal."""
+"""The `episodes` command, also `python -m episodes`: data sets, training and evaluation from a terminal."""
 
 from __future__ import annotations
 
 import io
 import sys
 
-from episodes.errors import EpisodeError
-
 __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line. What a user has done wrong is one line on stderr, and the exit status 1."""
+    """Run the command line. A wrong call is one line on stderr, and exit status 2."""
     try:
         import typer  # noqa: F401
     except ImportError:
-        sys.exit("episodes: the command needs typer; install the extra: pip install 'rl-episodes[command]'")
+        print(
+            "episodes: the command needs typer; install the extra: pip install 'rl-episodes[command]'", file=sys.stderr
+        )
+        sys.exit(2)
     from episodes.command.app import app
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter shows all the others
-    try:
-        app()
-    except (EpisodeError, OSError) as error:
-        sys.exit(f"episodes: {error}")
+        sys.stdout.reconfigure(errors="replace")  # letters that the terminal does not have become question marks
+    app()

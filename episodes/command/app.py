@@ -1,6 +1,8 @@
-"""The commands by name. Each subject is a module, whose functions import what they need when they run."""
+"""The commands by name. Each subject is a module whose functions import what they need when they run."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
@@ -11,16 +13,30 @@ from episodes.command import (
     inspect_commands,
     keys,
     ledgers,
+    plugins,
     rewrite_commands,
     searching,
 )
 
-app = typer.Typer(name="episodes", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=plugins.Commands,
+    name="episodes",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: importing the pretty one takes as long as all else
+)
 
 
 @app.callback()
-def _about() -> None:
-    """Episodes on disk: check, look at, change and convert data sets."""
+def _about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=plugins.print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Check, inspect, change and convert data sets of episodes; train and evaluate policies.
+
+    The exit status is 0 if all is well, 1 if a check found something, and 2 if a command could not run.
+    """
 
 
 app.command("check")(checking.check)

@@ -1,4 +1,4 @@
-"""`episodes check`: what is damaged, lost or left over in a data set."""
+"""`episodes check`: find damaged, missing and left-over files of a data set."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import typer
 
 def check(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data set.")],
-    repair: Annotated[bool, typer.Option("--repair", help="Keep what is sound, put aside what is not.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Keep readable episodes, and move damaged files aside.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Read all of a data set, and say what is damaged; exit status 1 where something is that was not repaired."""
-    from episodes.storage import check as checked
+    """Read all files of a data set and report damage. The exit status is 1 if there is damage that was not repaired."""
+    from episodes.storage import check as check_files
 
-    report = checked(directory, repair=repair)
+    report = check_files(directory, repair=repair)
     if json:
         typer.echo(json_text.dumps(asdict(report)))
     else:

@@ -1,4 +1,4 @@
-"""`episodes convert`: data sets of other libraries' formats, from one to another."""
+"""`episodes convert`: convert data sets between the formats of libraries."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ import typer
 
 from episodes.errors import InvalidArgument
 
-_OPTIONS = {"lerobot": ("fps", "task", "videos", "lossless")}  # what only some formats take
+_OPTIONS = {"lerobot": ("fps", "task", "videos", "lossless")}  # of some formats only
 
 
 def convert(
     source: Annotated[str, typer.Argument(metavar="IN", help="A path; with --from minari, also an id.")],
-    target: Annotated[str, typer.Argument(metavar="OUT", help="Where there is nothing yet; with --to minari, an id.")],
+    target: Annotated[str, typer.Argument(metavar="OUT", help="A new path; with --to minari, an id.")],
     to: Annotated[str, typer.Option("--to", help="episodes, lerobot, minari, parquet or rllib.")] = "episodes",
-    from_: Annotated[str, typer.Option("--from", help="What IN looks like when left out; d4rl too.")] = "",
-    strict: Annotated[bool, typer.Option("--strict", help="Write nothing where something would be lost.")] = False,
-    fps: Annotated[int | None, typer.Option(help="lerobot: steps a second; 30 when left out.")] = None,
-    task: Annotated[str | None, typer.Option(help="lerobot: what is done, in words.")] = None,
+    from_: Annotated[str, typer.Option("--from", help="The format of IN; detected by default. Also d4rl.")] = "",
+    strict: Annotated[bool, typer.Option("--strict", help="Write nothing if information would be lost.")] = False,
+    fps: Annotated[int | None, typer.Option(help="lerobot: steps per second; 30 by default.")] = None,
+    task: Annotated[str | None, typer.Option(help="lerobot: the task as text.")] = None,
     videos: Annotated[bool | None, typer.Option("--videos/--no-videos", help="lerobot: images as videos.")] = None,
-    lossless: Annotated[bool | None, typer.Option("--lossless", help="lerobot: videos keep every number.")] = None,
+    lossless: Annotated[bool | None, typer.Option("--lossless", help="lerobot: videos without loss.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write the episodes of a data set to a new one of another format, and say what was lost.
+    """Convert a data set to another format, and report lost information.
 
-    IN stays as it is, and OUT appears when all is written: a conversion that was killed is just run again.
+    IN is not changed, and OUT appears once it is complete. Run a killed conversion again.
     """
     from episodes import converters
 
-    given = {"fps": fps, "task": task, "videos": videos, "lossless": lossless}
-    options = {name: value for name, value in given.items() if value is not None}
+    all_options = {"fps": fps, "task": task, "videos": videos, "lossless": lossless}
+    options = {name: value for name, value in all_options.items() if value is not None}
     for name in options.keys() - set(_OPTIONS.get(to, ())):
-        raise InvalidArgument(f"--{name}: --to {to} does not know it")
+        raise InvalidArgument(f"--{name}: --to {to} has no such option")
     episodes, lost = converters.read(source, from_ or None)
     with _shown(source) as show:
         counted = _Counted(episodes, show)
@@ -51,7 +51,7 @@ def convert(
 
 
 class _Counted:
-    """The episodes, counted, and each time the numbers of them and of their steps are shown."""
+    """Iterable of episodes that counts episodes and steps, and passes both counts to `show`."""
 
     def __init__(self, episodes: Iterator[Any], show: Callable[[int, int], None]) -> None:
         self._episodes, self._show = episodes, show
@@ -67,7 +67,7 @@ class _Counted:
 
 @contextmanager
 def _shown(source: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows numbers of episodes and steps on stderr, where somebody sees it."""
+    """Context of a function that shows counts of episodes and steps on stderr, if it is a terminal."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -82,7 +82,7 @@ def _shown(source: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _number_of(source: str) -> int | None:
-    """How many episodes there are, where that is known before they are read."""
+    """Return the number of episodes, or None if it is unknown before reading."""
     from episodes.converters.formats import format_of
     from episodes.storage import EpisodeDataset
 

@@ -1,4 +1,4 @@
-"""`episodes info`, `ls`, `show`, `record`, `report` and `watch`: what is in a data set."""
+"""`episodes info`, `ls`, `show`, `record`, `report` and `watch`: the contents of a data set."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from episodes.command.printing import finite, print_table, text
 from episodes.errors import InvalidArgument, MissingExtra
 
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="The data set; a URL, if it is elsewhere.")]
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="Path or URL of a data set.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 COLUMNS = ("id", "length", "return", "ending", "t_started", "agent_id", "module_id")
 
 
 def info(
     directory: Directory,
-    stats: Annotated[bool, typer.Option("--stats", help="Of each track too; it is read once for that.")] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Statistics of each track, which reads all tracks.")] = False,
     json: Json = False,
 ) -> None:
-    """What a data set holds: episodes, steps, returns, endings, spaces, and where it is from."""
+    """Print the numbers of episodes and steps, returns, endings and spaces of a data set."""
     from episodes.storage import EpisodeDataset
 
     dataset = EpisodeDataset(directory)
@@ -51,7 +50,7 @@ def info(
     if json:
         typer.echo(json_text.dumps(facts | ({"tracks": tracks} if stats else {}), default=str))
         return
-    print_table(("", ""), [(name, text(value)) for name, value in facts.items() if value not in (None, {}, 0)])
+    print_table(("", ""), [(name, text(value)) for name, value in facts.items() if value not in (None, {}, 0, "")])
     if tracks:
         print_table([*tracks[0]], [[text(value) for value in row.values()] for row in tracks])
 
@@ -59,11 +58,11 @@ def info(
 def ls(
     directory: Directory,
     sort: Annotated[str, typer.Option(help=f"A column: {', '.join(COLUMNS)}.")] = "",
-    descending: Annotated[bool, typer.Option("--descending", help="The highest first.")] = False,
-    limit: Annotated[int, typer.Option(help="How many rows at most; 0 for all.", min=0)] = 0,
+    descending: Annotated[bool, typer.Option("--descending", help="Sort from the highest to the lowest.")] = False,
+    limit: Annotated[int, typer.Option(help="Most rows to print; 0 for all.", min=0)] = 0,
     json: Json = False,
 ) -> None:
-    """A row for each episode."""
+    """Print a row for each episode of a data set."""
     from episodes.storage import EpisodeDataset
 
     rows = _rows(EpisodeDataset(directory))
@@ -81,43 +80,52 @@ def ls(
 
 def show(
     directory: Directory,
-    episode: Annotated[str, typer.Option(help="An id, the beginning of one, or a number; -1 is the last.")] = "0",
-    html: Annotated[Path | None, typer.Option(help="Write what a notebook would show to this file.")] = None,
+    episode: Annotated[str, typer.Option(help="An id, the beginning of an id, or an index; -1 is the last.")] = "0",
+    html: Annotated[Path | None, typer.Option(help="Write the episode as HTML to this file.")] = None,
     json: Json = False,
 ) -> None:
-    """One episode: its tracks with shape, dtype, lowest, mean and highest; or as HTML."""
+    """Print the tracks of one episode with shape, dtype, lowest, mean and highest number, or write it as HTML."""
     from episodes.inspect.formatting import clipped, number, shape
     from episodes.inspect.series import of_tracks
     from episodes.storage import EpisodeDataset
 
     dataset = EpisodeDataset(directory)
-    found = dataset[_index(dataset, episode)]
+    chosen = dataset[_index(dataset, episode)]
     if html is not None:
-        html.write_text(_page(found), encoding="utf-8")
-        typer.echo(f"{html}: {found!r}")
+        html.write_text(_page(chosen), encoding="utf-8")
+        typer.echo(f"{html}: {chosen!r}")
         return
-    names = ("track", "shape", "dtype", "lowest", "mean", "highest")
-    rows = []
-    for series in of_tracks(found.tracks):
-        stats = [number(value) for value in series.range] if series.is_numeric else [""] * 3
-        rows.append((clipped(series.label), shape(series.shape), series.dtype, *stats))
+    series = list(of_tracks(chosen.tracks))
     if json:
-        tracks = [dict(zip(names, row, strict=True)) for row in rows]
-        facts = {"id": str(found.id_), "length": len(found), "return": finite(found.get_return()), "tracks": tracks}
-        typer.echo(json_text.dumps(facts))
+        facts = {"id": str(chosen.id_), "length": len(chosen), "return": finite(chosen.get_return())}
+        typer.echo(json_text.dumps(facts | {"tracks": list(map(_track_facts, series))}))
         return
-    typer.echo(repr(found))
-    print_table(names, rows)
+    names = ("track", "shape", "dtype", "lowest", "mean", "highest", "notes")
+    rows = []
+    for one in series:
+        stats = [number(value) for value in one.range] if one.is_numeric else [""] * 3
+        rows.append((clipped(one.label), shape(one.shape), one.dtype, *stats, clipped(", ".join(one.remarks))))
+    shown = len(names) if any(row[-1] for row in rows) else -1
+    typer.echo(repr(chosen))
+    print_table(names[:shown], [row[:shown] for row in rows])
+
+
+def _track_facts(series: Any) -> dict[str, Any]:
+    """Return the statistics of a track; None for numbers that are not finite."""
+    low, mean, high = map(finite, series.range) if series.is_numeric else (None, None, None)
+    counts = series.counts._asdict() if series.is_numeric else {}
+    stats = {"lowest": low, "mean": mean, "highest": high} if series.is_numeric else {}
+    return {"track": series.label, "shape": list(series.shape), "dtype": series.dtype, **stats, **counts}
 
 
 def record(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the data set is, or will be.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data set, created if it does not exist.")],
     env: Annotated[str, typer.Option("--env", help="The id of a Gymnasium environment.")],
-    episodes: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Of the environment and of the actions.")] = 0,
-    max_steps: Annotated[int, typer.Option(min=1, help="Where an episode is truncated at the latest.")] = 10_000,
+    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the environment and of the actions.")] = 0,
+    max_steps: Annotated[int, typer.Option(min=1, help="Truncate an episode after so many steps.")] = 10_000,
 ) -> None:
-    """Write episodes of random actions."""
+    """Record episodes of random actions. Ctrl-C keeps the complete ones."""
     import gymnasium as gym
 
     from episodes.storage import EpisodeWriter
@@ -127,34 +135,39 @@ def record(
     except gym.error.Error as error:
         raise InvalidArgument(f"--env {env}: {error}") from error
     made.action_space.seed(seed)
-    steps = 0
+    steps = count = 0
+    is_interrupted = False
     with made, EpisodeWriter(directory, env_spec=env, metadata={"policy": "random"}) as writer:
-        for n in _progress(range(episodes), "recording"):
-            played = _played(made, seed + n, max_steps)
-            steps += len(played)
-            writer.add([played])
-    typer.echo(f"{directory}: {episodes} episodes, {steps} steps")
+        try:
+            for n in _progress(range(episodes), "recording"):
+                episode = _random_episode(made, seed + n, max_steps)
+                writer.add([episode])
+                steps, count = steps + len(episode), count + 1
+        except KeyboardInterrupt:
+            is_interrupted = True
+    typer.echo(f"{directory}: {'interrupted after ' if is_interrupted else ''}{count} episodes, {steps} steps")
+    raise typer.Exit(130 if is_interrupted else 0)
 
 
 def report(
     directory: Directory,
     html: Annotated[Path, typer.Option(help="The file to write.")],
 ) -> None:
-    """Write one page of all episodes: charts, a table, and each episode's tracks and frames. It needs no network."""
+    """Write one HTML page of all episodes: charts, a table, tracks and frames. The page needs no network."""
     _check_jinja2()
     from episodes.inspect.html_report import write_report
     from episodes.storage import EpisodeDataset
 
     dataset = EpisodeDataset(directory)
-    written = write_report(dataset, html)
-    typer.echo(f"{written}: {len(dataset)} episodes, {written.stat().st_size / 1e6:.1f} MB")
+    file = write_report(dataset, html)
+    typer.echo(f"{file}: {len(dataset)} episodes, {file.stat().st_size / 1e6:.1f} MB")
 
 
 def watch(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data set.")],
-    port: Annotated[int, typer.Option(help="0 for one that is free.", min=0, max=65535)] = 0,
+    port: Annotated[int, typer.Option(help="0 for a free port.", min=0, max=65535)] = 0,
 ) -> None:
-    """Serve the page of a data set to this machine alone, following its writers, until Ctrl-C."""
+    """Serve the page of a data set to this machine only, and follow its writers, until Ctrl-C."""
     _check_jinja2()
     from episodes.inspect.page_server import PageServer
 
@@ -168,11 +181,11 @@ def watch(
         server.server_close()
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _rows(dataset: Any) -> list[dict[str, Any]]:
-    """A dict for each episode, by `COLUMNS`."""
+    """Return a dict for each episode, by `COLUMNS`."""
     from episodes.facts.ending import Ending
     from episodes.inspect.formatting import ended
 
@@ -183,19 +196,21 @@ def _rows(dataset: Any) -> list[dict[str, Any]]:
 
 
 def _statistics(dataset: Any) -> list[dict[str, Any]]:
-    """A dict for each number of each track; one for all of an image."""
+    """Return a dict for each number of each track, and one for all numbers of an image."""
+    import numpy as np
+
     rows = []
-    for path, found in dataset.statistics().items():
-        columns = {"count": found.count, "nan": found.num_nan, "mean": found.mean, "std": found.std}
-        columns |= {"lowest": found.min, "median": found.quantile(0.5), "highest": found.max}
-        for place in np.ndindex(found.mean.shape):
+    for path, stats in dataset.statistics().items():
+        columns = {"count": stats.count, "nan": stats.num_nan, "mean": stats.mean, "std": stats.std}
+        columns |= {"lowest": stats.min, "median": stats.quantile(0.5), "highest": stats.max}
+        for place in np.ndindex(stats.mean.shape):
             track = "/".join((path, *map(str, place)))
             rows.append({"track": track} | {name: finite(column[place].item()) for name, column in columns.items()})
     return rows
 
 
 def _order(value: Any) -> tuple[int, Any]:
-    """A key that sorts numbers before NaN before words before nothing."""
+    """Return a key that sorts numbers, then NaN, then texts, then None."""
     if value is None:
         return 3, ""
     if isinstance(value, (int, float)):
@@ -203,20 +218,22 @@ def _order(value: Any) -> tuple[int, Any]:
     return 2, str(value)
 
 
-def _index(dataset: Any, asked: str) -> int:
-    """The number of the episode whose id it is, begins so, or that has this number."""
+def _index(dataset: Any, text: str) -> int:
+    """Return the index of the episode whose id is `text` or begins with it, or of the index `text`."""
     ids = [str(id_) for id_ in dataset.metadata["id"].tolist()]
-    if asked in ids:
-        return ids.index(asked)
-    if asked.lstrip("-").isdecimal() and -len(ids) <= int(asked) < len(ids):
-        return int(asked)
-    begun = [n for n, id_ in enumerate(ids) if id_.startswith(asked)]
-    if len({ids[n] for n in begun}) != 1:
+    if not ids:
+        raise InvalidArgument(f"{dataset.path}: the data set has no episodes")
+    if text in ids:
+        return ids.index(text)
+    if text.lstrip("-").isdecimal() and -len(ids) <= int(text) < len(ids):
+        return int(text)
+    matches = [n for n, id_ in enumerate(ids) if id_.startswith(text)]
+    if len({ids[n] for n in matches}) != 1:
         raise InvalidArgument(
-            f"--episode {asked}: {len(begun)} of {len(ids)} episodes have an id that begins so; give more of it, or a "
-            "number (episodes ls lists the ids)"
+            f"--episode {text}: {len(matches)} of {len(ids)} episodes have an id that begins so; give more of the id, "
+            "or an index (episodes ls lists the ids)"
         )
-    return begun[0]
+    return matches[0]
 
 
 def _check_jinja2() -> None:
@@ -225,7 +242,7 @@ def _check_jinja2() -> None:
 
 
 def _page(episode: Any) -> str:
-    """What a notebook shows of an episode, as a page of its own."""
+    """Return the notebook view of an episode as a complete HTML page."""
     _check_jinja2()
     from episodes.inspect.html import single_agent_episode
 
@@ -235,24 +252,24 @@ def _page(episode: Any) -> str:
     )
 
 
-def _played(env: Any, seed: int, max_steps: int) -> Any:
-    """An episode of random actions."""
+def _random_episode(env: Any, seed: int, max_steps: int) -> Any:
+    """Return an episode of random actions."""
     from episodes.single_agent import SingleAgentEpisode
 
     episode = SingleAgentEpisode(observation_space=env.observation_space, action_space=env.action_space)
-    observation, told = env.reset(seed=seed)
-    episode.add_env_reset(observation, told)
+    observation, info = env.reset(seed=seed)
+    episode.add_env_reset(observation, info)
     while not episode.is_done:
         action = env.action_space.sample()
-        observation, reward, terminated, truncated, told = env.step(action)
+        observation, reward, terminated, truncated, info = env.step(action)
         truncated = truncated or len(episode) + 1 >= max_steps
-        episode.add_env_step(observation, action, reward, told, terminated=terminated, truncated=truncated)
+        episode.add_env_step(observation, action, reward, info, terminated=terminated, truncated=truncated)
     return episode.to_numpy()
 
 
-def _progress(items: Any, words: str) -> Any:
-    """The items, with a bar on stderr where somebody sees it."""
+def _progress(items: Any, description: str) -> Any:
+    """Return the items with a progress bar on stderr, if it is a terminal."""
     from rich.console import Console
     from rich.progress import track
 
-    return track(items, words, console=Console(stderr=True), transient=True)
+    return track(items, description, console=Console(stderr=True), transient=True)

@@ -1,4 +1,4 @@
-"""`episodes keys`: keys for a receiver of episodes and for its senders."""
+"""`episodes keys`: create keys for a receiver of episodes and for its senders."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import typer
 
 
 def keys(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the folders of keys are made.")],
-    sender: Annotated[str, typer.Option("--sender", help="A name; another one makes keys for one more.")] = "sender",
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Parent of the new folders.")],
+    sender: Annotated[str, typer.Option("--sender", help="Name of the sender; each name has its keys.")] = "sender",
 ) -> None:
-    """Make a folder of keys for a receiver, and one for a sender: copy each to where it is used."""
+    """Create a folder of keys for a receiver, and one for a sender. Copy each to its machine."""
     from episodes.transport import make_keys
 
     for folder in make_keys(directory, sender=sender):

@@ -1,4 +1,4 @@
-"""`episodes ledger`: what runs have learned from, update by update."""
+"""`episodes ledger`: the rows that each update of a run learned from."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="What runs have learned from, update by update.")
+app = typer.Typer(no_args_is_help=True, help="Compare the rows that runs learned from.")
 
-Run = Annotated[Path, typer.Argument(help="A ledger, or the folder of a run that has one.")]
+Run = Annotated[Path, typer.Argument(help="A ledger, or the folder of a run with a ledger.")]
 
 
 @app.command("diff")
 def diff(a: Run, b: Run, json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Name the first update and row at which two runs differ; exit status 1 where they do."""
+    """Print the first update and row at which two runs differ. The exit status is 1 if they differ."""
+    from episodes.errors import InvalidArgument
+    from episodes.storage.header import NAME as DATASET_FILE
     from episodes.storage.ledger import LedgerReader, difference
 
+    for path in (a, b):
+        if (path / DATASET_FILE).exists():
+            raise InvalidArgument(f"{path} is a data set; give ledgers or folders of runs (train --ledger writes one)")
     ledgers = LedgerReader(a), LedgerReader(b)
-    found = difference(*ledgers)
+    first = difference(*ledgers)
     if json:
-        typer.echo(json_text.dumps(None if found is None else asdict(found)))
+        typer.echo(json_text.dumps(None if first is None else asdict(first)))
     else:
-        typer.echo(f"the same in {len(ledgers[0])} updates" if found is None else str(found))
-    raise typer.Exit(found is not None)
+        typer.echo(f"the same in {len(ledgers[0])} updates" if first is None else str(first))
+    raise typer.Exit(first is not None)

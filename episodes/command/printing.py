@@ -1,4 +1,4 @@
-"""How commands print: tables, values in few words, and numbers that JSON has."""
+"""Output of commands: tables, values as short texts, numbers that JSON can represent."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ PIPED_WIDTH = 10_000
 
 
 def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Rows of words in columns; no head where all names are empty."""
+    """Print rows of texts as columns, without a header if all `names` are empty."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(*names, box=None, pad_edge=False, show_header=any(names))
     for row in rows:
-        table.add_row(*map(Text, row))  # what a user wrote is no markup
+        table.add_row(*map(Text, row))  # a text of a user is not markup
     console = Console()
     if not console.is_terminal:
-        console.width = PIPED_WIDTH  # rows stay whole for what reads them
+        console.width = PIPED_WIDTH  # no line breaks within rows for scripts
     console.print(table)
 
 
 def text(value: Any) -> str:
-    """A value in few words; nothing for None."""
+    """Return a value as short text; empty for None."""
     from episodes.inspect.formatting import clipped, number
 
     if isinstance(value, float):
@@ -36,7 +36,7 @@ def text(value: Any) -> str:
 
 
 def finite(value: Any) -> Any:
-    """A value that JSON has: no NaN and no infinity."""
+    """Return the value, with None instead of NaN and infinities."""
     if isinstance(value, list):
         return [finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

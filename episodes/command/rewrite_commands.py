@@ -1,4 +1,4 @@
-"""`episodes compact | seal | merge | copy`: data sets made anew."""
+"""`episodes compact | seal | merge | copy | upload`: rewrite and copy data sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The data set.")]
 
 
 def compact(directory: Directory) -> None:
-    """Join many small shards and record batches into few. Writers and readers may be at work."""
+    """Join many small shards and record batches into few. Other processes may read and write meanwhile."""
     from episodes import storage
 
     typer.echo(f"{storage.compact(directory)} shards joined")
@@ -19,19 +19,23 @@ def compact(directory: Directory) -> None:
 
 def seal(
     directory: Directory,
-    force: Annotated[bool, typer.Option("--force", help="Though their writers may be at work.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also if their writers may still run.")] = False,
 ) -> None:
-    """Finish the shards that killed writers left."""
+    """Finish the shards of killed writers."""
     from episodes import storage
 
     typer.echo(f"{storage.seal(directory, force=force)} shards finished")
 
 
 def merge(
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The data set that they go to; made if need be.")],
-    sources: Annotated[list[Path], typer.Argument(metavar="SOURCE...", help="Those that stay as they are.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="The data set to add to, created if it does not exist.")
+    ],
+    sources: Annotated[
+        list[Path], typer.Argument(metavar="SOURCE...", help="Data sets to read; they are not changed.")
+    ],
 ) -> None:
-    """Put the episodes of other data sets into one."""
+    """Add the episodes of other data sets to one."""
     from episodes import storage
 
     typer.echo(f"{storage.merge(target, *sources)} shards copied")
@@ -39,10 +43,10 @@ def merge(
 
 def copy(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A directory, or a URL such as s3://bucket/data.")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="Where there is nothing yet; likewise.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A new directory or URL.")],
     where: Annotated[str | None, typer.Option(help="For example 'return > 100 and not truncated'.")] = None,
 ) -> None:
-    """Write the episodes for which a condition holds to a new data set."""
+    """Copy the episodes that satisfy a condition to a new data set."""
     from episodes import storage
 
     typer.echo(f"{storage.copy(source, target, where)} episodes copied")
@@ -52,7 +56,7 @@ def upload(
     source: Directory,
     target: Annotated[str, typer.Argument(metavar="URL", help="Such as s3://bucket/data.")],
 ) -> None:
-    """Send what a data set elsewhere has not; one that was killed is just run again."""
+    """Upload the shards that a remote data set lacks. Run a killed upload again to complete it."""
     from episodes import storage
 
     typer.echo(f"{storage.upload(source, target)} shards sent")

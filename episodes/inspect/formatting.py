@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from episodes.facts.ending import Ending
+from episodes.facts.short_id import short_id
 
 MOST_CHARACTERS = 80  # of one value that a user gave
-MOST_OF_ID = 24  # characters of an id in titles and legends
 
 
 def number(value: Any) -> str:
@@ -49,17 +49,9 @@ def clipped(value: Any, most: int = MOST_CHARACTERS) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def shortened(value: Any, most: int = MOST_OF_ID) -> str:
-    """Return an id as text of at most `most` characters, shortened in the middle.
-
-    >>> shortened("experiment-0007-env-03"), shortened("3f2a"), shortened("b1946ac92492d2347c6235b4d2611184", 9)
-    ('experiment-0007-env-03', '3f2a', 'b194…1184')
-    """
-    text = clipped(value, 1000)
-    if len(text) <= most:
-        return text
-    half = (most - 1) // 2
-    return f"{text[: most - 1 - half]}…{text[-half:] if half else ''}"
+def shortened(value: Any) -> str:
+    """Return an id as short text without control characters."""
+    return short_id(clipped(value, 1000))
 
 
 def endings(ending: Ending, is_cut: bool = True) -> list[str]:

@@ -25,6 +25,7 @@ from episodes.errors import (
 )
 from episodes.facts import Ending, EpisodeFacts
 from episodes.facts.facts import new_id, own_data
+from episodes.facts.short_id import short_id
 from episodes.multi_agent.agents import ALL, COMMON, Agents, ByAgent, Endings
 from episodes.multi_agent.getters import MultiAgentGetters
 from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk, complete_steps
@@ -556,7 +557,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         waiting = sum(line.phase == WAITS for line in lines)
         pending = f", {waiting} pending" if waiting else ""
         total = f"return {self.get_return(include_pending=True):g}"
-        return f"MultiAgentEpisode({str(self.id_)[:8]}: {steps}{begin}, {agents}{pending}, {total}, {ending})"
+        return f"MultiAgentEpisode({short_id(self.id_)}: {steps}{begin}, {agents}{pending}, {total}, {ending})"
 
 
 _OPEN = Ending.OPEN  # a member looked up in its class costs more than all else that a step asks first

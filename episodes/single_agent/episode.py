@@ -19,6 +19,7 @@ from episodes.errors import ChunkMismatch, EpisodeStateError, ShapeMismatch, Tra
 from episodes.facts.ending import Ending
 from episodes.facts.facts import EpisodeFacts, HasEnding, new_id, own_data
 from episodes.facts.policy_versions import VersionRuns
+from episodes.facts.short_id import short_id
 from episodes.single_agent.attributes import fact_of, record_of, track_of
 from episodes.single_agent.getters import TrackGetters
 from episodes.single_agent.state import parts_of, state_of
@@ -583,7 +584,9 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         ending = "terminated" if self.is_terminated else "truncated" if self.is_truncated else ending
         agent = "" if self.agent_id is None else f", agent {self.agent_id}"
         steps = "1 step" if len(self) == 1 else f"{len(self)} steps"
-        return f"SingleAgentEpisode({str(self.id_)[:8]}: {steps}{begin}{agent}, return {self.get_return():g}, {ending})"
+        return (
+            f"SingleAgentEpisode({short_id(self.id_)}: {steps}{begin}{agent}, return {self.get_return():g}, {ending})"
+        )
 
 
 def _restored(

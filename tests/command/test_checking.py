@@ -37,13 +37,18 @@ def test_the_command_runs_as_a_module(data: Path) -> None:
     assert "1 episode" in found.stdout
 
 
-def test_what_a_user_does_wrong_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_with_a_wrong_path_prints_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["episodes", "check", str(tmp_path)])
-    with pytest.raises(SystemExit, match="is no data set"):
+    with pytest.raises(SystemExit) as exit_:
         main()
+    assert exit_.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is no data set" in line
 
 
-def test_without_typer_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_without_typer_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setitem(sys.modules, "typer", None)
-    with pytest.raises(SystemExit, match=r"rl-episodes\[command\]"):
+    with pytest.raises(SystemExit) as exit_:
         main()
+    assert exit_.value.code == 2
+    assert "rl-episodes[command]" in capsys.readouterr().err

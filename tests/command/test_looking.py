@@ -54,7 +54,7 @@ def test_ls_sorts_by_any_column_and_nan_comes_last(data: Path) -> None:
     assert [row["id"] for row in printed("ls", data, "--sort", "return")] == ["[bold]a", "bb1", "bb2"]
     assert [row["length"] for row in printed("ls", data, "--sort", "length", "--descending", "--limit", 2)] == [5, 3]
     assert "[bold]a" in run("ls", data).output
-    assert run("ls", data, "--sort", "colour").exit_code == 1
+    assert run("ls", data, "--sort", "colour").exit_code == 2
     assert run("ls", data, "--limit", "-1").exit_code == run("watch", data, "--port", "65536").exit_code == 2
 
 
@@ -82,7 +82,7 @@ def test_show_finds_an_episode_by_id_by_its_beginning_and_by_number(data: Path, 
     assert printed("show", data, "--episode", "bb2")["length"] == 5
     assert printed("show", data, "--episode", "[b")["length"] == 2
     assert printed("show", data, "--episode", "-1")["length"] == 2
-    assert run("show", data, "--episode", "bb").exit_code == 1
+    assert run("show", data, "--episode", "bb").exit_code == 2
     assert "observations" in run("show", data).output
     page = tmp_path / "episode.html"
     assert run("show", data, "--episode", "0", "--html", page).exit_code == 0
@@ -95,7 +95,7 @@ def test_record_writes_episodes_of_random_actions_that_a_seed_repeats(tmp_path: 
     a, b = (EpisodeDataset(tmp_path / name) for name in ("a", "b"))
     assert [len(episode) for episode in a] == [len(episode) for episode in b]
     assert a.env_spec == "CartPole-v1"
-    assert run("record", tmp_path / "c", "--env", "NoSuchPole-v9").exit_code == 1
+    assert run("record", tmp_path / "c", "--env", "NoSuchPole-v9").exit_code == 2
 
 
 def test_report_writes_one_page(data: Path, tmp_path: Path) -> None:

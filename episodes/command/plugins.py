@@ -1,0 +1,84 @@
+"""Commands of other packages, such as `episodes train`, discovered through entry points.
+
+A package declares a command in its pyproject.toml. The function receives the name of the command and its arguments, and
+returns the exit status. It is imported when the command runs, and not for `episodes --help`:
+
+    [project.entry-points."episodes.commands"]
+    train = "episode_learners.__main__:main"
+"""
+
+from __future__ import annotations
+
+import warnings
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from episodes.errors import EpisodeError
+
+GROUP = "episodes.commands"
+DISTRIBUTION = "rl-episodes"
+HELP = {
+    "train": "Train a policy, or continue a run.",
+    "evaluate": "Evaluate the policy of a run.",
+    "play": "Record episodes of the policy of a run.",
+}
+
+
+class Commands(TyperGroup):
+    """A group of commands that includes the commands of entry points.
+
+    It prints an error of the library as one line on stderr, and the exit status is 2. Warnings are one line too.
+    """
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:
+        names = super().list_commands(ctx)
+        return [*names, *sorted(_plugins().keys() - set(names))]
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        if command is None and cmd_name in _plugins():
+            return Plugin(_plugins()[cmd_name])
+        return command
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        with warnings.catch_warnings():
+            warnings.showwarning = _print_warning
+            try:
+                return super().invoke(ctx)
+            except (EpisodeError, OSError) as error:
+                typer.echo(f"episodes: {error}", err=True)
+                raise typer.Exit(2) from error
+
+
+class Plugin(TyperCommand):
+    """A command that passes all its arguments to the function of an entry point."""
+
+    def __init__(self, entry: EntryPoint) -> None:
+        self.entry = entry
+        summary = HELP.get(entry.name, f"Command of {entry.value.partition(':')[0]}.")
+        settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+        super().__init__(entry.name, help=summary, context_settings=settings, add_help_option=False)
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        raise typer.Exit(self.entry.load()([self.entry.name, *ctx.args]) or 0)
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def print_version(is_asked: bool) -> None:
+    """Print the version of the package and exit, if `--version` is given."""
+    if is_asked:
+        try:
+            typer.echo(f"episodes {version(DISTRIBUTION)}")
+        except PackageNotFoundError:
+            typer.echo("episodes, not installed as a package")
+        raise typer.Exit(0)
+
+
+def _print_warning(message: Warning | str, *_: Any) -> None:
+    typer.echo(f"episodes: warning: {message}", err=True)
