@@ -33,17 +33,17 @@ class Commands(TyperGroup):
     It prints an error of the library as one line on stderr, and the exit status is 2. Warnings are one line too.
     """
 
-    def list_commands(self, ctx: typer.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         names = super().list_commands(ctx)
         return [*names, *sorted(_plugins().keys() - set(names))]
 
-    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)
         if command is None and cmd_name in _plugins():
             return Plugin(_plugins()[cmd_name])
         return command
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         with warnings.catch_warnings():
             warnings.showwarning = _print_warning
             try:
@@ -62,7 +62,7 @@ class Plugin(TyperCommand):
         settings = {"ignore_unknown_options": True, "allow_extra_args": True}
         super().__init__(entry.name, help=summary, context_settings=settings, add_help_option=False)
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         raise typer.Exit(self.entry.load()([self.entry.name, *ctx.args]) or 0)
 
 

@@ -296,7 +296,7 @@ def test_interrupted_and_resumed_run_equals_uninterrupted_run(row: int, settings
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     main(["train", "--config", str(settings), "--logdir", str(whole), *options])
     with monkeypatch.context() as patch:
-        patch.setattr("episode_learners.__main__.CSVLogger", Presses)
+        patch.setattr("episode_learners.loggers.CSVLogger", Presses)
         Presses.row = row
         main(["train", "--config", str(settings), "--logdir", str(broken), *options])
     assert len(list(broken.glob("checkpoint-*"))) == (row > 2)
