@@ -95,8 +95,9 @@ class Waiting:
         if not self._joined:
             packs = self._packs
             if not packs:
-                pack = self._episodes.pop()
+                pack = self._episodes.pack()
                 packs = [pack] if pack is not None else []
+                self._episodes.clear()
             self._joined, self._packs, self._nbytes = packs, [], 0
         return self._joined
 
