@@ -7,17 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from episodes.batch import (
-        ActStateBatch,
-        Batch,
-        BatchWithAdvantages,
-        BatchWithReturns,
-        DistBatch,
-        ModelOutputBatch,
-        ObsBatch,
-        PrioBatch,
-        RolloutBatch,
-    )
+    from episodes.batch import Batch
     from episodes.columns import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID, Columns
     from episodes.errors import EpisodeError
     from episodes.multi_agent import MultiAgentEpisode, pack_agents, unpack_agents
@@ -35,14 +25,6 @@ __all__ = [
     "VectorRecorder",
     "OngoingEpisodes",
     "Batch",
-    "ObsBatch",
-    "RolloutBatch",
-    "BatchWithReturns",
-    "BatchWithAdvantages",
-    "ActStateBatch",
-    "ModelOutputBatch",
-    "DistBatch",
-    "PrioBatch",
     "gae",
     "n_step_returns",
     "discounted_returns",

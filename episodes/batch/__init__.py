@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from episodes.batch.batch import Batch
-from episodes.batch.origin import EpisodeKey, Origin, StepLocations, StepOrigin, StepSource
+from episodes.batch.batch import Batch as Batch
+from episodes.batch.origin import EpisodeKey as EpisodeKey
+from episodes.batch.origin import Origin, StepOrigin
+from episodes.batch.origin import StepLocations as StepLocations
+from episodes.batch.origin import StepSource as StepSource
 from episodes.batch.train_batch import TrainBatch
-from episodes.batch.views import (
-    ActStateBatch,
-    BatchWithAdvantages,
-    BatchWithReturns,
-    DistBatch,
-    ModelOutputBatch,
-    ObsBatch,
-    PrioBatch,
-    RolloutBatch,
-)
 
 __all__ = [
-    "Batch",
     "Origin",
-    "StepLocations",
     "StepOrigin",
-    "StepSource",
-    "EpisodeKey",
     "TrainBatch",
-    "ActStateBatch",
-    "BatchWithAdvantages",
-    "BatchWithReturns",
-    "DistBatch",
-    "ModelOutputBatch",
-    "ObsBatch",
-    "PrioBatch",
-    "RolloutBatch",
 ]

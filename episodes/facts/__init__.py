@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from episodes.facts.ending import Ending
-from episodes.facts.facts import EpisodeFacts, PackFacts
-from episodes.facts.policy_versions import VersionColumn, VersionRuns
+from episodes.facts.facts import EpisodeFacts as EpisodeFacts
+from episodes.facts.facts import PackFacts as PackFacts
+from episodes.facts.policy_versions import VersionColumn as VersionColumn
+from episodes.facts.policy_versions import VersionRuns as VersionRuns
 
-__all__ = ["Ending", "EpisodeFacts", "PackFacts", "VersionColumn", "VersionRuns"]
+__all__ = ["Ending"]

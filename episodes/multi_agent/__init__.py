@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from episodes.multi_agent.episode import MultiAgentEpisode
-from episodes.multi_agent.packing import pack_agents, unpack_agents
+from episodes.multi_agent.episode import MultiAgentEpisode as MultiAgentEpisode
+from episodes.multi_agent.packing import pack_agents as pack_agents
+from episodes.multi_agent.packing import unpack_agents as unpack_agents
 
-__all__ = ["MultiAgentEpisode", "pack_agents", "unpack_agents"]
+__all__: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from episodes.pack.pack import EpisodePack
-from episodes.pack.pack_history import PackHistory
+from episodes.pack.pack import EpisodePack as EpisodePack
+from episodes.pack.pack_history import PackHistory as PackHistory
 
-__all__ = ["EpisodePack", "PackHistory"]
+__all__: list[str] = []

@@ -1,5 +1,8 @@
 """Returns and advantages of episodes: on arrays here, on tensors in `connectors.returns`."""
 
-from episodes.returns.arrays import discounted_returns, gae, n_step_returns, vtrace
+from episodes.returns.arrays import discounted_returns as discounted_returns
+from episodes.returns.arrays import gae as gae
+from episodes.returns.arrays import n_step_returns as n_step_returns
+from episodes.returns.arrays import vtrace as vtrace
 
-__all__ = ["discounted_returns", "gae", "n_step_returns", "vtrace"]
+__all__: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from episodes.single_agent.episode import SingleAgentEpisode
-from episodes.single_agent.episodes_history import EpisodesHistory
+from episodes.single_agent.episode import SingleAgentEpisode as SingleAgentEpisode
+from episodes.single_agent.episodes_history import EpisodesHistory as EpisodesHistory
 
-__all__ = ["EpisodesHistory", "SingleAgentEpisode"]
+__all__: list[str] = []

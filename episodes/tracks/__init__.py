@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from episodes.tracks.track import ArrayTrack, InfoTrack, ListTrack, Track
-from episodes.tracks.tracks import Tracks
+from episodes.tracks.track import ArrayTrack as ArrayTrack
+from episodes.tracks.track import InfoTrack as InfoTrack
+from episodes.tracks.track import ListTrack as ListTrack
+from episodes.tracks.track import Track as Track
+from episodes.tracks.tracks import Tracks as Tracks
 
-__all__ = ["ArrayTrack", "InfoTrack", "ListTrack", "Track", "Tracks"]
+__all__: list[str] = []

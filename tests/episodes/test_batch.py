@@ -14,9 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from episodes.batch import Batch, ObsBatch, PrioBatch, RolloutBatch
+from episodes.batch import Batch
 from episodes.batch import views as batch_views
-from episodes.batch.views import BatchView, Numbers
+from episodes.batch.views import BatchView, Numbers, ObsBatch, PrioBatch, RolloutBatch
 from episodes.errors import (
     InvalidArgument,
     InvalidFill,

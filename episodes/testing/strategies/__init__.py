@@ -18,30 +18,15 @@ try:
 except ImportError as _error:
     raise MissingExtra("episodes.testing.strategies needs hypothesis: pip install 'rl-episodes[testing]'") from _error
 
-from episodes.testing.strategies.items import arrangements, items, spaces
-from episodes.testing.strategies.multi_agent import MultiAgentHistory, multi_agent_histories
-from episodes.testing.strategies.single_agent import (
-    episode_arguments,
-    episodes,
-    infos,
-    lists_of_episodes,
-    packs,
-)
-from episodes.testing.strategies.vector_rows import EnvEpisode, VectorRow, VectorRows, vector_rows
+from episodes.testing.strategies.items import arrangements as arrangements
+from episodes.testing.strategies.items import items, spaces
+from episodes.testing.strategies.multi_agent import MultiAgentHistory as MultiAgentHistory
+from episodes.testing.strategies.multi_agent import multi_agent_histories
+from episodes.testing.strategies.single_agent import episode_arguments as episode_arguments
+from episodes.testing.strategies.single_agent import episodes, infos, lists_of_episodes, packs
+from episodes.testing.strategies.vector_rows import EnvEpisode as EnvEpisode
+from episodes.testing.strategies.vector_rows import VectorRow as VectorRow
+from episodes.testing.strategies.vector_rows import VectorRows as VectorRows
+from episodes.testing.strategies.vector_rows import vector_rows
 
-__all__ = [
-    "spaces",
-    "items",
-    "arrangements",
-    "infos",
-    "episode_arguments",
-    "episodes",
-    "lists_of_episodes",
-    "packs",
-    "MultiAgentHistory",
-    "multi_agent_histories",
-    "EnvEpisode",
-    "VectorRow",
-    "VectorRows",
-    "vector_rows",
-]
+__all__ = ["spaces", "items", "infos", "episodes", "lists_of_episodes", "packs", "multi_agent_histories", "vector_rows"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from episodes.tracks.infos.infos import Infos
+from episodes.tracks.infos.infos import Infos as Infos
 
-__all__ = ["Infos"]
+__all__: list[str] = []
