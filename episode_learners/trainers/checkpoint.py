@@ -1,10 +1,11 @@
-"""Checkpoints: one file that is there whole or not at all, and holds nothing but plain values and tensors.
+"""Checkpoints: one file of plain values, arrays and tensors, which is written completely or not at all.
 
-A file is read with torch's `weights_only=True`: nothing in it can run code. Arrays go in as bytes with their dtype.
+A file is read with `weights_only=True`: nothing in it can run code. Arrays are stored as bytes with their dtype.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import struct
@@ -22,62 +23,82 @@ from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
 __all__ = ["load_checkpoint", "newest_checkpoint", "save_checkpoint"]
 
 FORMAT = 1
-_ARRAY = "__array__"
+_ARRAY = "__array__"  # key of a dict that stands for an array
+_DICT = "__dict__"  # key of a dict that stands for a dict with one of these keys
+_PLAIN = (type(None), bool, int, float, str, bytes)
 _UNREADABLE = (  # what torch and zipfile raise, depending on which bytes are wrong
     *(RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError),
-    *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error),
+    *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error, AssertionError, MemoryError),
 )
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a state of nested dicts, lists, tuples, plain values, arrays and tensors; a file appears once it is whole.
+    """Write a state to a file, which is replaced when all of it was written.
+
+    Args:
+        path: the file; its folder is created if it does not exist.
+        state: nested dicts, lists and tuples of plain values, arrays and tensors.
 
     Raises:
-        InvalidArgument: something in it is neither; the error names where.
+        InvalidArgument: the state has another value; the error says where.
+        OSError: the file cannot be written. A previous file at `path` is unchanged.
     """
+    buffer = io.BytesIO()  # torch turns a KeyboardInterrupt that arrives while it writes to a file into a RuntimeError
+    torch.save({"format": FORMAT, "state": _plain(state, "")}, buffer)
     path.parent.mkdir(parents=True, exist_ok=True)
-    plain, unfinished = _plain(state, ""), path.with_suffix(".unfinished")
+    unfinished = path.with_suffix(".unfinished")
     try:
         with unfinished.open("wb") as file:
-            torch.save({"format": FORMAT, "state": plain}, file)
+            file.write(buffer.getbuffer())
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-    except BaseException:  # a full disk, say
+    except BaseException:  # such as a full disk
         unfinished.unlink(missing_ok=True)
         raise
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """The state that `save_checkpoint` wrote.
+    """Return the state that `save_checkpoint` wrote.
 
     Raises:
-        UnreadableData: the file is damaged, or no checkpoint.
-        StateMismatch: it is of a version that is not known here.
+        FileNotFoundError: the file does not exist.
+        UnreadableData: the file is damaged, or not a checkpoint.
+        StateMismatch: the file has a format of another version of this library.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()  # torch itself compares no sums
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
+            damaged = archive.testzip()  # torch itself does not compare checksums
+        if damaged is not None:
+            raise UnreadableData(f"{path} is damaged: the checksum of its part {damaged} is wrong")
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        found = content.get("format") if isinstance(content, dict) else None
+        if type(found) is not int:
+            raise UnreadableData(f"{path} is not a checkpoint of a trainer: it has no format number")
+        if found != FORMAT:
+            raise StateMismatch(f"{path} has format {found}; this version reads format {FORMAT}")
+        state = _restored(content["state"])
+        if not isinstance(state, dict):
+            raise UnreadableData(f"{path} is not a checkpoint of a trainer: its state is a {type(state).__name__}")
+        return state
+    except (FileNotFoundError, UnreadableData, StateMismatch):
         raise
-    except _UNREADABLE as error:
-        raise UnreadableData(f"{path} is no readable checkpoint ({type(error).__name__})") from error
-    if damaged is not None:
-        raise UnreadableData(f"{path} is damaged: the checksum of its part {damaged} is wrong")
-    if not isinstance(found, dict) or "format" not in found:
-        raise UnreadableData(f"{path} is no checkpoint of a trainer: it has no format number")
-    if found["format"] != FORMAT:
-        raise StateMismatch(f"{path} has format {found['format']}; this version reads format {FORMAT}")
-    return _restored(found["state"])
+    except (*_UNREADABLE, RecursionError) as error:
+        raise UnreadableData(f"{path} is not a readable checkpoint ({type(error).__name__}: {error})") from error
 
 
 def newest_checkpoint(paths: Sequence[Path]) -> tuple[Path, dict[str, Any]] | None:
-    """The last readable one of these, and its state; damaged ones are passed over. None where there are no paths.
+    """Return the last readable checkpoint and its state. Damaged files are skipped.
+
+    Args:
+        paths: the files, oldest first.
+
+    Returns:
+        None if `paths` is empty.
 
     Raises:
-        UnreadableData: all are damaged.
-        StateMismatch: the last one that is not is of a version that is not known here.
+        UnreadableData: all files are damaged.
+        StateMismatch: the last file that is not damaged has a format of another version of this library.
     """
     damaged = None
     for path in reversed(paths):
@@ -91,28 +112,36 @@ def newest_checkpoint(paths: Sequence[Path]) -> tuple[Path, dict[str, Any]] | No
 
 
 def _plain(value: Any, where: str) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str, bytes, torch.Tensor)):
-        return value.clone() if isinstance(value, torch.Tensor) else value
+    """Return the value as torch can load it with `weights_only=True`."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
     if isinstance(value, np.generic):
-        return value.item()
+        value = value.item()
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, dict):
-        return {key: _plain(part, f"{where}/{key}") for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
+        items = [(_plain(key, f"{where}/{key}"), _plain(part, f"{where}/{key}")) for key, part in value.items()]
+        return {_DICT: items} if _ARRAY in value or _DICT in value else dict(items)
+    if type(value) is torch.Size:
+        value = tuple(value)
+    if type(value) in (list, tuple):
         return type(value)(_plain(part, f"{where}/{i}") for i, part in enumerate(value))
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+    if type(value) in (np.ndarray, np.memmap) and not value.dtype.hasobject:
         data = torch.frombuffer(bytearray(np.ascontiguousarray(value).tobytes() or b"\0"), dtype=torch.uint8)
         return {_ARRAY: data, "dtype": np.lib.format.dtype_to_descr(value.dtype), "shape": tuple(value.shape)}
     raise InvalidArgument(f"a checkpoint cannot hold the {type(value).__name__} at {where or 'its root'}")
 
 
 def _restored(value: Any) -> Any:
+    """Return the value that `_plain` was given. It raises errors of many kinds if the value is damaged."""
     if isinstance(value, dict):
         if _ARRAY in value:
             dtype = np.lib.format.descr_to_dtype(value["dtype"])
             count = int(np.prod(value["shape"], dtype=np.int64))
             array = np.frombuffer(value[_ARRAY].numpy().tobytes(), dtype, count)
             return array.reshape(value["shape"]).copy()
-        return {key: _restored(part) for key, part in value.items()}
+        items = value[_DICT] if _DICT in value else value.items()
+        return {_restored(key): _restored(part) for key, part in items}
     if isinstance(value, (list, tuple)):
         return type(value)(_restored(part) for part in value)
     return value

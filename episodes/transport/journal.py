@@ -1,4 +1,13 @@
-"""What a receiver has taken from whom, in a file that outlives the process, though not the machine."""
+"""A file of what a receiver has taken from each sender, which outlives the process, though not the machine.
+
+    header    64 bytes: b"REjournal2\\n" and zeros
+    slots     4,096 slots of 96 bytes, one for each sender
+    slot      two records of 48 bytes, which are written in turns
+    record    sender (8 bytes) | taken (uint64) | done (uint64) | time (float64) | 8 zeros | CRC-32 of these (uint64)
+
+A process may be killed in the middle of a write. Only one record is written at a time, so the other one is then whole,
+and holds the state before the message that was not returned yet.
+"""
 
 from __future__ import annotations
 
@@ -7,79 +16,160 @@ import mmap
 import os
 import struct
 import time
+import warnings
+import zlib
 from typing import NamedTuple
 
 from episodes.errors import InvalidArgument, UnreadableData
 
-_MAGIC = b"REjournal1\n"
-_SLOT = struct.Struct("<8sQQd")  # sender, packs taken, packs done with, time
+_MAGIC = b"REjournal2\n"
+_RECORD = struct.Struct("<8sQQd8x")  # sender, messages taken, messages done with, time
+_SUM = struct.Struct("<Q")
+_RECORD_SIZE = _RECORD.size + _SUM.size
 _FIRST = 64  # where the slots begin
-_SLOTS = 4096
+_SLOTS, _SLOT_SIZE = 4096, 2 * _RECORD_SIZE
+_SIZE = _FIRST + _SLOTS * _SLOT_SIZE
+_EMPTY = bytes(_RECORD_SIZE)
+_MOST_MESSAGES = 1 << 62  # of one sender
 
 
 class Place(NamedTuple):
-    """How far a sender's row of messages has come."""
+    """Progress of a sender."""
 
-    taken: int  # the number of the next message
-    done: int  # likewise, of those that the receiver's user came back from
+    taken: int  # messages that were taken; the number of the next message
+    done: int  # messages that the receiver's user was done with
+
+
+class _Slot:
+    """Location of a sender's slot, and its newest state."""
+
+    __slots__ = ("index", "num_writes", "place", "time")
+
+    def __init__(self, index: int) -> None:
+        self.index, self.num_writes = index, 0
+        self.place, self.time = Place(0, 0), 0.0
 
 
 class Journal:
-    """A slot for each sender in a mapped file. What is written there is there after kill -9: the system holds it.
+    """Progress of each sender in a mapped file. The system keeps what was written when the process is killed.
 
-    The sender that was silent longest gives up its slot when all are used.
+    If all slots are used, a new sender takes the slot of the sender that was silent for the longest time.
+
+    Args:
+        path: the file, which is created if it does not exist.
 
     Raises:
         InvalidArgument: another receiver uses the file.
-        UnreadableData: a file of something else.
+        UnreadableData: the file is not a journal, or a slot has no valid record.
+
+    Warns:
+        RuntimeWarning: one of the two records of a slot is damaged, so the sender's last message may come twice.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        name = os.fspath(path)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             size = os.fstat(handle).st_size
-            if size and os.pread(handle, len(_MAGIC), 0) not in (_MAGIC, bytes(len(_MAGIC))):
-                raise UnreadableData(f"{os.fspath(path)} is no journal of a receiver; give another path")
-            os.ftruncate(handle, _FIRST + _SLOTS * _SLOT.size)
-            self._map = mmap.mmap(handle, _FIRST + _SLOTS * _SLOT.size)
+            if size not in (0, _SIZE) or os.pread(handle, _FIRST, 0).strip(b"\0") not in (_MAGIC, b""):
+                raise UnreadableData(f"{name} is not a journal of a receiver; give another path")
+            os.ftruncate(handle, _SIZE)
+            self._map = mmap.mmap(handle, _SIZE)
         except BlockingIOError:
             os.close(handle)
-            raise InvalidArgument(f"{os.fspath(path)} is the journal of another receiver; give each its own") from None
+            raise InvalidArgument(f"{name} is the journal of another receiver; give each its own") from None
         except BaseException:
             os.close(handle)
             raise
         self._handle = handle
+        self._slots: dict[bytes, _Slot] = {}
+        self._free: list[int] = []
+        try:
+            self._read_slots(name)
+        except BaseException:
+            self.close()
+            raise
         self._map[: len(_MAGIC)] = _MAGIC
-        slots = [_SLOT.unpack_from(self._map, _FIRST + i * _SLOT.size) for i in range(_SLOTS)]
-        self._slots = {sender: i for i, (sender, taken, _, _) in enumerate(slots) if taken}
-        self._free = [i for i, (_, taken, _, _) in reversed(list(enumerate(slots))) if not taken]
-        self.num_in_hand = sum(taken - done for _, taken, done, _ in slots)
-        """Packs that were given to a user who did not come back: lost, if the user did nothing with them."""
-        for i, (sender, taken, done, when) in enumerate(slots):
-            if done != taken:  # counted now, and by nobody again
-                _SLOT.pack_into(self._map, self._at(i), sender, taken, taken, when)
+        self.num_in_hand = sum(slot.place.taken - slot.place.done for slot in self._slots.values())
+        """Messages that were returned to a user who did not call again: lost, if the user did nothing with them."""
+        for sender, slot in self._slots.items():
+            if slot.place.done != slot.place.taken:  # counted now, and not by the next receiver
+                self._write(slot, sender, slot.place.taken, slot.place.taken, slot.time)
+
+    def _read_slots(self, name: str) -> None:
+        for index in reversed(range(_SLOTS)):
+            start = _FIRST + index * _SLOT_SIZE
+            if self._map[start : start + _SLOT_SIZE] == _EMPTY + _EMPTY:
+                self._free.append(index)
+                continue
+            records = [_read_record(self._map, start), _read_record(self._map, start + _RECORD_SIZE)]
+            valid = [record for record in records if record]
+            if not valid and () not in records:
+                raise UnreadableData(
+                    f"{name}: slot {index} is damaged, so it is not known which messages of a sender were taken; "
+                    "remove the file, and take messages that were sent again for new ones"
+                )
+            if None in records:
+                warnings.warn(
+                    f"{name}: a record of slot {index} is damaged; the last message of its sender may come twice",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+            if not valid:  # the first write was cut off: nothing was taken yet
+                self._free.append(index)
+                continue
+            place, sender, when = max((Place(taken, done), sender, when) for sender, taken, done, when in valid)
+            if sender in self._slots or len({record[0] for record in valid}) > 1:
+                raise UnreadableData(f"{name}: slot {index} and another one are of the same sender; remove the file")
+            slot = self._slots[sender] = _Slot(index)
+            slot.place, slot.time = place, when
+            slot.num_writes = 1 - records.index(
+                (sender, place.taken, place.done, when)
+            )  # the next write replaces the other record
 
     def place(self, sender: bytes) -> Place | None:
-        """How far a sender has come; None where it is not known."""
+        """Return the progress of a sender, or None if it is not known."""
         slot = self._slots.get(sender)
-        return None if slot is None else Place(*_SLOT.unpack_from(self._map, self._at(slot))[1:3])
+        return None if slot is None else slot.place
 
     def note(self, sender: bytes, taken: int, done: int) -> None:
-        """Write down how far a sender has come: less than a microsecond."""
+        """Write the progress of a sender, which takes about a microsecond."""
         slot = self._slots.get(sender)
         if slot is None:
-            slot = self._slots[sender] = self._free.pop() if self._free else self._oldest()
-        _SLOT.pack_into(self._map, self._at(slot), sender, taken, done, time.time())
+            slot = self._new_slot()
+            self._slots[sender] = slot
+        self._write(slot, sender, taken, done, time.time())
 
-    def _oldest(self) -> int:
-        times = {sender: _SLOT.unpack_from(self._map, self._at(slot))[3] for sender, slot in self._slots.items()}
-        return self._slots.pop(min(times, key=times.__getitem__))
+    def _write(self, slot: _Slot, sender: bytes, taken: int, done: int, when: float) -> None:
+        record = _RECORD.pack(sender, taken, done, when)
+        start = _FIRST + slot.index * _SLOT_SIZE + (slot.num_writes & 1) * _RECORD_SIZE
+        self._map[start : start + _RECORD_SIZE] = record + _SUM.pack(zlib.crc32(record))
+        slot.num_writes += 1
+        slot.place, slot.time = Place(taken, done), when
 
-    @staticmethod
-    def _at(slot: int) -> int:
-        return _FIRST + slot * _SLOT.size
+    def _new_slot(self) -> _Slot:
+        if self._free:
+            return _Slot(self._free.pop())
+        oldest = min(self._slots, key=lambda sender: self._slots[sender].time)
+        index = self._slots.pop(oldest).index
+        start = _FIRST + index * _SLOT_SIZE
+        self._map[start : start + _SLOT_SIZE] = _EMPTY + _EMPTY
+        return _Slot(index)
 
     def close(self) -> None:
-        self._map.close()
-        os.close(self._handle)
+        """Close the file. It may be called again."""
+        if self._handle >= 0:
+            self._map.close()
+            os.close(self._handle)
+            self._handle = -1
+
+
+def _read_record(data: mmap.mmap, start: int) -> tuple[bytes, int, int, float] | tuple[()] | None:
+    """Return a record: sender, taken, done and time; () if it was never written, None if it is damaged."""
+    record = data[start : start + _RECORD_SIZE]
+    if record == _EMPTY:
+        return ()
+    sender, taken, done, when = _RECORD.unpack_from(record)
+    is_valid = _SUM.unpack_from(record, _RECORD.size)[0] == zlib.crc32(record[: _RECORD.size])
+    return (sender, taken, done, when) if is_valid and done <= taken <= _MOST_MESSAGES else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from episodes.errors import InvalidArgument, UnreadableData
 from episodes.transport.sockets import zeromq
 
 RECEIVER = "receiver"
+DOMAIN = "rl-episodes"
+"""ZeroMQ's name of what a guard protects."""
 
 
 def make_keys(directory: str | os.PathLike[str], *, sender: str = "sender") -> tuple[Path, Path]:
@@ -25,8 +28,9 @@ def make_keys(directory: str | os.PathLike[str], *, sender: str = "sender") -> t
     """
     auth = _auth()
     root = Path(directory)
-    if sender == RECEIVER or not sender or Path(sender).name != sender:
-        raise InvalidArgument(f"sender={sender!r}; give a name of a file, other than {RECEIVER!r}")
+    is_name = isinstance(sender, str) and sender == Path(sender).name and sender != ".." and "\0" not in sender
+    if not is_name or not sender or sender == RECEIVER:
+        raise InvalidArgument(f"sender={sender!r}; give a file name, other than {RECEIVER!r}")
     receivers, senders = root / RECEIVER, root / sender
     if senders.exists():
         raise InvalidArgument(f"{senders} is there already; give another sender=, or another directory")
@@ -64,22 +68,36 @@ def _auth() -> Any:
     return zmq.auth
 
 
-def _loaded(file: Path) -> Any:
+def _loaded(file: Path) -> tuple[bytes, bytes]:
+    """Return the public and the secret key of a file. Raise `UnreadableData`, which names the file, if it has none."""
+    auth = _auth()
+    from zmq.utils import z85
+
     try:
-        return _auth().load_certificate(file)
-    except (OSError, ValueError) as error:
-        raise UnreadableData(f"{file} is no key: {error}; give a folder that make_keys made") from None
+        pair: Any = auth.load_certificate(file)
+        sizes = {len(z85.decode(key)) for key in pair if key is not None}
+    except (OSError, ValueError, KeyError, struct.error) as error:
+        raise UnreadableData(f"{file} is not a key: {error}; give a folder that make_keys made") from None
+    if sizes != {32}:
+        raise UnreadableData(f"{file} is not a key; give a folder that make_keys made")
+    return pair
 
 
-class Guard:
-    """A thread that lets in whose keys are in a folder, and nobody else."""
+def start_guard(context: Any, folder: str | os.PathLike[str]) -> Any:
+    """Start a thread that admits only senders whose public keys are in `folder`, and return it. It has a `stop` method.
 
-    def __init__(self, context: Any, folder: str | os.PathLike[str]) -> None:
-        from zmq.auth.thread import ThreadAuthenticator
+    Raises:
+        UnreadableData: a file of the folder is not a key, or cannot be read.
+    """
+    from zmq.auth.thread import ThreadAuthenticator
 
-        self._authenticator = ThreadAuthenticator(context)
-        self._authenticator.start()
-        self._authenticator.configure_curve(domain="*", location=folder)
-
-    def stop(self) -> None:
-        self._authenticator.stop()
+    for file in sorted(Path(folder).glob("*.key")):
+        _loaded(file)
+    guard = ThreadAuthenticator(context)
+    guard.start()
+    try:
+        guard.configure_curve(domain=DOMAIN, location=folder)
+    except BaseException:
+        guard.stop()
+        raise
+    return guard

@@ -32,8 +32,8 @@ class PartsWriter:
         self.small: list[Buffer] = []
         self.large: list[Buffer] = []
         self._limit = small
-        self._nbytes = 0  # of all that is small
-        self.largest = 0  # bytes of the largest part, once there is a body
+        self._small_nbytes = 0
+        self.nbytes = 0  # bytes of all parts, once there is a body
 
     def put(self, *arrays: np.ndarray) -> None:
         """Lay down arrays."""
@@ -47,7 +47,7 @@ class PartsWriter:
             small.append(array)  # what `put_as_one` does, without the call
             if nbytes & 7:
                 small.append(_PADDING[nbytes & 7])
-            self._nbytes += nbytes + 7 & ~7
+            self._small_nbytes += nbytes + 7 & ~7
 
     def put_as_one(self, arrays: Sequence[np.ndarray]) -> None:
         """Lay down small arrays as one, each after the one before. They are copied when the parts are made."""
@@ -55,13 +55,13 @@ class PartsWriter:
         self.small += arrays
         if nbytes & 7:
             self.small.append(_PADDING[nbytes & 7])
-        self._nbytes += nbytes + 7 & ~7
+        self._small_nbytes += nbytes + 7 & ~7
 
     def body(self, facts: Any) -> list[Buffer]:
         """The pieces of the first part; `facts` is what msgpack takes."""
         head: Any = msgpack.packb(facts)
         size = _SIZE.size + len(head)
-        self.largest = max([(size + 7 & ~7) + self._nbytes, *map(len, self.large)])
+        self.nbytes = (size + 7 & ~7) + self._small_nbytes + sum(map(len, self.large))
         return [_SIZE.pack(len(head)), head, _PADDING[size & 7], *self.small]
 
 

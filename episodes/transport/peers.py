@@ -23,7 +23,9 @@ class Peer:
     connection: int = 0  # how many it has had
     num_unacknowledged: int = 0  # messages that were taken, and not acknowledged
     in_hand: int = 0  # messages whose users did not come back yet
-    num_waiting: int = 0  # messages that came, and are left for a later call
+    num_waiting: int = 0  # messages that came, and were not taken
+    num_bytes: int = 0  # of these messages
+    has_dropped: bool = False  # later messages were dropped, because these have too many bytes
     floor: int = UNKNOWN  # the lowest policy version that what it will send can have
     asked: bytes = b""  # the address at which it was asked to say hello
     weights: int = -1  # the number of the weights that were sent to it last
@@ -36,6 +38,7 @@ class Arrived(NamedTuple):
     peer: Peer
     head: Head
     parts: list[Buffer]
+    nbytes: int  # of all parts
 
 
 class Peers(OrderedDict[bytes, Peer]):

@@ -27,6 +27,7 @@ from episodes.transport import keys as curve
 from episodes.transport.journal import Journal
 from episodes.transport.messages import SIZE, Head, Kind, read_head
 from episodes.transport.parts import Buffer
+from episodes.transport.path_locks import lock_of_path
 from episodes.transport.peers import Arrived, Peer, Peers
 from episodes.transport.sockets import MOST_BYTES, Endpoint, checked_address, deadline_of
 from episodes.transport.weights import encoded_weights
@@ -116,31 +117,35 @@ class EpisodeReceiver(Endpoint):
         self._last: Head | None = None  # of the newest message
         self._lag: float | None = None
         self._in_hand: dict[int, list[bytes]] = {}  # whose messages a thread has
-        self._given: dict[int, Received] = {}  # what a thread gets at the end of its call
-        self._waiting: deque[Arrived] = deque()  # seen, and for a later call
+        self._waiting: deque[Arrived] = deque()  # messages that came, and were not taken
+        self._taken: deque[Received] = deque()  # messages that were taken, until a call returns them
         self._owing: dict[bytes, Peer] = {}  # senders of what was taken, and not acknowledged
         self._owing_since = 0.0  # when the first of them was taken
         self._batch: list[Received] = []  # of a sample that is not complete
         self._num_steps = 0  # in it
         self._published: tuple[int, int, list[Buffer]] | None = None  # number, version, parts
         self._journal: Journal | None = None
-        self._guard: curve.Guard | None = None
         try:
-            self._journal = Journal(journal) if journal is not None else None
-            self._counts["lost"] = self._journal.num_in_hand if self._journal else 0
+            if journal is not None:
+                self._journal = Journal(journal)
+                self._sockets.closers.append(self._journal.close)
+                self._counts["lost"] = self._journal.num_in_hand
             self._listen(address, keys, most, most_waiting)
         except BaseException:
-            self._release_all()
+            self.release()
             raise
 
     def _listen(self, address: str, keys: Any, max_message_bytes: int, most_waiting: int) -> None:
         zmq = self.zmq
+        self._sockets.closers += lock_of_path(address)
         socket = self.open(zmq.ROUTER, max_message_bytes)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # who is gone is an error, and not silence
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to a peer that is gone is an error, and not silence
         socket.setsockopt(zmq.RCVHWM, min(most_waiting, _MOST_AT_ALL))
         if keys is not None:
             pair = curve.own_pair(keys)
-            self._guard = curve.Guard(self.context, keys)
+            self._sockets.closers.append(curve.start_guard(self._sockets.context, keys).stop)
+            socket.setsockopt_string(zmq.ZAP_DOMAIN, curve.DOMAIN)
+            socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without the guard, no sender is let in
             socket.curve_server = True
             socket.curve_publickey, socket.curve_secretkey = pair
         self.watch()
@@ -164,17 +169,17 @@ class EpisodeReceiver(Endpoint):
             TransportTimeout: none came for so many seconds.
             EpisodeStateError: the receiver is closed.
         """
-        deadline, me = deadline_of(timeout), threading.get_ident()
-        while me not in self._given:
-            with self.held(deadline), self.stretch:
+        deadline = deadline_of(timeout)
+        while True:
+            with self.lock(), self.busy(), self.section():
                 self._release_returned()
-                if self._waiting or self._next(deadline):
+                if not self._taken and (self._waiting or self._next(deadline)):
                     self._open(0)
-            if me not in self._given and time.monotonic() >= deadline:
+                if self._taken:
+                    return self._taken.popleft()
+            if time.monotonic() >= deadline:
                 raise TransportTimeout(f"nothing came within {timeout} s from {len(self._peers)} senders")
-        found = self._given[me]
-        del self._given[me]  # no call from here on, so that an interrupt leaves it here or brings it there
-        return found
+            self.pause()
 
     def sample(self, num_steps: int, *, max_age: int, timeout: float | None = 10.0) -> list[Received]:
         """Packs of at least so many steps, none of which is too old to learn from; publish the next version then.
@@ -199,7 +204,7 @@ class EpisodeReceiver(Endpoint):
         num_steps, max_age = checked_count("num_steps", num_steps), checked_count("max_age", max_age)
         deadline = deadline_of(timeout)
         while True:
-            with self.held(deadline), self.stretch:
+            with self.lock(), self.busy(), self.section():
                 if self._published is None:
                     raise EpisodeStateError("sample(max_age=...): nothing was published; publish(weights, 0) first")
                 if not self._batch:
@@ -207,12 +212,12 @@ class EpisodeReceiver(Endpoint):
                 newest = self._published[1]
                 behind = self._gather(num_steps, newest - max_age, deadline)
                 if behind is None:
-                    self._acknowledge_all()  # the caller learns from them now, and comes back late
-            if behind is None:
-                found, self._batch, self._num_steps = self._batch, [], 0
-                return found
+                    self._acknowledge_all()  # the caller learns from them now, and its next call comes late
+                    batch, self._batch, self._num_steps = self._batch, [], 0
+                    return batch
             if time.monotonic() >= deadline:
                 raise TransportTimeout(f"after {timeout} s: {behind}")
+            self.pause()
 
     def __iter__(self) -> Iterator[Received]:
         """What comes, one after another, until the receiver is closed."""
@@ -266,7 +271,7 @@ class EpisodeReceiver(Endpoint):
         """Let the next message wait here; False where none comes for a moment, so that others may have the lock."""
         if not self.has_message():
             self._acknowledge_all()
-            self.wait(deadline - time.monotonic())
+            self.wait(deadline)
             self._watch_handshakes()
         while (got := self.recv_from()) is not None:
             if self._handle_message(*got):
@@ -360,30 +365,44 @@ class EpisodeReceiver(Endpoint):
         """Let the message wait, if it is the next one of its sender."""
         peer = self._peers.get(head.sender)
         if peer is not None and address != peer.address:
-            self._ask(address, peer)  # its greeting may be what was lost when a call broke off
+            self._ask(address, peer)  # its hello may be the message that an interrupted call has lost
         number = head.number - peer.num_waiting if peer is not None else 0
-        if peer is None or head.schema not in self._layouts or number > peer.next:
+        if peer is None or head.schema not in self._layouts or (number > peer.next and not peer.has_dropped):
             self._ask(address, peer)
             return False
         if number < peer.next:
             self._counts["duplicates"] += 1
             self._schedule_acknowledgement(head.sender, peer)
             return False
+        if peer.has_dropped:
+            self._refuse("more than max_message_bytes unacknowledged")
+            return False
+        nbytes = sum(map(len, parts))
+        if nbytes > self._most:
+            self._refuse("larger than max_message_bytes")
+            parts, nbytes = [], 0  # taken in its turn without a result, so that it is not sent again
+        elif peer.num_bytes + nbytes > self._most:
+            self._refuse("more than max_message_bytes unacknowledged")
+            peer.has_dropped = True  # its sender is asked for it when all messages before it are taken
+            return False
         self._peers.move_to_end(head.sender)
         if head.highest > peer.floor:
             peer.floor = head.highest
-        arrived = _new(Arrived, (peer, head, parts))
-        peer.num_waiting += 1  # no call but the one that appends, so that an interrupt leaves all or nothing
-        self._waiting.append(arrived)
+        peer.num_waiting += 1
+        peer.num_bytes += nbytes
+        self._waiting.append(_new(Arrived, (peer, head, parts, nbytes)))
         return True
 
     def _open(self, place: int, *, into_batch: bool = False) -> None:
         """Take the message at this place, and keep what it holds for who asked; nothing where it is refused."""
-        peer, head, parts = self._waiting[place]
+        peer, head, parts, nbytes = self._waiting[place]
         layouts = self._layouts.get(head.schema, "the receiver forgot this schema for others; send it again")
         if isinstance(layouts, str):
             self._refuse("schema")
             self._reply(peer.address, Head(Kind.REFUSED, 1, schema=head.schema).packed() + layouts.encode())
+            self._take(place)
+            return
+        if not parts:
             self._take(place)
             return
         try:
@@ -393,7 +412,7 @@ class EpisodeReceiver(Endpoint):
             self._refuse("broken message")
             self._take(place)
             return
-        self._count(head, packs, sum(map(len, parts)) - SIZE)
+        self._count(head, packs, nbytes - SIZE)
         self._take(place, found, into_batch)
 
     def _count(self, head: Head, packs: list[EpisodePack], nbytes: int) -> None:
@@ -410,19 +429,17 @@ class EpisodeReceiver(Endpoint):
 
     def _take(self, place: int, found: Received | None = None, into_batch: bool = False) -> None:
         """The message at this place is taken from now on; what it holds, if not refused, is in its user's hand."""
-        (peer, head, _), me = self._waiting[place], threading.get_ident()
-        steps, senders = _steps_of(found or []) if into_batch else 0, self._in_hand.setdefault(me, [])
-        del self._waiting[place]  # no call from here to the last line, so that an interrupt leaves all or nothing
+        peer, head, _, nbytes = self._waiting[place]
+        steps = _steps_of(found) if into_batch and found is not None else 0
+        del self._waiting[place]
         peer.num_waiting -= 1
+        peer.num_bytes -= nbytes
         peer.next += 1
         if found is not None:
+            self._num_steps += steps
+            (self._batch if into_batch else self._taken).append(found)
             peer.in_hand += 1
-            senders += (head.sender,)
-            if into_batch:
-                self._num_steps += steps
-                self._batch += (found,)
-            else:
-                self._given[me] = found
+            self._in_hand.setdefault(threading.get_ident(), []).append(head.sender)
         self._note(head.sender, peer)
         self._schedule_acknowledgement(head.sender, peer)
         self._peek()
@@ -430,6 +447,9 @@ class EpisodeReceiver(Endpoint):
             self._acknowledge_all()
         elif peer.num_unacknowledged >= _ACKNOWLEDGE:
             self._acknowledge(peer)
+        if peer.has_dropped and not peer.num_waiting:
+            peer.has_dropped, peer.asked = False, b""
+            self._ask(peer.address, peer)
 
     def _note(self, sender: bytes, peer: Peer) -> None:
         """Write down how far a sender has come."""
@@ -447,10 +467,9 @@ class EpisodeReceiver(Endpoint):
         """This thread has done with what it was given."""
         senders = self._in_hand.get(threading.get_ident())
         while senders:
-            sender, peer = senders[-1], self._peers[senders[-1]]
-            del senders[-1]  # no call before the next line, so that an interrupt leaves both or neither
+            peer = self._peers[senders[-1]]
             peer.in_hand -= 1
-            self._note(sender, peer)
+            self._note(senders.pop(), peer)
 
     def _acknowledge(self, peer: Peer) -> None:
         peer.num_unacknowledged = 0
@@ -508,11 +527,11 @@ class EpisodeReceiver(Endpoint):
             InvalidArgument: a version that is no number, 0 or more, or an array of more than `max_message_bytes`.
         """
         told, parts = checked_version(version), encoded_weights(weights)
-        largest = SIZE + max(map(len, parts))
-        if told == UNKNOWN or largest > self._most:
-            why = f"{largest} bytes in a piece; at most {self._most} go" if told != UNKNOWN else "give a version"
+        nbytes = SIZE + sum(map(len, parts))
+        if told == UNKNOWN or nbytes > self._most:
+            why = f"{nbytes} bytes; at most max_message_bytes={self._most}" if told != UNKNOWN else "give a version"
             raise InvalidArgument(f"publish(version={version!r}): {why}")
-        with self.held(deadline_of(10.0)), self.stretch:
+        with self.lock(), self.busy(), self.section():
             self._peek()  # at who has read the last ones
             number = self._published[0] + 1 if self._published else 0
             self._published = number, told, parts
@@ -535,7 +554,7 @@ class EpisodeReceiver(Endpoint):
     def stats(self) -> ReceiverStats:
         """What came so far."""
         if not self.is_closed:
-            with self.held(deadline_of(10.0)), self.stretch:
+            with self.lock(), self.busy(), self.section():
                 self._watch_handshakes()
         last, age = self._last, None
         if last is not None and last.lowest != UNKNOWN and self._published is not None:
@@ -548,31 +567,21 @@ class EpisodeReceiver(Endpoint):
         """Acknowledge what was taken, and close everything. Twice is once; `for` loops over this receiver end."""
         if self.is_over:
             return
-        with self.held(deadline_of(10.0), to_close=True):
+        with self.lock(), self.busy():
             if not self.is_closed:
-                with self.stretch:
+                with self.section():
                     self._release_returned()
                     self._acknowledge_all()
                     self.socket.linger = 200  # ms, for the acknowledgements
-            self._release_all()
-
-    def _release_all(self) -> None:
-        self.is_closed = True
-        self.close_socket()
-        if self._guard is not None:
-            self._guard.stop()
-            self._guard = None
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
-        self.release()
+            self.release()
 
     def mend(self) -> None:
-        """Get to the beginning of a message, and ask everyone for what was lost."""
+        """Drop all messages that were not taken, and ask all senders to send them again."""
         self.end_parts()
+        self._waiting.clear()
         for sender, peer in list(self._peers.items()):
+            peer.num_waiting, peer.num_bytes, peer.has_dropped, peer.asked = 0, 0, False, b""
             self._note(sender, peer)
-            peer.asked = b""
             self._ask(peer.address, peer)
 
     def __enter__(self) -> Self:

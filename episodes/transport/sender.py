@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections import Counter, OrderedDict
@@ -43,14 +42,28 @@ class SenderStats:
     connections: int = 0
 
 
+class _Outgoing(NamedTuple):
+    """A message that fits into the limits, and was not sent yet."""
+
+    kind: Kind
+    packs: list[EpisodePack]
+    as_one: bool  # they arrive as one pack
+    nbytes: int
+    message: Message
+
+
 class _Sent(NamedTuple):
-    """A message that was not taken yet. Its bytes are made again if it has to go again: memory that is kept is not
-    used for the next message, and fresh memory costs as much as all else about a small one."""
+    """A message that was not acknowledged yet.
+
+    It is encoded again if it has to be sent again. To keep its bytes would make each message use new memory, which
+    costs as much as everything else about a small one.
+    """
 
     kind: Kind
     packs: Sequence[EpisodePack]
     as_one: bool  # they arrive as one pack
     time: float
+    nbytes: int
 
 
 class EpisodeSender(Endpoint):
@@ -107,11 +120,11 @@ class EpisodeSender(Endpoint):
         self._id = os.urandom(8)
         self._next = self._never_put = 0  # numbers of messages: of the next one, of the first that no socket had yet
         self._unacked: OrderedDict[int, _Sent] = OrderedDict()
+        self._unacked_bytes = 0
         self._told: set[int] = set()  # schemas that this connection knows
         self._schemas = Schemas()
         self._coalesce, self._join = coalesce, join
         self._waiting = Waiting(coalesce, min(join, most // 4), max_delay, self._schemas)
-        self._waited: list[EpisodePack] = []  # of what waited, what was sent, until that is noted
         self._refusals: dict[int, str] = {}
         self._weights: Weights | None = None
         self._is_connected = self._is_new = False  # the receiver was greeted; it is there, and was not
@@ -136,113 +149,148 @@ class EpisodeSender(Endpoint):
             WrongType: no episodes, or values that cannot travel.
         """
         deadline = deadline_of(timeout)
-        with self.held(deadline), self.stretch:
-            self._poll_if_due()
-            if self._refusals:
-                self._raise_refusals()
-            if self._coalesce and isinstance(episodes, SingleAgentEpisode):
-                episodes = finished(episodes)
-                if self._keep(episodes, deadline):
+        connect_by = min(deadline, time.monotonic() + _CONNECT_S)
+        may_queue = self._join > 0 and isinstance(episodes, EpisodePack)
+        if self._coalesce and isinstance(episodes, SingleAgentEpisode):
+            episodes, may_queue = finished(episodes), True
+        outgoing: _Outgoing | None = None
+        while True:
+            now = time.monotonic()
+            with self.lock(), self.busy(), self.section():
+                self._poll_if_due()
+                if self._refusals:
+                    self._raise_refusals()
+                # Without a connection, the first message would stay here until the next call: there is no thread.
+                awaits_connection = now < connect_by and not self._is_connected and not self._unacked
+                if may_queue and self._keep(episodes, awaits_connection):
                     return
-            elif self._join and isinstance(episodes, EpisodePack) and self._keep(episodes, deadline):
-                return
-            kind, packs = packed(episodes)
-            if self._waiting:
-                self._send_waiting(deadline)  # what came first goes first
-            for group in packs:
-                self._send(kind, group, deadline)
+                if outgoing is None:  # before anything else is sent: `episodes` may be invalid
+                    kind, groups = packed(episodes)
+                    if not groups:
+                        return
+                    outgoing = self._encode(kind, groups[0], as_one=False)
+                is_next = not awaits_connection and self._send_waiting()
+                if is_next and ((may_queue and self._keep(episodes)) or self._commit(outgoing)):
+                    return
+                if now >= deadline:
+                    raise self._too_late()
+                is_idle = not self.wait(deadline)
+                self._poll()
+            if is_idle:
+                self.pause()
 
     def flush(self, timeout: float | None = 10.0) -> None:
         """Wait until everything was taken. Errors are those of `send`; what was not taken is kept, and sent again."""
         deadline = deadline_of(timeout)
-        with self.held(deadline), self.stretch:
-            self._send_waiting(deadline)
-            while self._unacked:
-                self._wait(deadline)
-            self._raise_refusals()
+        while True:
+            now = time.monotonic()
+            with self.lock(), self.busy(), self.section():
+                if self._send_waiting() and not self._unacked:
+                    self._raise_refusals()
+                    return
+                if now >= deadline:
+                    raise self._too_late()
+                is_idle = not self.wait(deadline)
+                self._poll()
+            if is_idle:
+                self.pause()
 
     def latest_weights(self, timeout: float | None = 0.0) -> Weights | None:
         """The weights that the receiver published last, once a connection; None where none come within the time."""
         deadline = deadline_of(timeout)
-        with self.held(deadline), self.stretch:
-            self._poll()
-            while True:
-                is_time = timeout != 0 or self._waiting.is_late
-                if is_time and self._waiting and len(self._unacked) < self._window:
-                    self._send_waiting(deadline)  # the receiver may wait for it, before it has weights to give
-                if self._weights is not None or time.monotonic() >= deadline:
-                    break
-                self.wait(deadline - time.monotonic())
+        while True:
+            now = time.monotonic()
+            with self.lock(), self.busy(), self.section():
                 self._poll()
-            found, self._weights = self._weights, None
-            return found
+                if timeout != 0 or self._waiting.is_late:
+                    self._send_waiting()  # the receiver may need these steps before it publishes
+                if self._weights is not None or now >= deadline:
+                    weights, self._weights = self._weights, None
+                    return weights
+                is_idle = not self.wait(deadline)
+            if is_idle:
+                self.pause()
 
     @property
     def stats(self) -> SenderStats:
         """What was done so far."""
         return SenderStats(**self._counts)
 
-    def _keep(self, one: SingleAgentEpisode | EpisodePack, deadline: float) -> bool:
-        """Keep what is small for a while; False where it has to be sent alone."""
+    def _keep(self, one: Sendable, awaits_connection: bool = False) -> bool:
+        """Add a small episode or pack to the queue, and send the queue if it is time. Return True if it was added."""
         waiting = self._waiting
+        if awaits_connection and isinstance(one, EpisodePack):
+            return False  # the first pack is not queued: it is sent at once
+        if waiting.is_full and not awaits_connection:
+            self._send_waiting()
         if waiting.is_full or not waiting.take(one):
-            self._send_waiting(deadline)
-            if not waiting.take(one):
-                return False
-        if waiting.is_due(is_idle=not self._unacked) and len(self._unacked) < self._window:
-            with contextlib.suppress(TransportTimeout):  # of its later parts, where it cannot go as one
-                self._send_waiting(deadline)
+            return False
+        if waiting.is_due(is_idle=not self._unacked) and not awaits_connection:
+            self._send_waiting()
         return True
 
-    def _send_waiting(self, deadline: float) -> None:
+    def _send_waiting(self) -> bool:
+        """Send the queue, as far as the window has room. Return True if the queue is empty then."""
         waiting = self._waiting
-        while packs := waiting.together():
+        while waiting:
+            if len(self._unacked) >= self._window:
+                return False
+            packs = waiting.together()
             try:
-                if packs is not self._waited:  # else a call sent them that broke off then
-                    self._send(Kind.DATA, packs, deadline, has_waited=True)
+                outgoing = self._encode(Kind.DATA, packs, as_one=len(packs) > 1)
             except (InvalidArgument, WrongType):
                 if waiting.halve():
-                    continue  # what cannot go as one goes in parts
-                waiting.clear()  # no later call would send it either
+                    continue  # what cannot be sent as one message is sent in parts
+                waiting.clear()  # no later call could send it either
                 raise
-            waiting.clear()
-            self._waited = []
+            if not self._commit(outgoing, waiting):
+                return False
+        return True
 
-    def _send(self, kind: Kind, packs: list[EpisodePack], deadline: float, has_waited: bool = False) -> None:
-        as_one, waited = has_waited and len(packs) > 1, packs if has_waited else []
+    def _encode(self, kind: Kind, packs: list[EpisodePack], *, as_one: bool) -> _Outgoing:
+        """Encode a message. Raise `InvalidArgument` if it is larger than `max_message_bytes`."""
         message = _ENCODED[as_one](packs, self._schemas)
-        if SIZE + message.largest > self._most:
+        nbytes = SIZE + message.nbytes
+        if nbytes > self._most:
             raise InvalidArgument(
-                f"{SIZE + message.largest} bytes in a piece; at most {self._most} go: send fewer steps"
+                f"a message of {nbytes} bytes; at most max_message_bytes={self._most}: send fewer steps"
             )
-        while len(self._unacked) >= self._window:
-            self._wait(deadline)
-        if not self._unacked and not self._is_connected:
-            self._await_connection(min(deadline, time.monotonic() + _CONNECT_S))
-        number, sent = self._next, _new(_Sent, (kind, packs, as_one, time.time()))
-        self._unacked[number] = sent  # no call until it has its number, so that an interrupt leaves all or nothing
-        self._next, self._waited = number + 1, waited
-        nbytes = self._post(number, sent, message)  # unless it goes after the greeting, as all that was not taken
+        return _new(_Outgoing, (kind, packs, as_one, nbytes, message))
+
+    def _commit(self, outgoing: _Outgoing, waiting: Waiting | None = None) -> bool:
+        """Send a message if the window has room, and remove it from the queue `waiting`. Return True if it was sent."""
+        kind, packs, as_one, nbytes, message = outgoing
+        unacked = self._unacked
+        if unacked and (len(unacked) >= self._window or self._unacked_bytes + nbytes > self._most):
+            return False
+        number, sent = self._next, _new(_Sent, (kind, packs, as_one, time.time(), nbytes))
+        if waiting is not None:
+            waiting.clear()
+        unacked[number] = sent
+        self._unacked_bytes += nbytes
+        self._next = number + 1
+        self._post(number, sent, message)  # otherwise it is sent after the hello, as all that is unacknowledged
         counts = self._counts
         counts["sent"] += 1
         counts["episodes"] += len(packs[0]) if len(packs) == 1 else sum(map(len, packs))
         counts["bytes"] += nbytes - SIZE
+        return True
 
-    def _post(self, number: int, sent: _Sent, message: Message) -> int:
-        """Hand a message to the socket, if somebody is there; its bytes."""
+    def _post(self, number: int, sent: _Sent, message: Message) -> None:
+        """Give a message to the socket, if it is connected."""
+        if not self._is_connected:
+            return
         schema, schema_id, _, large, _, versions = message
         low, high = versions or (UNKNOWN, UNKNOWN)
         head = _new(Head, (sent.kind, 1 + len(large), self._id, number, schema_id, sent.time, low, high))
         frames = message.parts(head.packed())
-        if self._is_connected:
-            if schema_id not in self._told:
-                self._tell(schema, schema_id)
-            if self._put(frames):
-                if number < self._never_put:
-                    self._counts["resent"] += 1
-                else:
-                    self._never_put = number + 1
-        return sum(map(len, frames)) if large else len(frames[0])
+        if schema_id not in self._told:
+            self._tell(schema, schema_id)
+        if self._put(frames):
+            if number < self._never_put:
+                self._counts["resent"] += 1
+            else:
+                self._never_put = number + 1
 
     def _tell(self, schema: bytes, schema_id: int) -> None:
         """Let the receiver know a schema."""
@@ -261,7 +309,7 @@ class EpisodeSender(Endpoint):
 
     def _connect(self) -> None:
         """A new socket; what was not taken goes again once it is connected."""
-        self.close_socket()
+        self._sockets.close_socket()
         zmq = self.zmq
         socket = self.open(zmq.DEALER, self._most)
         socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing is queued for a receiver that is not there
@@ -283,20 +331,6 @@ class EpisodeSender(Endpoint):
 
     def mend(self) -> None:
         self._connect()
-
-    def _await_connection(self, deadline: float) -> None:
-        """Until there is one, or no time left: what is sent without is sent by a later call."""
-        while not self._is_connected and time.monotonic() < deadline:
-            self.wait(deadline - time.monotonic())
-            self._poll()
-
-    def _wait(self, deadline: float) -> None:
-        """Until something happened. `TransportTimeout`, or `NotAdmitted`, once there is no time left."""
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise self._too_late()
-        self.wait(left)
-        self._poll()
 
     def _too_late(self) -> Exception:
         waiting = f"{len(self._unacked)} messages wait for the receiver at {self.address}"
@@ -336,7 +370,8 @@ class EpisodeSender(Endpoint):
             return
         if head.kind == Kind.TAKEN:
             while self._unacked and next(iter(self._unacked)) <= head.number:
-                self._unacked.popitem(last=False)
+                _, sent = self._unacked.popitem(last=False)
+                self._unacked_bytes -= sent.nbytes
                 self._counts["taken"] += 1
         elif head.kind == Kind.WHO:
             self._send_hello()
@@ -383,8 +418,7 @@ class EpisodeSender(Endpoint):
             if timeout != 0 and not self.is_closed:
                 self.flush(timeout)
         finally:
-            self._is_closing = True
-            with self.held(deadline_of(10.0), to_close=True):
+            with self.lock(), self.busy():
                 self.release()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""ZeroMQ sockets of our kinds: nothing lingers, nobody waits for ever, and handshakes that fail are seen."""
+"""ZeroMQ sockets of senders and receivers: their lock, their release, and what happens after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from episodes.errors import EpisodeError, EpisodeStateError, TransportTimeout, WrongType, needing
+from episodes.errors import EpisodeError, EpisodeStateError, WrongType, needing
 from episodes.tracks.validation import checked_number
 
-MOST_BYTES = 256 << 20  # of one part: what a socket takes at a peer's word
-_SLICE_S = 0.1  # a lock is held so long while nothing comes
-_COPIED = 1 << 14  # bytes of a part that are copied on arrival: dearer are a view and the buffer that it would keep
-_COPIED_OUT = 3 << 17  # likewise of one that is sent: dearer is a thread, which hears that the socket has done with it
-_KEPT = (32 << 20) - (64 << 10)  # bytes: the most that glibc learns from
+MOST_BYTES = 256 << 20  # default limit of the bytes of one message, and of all unacknowledged messages of a sender
+_SLICE_S = 0.1  # longest time that a waiting call holds the lock
+_PAUSE_S = 0.0005  # time between two slices in which other threads can take the lock
+_COPIED = 1 << 14  # received parts below this size are copied, which is cheaper than a view and the buffer it keeps
+_COPIED_OUT = 3 << 17  # sent parts below this size are copied, which is cheaper than a callback when they were sent
+_KEPT = (32 << 20) - (64 << 10)  # bytes: the largest freed block from which glibc adapts its thresholds
 _NOBLOCK, _NOT_LAST, _POLLIN, _EVENTS = 1, 1 | 2, 1, 15
-"""ZeroMQ's numbers of flags: pyzmq has them as enums, of which two joined take longer than a message of a socket."""
-_PYTHONS, _ALL_TIME = (float, int), 1e9  # types of timeouts that need no further look, and seconds
+"""ZeroMQ's flags as numbers: joining two of pyzmq's enums takes longer than receiving a message."""
+_PYTHONS, _ALL_TIME = (float, int), 1e9  # types of timeouts that need no further check, and a limit in seconds
 _numbers = itertools.count()  # of monitors
-_own_process = os.getpid()  # to ask the system each time takes as long as to take a lock
+_own_process = os.getpid()  # cached, because the system call takes as long as taking a lock
 
 
 def _is_forked() -> None:
@@ -37,47 +40,130 @@ os.register_at_fork(after_in_child=_is_forked)
 
 
 def zeromq() -> Any:
-    """The module `zmq`; `MissingExtra` where it is not installed."""
+    """Return the module `zmq`. Raise `MissingExtra` if pyzmq is not installed."""
     with needing("zmq", "senders and receivers need pyzmq"):
         import zmq
     return zmq
 
 
 def keep_freed_memory() -> None:
-    """Have this process use what messages freed for the next ones, up to 64 MiB of it.
+    """Make glibc reuse the memory of freed messages, up to 64 MiB, for the next messages.
 
-    Each message of many packs is memory of its own, which the socket lets go when it was sent. glibc gives that back to
-    the system at once and asks for it anew, page by page, which takes longer than writing the message. It keeps as much
-    as the largest block that the process ever freed would need: one of 32 MiB, which nobody touches, takes 30 us.
-    So the memory is nobody's but malloc's: there is no buffer that a socket or a view could still see. Joined packs
-    then need three quarters of the CPU. Other allocators do not care.
+    Each message of many packs is one block of memory, which the socket frees when it was sent. glibc returns such
+    blocks to the system and requests them again page by page, which takes longer than writing the message. It stops
+    doing so once the process has freed a block of 32 MiB, which is what this function does; it takes 30 us. Joined
+    packs then need three quarters of the CPU time. Other allocators are not affected.
     """
     np.empty(_KEPT, np.uint8)
 
 
+class OpenSockets:
+    """The context, the sockets and other resources of one endpoint.
+
+    It does not refer to the endpoint, so that they can be released after the endpoint was garbage-collected.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.socket: Any = None
+        self.monitor: Any = None
+        self.closers: list[Callable[[], object]] = []
+        """Functions that close other resources. Each may be called twice."""
+        self.process = _own_process
+        self.is_released = False
+
+    def close_socket(self) -> None:
+        """Close the socket and its monitor, not the context."""
+        if self.monitor is not None:
+            self.socket.disable_monitor()
+            self.monitor.close(0)
+            self.monitor = None
+        if self.socket is not None:
+            self.socket.close()
+
+    def release(self) -> None:
+        """Close everything, and drop queued messages. After an interrupt, a second call continues."""
+        self.close_socket()
+        while self.closers:
+            self.closers[-1]()
+            self.closers.pop()
+        self.context.term()
+        self.is_released = True
+
+
+def _release_dropped(sockets: OpenSockets, name: str) -> None:
+    """Release the sockets of an endpoint that was garbage-collected, or is open when the process ends."""
+    if sockets.is_released or sockets.process != _own_process:
+        return
+    if sockets.socket is not None:
+        sockets.socket.linger = 0
+    sockets.release()
+    warnings.warn(f"a {name} was dropped without close(); it is closed now", ResourceWarning, stacklevel=2)
+
+
 class Endpoint:
-    """A socket with what belongs to it: a context, a monitor of handshakes, and a lock, so that threads share it."""
+    """A ZeroMQ socket with its context, a monitor of its connections and a lock that threads share.
+
+    Each call works in `with self.lock(), self.busy(), self.section():`. The first two are locks of C, which no
+    interrupt leaves taken. A call that is interrupted, for example by Ctrl-C, may leave a message half sent or half
+    received: the next section then calls `mend` first.
+    """
 
     def __init__(self) -> None:
         self.zmq = zeromq()
         keep_freed_memory()
-        self.context: Any = self.zmq.Context()
         self.socket: Any = None
         self.is_closed = False
-        self._is_closing = self._is_released = False  # nobody waits any more; nothing is open any more
-        self._process = _own_process
+        self.is_interrupted = False  # the last section was interrupted
+        self.is_waiting = False  # the current section only waits for events
+        self._lock = threading.RLock()  # of threads
+        self._busy = threading.Lock()  # taken while a section works
+        self._owner = 0  # the thread that took `_busy` last
         self._monitor: Any = None
         self._poller: Any = None
-        self._lock: Any = _Lock()
-        self._turn: Any = _Lock()  # held by whoever waits for the lock, and gets it next
-        self._is_wanted = False  # somebody holds the turn
-        self.was_interrupted = False  # a stretch has begun, and not ended
-        self.stretch = _LockedSection(self)
+        self._sockets = OpenSockets(self.zmq.Context())
+        self._finalizer = weakref.finalize(self, _release_dropped, self._sockets, type(self).__name__)
+
+    # --- locking ---------------------------------------------------------------------------------------------------
+
+    def lock(self) -> threading.RLock:
+        """Return the lock of the endpoint.
+
+        Raises:
+            EpisodeStateError: this thread is in a section already, because a signal handler interrupted it; or this
+                process was forked from the endpoint's process.
+        """
+        if self._sockets.process != _own_process:
+            raise EpisodeStateError(
+                f"this {type(self).__name__} is of the process that this one was forked from; make another one here"
+            )
+        if self._busy.locked() and self._owner == threading.get_ident():
+            raise EpisodeStateError(f"this {type(self).__name__} is called while it works, as by a signal handler")
+        return self._lock
+
+    def busy(self) -> threading.Lock:
+        """Return the lock that is taken during a section. The caller has taken `lock()`."""
+        self._owner = threading.get_ident()
+        return self._busy
+
+    def section(self) -> _Section:
+        """Return a context manager for the work of one call under the lock."""
+        return _Section(self)
+
+    def mend(self) -> None:
+        """Repair the connection after an interrupted call, which may have left a message in part."""
+        raise NotImplementedError
+
+    def closed_error(self) -> EpisodeStateError:
+        """Return the error of calls after `close`."""
+        return EpisodeStateError(f"this {type(self).__name__} is closed; make another one")
+
+    # --- sockets ---------------------------------------------------------------------------------------------------
 
     def open(self, kind: int, max_message_bytes: int) -> Any:
-        """A socket of this kind, in the place of the one before."""
+        """Create a socket of this kind, which replaces the previous one, and return it."""
         zmq = self.zmq
-        socket = self.socket = self.context.socket(kind)
+        socket = self.socket = self._sockets.socket = self._sockets.context.socket(kind)
         socket.linger = 0
         socket.setsockopt(zmq.MAXMSGSIZE, min(max_message_bytes, 1 << 62))
         socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
@@ -86,37 +172,44 @@ class Endpoint:
         return socket
 
     def watch(self) -> None:
-        """Begin to see handshakes. The monitor takes any number of events: one that is full stops its socket."""
+        """Start monitoring handshakes. The monitor has no limit of events, since a full one would stop its socket."""
         zmq, address = self.zmq, f"inproc://monitor-{next(_numbers)}"
         failed = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
         failed |= zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
         self.socket.monitor(address, failed | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        self._monitor = self.context.socket(zmq.PAIR)
-        self._monitor.rcvhwm = 0
-        self._monitor.linger = 0
-        self._monitor.connect(address)
+        monitor = self._monitor = self._sockets.monitor = self._sockets.context.socket(zmq.PAIR)
+        monitor.rcvhwm = 0
+        monitor.linger = 0
+        monitor.connect(address)
         self._poller = zmq.Poller()
         self._poller.register(self.socket, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
+        self._poller.register(monitor, zmq.POLLIN)
 
     def events(self) -> Iterator[int]:
-        """What happened to connections since the last call."""
+        """Yield the connection events since the last call."""
         while self._monitor.getsockopt(_EVENTS) & _POLLIN:
             event, _ = self._monitor.recv_multipart()
             yield int.from_bytes(event[:2], "little")
 
     def has_message(self) -> bool:
-        """Whether there is a message to receive."""
+        """Return True if a message can be received."""
         return bool(self.socket.getsockopt(_EVENTS) & _POLLIN)
 
-    def wait(self, seconds: float) -> None:
-        """Until something may have happened, at most so long."""
-        if self._is_closing:
-            raise self._closed()
-        self._poller.poll(max(0, min(seconds, _SLICE_S)) * 1000)
+    def wait(self, deadline: float) -> bool:
+        """Wait for a message or a connection event until `deadline`, and at most for 0.1 s. Return True if one came."""
+        left = max(0.0, min(deadline - time.monotonic(), _SLICE_S))
+        self.is_waiting = True
+        events = self._poller.poll(left * 1000)
+        self.is_waiting = False
+        return bool(events)
+
+    @staticmethod
+    def pause() -> None:
+        """Let other threads take the lock, which Python gives to the thread that has just released it otherwise."""
+        time.sleep(_PAUSE_S)
 
     def put(self, address: bytes | None, frames: Sequence[Any]) -> None:
-        """Send a message, large parts without a copy; `zmq.Again` where nobody is there, or takes it."""
+        """Send a message, large parts without a copy. Raise `zmq.Again` if no peer can take it now."""
         send = self.socket.send
         if address is not None:
             send(address, _NOT_LAST)
@@ -125,9 +218,10 @@ class Endpoint:
         send(frames[-1], _NOBLOCK, len(frames[-1]) < _COPIED_OUT)
 
     def recv_from(self) -> tuple[bytes, list[Any]] | None:
-        """The address of who sent the next message to a socket of many, and its parts; None where there is none.
+        """Receive a message of a socket with many peers. Return the peer's address and the parts.
 
-        To ask before whether there is one would cost half as much as to be told that there is none.
+        Returns:
+            None if there is no message. To catch pyzmq's exception is cheaper than to ask the socket before.
         """
         try:
             address = self.socket.recv(_NOBLOCK)
@@ -136,7 +230,7 @@ class Endpoint:
         return address, self.got()
 
     def got(self) -> list[Any]:
-        """The parts of the message that is there: bytes where they are small, else views."""
+        """Receive the parts of a message that can be received: bytes if they are small, else views."""
         recv, parts = self.socket.recv, []
         while True:
             frame = recv(_NOBLOCK, False)
@@ -145,79 +239,32 @@ class Endpoint:
                 return parts
 
     def end_parts(self) -> None:
-        """Get to the beginning of the next message, of what comes and of what goes."""
+        """Skip the rest of a message that was received in part, and end one that was sent in part."""
         for socket in (self.socket, self._monitor):
             while socket.getsockopt(self.zmq.RCVMORE):
                 socket.recv(_NOBLOCK)
         with contextlib.suppress(self.zmq.ZMQError):
-            self.socket.send(b"", _NOBLOCK)  # the end of a message to a peer; by itself it goes to nobody
+            self.socket.send(b"", _NOBLOCK)  # the last part of a message to a peer; without others, it has no receiver
 
-    def held(self, deadline: float, *, to_close: bool = False) -> Any:
-        """The lock, which nobody holds for long; a context that gives it back."""
-        lock = self._lock
-        if self._process != _own_process:
-            raise EpisodeStateError(
-                f"this {type(self).__name__} is of the process that this one was forked from; make another one here"
-            )
-        if lock.is_ours():
-            raise EpisodeStateError(f"this {type(self).__name__} is called while it works, as by a signal's handler")
-        try:
-            if self._is_wanted or not lock.acquire(False):
-                self._queue(deadline)
-            if self.is_closed and not to_close:
-                raise self._closed()
-        except BaseException:
-            if lock.is_ours():
-                lock.release()
-            raise
-        return lock
-
-    def _queue(self, deadline: float) -> None:
-        """Wait for the lock. Who has just given it back, as a loop does all the time, does not get it before us."""
-        until = max(deadline, time.monotonic()) + 2 * _SLICE_S
-        turn = self._turn
-        try:
-            if turn.acquire(timeout=_left(until)):
-                self._is_wanted = True
-                if self._lock.acquire(timeout=_left(until)):
-                    return
-        finally:
-            if turn.is_ours():
-                self._is_wanted = False
-                turn.release()
-        raise TransportTimeout(f"other threads use this {type(self).__name__} all the time")
-
-    def _closed(self) -> EpisodeStateError:
-        return EpisodeStateError(f"this {type(self).__name__} is closed; make another one")
-
-    def mend(self) -> None:
-        """Make whole what a call left that was broken off anywhere: a message that was sent or received in part."""
-        raise NotImplementedError
-
-    def close_socket(self) -> None:
-        """The socket and its monitor, not the context."""
-        if self._monitor is not None:
-            self.socket.disable_monitor()
-            self._monitor.close(0)
-            self._monitor = None
-        if self.socket is not None:
-            self.socket.close()
+    # --- closing ---------------------------------------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing to close: it is closed, or belongs to the process that this one was forked from."""
-        return self._is_released or self._process != _own_process
+        """Whether nothing is left to close: all is closed, or belongs to the process that this one was forked from."""
+        return self._sockets.is_released or self._sockets.process != _own_process
 
     def release(self) -> None:
-        """Close everything; what is still queued is dropped. Called again, it goes on where it was interrupted."""
+        """Close everything, and drop queued messages. After an interrupt, a second call continues."""
         self.is_closed = True
-        self.close_socket()
-        self.context.term()
-        self._is_released = True
+        self._sockets.release()
 
 
-class _LockedSection:
-    """What is done while the lock is held. One that breaks off, as at Ctrl-C, is mended where the next one begins."""
+class _Section:
+    """Context manager for the work of one call under the endpoint's locks.
+
+    Raises:
+        EpisodeStateError: the endpoint is closed.
+    """
 
     __slots__ = ("_endpoint",)
 
@@ -225,38 +272,25 @@ class _LockedSection:
         self._endpoint = endpoint
 
     def __enter__(self) -> None:
-        if self._endpoint.was_interrupted:
-            self._endpoint.mend()
-        self._endpoint.was_interrupted = True
+        endpoint = self._endpoint
+        if endpoint.is_closed:
+            raise endpoint.closed_error()
+        if endpoint.is_interrupted:
+            endpoint.mend()
+        endpoint.is_interrupted = True
 
     def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
-        self._endpoint.was_interrupted = kind is not None and not issubclass(kind, EpisodeError)
-
-
-_RLock: Any = type(threading.RLock())
-
-
-class _Lock(_RLock):
-    """A lock that a `with` statement gives back, and does not take: `held` has taken it.
-
-    Both ends of the statement are functions of C. Python ones begin with a look at signals, and Ctrl-C would leave the
-    lock taken for ever.
-    """
-
-    __enter__ = bool
-
-    def is_ours(self) -> bool:
-        """Whether this thread has taken it."""
-        return self._is_owned()
-
-
-def _left(deadline: float) -> float:
-    """Seconds until then, as a lock takes them."""
-    return min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+        endpoint = self._endpoint
+        is_expected = kind is None or issubclass(kind, EpisodeError) or endpoint.is_waiting
+        endpoint.is_interrupted, endpoint.is_waiting = not is_expected, False
 
 
 def deadline_of(timeout: float | None) -> float:
-    """When to give up, in `time.monotonic()`; never for None. `InvalidArgument` for what is no number of seconds."""
+    """Return the deadline in `time.monotonic()` of a timeout in seconds, infinity for None.
+
+    Raises:
+        InvalidArgument: the timeout is not a number.
+    """
     if timeout is None:
         return math.inf
     if type(timeout) not in _PYTHONS or not -_ALL_TIME < timeout < _ALL_TIME:
@@ -265,7 +299,7 @@ def deadline_of(timeout: float | None) -> float:
 
 
 def checked_address(address: Any) -> str:
-    """The address; `WrongType` for what is none."""
+    """Return the address. Raise `WrongType` if it is not a str."""
     if not isinstance(address, str):
         raise WrongType(f"address={address!r}: give a text such as 'tcp://127.0.0.1:5555'")
     return address

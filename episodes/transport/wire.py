@@ -66,7 +66,7 @@ class Message(NamedTuple):
     schema_id: int
     body: list[Buffer]  # pieces of the first part
     large: list[Buffer]  # the other parts
-    largest: int  # bytes of the largest part
+    nbytes: int  # of all parts, without the head
     versions: tuple[int, int] | None  # the lowest and the highest policy version
 
     def parts(self, head: bytes = b"") -> list[Buffer]:
@@ -282,7 +282,7 @@ def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
         laid.put(*arrays)
         facts.append(_put(pack.lengths, pack.lookbacks, pack.facts, pack.infos, laid))
     versions = bounds_of(packs, facts[0][3] if len(facts) == 1 else ())
-    return Message(*schemas.of(packs, looks), laid.body(facts), laid.large, laid.largest, versions)
+    return Message(*schemas.of(packs, looks), laid.body(facts), laid.large, laid.nbytes, versions)
 
 
 def encoded_as_one(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
@@ -293,7 +293,7 @@ def encoded_as_one(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
     lengths, lookbacks = (np.concatenate([*map(attrgetter(own), packs)]) for own in ("lengths", "lookbacks"))
     infos = joined_infos([pack.infos for pack in packs])
     facts = _put(lengths, lookbacks, PackFacts.concat([pack.facts for pack in packs]), infos, laid)
-    return Message(*schemas.of(packs[:1]), laid.body([facts]), laid.large, laid.largest, bounds_of(packs[:1]))
+    return Message(*schemas.of(packs[:1]), laid.body([facts]), laid.large, laid.nbytes, bounds_of(packs[:1]))
 
 
 def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int = 0) -> list[EpisodePack]:

@@ -161,15 +161,15 @@ def test_packs_that_travel_as_one_are_one_part_and_arrive_joined(steps: int) -> 
     ]
     message = encoded_as_one([packs[0][1:], *packs, packs[2].select([1, 0])], Schemas())
     (part,) = message.parts(bytes(64))
-    assert len(part) == 64 + message.largest
+    assert len(part) == 64 + message.nbytes
     (found,) = travelled(message)
     check_same(found, EpisodePack.concat([packs[0][1:], *packs, packs[2].select([1, 0])]))
 
 
 @pytest.mark.parametrize("infos", [None, [{"large": np.zeros(4000)} for _ in range(9)]], ids=["none", "large"])
-def test_a_message_says_how_large_its_largest_part_is(infos: Any) -> None:
+def test_message_nbytes_is_the_size_of_all_parts(infos: Any) -> None:
     message = encoded([pack_of(3, 2, infos=infos), pack_of(3, 4000)], Schemas())
-    assert message.largest == max(map(len, map(memoryview, message.parts())))
+    assert message.nbytes == sum(map(len, map(memoryview, message.parts())))
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [0, 3, 0]])

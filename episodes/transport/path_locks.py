@@ -1,0 +1,58 @@
+"""Locks of `ipc://` paths: ZeroMQ itself lets a second socket take over the path of a first one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+
+from episodes.errors import InvalidArgument
+
+_IPC = "ipc://"
+
+
+def lock_of_path(address: str) -> list[Callable[[], None]]:
+    """Lock the path of an `ipc://` address, by a file `PATH.lock` next to it, until the process ends.
+
+    Returns:
+        A function that removes the lock, and may be called twice; nothing for other addresses.
+
+    Raises:
+        InvalidArgument: another receiver listens at the path, or the lock file cannot be created.
+    """
+    path = address.removeprefix(_IPC)
+    if path == address or path.startswith(("@", "*")) or not path:
+        return []
+    file = f"{path}.lock"
+    while True:
+        try:
+            handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except (OSError, ValueError) as error:
+            raise InvalidArgument(
+                f"address {address!r}: {error}; give a path in a folder that can be written"
+            ) from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise InvalidArgument(f"address {address!r}: another receiver listens there; give another path") from None
+        if _is_same_file(handle, file):
+            break
+        os.close(handle)  # its holder removed the file between our two calls
+    is_locked = [True]
+
+    def unlock() -> None:
+        if is_locked:
+            is_locked.clear()
+            os.unlink(file)
+            os.close(handle)
+
+    return [unlock]
+
+
+def _is_same_file(handle: int, path: str) -> bool:
+    """Return True if the open file is the one at the path."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False

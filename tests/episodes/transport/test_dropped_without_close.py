@@ -1,0 +1,70 @@
+"""Senders and receivers that are dropped without `close`: they are released at once, with a ResourceWarning."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.code_rules import ROOT
+
+SECONDS = 60.0  # far more than a process needs that does not hang
+
+SETUP = """
+import gc, os, sys, time, warnings
+from pathlib import Path
+import numpy as np
+from episodes import EpisodePack
+from episodes.transport import EpisodeReceiver, EpisodeSender, make_keys
+
+def resources():
+    threads = len(os.listdir("/proc/self/task"))
+    return threads, sorted(os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in os.listdir("/proc/self/fd")[:-1])
+
+def make():
+    folder = Path(sys.argv[1])
+    receivers, senders = folder / "receiver", folder / "sender"
+    receiver = EpisodeReceiver(keys=receivers, journal=folder / "journal")
+    sender = EpisodeSender(receiver.address, keys=senders)
+    sender.send(EpisodePack(observations=np.zeros(3), actions=np.zeros(2), rewards=np.zeros(2), lengths=[2]))
+    receiver.recv(60)
+    return receiver, sender
+
+def use():
+    pair = make()
+    raise ValueError("an error of the user")
+
+EpisodeReceiver().close()
+before = resources()
+warnings.simplefilter("always")
+"""
+
+CASES = {
+    "sender first": "receiver, sender = make(); del sender; del receiver",
+    "receiver first": "receiver, sender = make(); del receiver; del sender",
+    "exception": "try:\n    use()\nexcept ValueError as error:\n    print(error)",
+    "cycle": "pair = [*make()]; pair.append(pair); pair[0].mine = pair; del pair; gc.collect()",
+    "exit": "pair = make(); before = resources()",
+    "cycle at exit": "pair = [*make()]; pair.append(pair); before = resources()",
+}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are listed in Linux's /proc")
+@pytest.mark.parametrize("case", CASES)
+def test_dropped_endpoints_are_released_with_a_warning(case: str, tmp_path: Path) -> None:
+    from episodes.transport import make_keys
+
+    make_keys(tmp_path)
+    check = "assert resources() == before, (resources(), before)\nprint('released')\n"
+    code = SETUP + CASES[case] + "\n" + check
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=SECONDS, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert "released" in done.stdout
+    for name in ("EpisodeSender", "EpisodeReceiver"):
+        assert f"ResourceWarning: a {name} was dropped without close()" in done.stderr
