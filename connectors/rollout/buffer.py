@@ -18,16 +18,18 @@ tensor([[0.9000, 1.0000, 2.0000],
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from connectors.returns import gae
 from connectors.staging import checked_device
-from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType, needing
 from episodes.tracks.validation import checked_count
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
 
 __all__ = [
     "FinalObservations",
@@ -153,7 +155,7 @@ class RolloutBuffer:
         }
         self.device = columns["obs"].device
         self._columns = columns
-        self._rollout = TensorDict(columns, batch_size=slots, device=self.device)
+        self._rollout = _tensordict(columns, batch_size=slots, device=self.device)
         self._phase: Literal["idle", "filling", "ready"] = "idle"
 
     def __repr__(self) -> str:
@@ -238,7 +240,7 @@ def _check_column(name: str, wanted: Tensor, given: Tensor | None) -> None:
 def transition_view(rollout: TensorDict, flatten: bool = False) -> TensorDict:
     """The rollout without its padded slot, a view [N, T]; with `flatten` a copy [B] of its valid transitions."""
     if not flatten:
-        return cast(TensorDict, rollout.exclude(*_SIDE_DATA)[:, :-1])
+        return cast("TensorDict", rollout.exclude(*_SIDE_DATA)[:, :-1])
     return _take(_flat_columns(rollout), _valid_rows(rollout))
 
 
@@ -256,7 +258,7 @@ def _valid_rows(rollout: TensorDict) -> Tensor:
 def _take(columns: dict[str, Tensor], rows: Tensor) -> TensorDict:
     """Some rows of the columns, one gather each."""
     taken = {name: column.index_select(0, rows) for name, column in columns.items()}
-    return TensorDict(taken, batch_size=[len(rows)], device=rows.device)
+    return _tensordict(taken, batch_size=[len(rows)], device=rows.device)
 
 
 def iterate_minibatches(
@@ -356,3 +358,10 @@ def final_observations(rollout: TensorDict) -> FinalObservations:
     if not isinstance(final, FinalObservations):
         raise TrackMismatch(f"rollout[{FINAL!r}] is {final!r}; start_rollout puts FinalObservations there")
     return final
+
+
+def _tensordict(*arguments: Any, **options: Any) -> TensorDict:
+    """Create a TensorDict. Raise `MissingExtra` if tensordict is not installed."""
+    with needing("tensordict", "rollout buffers need tensordict"):
+        from tensordict import TensorDict
+    return TensorDict(*arguments, **options)

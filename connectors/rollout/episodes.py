@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from tensordict import TensorDict
 from torch import Tensor
 
 from connectors.rollout.buffer import FINAL, FRAGMENTS, FinalObservations, final_observations
@@ -32,6 +31,9 @@ from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
 
 __all__ = ["BlockEdge", "episodes_to_rollout", "rollout_to_episodes"]
 

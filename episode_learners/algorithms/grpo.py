@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from connectors.learner import learner_pipeline
@@ -26,6 +25,9 @@ from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
 
 __all__ = ["GRPO", "GRPOConfig", "group_advantages"]
 

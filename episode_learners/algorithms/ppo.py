@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 from torch.nn import functional
 
@@ -29,6 +28,9 @@ from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.single_agent import SingleAgentEpisode
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
 
 __all__ = ["PPO", "PPOConfig", "clipped_policy_loss", "clipped_surrogate", "ppo_loss", "ppo_pipeline"]
 

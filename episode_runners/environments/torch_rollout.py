@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tensordict import TensorDict
 from torch import Tensor
 
 from connectors.policy import distribution_of
@@ -13,6 +12,9 @@ from connectors.rollout.buffer import final_observations
 from episode_runners.environments.torch_simulator import TorchVectorEnv, outside_inference
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
 
 __all__ = ["fill_rollout"]
 
