@@ -8,10 +8,25 @@ import sys
 
 from tests.code_rules import ROOT
 
-EXTRAS = (
-    "duckdb datasets envpool fsspec imageio matplotlib minari pandas pettingzoo polars pyarrow ray tensorboard "
-    "tensordict wandb xxhash zmq"
-).split()
+EXTRAS = [
+    "duckdb",
+    "datasets",
+    "envpool",
+    "fsspec",
+    "imageio",
+    "matplotlib",
+    "minari",
+    "pandas",
+    "pettingzoo",
+    "polars",
+    "pyarrow",
+    "ray",
+    "tensorboard",
+    "tensordict",
+    "wandb",
+    "xxhash",
+    "zmq",
+]
 CODE = f"""
 import importlib, pkgutil, sys
 
