@@ -132,6 +132,7 @@ def fingerprint_of(env_to_module: EnvToModule, module_to_env: ModuleToEnv) -> di
         "actions": describe_space(module_to_env.input_action_space, bounds=True),
         "env_to_module": env_to_module.fingerprint,
         "module_to_env": module_to_env.fingerprint,
+        "views": getattr(env_to_module, "view_settings", []),
     }
 
 

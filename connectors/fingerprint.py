@@ -28,9 +28,10 @@ from gymnasium import spaces
 
 from episodes.errors import StateMismatch
 
-__all__ = ["check_fingerprint", "check_statistics", "describe_space", "settings_of", "stamp", "stamped"]
+__all__ = ["check_fingerprint", "check_statistics", "check_views", "describe_space", "settings_of", "stamp", "stamped"]
 
 ATTRIBUTE = "pipeline_fingerprint"
+_COMPARED = ("observations", "actions", "env_to_module", "module_to_env")
 
 _NO_SETTINGS = frozenset({"input_observation_space", "input_action_space", "name", "seed", "device"})
 _TOLD = (type(None), bool, int, float, complex, str, bytes, np.generic, np.ndarray, Enum, spaces.Space)  # told whole
@@ -41,6 +42,8 @@ def settings_of(made: Any) -> dict[str, Any]:
     """The arguments that an object was made with, as plain values, as far as it keeps them under their names."""
     if isinstance(made, partial):
         return {"function": _plain(made.func), "arguments": _plain([*made.args, dict(made.keywords)])}
+    if isinstance(made, FunctionType):
+        return {"function": _plain(made)} if "<" in made.__qualname__ else {}
     held = getattr(made, "__dict__", {})
     places = {name: name if name in held else f"_{name}" for name in signature(type(made).__init__).parameters}
     return {name: _plain(held[place]) for name, place in places.items() if place in held and name not in _NO_SETTINGS}
@@ -142,7 +145,7 @@ def check_fingerprint(policy: Any, here: Mapping[str, Any], there: Mapping[str, 
         StateMismatch: it names what differs.
     """
     there = stamped(policy) if there is None else there
-    if there is None or not (differences := [text for key in here for text in _differences(key, there, here)]):
+    if there is None or not (differences := [text for key in _COMPARED for text in _differences(key, there, here)]):
         return
     raise StateMismatch(
         f"{type(policy).__name__} was trained in other pipelines: {'; '.join(differences)}. Build the pipelines as "
@@ -169,6 +172,26 @@ def _differences(key: str, there: Mapping[str, Any], here: Mapping[str, Any]) ->
 
 def _made(name: str, settings: Mapping[str, Any]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in settings.items())})"
+
+
+def check_views(policy: Any, views: list[Any]) -> None:
+    """Raise `StateMismatch` if the policy acted through other views than a learner applies.
+
+    Args:
+        views: [name, settings] of each view of the learner.
+    """
+    acted = (stamped(policy) or {}).get("views")
+    if acted is None or acted == views:
+        return
+    raise StateMismatch(
+        f"{type(policy).__name__} acted through {_in_words(acted)}, and this learner shows it {_in_words(views)}: give "
+        "the algorithm the actor in place of the policy, such as PPO(runner.actor); a learner pipeline of your own "
+        "takes views=actor.views"
+    )
+
+
+def _in_words(views: list[Any]) -> str:
+    return "the views " + ", ".join(_made(*view) for view in views) if views else "no views"
 
 
 def check_statistics(policy: Any, env_to_module: Any) -> None:

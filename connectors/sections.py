@@ -20,7 +20,7 @@ from connectors.pipeline import ConnectorPipeline
 from connectors.rewriting import ObservationRewriter
 from connectors.views.piece import ViewPiece
 from connectors.views.samples import space_of
-from connectors.views.view import Views, name_of
+from connectors.views.view import Views, name_of, settings_of_views
 from episodes.errors import InvalidArgument, UnwiredPipeline, WrongType
 from episodes.history import History
 from episodes.tracks.validation import checked_items
@@ -146,6 +146,12 @@ class SectionedPipeline(ConnectorPipeline):
     def has_views(self) -> bool:
         """Whether the module sees something else than what is stored."""
         return bool(self._sections.views) or bool(self._given_views)
+
+    @property
+    def view_settings(self) -> list[Any]:
+        """[name, settings] of each view, as plain values."""
+        views = self._given_views.views if self._given_views is not None else self._sections.views.values()
+        return settings_of_views(views)
 
     @property
     def recorded_observation_space(self) -> gym.Space | None:

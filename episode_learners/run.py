@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from connectors import Connector, distribution_for, env_to_module_pipeline, module_to_env_pipeline
+from connectors import Actor, Connector, distribution_for
 from connectors.env_to_module import FlattenObservations
 from connectors.views import TransformerContext, View
 from episode_learners import algorithms, policies, trainers
@@ -165,12 +165,8 @@ class Run:
         if self.num_runners and not isinstance(config, trainers.OnPolicyConfig):
             raise InvalidArgument(f"{self.algo} does not sample with several runners: leave num_runners out")
         runner = self.runner()
-        policy, pipeline = runner.policy, runner.env_to_module
         scheduler = None if self.decay_over is None else algorithms.linear_decay(self.decay_over)
-        numbers, through_views = kind.config(**self.algorithm), {}
-        if isinstance(policy, policies.TransformerPolicy):
-            through_views = {"pipeline": algorithms.ppo_pipeline(policy, numbers, views=pipeline.views)}
-        algorithm = kind.algorithm(policy, numbers, scheduler=scheduler, seed=self.seed, **through_views)
+        algorithm = kind.algorithm(runner.actor, kind.config(**self.algorithm), scheduler=scheduler, seed=self.seed)
         if isinstance(config, trainers.OnPolicyConfig):
             return trainers.OnPolicyTrainer(algorithm, self._together(runner), config, **of_trainer)
         if isinstance(config, trainers.OffPolicyConfig):
@@ -189,15 +185,14 @@ class Run:
         device = _there(device or self.device)
         env = make_vector_env(self.env, self.num_envs)
         spaces = (env.single_observation_space, env.single_action_space)
-        pieces = self._pieces(spaces[0])
-        seen = env_to_module_pipeline(*spaces, pieces=pieces).observation_space
         generator = torch.Generator().manual_seed(self.seed)
-        policy = self._policy_class()(seen, spaces[1], generator=generator, **self._policy_arguments(spaces[1]))
-        policy = policy.to(device)
-        pipeline = env_to_module_pipeline(*spaces, pieces=pieces, policy=policy, device=device)
-        drawing = module_to_env_pipeline(*spaces, policy=policy, log_probs=False) if draws_with_torch else None
-        own_seed = self.seed if seed is None else seed
-        return SingleAgentEnvRunner(env, policy, env_to_module=pipeline, module_to_env=drawing, seed=own_seed)
+        make_policy = partial(self._policy_class(), generator=generator, **self._policy_arguments(spaces[1]))
+        actor = Actor(make_policy, *spaces, pieces=self._pieces(spaces[0])).to(device)
+        seed = self.seed if seed is None else seed
+        if not draws_with_torch:
+            return SingleAgentEnvRunner(env, actor, seed=seed)
+        pipelines = {"env_to_module": actor.env_to_module, "module_to_env": actor.module_to_env}
+        return SingleAgentEnvRunner(env, actor.policy, seed=seed, **pipelines)
 
     def _together(self, runner: SingleAgentEnvRunner) -> SingleAgentEnvRunner | GroupRunner:
         """The runner, or a group of others like it in its place."""

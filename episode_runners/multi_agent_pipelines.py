@@ -60,6 +60,7 @@ def split_actors(
                 f"MultiAgentEnvRunner: module {module_id!r} has an actor and a pipeline; leave the pipeline out"
             )
         actor.module_to_env.seed(seed)
+        actor.module_to_env.add_log_probs()
         seeing.modules[module_id], acting.modules[module_id] = actor.env_to_module, actor.module_to_env
     return {**policies, **{module_id: actor.policy for module_id, actor in actors.items()}}, seeing, acting
 

@@ -13,6 +13,7 @@ import torch
 from connectors.batch_items import BatchItems
 from connectors.connector import ColumnDict, Connector
 from connectors.editable_episodes import EditableEpisodes
+from connectors.fingerprint import check_views
 from connectors.learner.add_columns import AddColumns
 from connectors.learner.add_next_observations import AddNextObservations
 from connectors.learner.add_observations import AddObservations
@@ -58,6 +59,7 @@ class LearnerPipeline(SectionedPipeline):
         return _SeeSteps()
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
+        check_views(context.get("rl_module"), self.view_settings)
         first = pack = EpisodePack.from_episodes(episodes)
         rewriters = self._sections.rewriters
         for name, piece in self._called().items():

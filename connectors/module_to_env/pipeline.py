@@ -90,6 +90,12 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         if module_of(policy).is_recurrent and RemoveTimeDimension not in self:
             self.prepend(RemoveTimeDimension())
 
+    def add_log_probs(self) -> None:
+        """Add "action_logp" at each step, if the pipeline left that to `with_log_probs`."""
+        for piece in self.connectors:
+            if isinstance(piece, GetActions):
+                piece.adds_log_probs = True
+
     def seed(self, seed: int | None) -> None:
         """Seed the sampling of actions, unless it has a seed of its own."""
         for piece in self.connectors:

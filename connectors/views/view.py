@@ -34,6 +34,7 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium as gym
 import numpy as np
 
+from connectors.fingerprint import settings_of
 from connectors.views.samples import SampleHistory, fits, space_of
 from episodes.columns import Columns
 from episodes.errors import EpisodeError, InvalidArgument, ShapeMismatch, WrongType
@@ -181,6 +182,11 @@ def name_of(view: Any) -> str:
     """What errors and pipelines call a view."""
     name = getattr(view, "name", None) or getattr(view, "__name__", None)
     return name if isinstance(name, str) else type(view).__name__
+
+
+def settings_of_views(views: Iterable[Any]) -> list[Any]:
+    """Return [name, settings] of each view, as plain values."""
+    return [[name_of(view), view.settings if hasattr(view, "settings") else settings_of(view)] for view in views]
 
 
 class _HistoryAfterViews(OtherObservations):

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from math import isfinite
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LinearLR, LRScheduler
 from torch.optim.optimizer import Optimizer
 
+from connectors.actor import Actor
 from connectors.pipeline import ConnectorPipeline
 from connectors.tensors import NumpyToTensor
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer, Snapshot, copied
@@ -53,6 +54,7 @@ class Algorithm(nn.Module, ABC):
         targets: the networks that slow copies are kept of, by name: `algorithm.targets[name]`.
         scheduler: makes each optimizer's schedule of the learning rate, which moves once an update; none by default.
         seed: of the algorithm's own random draws.
+        actor: the actor of the policy, if one was given in its place.
     """
 
     extra_columns: tuple[str, ...] = ()  # further columns of the train batch that reach `loss`
@@ -65,9 +67,11 @@ class Algorithm(nn.Module, ABC):
         targets: Mapping[str, nn.Module] | None = None,
         scheduler: MakeScheduler | None = None,
         seed: int = 0,
+        actor: Actor | None = None,
     ) -> None:
         super().__init__()
         self.policy = policy
+        self.actor = actor
         self.optimizers = dict(optimizers)
         made = {} if scheduler is None else {name: scheduler(one.optimizer) for name, one in self.optimizers.items()}
         self.schedulers = made
@@ -83,6 +87,8 @@ class Algorithm(nn.Module, ABC):
         pipeline = getattr(self, "pipeline", None)
         if isinstance(pipeline, ConnectorPipeline) and NumpyToTensor in pipeline:
             pipeline[NumpyToTensor].to(self.policy.device)
+        if self.actor is not None:
+            self.actor.to(self.policy.device)
         return moved
 
     @abstractmethod
@@ -258,6 +264,22 @@ class Algorithm(nn.Module, ABC):
         """Go on from what `get_progress` gave."""
         self.generator.set_state(progress["generator"].cpu())
         self.num_updates = progress["num_updates"]
+
+
+P = TypeVar("P", bound=Policy)
+
+
+def split_actor(policy: P | Actor) -> tuple[P, Actor | None]:
+    """Return the policy of an actor and the actor, or a policy itself and None."""
+    return (cast(P, policy.policy), policy) if isinstance(policy, Actor) else (policy, None)
+
+
+def stored_inputs(policy: Policy, actor: Actor | None) -> dict[str, Any]:
+    """Return the arguments of `learner_pipeline` that say what episodes store and what the policy sees of it."""
+    if actor is None:
+        return {"observation_space": policy.observation_space, "action_space": policy.action_space}
+    spaces = {"observation_space": actor.recorded_observation_space, "action_space": policy.action_space}
+    return {**spaces, "views": actor.views}
 
 
 def linear_decay(num_updates: int) -> MakeScheduler:

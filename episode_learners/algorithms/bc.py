@@ -9,11 +9,19 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from connectors.actor import Actor
 from connectors.learner import LearnerPipeline, learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
 from connectors.tensors import NumpyToTensor
-from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, tensors_of
+from episode_learners.algorithms.algorithm import (
+    Algorithm,
+    MakeScheduler,
+    Measured,
+    split_actor,
+    stored_inputs,
+    tensors_of,
+)
 from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
@@ -62,24 +70,26 @@ class BC(Algorithm):
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | Actor,
         config: BCConfig | None = None,
         *,
         pipeline: ConnectorPipeline | None = None,
         scheduler: MakeScheduler | None = None,
         seed: int = 0,
     ) -> None:
+        policy, actor = split_actor(policy)
         check_interface(policy, type(self).__name__, _ASKED)
         config = config or BCConfig()
         make, norm = adam(config.learning_rate), config.max_gradient_norm
         optimizer = FlatOptimizer(policy.parameters(), make, max_norm=norm)
-        super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed)
+        super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed, actor=actor)
         self.config = config
         self._given = pipeline
         self._to_tensors = NumpyToTensor(device=policy.device)
-        spaces = (policy.observation_space, policy.action_space)
         length = config.max_seq_len if module_of(policy).is_recurrent else None
-        self.pipeline = pipeline or learner_pipeline(*spaces, policy=policy, device=policy.device, max_seq_len=length)
+        self.pipeline = pipeline or learner_pipeline(
+            **stored_inputs(policy, actor), policy=policy, device=policy.device, max_seq_len=length
+        )
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
         if self._given is None and module_of(self.policy).is_recurrent:
@@ -96,7 +106,7 @@ class BC(Algorithm):
             InvalidArgument: gradients are not finite. Nothing has changed.
         """
         num = num_steps * self.config.minibatch_size
-        views = self._given.draw_views() if isinstance(self._given, LearnerPipeline) else None
+        views = self.pipeline.draw_views() if isinstance(self.pipeline, LearnerPipeline) else None
         keys, initial = (Columns.OBS, Columns.ACTIONS, *self.extra_columns), module_of(self.policy).initial_state()
         if initial:
             drawn = draws.sample_sequences(num, self.config.max_seq_len, views=views, keys=keys)

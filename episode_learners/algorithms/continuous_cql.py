@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from connectors.actor import Actor
 from connectors.learner import LearnerPipeline
-from connectors.views import Views
 from episode_learners.algorithms.algorithm import MakeScheduler, Measured
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.sac import SAC, SACConfig
@@ -50,16 +50,15 @@ class ContinuousCQL(SAC):
 
     def __init__(
         self,
-        policy: SACPolicy,
+        policy: SACPolicy | Actor,
         config: ContinuousCQLConfig | None = None,
         *,
-        views: Views | None = None,
         pipeline: LearnerPipeline | None = None,
         scheduler: MakeScheduler | None = None,
         seed: int = 0,
     ) -> None:
         config = config or ContinuousCQLConfig()
-        super().__init__(policy, config, views=views, pipeline=pipeline, scheduler=scheduler, seed=seed)
+        super().__init__(policy, config, pipeline=pipeline, scheduler=scheduler, seed=seed)
 
     def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
         columns = super().draw(replay, n)

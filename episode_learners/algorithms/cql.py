@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from connectors.actor import Actor
 from connectors.learner import LearnerPipeline
-from connectors.views import Views
 from episode_learners.algorithms.algorithm import MakeScheduler, Measured
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.dqn import DQN, DQNConfig
@@ -39,16 +39,15 @@ class CQL(DQN):
 
     def __init__(
         self,
-        policy: QPolicy,
+        policy: QPolicy | Actor,
         config: CQLConfig | None = None,
         *,
-        views: Views | None = None,
         pipeline: LearnerPipeline | None = None,
         scheduler: MakeScheduler | None = None,
         seed: int = 0,
     ) -> None:
         config = config or CQLConfig()
-        super().__init__(policy, config, views=views, pipeline=pipeline, scheduler=scheduler, seed=seed)
+        super().__init__(policy, config, pipeline=pipeline, scheduler=scheduler, seed=seed)
         self.conservatism = config.conservatism
 
     def loss_of_values(self, values: Tensor, taken: Tensor, minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from connectors.actor import Actor
 from connectors.learner import LearnerPipeline
-from connectors.views import Views
-from episode_learners.algorithms.algorithm import MakeScheduler, Measured
+from episode_learners.algorithms.algorithm import MakeScheduler, Measured, split_actor
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
 from episode_learners.algorithms.minibatches import after
@@ -66,14 +66,14 @@ class DQN(ReplayAlgorithm[DQNConfig]):
 
     def __init__(
         self,
-        policy: QPolicy,
+        policy: QPolicy | Actor,
         config: DQNConfig | None = None,
         *,
-        views: Views | None = None,
         pipeline: LearnerPipeline | None = None,
         scheduler: MakeScheduler | None = None,
         seed: int = 0,
     ) -> None:
+        policy, actor = split_actor(policy)
         if not isinstance(policy, QPolicy):
             raise InvalidArgument(f"DQN trains a QPolicy, not a {type(policy).__name__}")
         if policy.get_initial_state() and not self.stored_outputs:
@@ -84,7 +84,7 @@ class DQN(ReplayAlgorithm[DQNConfig]):
         config = config or DQNConfig()
         optimizer = FlatOptimizer(policy.parameters(), adam(config.learning_rate), max_norm=config.max_gradient_norm)
         options: dict[str, Any] = {"scheduler": scheduler, "seed": seed, "targets": {"policy": policy}}
-        super().__init__(policy, config, views, pipeline, optimizers={"policy": optimizer}, **options)
+        super().__init__(policy, config, actor, pipeline, optimizers={"policy": optimizer}, **options)
         self.num_gradient_steps = 0
         self.explore_after(0)
 

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from connectors.actor import Actor
 from connectors.learner import learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
 from connectors.rollout.buffer import add_sequence_returns
-from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured
+from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, split_actor, stored_inputs
 from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
@@ -83,7 +84,7 @@ class GRPO(Algorithm):
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | Actor,
         config: GRPOConfig | None = None,
         *,
         group_of: Callable[[SingleAgentEpisode], Hashable] | None = None,
@@ -92,16 +93,18 @@ class GRPO(Algorithm):
         reference: Policy | None = None,
         seed: int = 0,
     ) -> None:
+        policy, actor = split_actor(policy)
         check_interface(policy, type(self).__name__, _ASKED)
         if module_of(policy).is_recurrent:
             raise InvalidArgument(f"GRPO trains policies without a memory; {type(policy).__name__} has one: use PPO")
         config = config or GRPOConfig()
         optimizer = FlatOptimizer(policy.parameters(), adam(config.learning_rate), max_norm=config.max_gradient_norm)
         targets = {"reference": policy if reference is None else reference} if config.kl_coefficient else None
-        super().__init__(policy, {"policy": optimizer}, targets=targets, scheduler=scheduler, seed=seed)
+        super().__init__(policy, {"policy": optimizer}, targets=targets, scheduler=scheduler, seed=seed, actor=actor)
         self.config, self.group_of = config, group_of
-        spaces = (policy.observation_space, policy.action_space)
-        self.pipeline = pipeline or learner_pipeline(*spaces, policy=policy, device=policy.device)
+        self.pipeline = pipeline or learner_pipeline(
+            **stored_inputs(policy, actor), policy=policy, device=policy.device
+        )
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
         pack = EpisodePack.from_episodes(episodes)

@@ -9,10 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from connectors.actor import Actor
 from connectors.learner import learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
-from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, tensors_of
+from episode_learners.algorithms.algorithm import (
+    Algorithm,
+    MakeScheduler,
+    Measured,
+    split_actor,
+    stored_inputs,
+    tensors_of,
+)
 from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
@@ -73,23 +81,23 @@ class IMPALA(Algorithm):
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | Actor,
         config: IMPALAConfig | None = None,
         *,
         pipeline: ConnectorPipeline | None = None,
         scheduler: MakeScheduler | None = None,
         seed: int = 0,
     ) -> None:
+        policy, actor = split_actor(policy)
         check_interface(policy, type(self).__name__, _ASKED)
         if module_of(policy).is_recurrent:
             raise InvalidArgument(f"IMPALA trains policies without a memory; {type(policy).__name__} has one: use PPO")
         config = config or IMPALAConfig()
         optimizer = FlatOptimizer(policy.parameters(), adam(config.learning_rate), max_norm=config.max_gradient_norm)
-        super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed)
+        super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed, actor=actor)
         self.config = config
         self.pipeline = pipeline or learner_pipeline(
-            policy.observation_space,
-            policy.action_space,
+            **stored_inputs(policy, actor),
             next_observations=True,
             policy=policy,
             max_seq_len=config.sequence_length,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from connectors.actor import Actor
 from connectors.connector import Connector
 from connectors.distributions import ActionDistribution
 from connectors.learner import GeneralizedAdvantageEstimation, LearnerPipeline, learner_pipeline
@@ -18,8 +19,16 @@ from connectors.learner.generalized_advantage_estimation import SMALLEST_DEVIATI
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of, seen_columns
 from connectors.rollout.buffer import add_advantages, transition_view
-from connectors.views import View, Views
-from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, means, tensors_of
+from connectors.views import View
+from episode_learners.algorithms.algorithm import (
+    Algorithm,
+    MakeScheduler,
+    Measured,
+    means,
+    split_actor,
+    stored_inputs,
+    tensors_of,
+)
 from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
@@ -98,20 +107,21 @@ class PPO(Algorithm):
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | Actor,
         config: PPOConfig | None = None,
         *,
         pipeline: ConnectorPipeline | None = None,
         scheduler: MakeScheduler | None = None,
         seed: int = 0,
     ) -> None:
+        policy, actor = split_actor(policy)
         config = config or PPOConfig()
         check_interface(policy, type(self).__name__, _ASKED)
         make = adam(config.learning_rate, eps=1e-5)
         optimizer = FlatOptimizer(policy.parameters(), make, max_norm=config.max_gradient_norm)
-        super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed)
+        super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed, actor=actor)
         self.config = config
-        self.pipeline = pipeline or ppo_pipeline(policy, config)
+        self.pipeline = pipeline or ppo_pipeline(policy if actor is None else actor, config)
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
         return self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
@@ -211,19 +221,18 @@ def _num_steps(columns: Mapping[str, Tensor]) -> int:
 
 
 def ppo_pipeline(
-    policy: Policy,
+    policy: Policy | Actor,
     config: PPOConfig,
     *,
     pieces: Iterable[Connector | View] = (),
-    views: Views | None = None,
     observation_space: gym.Space | None = None,
 ) -> LearnerPipeline:
     """Return the pipeline from episodes to PPO's train batch on the policy's device.
 
     Args:
+        policy: the policy; or its actor, if the policy does not see the observations as episodes store them.
         pieces: further connectors, which come first.
-        views: the views of the policy, `runner.env_to_module.views`.
-        observation_space: space of the episodes' observations, if the policy sees others and there are no `views`.
+        observation_space: space of the episodes' observations, if `pieces` make the policy's input of them.
     """
     advantages = GeneralizedAdvantageEstimation(
         gamma=config.gamma,
@@ -231,13 +240,13 @@ def ppo_pipeline(
         normalize=config.standardize_advantages,
         with_values=config.value_clip is not None,
     )
-    if observation_space is None:
-        observation_space = policy.observation_space if views is None else views.given.observation_space
+    policy, actor = split_actor(policy)
+    inputs = stored_inputs(policy, actor)
+    if observation_space is not None:
+        inputs["observation_space"] = observation_space
     return learner_pipeline(
-        observation_space,
-        policy.action_space,
+        **inputs,
         pieces=pieces,
-        views=views,
         returns=advantages,
         policy=policy,
         max_seq_len=config.max_seq_len if module_of(policy).is_recurrent else None,

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from connectors.actor import Actor
 from connectors.learner import LearnerPipeline
-from connectors.views import Views
-from episode_learners.algorithms.algorithm import MakeScheduler, Measured
+from episode_learners.algorithms.algorithm import MakeScheduler, Measured, split_actor
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.dqn import DQN, DQNConfig
 from episode_learners.algorithms.replay_algorithm import DISCOUNTS
@@ -70,18 +70,18 @@ class R2D2(DQN):
 
     def __init__(
         self,
-        policy: LSTMQPolicy,
+        policy: LSTMQPolicy | Actor,
         config: R2D2Config | None = None,
         *,
-        views: Views | None = None,
         pipeline: LearnerPipeline | None = None,
         scheduler: MakeScheduler | None = None,
         seed: int = 0,
     ) -> None:
-        if not isinstance(policy, LSTMQPolicy):
-            raise InvalidArgument(f"R2D2 trains an LSTMQPolicy, not a {type(policy).__name__}")
+        trained, _ = split_actor(policy)
+        if not isinstance(trained, LSTMQPolicy):
+            raise InvalidArgument(f"R2D2 trains an LSTMQPolicy, not a {type(trained).__name__}")
         config = config or R2D2Config()
-        super().__init__(policy, config, views=views, pipeline=pipeline, scheduler=scheduler, seed=seed)
+        super().__init__(policy, config, pipeline=pipeline, scheduler=scheduler, seed=seed)
         self.lengths = (config.sequence_length, config.burn_in)
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:

@@ -9,10 +9,12 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
+from connectors.actor import Actor
+from connectors.fingerprint import check_views
 from connectors.learner import LearnerPipeline, learner_pipeline
 from connectors.tensors import NumpyToTensor
-from connectors.views import Views
-from episode_learners.algorithms.algorithm import Algorithm, Measured, tensors_of
+from connectors.views.view import settings_of_views
+from episode_learners.algorithms.algorithm import Algorithm, Measured, stored_inputs, tensors_of
 from episode_learners.algorithms.config import AlgorithmConfig
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.minibatches import rows_of
@@ -60,8 +62,8 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
 
     Args:
         config: hyperparameters.
-        views: the runner's views, `runner.env_to_module.views`, if the policy does not see the plain observations.
-        pipeline: the pipeline from episodes to a train batch, instead of the default pipeline with `views`. Its
+        actor: the policy's actor, whose views apply to episodes and to samples of a buffer.
+        pipeline: the pipeline from episodes to a train batch, instead of the default pipeline with these views. Its
             rewriters and views also apply to samples of a buffer, which stores observations as the runner's pipeline
             rewrote them.
         of_algorithm: the other arguments of `Algorithm`.
@@ -73,15 +75,18 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         self,
         policy: Policy,
         config: Numbers,
-        views: Views | None,
+        actor: Actor | None,
         pipeline: LearnerPipeline | None,
         **of_algorithm: Any,
     ) -> None:
-        super().__init__(policy, **of_algorithm)
-        if pipeline is not None and views is not None:
-            raise InvalidArgument(f"{type(self).__name__}: views are the pipeline's: give them to that, or no pipeline")
+        super().__init__(policy, actor=actor, **of_algorithm)
         self.config = config
-        self.views = views if pipeline is None else pipeline.draw_views()
+        self.views: Any = None  # what the policy sees of the stored observations; None: the observations themselves
+        self._view_settings: list[Any] = []
+        if pipeline is not None:
+            self.views, self._view_settings = pipeline.draw_views(), pipeline.view_settings
+        elif actor is not None:
+            self.views, self._view_settings = actor.views or None, settings_of_views(actor.views.views)
         self._pipeline = pipeline  # the default one is made when there are episodes to learn from
         self._errors: list[torch.Tensor] = []  # of the targets in this update
         self._to_tensors = NumpyToTensor(device=policy.device)  # for CUDA it keeps a page-locked buffer
@@ -90,9 +95,9 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
     def pipeline(self) -> LearnerPipeline:
         """Episodes to a train batch."""
         if self._pipeline is None:
-            spaces = (self.policy.observation_space, self.policy.action_space)
-            views: Any = self.views
-            self._pipeline = learner_pipeline(*spaces, views=views, next_observations=True, device=self.policy.device)
+            self._pipeline = learner_pipeline(
+                **stored_inputs(self.policy, self.actor), next_observations=True, device=self.policy.device
+            )
         return self._pipeline
 
     def explore_after(self, num_env_steps: int) -> None:
@@ -118,7 +123,9 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         Raises:
             InvalidArgument: gradients are not finite. Nothing has changed.
             EpisodeStateError: nothing is stored to sample from.
+            StateMismatch: the policy acted through other views than this algorithm applies.
         """
+        check_views(self.policy, self._view_settings)
         columns = self.draw(replay, num_steps * self.config.batch_size)
         indices = columns[INDICES]
         batch = self._on_device(columns)

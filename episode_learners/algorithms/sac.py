@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from connectors.actor import Actor
 from connectors.learner import LearnerPipeline
-from connectors.views import Views
-from episode_learners.algorithms.algorithm import MakeScheduler, Measured
+from episode_learners.algorithms.algorithm import MakeScheduler, Measured, split_actor
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
 from episode_learners.algorithms.replay_algorithm import DISCOUNTS, ReplayAlgorithm, ReplayConfig
@@ -64,14 +64,14 @@ class SAC(ReplayAlgorithm[SACConfig]):
 
     def __init__(
         self,
-        policy: SACPolicy,
+        policy: SACPolicy | Actor,
         config: SACConfig | None = None,
         *,
-        views: Views | None = None,
         pipeline: LearnerPipeline | None = None,
         scheduler: MakeScheduler | None = None,
         seed: int = 0,
     ) -> None:
+        policy, actor = split_actor(policy)
         if not isinstance(policy, SACPolicy):
             raise InvalidArgument(f"{type(self).__name__} trains a SACPolicy, not a {type(policy).__name__}")
         config = config or SACConfig()
@@ -89,7 +89,7 @@ class SAC(ReplayAlgorithm[SACConfig]):
             for name, parameters in trained.items()
         }
         options: dict[str, Any] = {"scheduler": scheduler, "seed": seed, "targets": {"critics": policy.critics}}
-        super().__init__(policy, config, views, pipeline, optimizers=optimizers, **options)
+        super().__init__(policy, config, actor, pipeline, optimizers=optimizers, **options)
         self.log_temperature = log_temperature
         self._drawn = torch.Generator(policy.device).manual_seed(seed)
         entropy = config.target_entropy

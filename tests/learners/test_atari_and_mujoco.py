@@ -16,7 +16,7 @@ from torch import nn
 from connectors import env_to_module_pipeline
 from connectors.testing import check_policy
 from connectors.views import FrameStacking
-from episode_learners import PPO, EpisodeHistory, MLPPolicy, Policy, PPOConfig, ppo_pipeline
+from episode_learners import PPO, EpisodeHistory, MLPPolicy, Policy, PPOConfig
 from episode_runners import SingleAgentEnvRunner, make_vector_env
 from episode_runners.environments import EnvPoolVectorEnv
 from episodes.replay import EpisodeReplayBuffer
@@ -69,7 +69,7 @@ def test_ppo_learns_from_stacks_of_a_real_game(make: Callable[[], VectorEnv]) ->
     runner, config = atari_runner(make()), PPOConfig(minibatch_size=256, num_epochs=2)
     policy: Any = runner.policy
     check_policy(policy, runner.env_to_module.observation_space, policy.action_space)
-    ppo = PPO(policy, config, pipeline=ppo_pipeline(policy, config, views=runner.env_to_module.views))
+    ppo = PPO(runner.actor, config)
     for _ in range(3):
         pack = runner.sample(num_timesteps=NUM_ENVS * 64)
         assert pack.observations.shape[1:] == (1, 84, 84)

@@ -129,5 +129,3 @@ def test_pieces_that_draws_would_pass_by_are_refused_by_name() -> None:
     pipeline = learner_pipeline(*SPACES[CARTPOLE], pieces=[ClipRewards()])
     with pytest.raises(InvalidArgument, match=r"ClipRewards would not be called for draws"):
         dqn(space, pipeline=pipeline)
-    with pytest.raises(InvalidArgument, match="views"):
-        dqn(space, pipeline=learner_pipeline(*SPACES[CARTPOLE]), views=learner_pipeline(*SPACES[CARTPOLE]).views)

@@ -13,12 +13,11 @@ from gymnasium import spaces
 from own_views import attention, joint
 from torch import Tensor, nn
 
-from connectors import env_to_module_pipeline, multi_agent_env_to_module
+from connectors import Actor, env_to_module_pipeline, multi_agent_env_to_module
 from connectors.distributions import distribution_for
 from connectors.env_to_module import FlattenObservations, FrameStacking, PrevActionsPrevRewards
 from connectors.views import OneHotAgentId, TransformerContext, time_steps
 from episode_learners import PPO, LSTMPolicy, MLPPolicy, MultiAgentAlgorithm, Policy, PPOConfig
-from episode_learners.algorithms.ppo import ppo_pipeline
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 
 ACTIONS = spaces.Discrete(2)
@@ -122,12 +121,12 @@ KINDS: dict[str, tuple[list[Any], Any, bool]] = {
 def test_ppo_learns_what_only_the_past_tells(chain: list[Any], make_policy: Any, recall: bool) -> None:
     make_env = (lambda: Twice(Alternate(recall))) if joint in chain else lambda: Alternate(recall)
     env = gym.vector.SyncVectorEnv([make_env] * 16)
-    views = env_to_module_pipeline(env.single_observation_space, ACTIONS, pieces=chain).views
-    policy = make_policy(views)
-    seeing = env_to_module_pipeline(env.single_observation_space, ACTIONS, pieces=chain, policy=policy)
-    runner = SingleAgentEnvRunner(env, policy, env_to_module=seeing, seed=0)
+    pipeline = env_to_module_pipeline(env.single_observation_space, ACTIONS, pieces=chain)
+    policy = make_policy(pipeline.views)
+    actor = Actor(policy, env_to_module=pipeline)
+    runner = SingleAgentEnvRunner(env, actor, seed=0)
     config = PPOConfig(learning_rate=5e-3, num_epochs=6, minibatch_size=128, gamma=0.5, max_seq_len=5)
-    algorithm = PPO(policy, config, pipeline=ppo_pipeline(policy, config, views=seeing.views))
+    algorithm = PPO(actor, config)
     torch.manual_seed(0)
     for _ in range(30):
         pack = runner.sample(num_timesteps=16 * 33)
@@ -176,8 +175,9 @@ def test_ppo_learns_who_it_acts_for() -> None:
     )
     views = seeing[module].views
     policy, config = KnowsWho(views), PPOConfig(learning_rate=5e-3, num_epochs=6, minibatch_size=128, gamma=0.5)
-    algorithm = MultiAgentAlgorithm({module: PPO(policy, config, pipeline=ppo_pipeline(policy, config, views=views))})
-    runner = MultiAgentEnvRunner(Unlike, policy, env_to_module=seeing, num_envs=4, seed=0)
+    actor = Actor(policy, env_to_module=seeing[module])
+    algorithm = MultiAgentAlgorithm({module: PPO(actor, config)})
+    runner = MultiAgentEnvRunner(Unlike, actor, num_envs=4, seed=0)
     means = []
     for _ in range(20):
         algorithm.update(runner.sample(num_timesteps=200))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from connectors import env_to_module_pipeline
+from connectors import Actor
 from connectors.distributions import distribution_for
 from connectors.views import TransformerContext
 from episode_learners import (
@@ -22,7 +23,6 @@ from episode_learners import (
     MLPPolicy,
     PPOConfig,
     TransformerPolicy,
-    ppo_pipeline,
 )
 from episode_learners.networks import Autoregressive
 from episode_runners import SingleAgentEnvRunner
@@ -194,12 +194,10 @@ KINDS: dict[str, tuple[type[Toy], Callable[..., Any], list[Any], float]] = {
 def test_ppo_learns_with_each_network(toy: Any, make: Any, views: list[Any], goal: float) -> None:
     torch.manual_seed(0)
     env = gym.vector.SyncVectorEnv([toy] * NUM_ENVS)
-    spaces_seen = toy.observation_space, toy.action_space
-    policy = make(env_to_module_pipeline(*spaces_seen, pieces=views).observation_space, toy.action_space)
-    pipeline = env_to_module_pipeline(*spaces_seen, pieces=views, policy=policy)
-    runner = SingleAgentEnvRunner(env, policy, env_to_module=pipeline, seed=0)
+    actor = Actor(partial(make), toy.observation_space, toy.action_space, pieces=views)
+    runner = SingleAgentEnvRunner(env, actor, seed=0)
     config = PPOConfig(learning_rate=1e-2, num_epochs=4, minibatch_size=64, gamma=0.5, max_seq_len=4)
-    algorithm = PPO(policy, config, pipeline=ppo_pipeline(policy, config, views=pipeline.views))
+    algorithm = PPO(actor, config)
     found = []
     for _ in range(40):
         pack = runner.sample(num_timesteps=NUM_ENVS * 16)
