@@ -76,7 +76,7 @@ class EnvToModule(Protocol):
 
 
 class ModuleToEnv(Protocol):
-    """From the policy's outputs to actions, and back from the environment's actions to the policy's."""
+    """Pipeline from the policy's outputs to actions."""
 
     @property
     def input_action_space(self) -> gym.Space | None:
@@ -88,6 +88,11 @@ class ModuleToEnv(Protocol):
         """What a policy that was trained in this pipeline relies on: [name, settings] of each piece."""
         ...
 
+    @property
+    def records_env_actions(self) -> bool:
+        """Whether `act` returns the environment's actions as the output "actions_for_env" too."""
+        ...
+
     def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
         """Take one environment's spaces, where the pipeline was built without any."""
         ...
@@ -97,15 +102,11 @@ class ModuleToEnv(Protocol):
         ...
 
     def policy_action_space(self, space: gym.Space) -> gym.Space:
-        """The space of the actions as the policy makes them, which are recorded, for an environment's action space."""
+        """Return the space of the recorded actions for an environment's action space (see `episodes.PolicyBox`)."""
         ...
 
     def act(self, policy: Any, outputs: Any, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Acted:
         """The actions [N, ...] as the policy made them, as the environment takes them, and its other outputs."""
-        ...
-
-    def from_env(self, actions: Any) -> Any:
-        """Actions [N, ...] of the environment as the policy would have put them."""
         ...
 
     def log_probs(self, policy: Any, outputs: dict[str, Any], actions: Any) -> np.ndarray | None:

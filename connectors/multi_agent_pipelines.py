@@ -9,7 +9,7 @@ from connectors.agent_to_module_mapping import SEATS, AgentRow, AgentToModuleMap
 from connectors.connector import ColumnDict, Connector
 from connectors.env_to_module.pipeline import EnvToModulePipeline, env_to_module_pipeline
 from connectors.learner.pipeline import LearnerPipeline, learner_pipeline
-from connectors.module_to_env.module_to_agent_unmapping import ModuleToAgentUnmapping
+from connectors.module_to_env.module_to_agent_unmapping import EXTRA, ModuleToAgentUnmapping
 from connectors.module_to_env.pipeline import ModuleToEnvPipeline, check_answer, module_to_env_pipeline
 from connectors.pipeline import ConnectorPipeline, set_states
 from connectors.rewriting.agent_spaces import AgentSpaces
@@ -230,7 +230,13 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
             for_env, num_agents = own.get(Columns.ACTIONS_FOR_ENV, own[Columns.ACTIONS]), len(seats[module_id])
             if len(nested.first_leaf(for_env)) == num_agents:  # else the unmapping names all outputs of another length
                 self.modules[module_id].check_actions(for_env, num_agents, f"agents of module {module_id!r}")
-        return self.unmapping(batch=outputs, episodes=episodes, shared_data=shared_data)
+        actions = self.unmapping(batch=outputs, episodes=episodes, shared_data=shared_data)
+        for module_id, module_seats in seats.items():
+            if self.modules[module_id].records_env_actions:
+                for place, agent_id, _ in module_seats:
+                    sent = actions[Columns.ACTIONS_FOR_ENV][place][agent_id]
+                    actions[EXTRA][place].setdefault(agent_id, {})[Columns.ACTIONS_FOR_ENV] = sent
+        return actions
 
 
 class MultiAgentLearner(MultiAgentPipeline):

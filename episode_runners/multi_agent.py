@@ -303,8 +303,7 @@ class MultiAgentEnvRunner(EnvRunner):
         return told[Columns.ACTIONS], told[Columns.ACTIONS_FOR_ENV], told["extra_model_outputs"]
 
     def _random_actions(self, explore: bool) -> Answers:
-        actions, for_env = self._pipelines.random_actions(self.episodes)
-        return actions, for_env, [{} for _ in actions]
+        return self._pipelines.random_actions(self.episodes)
 
     # --- stepping ------------------------------------------------------------------------------------------------
 

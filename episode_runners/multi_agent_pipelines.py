@@ -15,10 +15,12 @@ from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentMo
 from connectors.policy import module_of
 from connectors.rewriting.agent_spaces import AgentSpaces
 from episode_runners.multi_agent_envs import MultiAgentEnv, random_action
+from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey, WrongType
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+from episodes.tracks.policy_box import env_space_of, to_env_actions, to_policy_actions
 
 ByAgent = dict[Any, Any]
 Row = tuple[int, MultiAgentEpisode, ByAgent]  # a copy of the environment, its episode, and what its agents observe
@@ -122,7 +124,9 @@ class RunnerPipelines:
         recorded = spaces[0]
         if seeing is not None and (seeing.rewrites or _are_alike(recorded, seeing.input_observation_space)):
             recorded = seeing.recorded_observation_space
-        episode.action_space[agent_id], episode.observation_space[agent_id] = spaces[1], recorded
+        acting = self.module_to_env.modules.get(module_id)
+        stored = spaces[1] if acting is None else acting.policy_action_space(spaces[1])
+        episode.action_space[agent_id], episode.observation_space[agent_id] = stored, recorded
 
     def _check(self, module_id: Any) -> None:
         """Check the module's policy when its first agent has come, and its pipelines know their spaces."""
@@ -193,25 +197,27 @@ class RunnerPipelines:
             for row, own in enumerate(owners):
                 own.set_observations(new_data=nested.take(rewritten, row), at_indices=-1)
 
-    def random_actions(self, episodes: Sequence[MultiAgentEpisode]) -> tuple[list[ByAgent], list[ByAgent]]:
-        """Random actions of the agents that must act, by copy: as their policies would put them, and for the envs."""
-        for_env = [
-            {
-                agent_id: random_action(episode.action_space[agent_id], own.get_observations(-1), own.get_infos(-1))
-                for agent_id, own in episode.episodes_to_act()
-            }
-            for episode in episodes
-        ]
-        actions = [
-            {agent_id: self._as_policys(episode.module_for(agent_id), action) for agent_id, action in own.items()}
-            for episode, own in zip(episodes, for_env, strict=True)
-        ]
-        return actions, for_env
+    def random_actions(
+        self, episodes: Sequence[MultiAgentEpisode]
+    ) -> tuple[list[ByAgent], list[ByAgent], list[ByAgent]]:
+        """Return random actions of the agents that must act, by environment and agent.
 
-    def _as_policys(self, module_id: Any, action: Any) -> Any:
-        """An environment's action as the module's policy would have put it."""
-        pipeline = self.module_to_env.modules.get(module_id)
-        return action if pipeline is None else nested.take(pipeline.from_env(nested.stack([action])), 0)
+        Returns:
+            The actions to be recorded, in the policies' units; the actions to be sent; and extra model outputs.
+        """
+        actions, for_env, outputs = ([ByAgent() for _ in episodes] for _ in range(3))
+        for i, episode in enumerate(episodes):
+            for agent_id, agent_episode in episode.episodes_to_act():
+                space = episode.action_space[agent_id]
+                newest = agent_episode.get_observations(-1), agent_episode.get_infos(-1)
+                sampled = random_action(env_space_of(space), *newest)
+                actions[i][agent_id] = to_policy_actions(space, sampled)
+                pipeline = self.module_to_env.modules.get(episode.module_for(agent_id))
+                if pipeline is not None and pipeline.records_env_actions:
+                    for_env[i][agent_id], outputs[i][agent_id] = sampled, {Columns.ACTIONS_FOR_ENV: sampled}
+                else:  # what is recorded is exactly what is sent
+                    for_env[i][agent_id] = to_env_actions(space, actions[i][agent_id])
+        return actions, for_env, outputs
 
 
 def _are_alike(space: Any, known: Any) -> bool:

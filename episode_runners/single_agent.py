@@ -31,6 +31,7 @@ from episodes.replay import EpisodeReplayBuffer, ReplayRecorder
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.indexing import checked_lookback
+from episodes.tracks.policy_box import has_policy_actions, to_env_actions, to_policy_actions
 from episodes.tracks.spaces import as_rows
 from episodes.tracks.validation import checked_flag
 
@@ -433,8 +434,13 @@ class SingleAgentEnvRunner(EnvRunner):
         return self.module_to_env.act(policy, outputs, episodes, explore, shared_data)
 
     def _random_actions(self, explore: bool) -> Acted:
-        actions = self._random.draw(self._raw_observations)
-        return self.module_to_env.from_env(actions), actions, {}
+        space, sampled = self._recorder.action_space, self._random.draw(self._raw_observations)
+        if not has_policy_actions(space):
+            return sampled, sampled, {}
+        actions = to_policy_actions(space, sampled)
+        if self.module_to_env.records_env_actions:
+            return actions, sampled, {Columns.ACTIONS_FOR_ENV: sampled}
+        return actions, to_env_actions(space, actions), {}  # so that what is recorded is exactly what was sent
 
     def _step(self, actions: Any, actions_for_env: Any, outputs: dict[str, Any]) -> None:
         """One vector step, recorded."""

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from episodes.recorder import OngoingEpisodes, VectorRecorder
     from episodes.returns import discounted_returns, gae, n_step_returns, vtrace
     from episodes.single_agent import SingleAgentEpisode
+    from episodes.tracks.policy_box import PolicyBox
 
 __all__ = [
     "SingleAgentEpisode",
     "MultiAgentEpisode",
     "EpisodePack",
+    "PolicyBox",
     "pack_agents",
     "unpack_agents",
     "VectorRecorder",
@@ -50,6 +52,7 @@ _HOMES = {  # of names that are imported when first used, so that the command li
     "MultiAgentEpisode": "episodes.multi_agent",
     "ObsBatch": "episodes.batch",
     "OngoingEpisodes": "episodes.recorder",
+    "PolicyBox": "episodes.tracks.policy_box",
     "PrioBatch": "episodes.batch",
     "RolloutBatch": "episodes.batch",
     "SingleAgentEpisode": "episodes.single_agent",

@@ -43,10 +43,10 @@ class ModuleToAgentUnmapping(Connector):
                 acted[place][agent_id], sent[place][agent_id] = action, own
             for (place, agent_id, _), *rows in zip(seats, *columns.values(), strict=True) if columns else ():
                 others[place][agent_id] = dict(zip(columns, rows, strict=True))
-        return {Columns.ACTIONS: acted, Columns.ACTIONS_FOR_ENV: sent, _EXTRA: others}
+        return {Columns.ACTIONS: acted, Columns.ACTIONS_FOR_ENV: sent, EXTRA: others}
 
 
-_EXTRA = "extra_model_outputs"
+EXTRA = "extra_model_outputs"
 
 
 def _rows(column: Any) -> Any:

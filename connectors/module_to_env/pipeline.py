@@ -22,6 +22,7 @@ from connectors.space_checks import describe_mismatch
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
+from episodes.tracks.policy_box import policy_space_of
 from episodes.tracks.validation import checked_items
 
 __all__ = ["ModuleToEnvPipeline", "module_to_env_pipeline"]
@@ -65,10 +66,16 @@ class ModuleToEnvPipeline(ConnectorPipeline):
             if not actions.ndim:
                 raise ShapeMismatch(f"the policy's actions have shape []; give {len(episodes)} of them, [N, ...]")
             check_rows({Columns.ACTIONS: actions}, len(episodes))
-        for_env = outputs.pop(Columns.ACTIONS_FOR_ENV, actions)
+        if self.records_env_actions:  # no mapping in the action space could compute them again
+            for_env = outputs.setdefault(Columns.ACTIONS_FOR_ENV, actions)
+        else:
+            for_env = outputs.pop(Columns.ACTIONS_FOR_ENV, actions)
         if type(for_env) is not self._acted_as or type(for_env) is not np.ndarray:
             self._check_actions(for_env, len(episodes))
         return actions, for_env, outputs
+
+    records_env_actions: bool = False
+    """True if a connector of the user's computes the environment's actions: they are recorded as an extra output."""
 
     _acted_as: type | None = None  # later arrays are compared with the first ones where they are recorded
 
@@ -103,16 +110,17 @@ class ModuleToEnvPipeline(ConnectorPipeline):
                 piece.seed(seed)
 
     def policy_action_space(self, space: gym.Space) -> gym.Space:
-        """The space of the actions as the policy makes them: the environment's but for dtypes."""
-        for change in self._changes():
-            space = change.policy_action_space(space)
-        return space
+        """Return the space of the actions that are recorded: the policy's, with their mapping to the environment's.
 
-    def from_env(self, actions: Any) -> Any:
-        """Actions [N, ...] of the environment as the policy would have put them."""
-        for change in self._changes():
-            actions = change.from_env(actions)
-        return actions
+        Args:
+            space: the environment's action space.
+        """
+        mappings = [piece.mapping for piece in self.connectors if isinstance(piece, NormalizeAndClipActions)]
+        return policy_space_of(space, "recorded" if self.records_env_actions else (*mappings, "none")[0])
+
+    def _take(self, pieces: dict[str, Connector]) -> None:
+        super()._take(pieces)
+        self.records_env_actions = any(map(_may_write_env_actions, pieces.values()))
 
     def log_probs(self, policy: Any, outputs: Mapping[str, Any], actions: Any) -> np.ndarray | None:
         """The "action_logp" [n] of actions [n, ...]; None where `GetActions` gave them, or nothing says them."""
@@ -124,10 +132,6 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         late = self._late()
         return pack if late is None else late.with_log_probs(pack, policy)
 
-    def _changes(self) -> list[NormalizeAndClipActions]:
-        """What brings actions into the environment's units, the last first."""
-        return [piece for piece in reversed(self.connectors) if isinstance(piece, NormalizeAndClipActions)]
-
     def _late(self) -> GetActions | None:
         pieces = (piece for piece in self.connectors if isinstance(piece, GetActions))
         return next((piece for piece in pieces if not piece.adds_log_probs), None)
@@ -135,6 +139,16 @@ class ModuleToEnvPipeline(ConnectorPipeline):
     def _pieces_for_rows(self) -> tuple[Connector, ...]:
         """Return the connectors that change complete rows. A missing "actions_for_env" means "actions"."""
         return tuple(piece for piece in self._pieces.values() if piece.changes_rows)
+
+
+def _may_write_env_actions(piece: Connector) -> bool:
+    """Return True for a connector of the user's that writes "actions_for_env", or does not declare what it writes."""
+    if type(piece) is NormalizeAndClipActions or isinstance(piece, _WITHOUT_ENV_ACTIONS):
+        return False
+    return Columns.ACTIONS_FOR_ENV in piece.writes or not piece.writes
+
+
+_WITHOUT_ENV_ACTIONS = (RemoveTimeDimension, GetActions, TensorToNumpy, UnbatchItems, ListifyForVectorEnv)
 
 
 def check_answer(outputs: Any) -> None:

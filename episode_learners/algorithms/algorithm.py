@@ -25,6 +25,7 @@ from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.nested import leaves
+from episodes.tracks.policy_box import env_space_of
 
 __all__ = ["Algorithm", "Measured", "linear_decay"]
 
@@ -309,7 +310,7 @@ def means(measured: list[Measured]) -> dict[str, float]:
 def _differing_spaces(episodes: Sequence[SingleAgentEpisode], policy: Policy) -> str:
     """Which spaces of the episodes are known to be others than the policy's, in words."""
     names = ("observation_space", "action_space")
-    pairs = [(name, getattr(episodes[0], name), getattr(policy, name)) for name in names]
+    pairs = [(name, env_space_of(getattr(episodes[0], name)), getattr(policy, name)) for name in names]
     return ", ".join(f"{name} {its}, the policy {own}" for name, its, own in pairs if its is not None and its != own)
 
 

@@ -14,6 +14,7 @@ from connectors.learner import LearnerPipeline, learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
 from connectors.tensors import NumpyToTensor
+from episode_learners.algorithms.action_units import check_stored_units, to_policy_units
 from episode_learners.algorithms.algorithm import (
     Algorithm,
     MakeScheduler,
@@ -34,6 +35,7 @@ from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.sampling import Sampler
 from episodes.tracks.nested import map_leaves
+from episodes.tracks.validation import checked_choice
 
 __all__ = ["BC", "BCConfig"]
 
@@ -47,17 +49,24 @@ class BCConfig(EpochConfig):
     Attributes:
         minibatch_size: Steps in a minibatch; sequences, if the policy is recurrent.
         max_seq_len: Steps in a sequence of a recurrent policy.
+        action_mapping: Mapping of the policy's actions to the environment's, as in `episodes.PolicyBox`: "normalize",
+            "clip" or "none". Actions of the environment are converted.
     """
 
     max_seq_len: int = 20
+    action_mapping: str = "normalize"
 
     def __post_init__(self) -> None:
+        checked_choice("action_mapping", self.action_mapping, ("normalize", "clip", "none"))
         EpochConfig.__post_init__(self)
         check_numbers(self, counts=("max_seq_len",))
 
 
 class BC(Algorithm):
     """Behavior cloning: increases the likelihood of the actions of episodes. Rewards are not used.
+
+    Actions of the environment, such as those of imported data, are converted to the units in which the policy acts:
+    `BCConfig.action_mapping`, which is that of `module_to_env_pipeline` by default.
 
     A recurrent policy learns from sequences that begin with its initial state, because recorded states belong to the
     policy that acted.
@@ -92,6 +101,8 @@ class BC(Algorithm):
         )
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        mapping = self.config.action_mapping
+        episodes = to_policy_units(episodes, self.policy.action_space, mapping, type(self).__name__)
         if self._given is None and module_of(self.policy).is_recurrent:
             episodes = EpisodePack.from_episodes(episodes)
             outputs = episodes.extra_model_outputs
@@ -103,8 +114,9 @@ class BC(Algorithm):
         """Take `num_steps` gradient steps on sampled steps (sequences for recurrent policies), and return metrics.
 
         Raises:
-            InvalidArgument: gradients are not finite. Nothing has changed.
+            InvalidArgument: gradients are not finite, or the stored actions are not the policy's. Nothing has changed.
         """
+        check_stored_units(draws, self.policy.action_space, self.config.action_mapping, type(self).__name__)
         num = num_steps * self.config.minibatch_size
         views = self.pipeline.draw_views() if isinstance(self.pipeline, LearnerPipeline) else None
         keys, initial = (Columns.OBS, Columns.ACTIONS, *self.extra_columns), module_of(self.policy).initial_state()

@@ -14,6 +14,7 @@ from connectors.fingerprint import check_views
 from connectors.learner import LearnerPipeline, learner_pipeline
 from connectors.tensors import NumpyToTensor
 from connectors.views.view import settings_of_views
+from episode_learners.algorithms.action_units import check_stored_units, to_policy_units
 from episode_learners.algorithms.algorithm import Algorithm, Measured, stored_inputs, tensors_of
 from episode_learners.algorithms.config import AlgorithmConfig
 from episode_learners.algorithms.config_checks import check_numbers
@@ -69,6 +70,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         of_algorithm: the other arguments of `Algorithm`.
     """
 
+    action_mapping = "normalize"  # of the policy's actions to the environment's: all act in [-1, 1], or in Discrete
     stored_outputs: tuple[str, ...] = ()  # further policy outputs that a buffer must store
 
     def __init__(
@@ -121,11 +123,12 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         All transitions are sampled at once. The priorities of a prioritized buffer become the absolute TD errors.
 
         Raises:
-            InvalidArgument: gradients are not finite. Nothing has changed.
+            InvalidArgument: gradients are not finite, or the stored actions are not the policy's. Nothing has changed.
             EpisodeStateError: nothing is stored to sample from.
             StateMismatch: the policy acted through other views than this algorithm applies.
         """
         check_views(self.policy, self._view_settings)
+        check_stored_units(replay, self.policy.action_space, self.action_mapping, type(self).__name__)
         columns = self.draw(replay, num_steps * self.config.batch_size)
         indices = columns[INDICES]
         batch = self._on_device(columns)
@@ -152,6 +155,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return super().update(episodes)
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        episodes = to_policy_units(episodes, self.policy.action_space, self.action_mapping, type(self).__name__)
         batch = self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
         missing = [name for name in _TRANSITION if name not in batch]
         if missing:

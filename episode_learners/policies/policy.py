@@ -16,6 +16,7 @@ from torch import nn
 
 from connectors.actor import ActingState, compute_action
 from connectors.distributions import ActionDistribution, distribution_for
+from episodes.tracks.policy_box import env_space_of
 
 __all__ = ["Policy"]
 
@@ -28,7 +29,7 @@ class Policy(nn.Module, ABC):
 
     Args:
         observation_space: of what it sees, the env-to-module pipeline's `observation_space`.
-        action_space: the environment's.
+        action_space: the environment's, or that of recorded episodes (the environment's is taken from it).
         distribution: what its outputs describe, the action space's own by default; `distribution_for(action_space,
             squashed=True)`, an `Autoregressive` one, or one of yours.
     """
@@ -44,7 +45,7 @@ class Policy(nn.Module, ABC):
         self.register_state_dict_post_hook(_give_fingerprint)
         self.register_load_state_dict_pre_hook(_take_fingerprint)
         self.observation_space = observation_space
-        self.action_space = action_space
+        self.action_space = env_space_of(action_space)
         self.distribution = distribution_for(action_space) if distribution is None else distribution
 
     @abstractmethod

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from episodes.converters.loss_report import LossReport
 from episodes.converters.transitions import Transitions, without_next
@@ -17,11 +18,23 @@ _READ = ("observations", "actions", "rewards", "terminals", "timeouts", "next_ob
 _ROWS = 8192  # that are read together, and those to the end of the episode they are in
 
 
-def from_d4rl(path: str | Path, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
+def from_d4rl(
+    path: str | Path,
+    *,
+    observation_space: spaces.Space | None = None,
+    action_space: spaces.Space | None = None,
+    strict: bool = False,
+) -> tuple[list[SingleAgentEpisode], LossReport]:
     """The episodes "FILE/0", ... in an HDF5 file of D4RL's layout, and what was lost.
 
     Where the file has no "next_observations", the observation after an episode's last step is not known: a terminated
     episode ends with the one before it once more, and any other loses its last step.
+
+    Args:
+        path: the file.
+        observation_space, action_space: of the environment; files do not store them. Their actions are the
+            environment's.
+        strict: raise if something would be lost.
 
     Raises:
         MissingExtra: without h5py.
@@ -29,7 +42,10 @@ def from_d4rl(path: str | Path, *, strict: bool = False) -> tuple[list[SingleAge
         LostInConversion: with `strict`, when something would be lost.
     """
     report = LossReport()
-    return list(d4rl_episodes(path, report)), report.check(strict)
+    episodes = list(d4rl_episodes(path, report))
+    for episode in episodes:
+        episode.observation_space, episode.action_space = observation_space, action_space
+    return episodes, report.check(strict)
 
 
 def d4rl_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:

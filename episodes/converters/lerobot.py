@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from episodes.converters import lerobot_features as features
+from episodes.converters.action_mapping import exported
 from episodes.converters.bounded_packs import Given, each_of
 from episodes.converters.columns import nested_column
 from episodes.converters.feature_stats import RunningStats, Stats, frame_stats_of, stats_of
@@ -43,11 +44,11 @@ def to_lerobot(
     """Write a new directory of LeRobot's layout v3; gives what was lost.
 
     Observations are "observation.state", or "observation.KEY"; images uint8 [H, W, C] or [C, H, W] of one or three
-    channels and at least 16 pixels a side are videos, "observation.image" or "observation.images.KEY". Actions are
-    "action", rewards "next.reward", endings "next.done", "next.terminated" and "next.truncated". What LeRobot has no
-    place for (last observations, ids, infos, custom data, spaces) stands beside its own data, where
-    `from_lerobot` finds it. An iterator of episodes is never held whole. Several agents' episodes go as the agents'
-    own, with their clocks.
+    channels and at least 16 pixels a side are videos, "observation.image" or "observation.images.KEY". The actions that
+    were sent to the environment are "action", rewards "next.reward", endings "next.done", "next.terminated" and
+    "next.truncated". What LeRobot has no place for (last observations, ids, infos, custom data, spaces) stands beside
+    its own data, where `from_lerobot` finds it. An iterator of episodes is never held whole. Several agents' episodes
+    go as the agents' own, with their clocks.
 
     Args:
         fps: steps a second, which episodes do not know.
@@ -70,7 +71,7 @@ def to_lerobot(
         writer = _Writer(draft, fps, videos, lossless, report)
         stack.callback(writer.abandon)
         for episode in each_of(episodes):
-            writer.write(episode, task)
+            writer.write(exported(episode, report), task)
             report.check(strict)
         writer.close()
         report.check(strict)

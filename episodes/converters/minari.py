@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from episodes.converters.action_mapping import exported
 from episodes.converters.bounded_packs import Given, bounded_lists
 from episodes.converters.info_arrays import info_arrays, infos_from
 from episodes.converters.loss_report import FACTS, LossReport, report_dropped_facts, tell_other_spaces
@@ -113,8 +114,8 @@ def to_minari(
 
     Images are stored as they are, never as JPEG. `custom_data["seed"]` and `custom_data["options"]` become Minari's
     own. Ids, `t_started`, policy versions and custom data that is JSON are kept beside each episode, where
-    `from_minari` finds them. An iterator
-    of episodes is never held whole.
+    `from_minari` finds them. Actions are those that were sent to the environment. An iterator of episodes is never held
+    whole.
 
     Args:
         dataset_id: a name as Minari has them, "cartpole/mine-v0".
@@ -179,6 +180,7 @@ def _write(
     """Write the episodes to a new data set in the draft, so many at a time; `known` are spaces, or None."""
     made, num = None, 0
     for some in bounded_lists(episodes, alike=False):
+        some = [exported(episode, report) for episode in some]
         own = some[0].observation_space, some[0].action_space  # a space may be false: it has a length
         known = tuple(mine if given is None else given for mine, given in zip(own, known, strict=True))
         observation_space, action_space = known

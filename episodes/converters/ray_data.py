@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from episodes.converters.action_mapping import exported
 from episodes.converters.bounded_packs import Given, packs_of
 from episodes.converters.columns import NUMBERS, column_of
 from episodes.converters.info_columns import InfoColumns
@@ -21,6 +22,7 @@ from episodes.storage import EpisodeDataset
 from episodes.storage.arrow import pyarrow
 from episodes.storage.track_schema import is_observed
 from episodes.tracks.indexing import ranges
+from episodes.tracks.policy_box import has_policy_actions
 
 PART_BYTES = 1 << 25  # of tracks that one task reads; a single episode may be larger
 
@@ -48,6 +50,8 @@ def to_ray_data(episodes: Given, *, strict: bool = False) -> tuple[Any, LossRepo
         return ray.data.from_arrow(_some(tables)), report
     rows = episodes.metadata
     tell_of_chunks(rows["length"], rows["lookback"], rows["id"], report)
+    if has_policy_actions(episodes.action_space):
+        report.add("the policy's own actions", "the environment's actions are written in their place", rows["id"][0])
     report.check(strict)
     episodes = episodes.select(rows["length"] > 0)
     parts = [{"start": start, "stop": stop} for start, stop in _some(parts_of(episodes, PART_BYTES))]
@@ -82,6 +86,7 @@ def complete_table(pack: EpisodePack, report: LossReport) -> Any | None:
     Raises:
         WrongType: a track of complex numbers, objects or the like.
     """
+    pack = exported(pack, report)
     ids = [pack.facts.at(i).id_ for i in range(len(pack))]
     tell_of_chunks(pack.lengths, pack.lookbacks, ids, report)
     pack = pack if pack.lengths.all() else pack.select(pack.lengths > 0)

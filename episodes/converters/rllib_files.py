@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from episodes.converters import packed_numpy, rllib_states
+from episodes.converters.action_mapping import exported
 from episodes.converters.bounded_packs import Given, each_of
 from episodes.converters.columns import array_of
 from episodes.converters.loss_report import LossReport, kept
@@ -41,7 +42,7 @@ def to_rllib_parquet(episodes: Given, path: str | Path, *, strict: bool = False)
     nbytes = 0
     with new_parts(path) as parts:
         for episode in each_of(episodes):
-            waiting.append(packed_numpy.encode(_packable(episode, report)))
+            waiting.append(packed_numpy.encode(_packable(exported(episode, report), report)))
             report.check(strict)
             nbytes += len(waiting[-1])
             if nbytes >= _WAIT_BYTES:

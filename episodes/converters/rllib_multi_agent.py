@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from episodes.converters import rllib_spaces, rllib_states
+from episodes.converters.action_mapping import imported_space
 from episodes.converters.loss_report import LossReport
 from episodes.facts import Ending, EpisodeFacts
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.agents import Agents
 from episodes.multi_agent.timeline import ENDED, RESTS, WAITS, Timeline
+from episodes.tracks.policy_box import env_space_of
 
 _SKIPPED = "S"  # stands for an env step at which an agent saw nothing
 
@@ -38,7 +40,7 @@ def object_of(cls: Any, episode: MultiAgentEpisode, report: LossReport) -> Any:
             "agent_to_module_mapping_fn": episode.agent_to_module_mapping_fn,
             "_agent_to_module_mapping": dict(episode.agents.modules),
             "observation_space": _spaces(episode.observation_space),
-            "action_space": _spaces(episode.action_space),
+            "action_space": _spaces(_env_spaces(episode)),
             "env_t_started": episode.env_t_started,
             "env_t": episode.env_t,
             "agent_t_started": {agent_id: line.episode.t_started for agent_id, line in lines.items()},
@@ -56,12 +58,16 @@ def object_of(cls: Any, episode: MultiAgentEpisode, report: LossReport) -> Any:
         }
     )
     made.id_ = episode.id_
-    made.observation_space, made.action_space = dict(episode.observation_space or {}), dict(episode.action_space or {})
+    made.observation_space, made.action_space = dict(episode.observation_space or {}), _env_spaces(episode)
     for agent_id, line in lines.items():
         own = made.agent_episodes[agent_id]
         own.id_ = line.episode.id_
-        own.observation_space, own.action_space = line.episode.observation_space, line.episode.action_space
+        own.observation_space, own.action_space = line.episode.observation_space, line.episode.env_action_space
     return made
+
+
+def _env_spaces(episode: MultiAgentEpisode) -> dict[Any, Any]:
+    return {agent_id: env_space_of(space) for agent_id, space in (episode.action_space or {}).items()}
 
 
 def _clock(line: Timeline, episode: MultiAgentEpisode) -> list[Any]:
@@ -103,7 +109,7 @@ def _tell_lost(episode: MultiAgentEpisode, report: LossReport) -> None:
         report.add(what, why, episode.id_)
 
 
-def episode_of(given: Any, report: LossReport) -> MultiAgentEpisode:
+def episode_of(given: Any, report: LossReport, action_mapping: str | None = None) -> MultiAgentEpisode:
     """The episode of RLlib's for several agents; `report` is told what is lost."""
     state = rllib_states.asked(given)
     begin = int(state["env_t_started"])
@@ -112,7 +118,8 @@ def episode_of(given: Any, report: LossReport) -> MultiAgentEpisode:
     lines = {}
     for agent_id, own_state in state["agent_episodes"]:
         own, rllibs = rllib_states.episode_of(own_state), given.agent_episodes[agent_id]
-        own.observation_space, own.action_space = rllibs.observation_space, rllibs.action_space
+        own.observation_space = rllibs.observation_space
+        own.action_space = imported_space(rllibs.action_space, action_mapping)
         clock = given.env_t_to_agent_t[agent_id].get_state()
         first = begin - int(clock["lookback"])
         seen = [first + i for i, own_t in enumerate(clock["data"]) if not isinstance(own_t, str)]
@@ -132,6 +139,8 @@ def episode_of(given: Any, report: LossReport) -> MultiAgentEpisode:
         report.add("rewards of agents that were not observed", "they are of no agent's step", given.id_)
     ending = Ending.of(bool(state["is_terminated"]), bool(state["is_truncated"]))
     spaces = {name: dict(getattr(given, name) or {}) or None for name in ("observation_space", "action_space")}
+    if spaces["action_space"]:
+        spaces["action_space"] = {a: imported_space(s, action_mapping) for a, s in spaces["action_space"].items()}
     facts = EpisodeFacts(state["id_"], begin, ending, **spaces)  # type: ignore[arg-type]
     clocks = [given.env_t_to_agent_t[agent_id] for agent_id in lines]
     mapping = state["agent_to_module_mapping_fn"]

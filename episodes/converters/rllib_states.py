@@ -28,7 +28,7 @@ def state_of(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
     """
     if episode.policy_versions is not None:
         report.add("policy_versions", WHY, episode.id_)
-    seen, acted = (rllib_spaces.to_dict(space) for space in (episode.observation_space, episode.action_space))
+    seen, acted = (rllib_spaces.to_dict(space) for space in (episode.observation_space, episode.env_action_space))
     facts = ("id_", "agent_id", "module_id", "multi_agent_episode_id", "is_terminated", "is_truncated", "t_started")
     return {
         **{name: getattr(episode, name) for name in facts},

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from episodes.converters.action_mapping import imported_space
 from episodes.converters.loss_report import LossReport, tell_other_spaces
 from episodes.converters.transitions import Transitions, transitions_of
 from episodes.errors import InvalidArgument, MissingExtra
@@ -20,6 +21,7 @@ def to_sb3(
     *,
     buffer_size: int | None = None,
     device: Any = "cpu",
+    action_mapping: str | None = None,
     strict: bool = False,
     observation_space: spaces.Space | None = None,
     action_space: spaces.Space | None = None,
@@ -30,6 +32,8 @@ def to_sb3(
 
     Args:
         buffer_size: rows, more of which may be added later; as many as there are steps when None.
+        action_mapping: None writes the actions that were sent to the environment. "normalize" writes actions in
+            [-1, 1], as SB3's off-policy algorithms store them.
         observation_space, action_space: of all episodes; the first episode's when None.
 
     Raises:
@@ -42,12 +46,14 @@ def to_sb3(
     except ImportError as error:
         raise MissingExtra("a buffer of SB3 needs it: pip install stable-baselines3") from error
     report, episodes = LossReport(), list(episodes)
-    steps = transitions_of(episodes, "a buffer of SB3", report, keeps=("observation_space", "action_space"))
+    steps = transitions_of(
+        episodes, "a buffer of SB3", report, action_mapping, keeps=("observation_space", "action_space")
+    )
     seen_space = episodes[0].observation_space if observation_space is None else observation_space
-    act_space = episodes[0].action_space if action_space is None else action_space
+    act_space = episodes[0].env_action_space if action_space is None else action_space
     _check_spaces(seen_space, act_space)
     for episode in episodes:
-        tell_other_spaces(report, episode, "SB3", observation_space=seen_space, action_space=act_space)
+        tell_other_spaces(report, episode, "SB3", observation_space=seen_space, env_action_space=act_space)
     num = len(steps.rewards)
     if buffer_size is not None and buffer_size < num:
         raise InvalidArgument(f"buffer_size={buffer_size}: there are {num} steps; give at least so many")
@@ -90,10 +96,17 @@ def _write(there: Any, given: Any, name: str, report: LossReport) -> None:
             report.add(f"the dtype of {name}", f"SB3 holds them as {row.dtype}", "row 0")
 
 
-def from_sb3(buffer: Any, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
+def from_sb3(
+    buffer: Any, *, action_mapping: str | None = None, strict: bool = False
+) -> tuple[list[SingleAgentEpisode], LossReport]:
     """The episodes "sb3-ENV/0", ... in a `ReplayBuffer` or `DictReplayBuffer` of Stable-Baselines3, and what was lost.
 
     The oldest episode of a buffer that is full begins in its midst.
+
+    Args:
+        action_mapping: None for actions of the environment. "normalize" for actions in [-1, 1] of a policy,
+            as SB3's off-policy algorithms store them.
+        strict: raise if something would be lost.
 
     Raises:
         InvalidArgument: a buffer with `optimize_memory_usage`, which has no next observations.
@@ -105,7 +118,10 @@ def from_sb3(buffer: Any, *, strict: bool = False) -> tuple[list[SingleAgentEpis
     rows = np.arange(buffer.pos)
     if buffer.full:
         rows = np.concatenate([np.arange(buffer.pos, buffer.buffer_size), rows])
-    spaces = {"observation_space": buffer.observation_space, "action_space": buffer.action_space}
+    spaces = {
+        "observation_space": buffer.observation_space,
+        "action_space": imported_space(buffer.action_space, action_mapping),
+    }
     for env in range(buffer.n_envs):
         seen, after, done, late = (
             nested.map_leaves(lambda leaf, env=env: leaf[rows, env], data)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from episodes.converters.action_mapping import exported
 from episodes.converters.columns import array_of, column_of, has_column, rare_column
 from episodes.converters.info_columns import InfoColumns
 from episodes.converters.loss_report import LossReport, kept
@@ -43,6 +44,7 @@ def table_of(pack: EpisodePack, report: LossReport) -> Any | None:
     Raises:
         WrongType: a track of complex numbers, objects or the like.
     """
+    pack = exported(pack, report)
     tell_of_chunks(pack.lengths, pack.lookbacks, [pack.facts.at(i).id_ for i in range(len(pack))], report)
     pack = pack if pack.lengths.all() else pack.select(pack.lengths > 0)
     if not len(pack):

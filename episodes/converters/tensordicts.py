@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
+from episodes.converters.action_mapping import exported, imported_space
 from episodes.converters.loss_report import LossReport, report_dropped_facts
 from episodes.converters.transitions import Transitions, numbers_of
 from episodes.errors import InvalidArgument, needing
@@ -23,11 +25,18 @@ def _tensordict() -> Any:
     return tensordict.TensorDict
 
 
-def to_tensordict(episodes: Sequence[SingleAgentEpisode], *, strict: bool = False) -> tuple[Any, LossReport]:
+def to_tensordict(
+    episodes: Sequence[SingleAgentEpisode], *, action_mapping: str | None = None, strict: bool = False
+) -> tuple[Any, LossReport]:
     """The steps of the episodes one after another, a TensorDict [N], and what was lost.
 
     "observation", "action", extra model outputs by their keys, ("next", "observation" | "reward" [N, 1] | "done" |
     "terminated" | "truncated" [N, 1]), ("collector", "traj_ids") [N]: the episode's number.
+
+    Args:
+        action_mapping: None writes the actions that were sent to the environment. "normalize" writes actions in
+            [-1, 1], log-probabilities belong to these.
+        strict: raise if something would be lost.
 
     Raises:
         MissingExtra: without tensordict.
@@ -40,6 +49,7 @@ def to_tensordict(episodes: Sequence[SingleAgentEpisode], *, strict: bool = Fals
         if not len(episode):
             report.add("the episode", "a TensorDict has no episodes without a step", episode.id_)
             continue
+        episode = exported(episode, report, action_mapping)
         report_dropped_facts(report, episode, "a TensorDict", keeps=("extra_model_outputs", "both_endings"))
         parts.append(_rows_of(episode, number, report))
     if not parts:
@@ -78,10 +88,23 @@ def _without_tuples(data: Any) -> Any:
     return torch.tensor(data.astype(data.dtype.newbyteorder("=")))
 
 
-def from_tensordict(data: Any, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
+def from_tensordict(
+    data: Any,
+    *,
+    observation_space: spaces.Space | None = None,
+    action_space: spaces.Space | None = None,
+    action_mapping: str | None = None,
+    strict: bool = False,
+) -> tuple[list[SingleAgentEpisode], LossReport]:
     """The episodes "tensordict/0", ... in a TensorDict [N] or [B, T] of TorchRL's names, and what was lost.
 
     Entries of other names are extra model outputs; other entries of "next" and "collector" are lost.
+
+    Args:
+        observation_space, action_space: of the environment; a TensorDict does not store them.
+        action_mapping: None for actions of the environment. "normalize" for actions in [-1, 1] of a policy,
+            log-probabilities belong to these.
+        strict: raise if something would be lost.
 
     Raises:
         InvalidArgument: an entry is missing.
@@ -107,7 +130,11 @@ def from_tensordict(data: Any, *, strict: bool = False) -> tuple[list[SingleAgen
         report.add(f"('collector', {key!r})", "an episode has no place for it", "row 0")
     extra = {key: rows[key] for key in rows.keys() - _RESERVED}
     steps = Transitions(seen, after, acted, paid, terminated, truncated, groups, extra=extra)
-    return steps.episodes("tensordict", report), report.check(strict)
+    known_spaces = {
+        "observation_space": observation_space,
+        "action_space": imported_space(action_space, action_mapping),
+    }
+    return steps.episodes("tensordict", report, **known_spaces), report.check(strict)
 
 
 def _arrays(data: Any, path: tuple[str, ...]) -> dict[str, Any]:

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
+from episodes.converters.action_mapping import imported_space
 from episodes.converters.loss_report import LossReport
 from episodes.converters.transitions import Transitions, transitions_of
 from episodes.errors import InvalidArgument, MissingExtra
@@ -14,10 +16,17 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 
 
-def to_tianshou(episodes: Iterable[SingleAgentEpisode], *, strict: bool = False) -> tuple[Any, LossReport]:
+def to_tianshou(
+    episodes: Iterable[SingleAgentEpisode], *, action_mapping: str | None = None, strict: bool = False
+) -> tuple[Any, LossReport]:
     """A `ReplayBuffer` of Tianshou with the steps, full, and what was lost.
 
     The step at which a chunk was cut is truncated there, so that nothing leads from one episode to the next.
+
+    Args:
+        action_mapping: None writes the actions that were sent to the environment. "normalize" writes actions in
+            [-1, 1], as Tianshou's collectors store them by default.
+        strict: raise if something would be lost.
 
     Raises:
         MissingExtra: without tianshou.
@@ -29,7 +38,7 @@ def to_tianshou(episodes: Iterable[SingleAgentEpisode], *, strict: bool = False)
     except ImportError as error:
         raise MissingExtra("a buffer of Tianshou needs it: pip install tianshou") from error
     report = LossReport()
-    steps = transitions_of(episodes, "a buffer of Tianshou", report)
+    steps = transitions_of(episodes, "a buffer of Tianshou", report, action_mapping)
 
     def held(data: Any) -> Any:
         if isinstance(data, tuple):
@@ -41,8 +50,21 @@ def to_tianshou(episodes: Iterable[SingleAgentEpisode], *, strict: bool = False)
     return ReplayBuffer.from_data(*arrays, held(steps.next_observations)), report.check(strict)
 
 
-def from_tianshou(buffer: Any, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
+def from_tianshou(
+    buffer: Any,
+    *,
+    observation_space: spaces.Space | None = None,
+    action_space: spaces.Space | None = None,
+    action_mapping: str | None = None,
+    strict: bool = False,
+) -> tuple[list[SingleAgentEpisode], LossReport]:
     """The episodes "tianshou/0", ... in a `ReplayBuffer` or `VectorReplayBuffer` of Tianshou, and what was lost.
+
+    Args:
+        observation_space, action_space: of the environment; buffers do not store them.
+        action_mapping: None for actions of the environment. "normalize" for actions in [-1, 1] of a policy,
+            as Tianshou's collectors store them by default.
+        strict: raise if something would be lost.
 
     Raises:
         InvalidArgument: a buffer with `ignore_obs_next`, which has no next observations.
@@ -67,7 +89,11 @@ def from_tianshou(buffer: Any, *, strict: bool = False) -> tuple[list[SingleAgen
     )
     for key in taken.keys() - known:
         report.add(repr(key), "it is not known what it is", "row 0")
-    return steps.episodes("tianshou", report), report.check(strict)
+    known_spaces = {
+        "observation_space": observation_space,
+        "action_space": imported_space(action_space, action_mapping),
+    }
+    return steps.episodes("tianshou", report, **known_spaces), report.check(strict)
 
 
 def _dicts(data: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from episodes.converters.action_mapping import exported
 from episodes.converters.info_arrays import infos_from
 from episodes.converters.loss_report import LossReport, report_dropped_facts
 from episodes.errors import InvalidArgument
@@ -110,7 +111,9 @@ def without_next(
     return arrays | {"terminated": terminated, "truncated": truncated}
 
 
-def transitions_of(episodes: Iterable[SingleAgentEpisode], name: str, report: LossReport, **keeps: Any) -> Transitions:
+def transitions_of(
+    episodes: Iterable[SingleAgentEpisode], name: str, report: LossReport, mapping: str | None = None, **keeps: Any
+) -> Transitions:
     """The steps of the episodes, one after another, for a buffer of transitions; `report` is told what is lost.
 
     Where a chunk was cut its last step is truncated: its value is that of the next observation, and what comes after it
@@ -124,6 +127,7 @@ def transitions_of(episodes: Iterable[SingleAgentEpisode], name: str, report: Lo
         if not len(episode):
             report.add("the episode", f"{name} has no episodes without a step", episode.id_)
             continue
+        episode = exported(episode, report, mapping)
         report_dropped_facts(report, episode, name, **keeps)
         if not episode.is_done:
             report.add(

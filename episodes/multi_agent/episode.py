@@ -15,7 +15,7 @@ from operator import attrgetter
 from time import perf_counter
 from typing import Any, Self
 
-from episodes.columns import DEFAULT_MODULE_ID
+from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.errors import (
     ChunkMismatch,
     EpisodeStateError,
@@ -30,15 +30,27 @@ from episodes.multi_agent.agents import ALL, COMMON, Agents, ByAgent, Endings
 from episodes.multi_agent.getters import MultiAgentGetters
 from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk, complete_steps
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks import indexing
+from episodes.tracks import action_units, indexing
 from episodes.tracks.casting import REAL_TYPES
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.infos import same_info
 from episodes.tracks.notebook_repr import notebook_repr
+from episodes.tracks.policy_box import env_space_of, has_policy_actions, to_env_actions
 from episodes.tracks.spaces import as_item
 from episodes.tracks.validation import checked_choice
 
 __all__ = ["ALL", "COMMON", "MultiAgentEpisode"]
+
+
+def _sent(space: Any, action: Any, outputs: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any] | None]:
+    """Return a pending action as it was sent to the environment, and the outputs that still describe it."""
+    outputs = outputs or {}
+    if action is None or not (has_policy_actions(space) or Columns.ACTIONS_FOR_ENV in outputs):
+        return action, outputs or None
+    dropped = {Columns.ACTIONS_FOR_ENV, *action_units.dropped_outputs(space, outputs)}
+    extra = {name: value for name, value in outputs.items() if name not in dropped}
+    recorded = outputs.get(Columns.ACTIONS_FOR_ENV)
+    return (to_env_actions(space, action) if recorded is None else recorded), extra or None
 
 
 def default_module(agent_id: Any, episode: Any) -> str:
@@ -488,6 +500,31 @@ class MultiAgentEpisode(MultiAgentGetters):
                 f"stops at {self.env_t}; join chunks in order, none left out"
             )
         self.agents.check_follows(other.agents, self.env_t)
+
+    def with_env_actions(self) -> Self:
+        """Return an episode that stores the actions sent to the environment, with the environment's action spaces.
+
+        Outputs that describe the policies' own actions are left out: "action_logp", "action_prob",
+        "action_dist_inputs". The episode itself is returned if it stores the environment's actions already.
+
+        Raises:
+            EpisodeStateError: a connector computed an agent's actions, and they were not recorded.
+        """
+        spaces = {agent_id: line.episode.action_space for agent_id, line in self.agents.timelines.items()}
+        if not any(has_policy_actions(space) for space in spaces.values()) and (
+            Columns.ACTIONS_FOR_ENV not in self._extra_keys()
+        ):
+            return self
+        copied = deepcopy(self)
+        for agent_id, timeline in copied.agents.timelines.items():
+            timeline.action, timeline.extra = _sent(spaces[agent_id], timeline.action, timeline.extra)
+            timeline.episode = timeline.episode.with_env_actions()
+        for agent_id, pending in (copied.agents.passed_on or {}).items():
+            action, extra = _sent(spaces[agent_id], pending.action, pending.extra)
+            copied.agents.passed_on[agent_id] = pending._replace(action=action, extra=extra)  # type: ignore[index]
+        if self.action_space is not None:
+            copied.action_space = {agent_id: env_space_of(space) for agent_id, space in self.action_space.items()}
+        return copied
 
     def to_numpy(self) -> Self:
         """Finalize every agent's episode in place, and the clocks, or none of them; idempotent; returns itself."""

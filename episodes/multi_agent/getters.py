@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.columns import check_extra_output_names
+from episodes.columns import Columns, check_extra_output_names
 from episodes.errors import EpisodeStateError, StepOutOfRange, UnknownKey, WrongType
 from episodes.facts import EpisodeFacts
 from episodes.facts.facts import HasEnding
@@ -18,7 +18,8 @@ from episodes.multi_agent.timeline import RESTS, WAITS, Timeline
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ListTrack
 from episodes.tracks.field import INFOS, extra_field
-from episodes.tracks.indexing import Indices
+from episodes.tracks.indexing import INTEGERS, Indices
+from episodes.tracks.policy_box import to_env_actions, to_env_items
 from episodes.tracks.track_access import new_track, written
 from episodes.tracks.validation import checked_count, checked_key, checked_mapping
 
@@ -245,6 +246,30 @@ class MultiAgentGetters(HasEnding):
         """Actions by agent, pending ones too."""
         options = indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list, one_hot_discrete
         return self._read(Request("actions", *options), queries.actions_of)
+
+    def get_env_actions(
+        self,
+        indices: Indices = None,
+        agent_ids: AgentIds = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+    ) -> dict[Any, Any]:
+        """Return the actions that were sent to the environment by agent, pending ones too.
+
+        The stored actions are the policies'. See `SingleAgentEpisode.get_env_actions`.
+
+        Raises:
+            EpisodeStateError: a connector computed an agent's actions, and they were not recorded.
+        """
+        where: Any = {"env_steps": env_steps, "neg_index_as_lookback": neg_index_as_lookback}
+        actions = self.get_actions(indices, agent_ids, **where)
+        sent = {}
+        if Columns.ACTIONS_FOR_ENV in self._extra_keys():
+            sent = self.get_extra_model_outputs(Columns.ACTIONS_FOR_ENV, indices, agent_ids, **where)
+        change = to_env_actions if isinstance(indices, INTEGERS) else to_env_items
+        spaces = {agent_id: line.episode.action_space for agent_id, line in self.agents.timelines.items()}
+        return {a: sent[a] if a in sent else change(spaces[a], items) for a, items in actions.items()}
 
     def get_rewards(
         self,

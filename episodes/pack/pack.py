@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 from gymnasium import spaces
 
-from episodes.columns import check_extra_output_names
+from episodes.columns import Columns, check_extra_output_names
 from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, TrackMismatch, WrongType
 from episodes.facts.ending import codes_of
 from episodes.facts.facts import (
@@ -31,7 +31,7 @@ from episodes.facts.policy_versions import UNKNOWN, VersionColumn
 from episodes.pack import pickling
 from episodes.pack.from_episodes import parts_of
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks import ArrayTrack, InfoTrack, Tracks
+from episodes.tracks import ArrayTrack, InfoTrack, Tracks, action_units
 from episodes.tracks.casting import check_kinds, is_kind_of
 from episodes.tracks.field import INFOS, extra_field
 from episodes.tracks.indexing import ranges
@@ -39,6 +39,7 @@ from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.infos import EmptyInfos, Infos
 from episodes.tracks.nested import frozen
 from episodes.tracks.notebook_repr import notebook_repr
+from episodes.tracks.policy_box import env_space_of, to_env_actions
 from episodes.tracks.retained_memory import retained_nbytes
 from episodes.tracks.track import Track
 
@@ -165,6 +166,22 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         """Which version of the policy acted at each step, those of lookbacks left out, int64 [sum(T)]; -1: unknown."""
         versions = self.facts.policy_versions
         return np.full(self.num_steps, UNKNOWN) if versions is None else versions.steps(self.lengths)
+
+    @property
+    def env_action_space(self) -> Any:
+        """Action space of the environment. `action_space` is the space of the stored actions, a policy's perhaps."""
+        return env_space_of(self.facts.action_space)
+
+    def get_env_actions(self) -> Any:
+        """Return the actions that were sent to the environment, nested arrays [sum(L_i + T_i), ...].
+
+        The stored `actions` are the policy's. See `SingleAgentEpisode.get_env_actions`.
+
+        Raises:
+            EpisodeStateError: a connector computed the environment's actions, and they were not recorded.
+        """
+        sent = self.columns.extra.get(Columns.ACTIONS_FOR_ENV)
+        return to_env_actions(self.action_space, self.actions) if sent is None else sent.whole()
 
     @property
     def infos(self) -> Infos:
@@ -336,6 +353,38 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         num_steps = counts(num_steps, "num_steps")
         lengths = counts(self.lengths - num_steps, "lengths")
         return EpisodePack.of(self.columns, self.facts.window(num_steps, lengths), lengths, self.lookbacks + num_steps)
+
+    def with_env_actions(self) -> EpisodePack:
+        """Return a pack that stores the actions sent to the environment, with the environment's action space.
+
+        Outputs that describe the policy's own actions are left out: "action_logp", "action_prob",
+        "action_dist_inputs". The pack itself is returned if it stores the environment's actions already.
+
+        Raises:
+            EpisodeStateError: a connector computed the environment's actions, and they were not recorded.
+        """
+        return self._with_actions(*action_units.with_env_actions(self.columns, self.facts.action_space))
+
+    def with_policy_actions(self, mapping: str = "normalize") -> EpisodePack:
+        """Return a pack that stores the actions which a policy with this mapping would have put out.
+
+        Learning from the environment's actions, of imported data for example, needs this if the policy acts in other
+        units than the environment, as all policies do behind `module_to_env_pipeline(normalize_actions=True)`.
+
+        Args:
+            mapping: "normalize" for a policy that acts in [-1, 1], "clip" or "none" for one that acts in the
+                environment's units (see `PolicyBox`).
+
+        Raises:
+            InvalidArgument: there is no action space, or another mapping.
+        """
+        return self._with_actions(*action_units.with_policy_actions(self.columns, self.facts.action_space, mapping))
+
+    def _with_actions(self, columns: Tracks, action_space: Any) -> EpisodePack:
+        if action_space is self.facts.action_space:
+            return self
+        facts = self.facts._replace(action_space=action_space)
+        return EpisodePack.of(columns, facts, self.lengths, self.lookbacks)
 
     def _picked(self, which: Any, steps: Any, observed: Any) -> EpisodePack:
         columns = self.columns.take(steps, observed)

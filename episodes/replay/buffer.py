@@ -43,6 +43,7 @@ from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage.header import read_header
 from episodes.tracks.filling import ones
 from episodes.tracks.notebook_repr import notebook_repr
+from episodes.tracks.policy_box import check_same_units
 from episodes.tracks.validation import checked_flag, checked_generator, checked_path
 
 _PACK_STEPS = 1 << 16
@@ -143,6 +144,11 @@ class EpisodeReplayBuffer(SampleCounts):
         return self.ring.head - self.ring.skipped
 
     @property
+    def action_space(self) -> spaces.Space | None:
+        """Space of the stored actions, None if no added episode had one."""
+        return self._spaces[1]
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all tracks and links."""
         return self.ring.nbytes
@@ -171,6 +177,7 @@ class EpisodeReplayBuffer(SampleCounts):
         pack = EpisodePack.from_episodes(given)
         if keys is not None:
             pack = pack.replace(extra_model_outputs=chosen_outputs(pack.extra_model_outputs, keys))
+        check_same_units(self._spaces[1], pack.action_space, "EpisodeReplayBuffer.add")
         add_pack(self.ring, pack)
         self._spaces = tuple(map(_known, self._spaces, (pack.observation_space, pack.action_space)))
 
@@ -192,6 +199,7 @@ class EpisodeReplayBuffer(SampleCounts):
             len_lookback_buffer: how far back the newest rows are at hand, for who acts on them.
             keys: the extra model outputs that are stored; all by default.
         """
+        check_same_units(self._spaces[1], action_space, "EpisodeReplayBuffer.recorder")
         options: dict[str, Any] = {"len_lookback_buffer": len_lookback_buffer, "keys": keys}
         recorder = ReplayRecorder(self.ring, num_envs, autoreset_mode, observation_space, action_space, **options)
         self._spaces = tuple(map(_known, self._spaces, (observation_space, action_space)))

@@ -5,24 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from episodes.columns import Columns
-from episodes.errors import TrackMismatch, UnknownKey, WrongType
-
-_RESERVED = {column for name, column in vars(Columns).items() if name.isupper()} - {
-    Columns.ACTION_DIST_INPUTS,
-    Columns.ACTION_LOGP,
-    Columns.VF_PREDS,
-    Columns.STATE_OUT,
-}
+from episodes.columns import check_extra_output_names
+from episodes.errors import UnknownKey, WrongType
 
 
 def checked_extra(extra_model_outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The outputs by name; `TrackMismatch` if one has the name of a column that draws have anyway."""
-    taken = _RESERVED & extra_model_outputs.keys()
-    if taken:
-        raise TrackMismatch(
-            f"extra model outputs named {sorted(taken)}: draws have columns of these names; rename them"
-        )
+    """Return the outputs by name. Raise `TrackMismatch` if one has the name of a column of ours."""
+    check_extra_output_names(extra_model_outputs, "EpisodeReplayBuffer")
     return dict(extra_model_outputs)
 
 

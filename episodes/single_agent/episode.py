@@ -23,7 +23,7 @@ from episodes.facts.short_id import short_id
 from episodes.single_agent.attributes import fact_of, record_of, track_of
 from episodes.single_agent.getters import TrackGetters
 from episodes.single_agent.state import parts_of, state_of
-from episodes.tracks import Track, Tracks, indexing, nested, track_access
+from episodes.tracks import Track, Tracks, action_units, indexing, nested, track_access
 from episodes.tracks.casting import check_reward
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.dicts import infos_of
@@ -387,6 +387,37 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         )
 
     # --- finalizing, cutting, slicing, joining -----------------------------------------------------------------
+
+    def with_env_actions(self) -> Self:
+        """Return an episode that stores the actions sent to the environment, with the environment's action space.
+
+        Outputs that describe the policy's own actions are left out: "action_logp", "action_prob",
+        "action_dist_inputs". The episode itself is returned if it stores the environment's actions already.
+
+        Raises:
+            EpisodeStateError: a connector computed the environment's actions, and they were not recorded.
+        """
+        return self._with_actions(*action_units.with_env_actions(self._tracks, self._facts.action_space))
+
+    def with_policy_actions(self, mapping: str = "normalize") -> Self:
+        """Return an episode that stores the actions which a policy with this mapping would have put out.
+
+        Learning from the environment's actions, of imported data for example, needs this if the policy acts in other
+        units than the environment, as all policies do behind `module_to_env_pipeline(normalize_actions=True)`.
+
+        Args:
+            mapping: "normalize" for a policy that acts in [-1, 1], "clip" or "none" for one that acts in the
+                environment's units (see `PolicyBox`).
+
+        Raises:
+            InvalidArgument: there is no action space, or another mapping.
+        """
+        return self._with_actions(*action_units.with_policy_actions(self._tracks, self._facts.action_space, mapping))
+
+    def _with_actions(self, tracks: Tracks, action_space: Any) -> Self:
+        if action_space is self._facts.action_space:
+            return self
+        return self.of(self._facts._replace(action_space=action_space), tracks, own_data(self.custom_data))
 
     def to_numpy(self) -> Self:
         """Finalize in place: each track becomes one read-only array (nested where its items are); returns itself.

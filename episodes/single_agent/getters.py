@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.columns import check_extra_output_names
+from episodes.columns import Columns, check_extra_output_names
 from episodes.errors import StepOutOfRange, UnknownKey
 from episodes.facts import EpisodeFacts
 from episodes.facts.policy_versions import UNKNOWN, VersionRuns
@@ -14,6 +14,7 @@ from episodes.single_agent.state import columns_of
 from episodes.tracks import ListTrack, Track, Tracks, track_access
 from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import INTEGERS, Indices
+from episodes.tracks.policy_box import env_space_of, to_env_actions, to_env_items
 from episodes.tracks.spaces import as_item, as_items
 from episodes.tracks.validation import checked_key
 
@@ -43,6 +44,11 @@ class TrackGetters:
     def lookback(self: Any) -> int:
         """L."""
         return self._tracks.rewards.lookback
+
+    @property
+    def env_action_space(self) -> Any:
+        """Action space of the environment. `action_space` is the space of the stored actions, a policy's perhaps."""
+        return env_space_of(self._facts.action_space)
 
     def env_steps(self: Any) -> int:
         """The number of environment steps: `len(self)`."""
@@ -121,6 +127,27 @@ class TrackGetters:
             return track.get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
             raise self._named(error) from None
+
+    def get_env_actions(self, indices: Indices = None, *, neg_index_as_lookback: bool = False) -> Any:
+        """Return the actions that were sent to the environment; the stored actions are the policy's.
+
+        The environment's actions follow from the stored ones by the mapping in `action_space` (see `PolicyBox`), or are
+        the extra model output "actions_for_env" if there is one. Without a `PolicyBox` both are the same.
+
+        Args:
+            indices: an int gives one action. A slice, list, tuple, range or integer array gives a batch [k, ...]. None
+                gives all T actions from step 0 on.
+            neg_index_as_lookback: -1 is the step just before step 0.
+
+        Raises:
+            StepOutOfRange: there is no step at an index.
+            EpisodeStateError: a connector computed the environment's actions, and they were not recorded.
+        """
+        where: Any = {"indices": indices, "neg_index_as_lookback": neg_index_as_lookback}
+        if Columns.ACTIONS_FOR_ENV in self._tracks.extra:
+            return self.get_extra_model_outputs(Columns.ACTIONS_FOR_ENV, **where)
+        change = to_env_actions if isinstance(indices, INTEGERS) else to_env_items
+        return change(self._facts.action_space, self.get_actions(**where))
 
     def get_rewards(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
         """One reward, or a batch of them; all T from step 0 on when nothing is asked."""

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.errors import UnreadableData, WrongType
+from episodes.tracks.policy_box import PolicyBox
 
 Json = dict[str, Any]
 
@@ -67,6 +68,10 @@ def _box(space: Any) -> Json:
     return {"low": _array(space.low), "high": _array(space.high), "dtype": space.dtype.str}
 
 
+def _policy_box(space: Any) -> Json:
+    return {"env_space": {"type": "Box", **_box(space.env_space)}, "mapping": space.mapping}
+
+
 def _multi_discrete(space: Any) -> Json:
     return {"nvec": _array(space.nvec), "start": _array(space.start), "dtype": space.dtype.str}
 
@@ -77,6 +82,7 @@ def _text(space: Any) -> Json:
 
 _WRITERS = {
     spaces.Box: _box,
+    PolicyBox: _policy_box,
     spaces.Discrete: lambda s: {"n": int(s.n), "start": int(s.start), "dtype": s.dtype.str},
     spaces.MultiDiscrete: _multi_discrete,
     spaces.MultiBinary: lambda s: {"n": list(s.shape) if isinstance(s.n, (tuple, list, np.ndarray)) else int(s.n)},
@@ -84,6 +90,7 @@ _WRITERS = {
 }
 _READERS = {
     "Box": lambda v: spaces.Box(_array_of(v["low"]), _array_of(v["high"]), dtype=np.dtype(v["dtype"]).type),
+    "PolicyBox": lambda v: PolicyBox(_READERS["Box"](v["env_space"]), v["mapping"]),
     "Discrete": lambda v: spaces.Discrete(v["n"], start=v["start"], dtype=np.dtype(v["dtype"]).type),
     "MultiDiscrete": lambda v: spaces.MultiDiscrete(
         _array_of(v["nvec"]), dtype=np.dtype(v["dtype"]).type, start=_array_of(v["start"])

@@ -11,9 +11,10 @@ from gymnasium import spaces
 
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.tracks import nested
+from episodes.tracks.policy_box import PolicyBox
 from episodes.tracks.stacking import check_strings
 
-_ONE_ARRAY = frozenset((spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
+_ONE_ARRAY = frozenset((spaces.Box, PolicyBox, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
 NESTED = (spaces.Dict, spaces.Tuple)
 _IRREGULAR = (spaces.OneOf, spaces.Sequence, spaces.Graph)
 

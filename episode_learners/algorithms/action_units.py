@@ -1,0 +1,98 @@
+"""Units of the actions that algorithms learn from: a policy's own actions, never the environment's by mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from episodes.errors import InvalidArgument
+from episodes.replay import EpisodeReplayBuffer
+from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.sampling import Sampler
+from episodes.tracks.policy_box import has_env_actions, policy_space_of
+
+
+def to_policy_units(
+    episodes: Sequence[SingleAgentEpisode], policy_space: gym.Space, mapping: str, name: str
+) -> Sequence[SingleAgentEpisode]:
+    """Return the episodes with actions as a policy with this mapping puts them out.
+
+    Actions of the environment, imported ones for example, are converted. Actions of a policy with this mapping are not
+    changed.
+
+    Args:
+        episodes: a list of episodes or a pack.
+        policy_space: the policy's action space, which is the environment's.
+        mapping: how the policy's actions are mapped to the environment's, see `episodes.PolicyBox`.
+        name: the algorithm, for error messages.
+
+    Raises:
+        InvalidArgument: the units of the actions are unknown, or are those of a policy with another mapping.
+    """
+    if not len(episodes) or _is_same_in_all_units(policy_space):
+        return episodes
+    space = episodes[0].action_space
+    if space is not None and has_env_actions(space):
+        if isinstance(episodes, list | tuple):
+            return [episode.with_policy_actions(mapping) for episode in episodes]
+        return episodes.with_policy_actions(mapping)  # type: ignore[attr-defined] # a pack
+    check_units(space, policy_space, mapping, name)
+    return episodes
+
+
+def check_stored_units(replay: EpisodeReplayBuffer | Sampler, policy_space: gym.Space, mapping: str, name: str) -> None:
+    """Raise `InvalidArgument` unless the stored actions are those of a policy with this mapping."""
+    if len(replay) and not _is_same_in_all_units(policy_space):
+        space = replay.dataset.action_space if isinstance(replay, Sampler) else replay.action_space
+        check_units(space, policy_space, mapping, name)
+
+
+def check_units(space: gym.Space | None, policy_space: gym.Space, mapping: str, name: str) -> None:
+    """Raise `InvalidArgument` unless `space` is an action space of a policy with this mapping.
+
+    Args:
+        space: the action space of episodes.
+        policy_space: the policy's action space, which is the environment's.
+        mapping: how the policy's actions are mapped to the environment's.
+        name: the algorithm, for error messages.
+    """
+    wanted = policy_space_of(policy_space, mapping)
+    if space is None:
+        raise InvalidArgument(
+            f"{name}: the episodes have no action_space, so the units of their actions are unknown; set it to the "
+            f"environment's {policy_space} for actions of the environment, or to {wanted} for the policy's"
+        )
+    if has_env_actions(space):
+        raise InvalidArgument(
+            f"{name}: the stored actions are the environment's, in {space}; convert the episodes by "
+            f"with_policy_actions({mapping!r}) before they are stored"
+        )
+    mappings = _mappings_of(space)
+    if mappings - {mapping, "recorded"}:
+        raise InvalidArgument(
+            f"{name}: the episodes have actions of a policy with mapping {', '.join(sorted(mappings))}, this one "
+            f"has {mapping!r}; convert them by with_policy_actions({mapping!r}), or give the algorithm their mapping"
+        )
+
+
+def _mappings_of(space: Any) -> set[str]:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        return set().union(*map(_mappings_of, parts))
+    mapping = getattr(space, "mapping", None)
+    return set() if mapping is None else {mapping}
+
+
+def _is_same_in_all_units(space: Any) -> bool:
+    """Return True if an action is the same number in all units: each bounded box has the bounds -1 and 1."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        return all(map(_is_same_in_all_units, parts))
+    if not isinstance(space, spaces.Box) or not has_env_actions(space):
+        return True
+    is_unit = np.where(space.bounded_below & space.bounded_above, (space.low == -1) & (space.high == 1), True)
+    return bool(is_unit.all()) and bool(np.issubdtype(space.dtype, np.floating))

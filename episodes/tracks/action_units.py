@@ -1,0 +1,85 @@
+"""Tracks with the environment's actions in place of a policy's, and the other way round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from episodes.tracks.field import ACTIONS
+from episodes.tracks.policy_box import (
+    env_space_of,
+    has_policy_actions,
+    policy_space_of,
+    to_env_actions,
+    to_policy_actions,
+)
+from episodes.tracks.track import ArrayTrack, ListTrack, Track
+from episodes.tracks.tracks import Tracks
+
+OF_POLICY_ACTIONS = (Columns.ACTION_LOGP, Columns.ACTION_PROB, Columns.ACTION_DIST_INPUTS)
+"""Extra model outputs that describe the policy's own actions, and no actions of the environment."""
+
+
+def dropped_outputs(space: gym.Space | None, extra: Mapping[str, Any]) -> list[str]:
+    """Return the names in `extra` of outputs that belong to the policy's actions and not to the environment's."""
+    if Columns.ACTIONS_FOR_ENV not in extra and not has_policy_actions(space):
+        return []
+    return [name for name in OF_POLICY_ACTIONS if name in extra]
+
+
+def with_env_actions(tracks: Tracks, space: gym.Space | None) -> tuple[Tracks, Any]:
+    """Return the tracks with the actions that were sent to the environment, and the environment's action space.
+
+    Args:
+        tracks: the tracks of an episode or a pack.
+        space: the action space of its actions.
+    """
+    sent = tracks.extra.get(Columns.ACTIONS_FOR_ENV)
+    if sent is None and not has_policy_actions(space):
+        return tracks, space
+    if sent is None:
+        actions = _map_actions(tracks.actions, lambda items: to_env_actions(space, items))
+    else:
+        actions = _map_actions(sent, lambda items: items)
+    dropped = {Columns.ACTIONS_FOR_ENV, *dropped_outputs(space, tracks.extra)}
+    extra = {name: track for name, track in tracks.extra.items() if name not in dropped}
+    return tracks._replace(actions=actions, extra=extra), env_space_of(space)
+
+
+def with_policy_actions(tracks: Tracks, space: gym.Space | None, mapping: str) -> tuple[Tracks, Any]:
+    """Return the tracks with actions as a policy with this mapping would have put them out, and their space.
+
+    Actions that have this mapping already are not changed. Others are mapped from the environment's actions.
+
+    Args:
+        tracks: the tracks of an episode or a pack.
+        space: the action space of its actions.
+        mapping: "normalize", "clip" or "none", see `PolicyBox`.
+
+    Raises:
+        InvalidArgument: there is no action space, or the mapping is "recorded" or unknown.
+    """
+    if space is None or mapping == "recorded":
+        what = "the episodes have no action_space" if space is None else "mapping='recorded'"
+        raise InvalidArgument(
+            f"with_policy_actions: {what}; give episodes with the environment's action_space, and a mapping of "
+            "'normalize', 'clip' or 'none'"
+        )
+    wanted = policy_space_of(env_space_of(space), mapping)
+    if space == wanted:
+        return tracks, space
+    tracks, _ = with_env_actions(tracks, space)
+    return tracks._replace(actions=_map_actions(tracks.actions, lambda items: to_policy_actions(wanted, items))), wanted
+
+
+def _map_actions(track: Track, change: Callable[[Any], Any]) -> Track:
+    """Return a track of actions with the changed items of `track`."""
+    if isinstance(track, ListTrack):
+        return ListTrack(list(map(change, track.items)), track.lookback, False, ACTIONS)
+    if not track.total:
+        return ArrayTrack.of(track.whole(), track.lookback, ACTIONS)
+    return ArrayTrack.of(change(track.whole()), track.lookback, ACTIONS)

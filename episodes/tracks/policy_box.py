@@ -1,0 +1,188 @@
+"""Action spaces of policies: which numbers a policy puts out, and which actions the environment gets for them.
+
+A policy often acts in units of its own, in [-1, 1] for example, and its actions are mapped to the environment's bounds
+before each step. Episodes store the policy's actions, since log-probabilities belong to them. Their action space is
+then the environment's, with a `PolicyBox` in place of each bounded `Box`. It stores the mapping:
+
+    policy's action (stored)  --PolicyBox.to_env-->  action sent to the environment
+                   [-1, 1]                           the Box's bounds
+
+A plain `Box` with bounds in an episode's action space therefore means: these are the environment's own actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
+from episodes.tracks import nested
+
+ActionMapping = Literal["normalize", "clip", "none", "recorded"]
+MAPPINGS: tuple[str, ...] = get_args(ActionMapping)
+
+
+class PolicyBox(spaces.Box):
+    """Unbounded box of the actions that a policy puts out for an environment whose actions are a bounded `Box`.
+
+    Args:
+        env_space: the environment's `Box`.
+        mapping: how the environment's action is computed from the policy's. "normalize": -1 is the lower bound and 1
+            the upper bound of each dimension, and the result is clipped to the bounds. Dimensions without two finite
+            bounds are only clipped. "clip": the action is clipped to the bounds. "none": the action is sent unchanged.
+            "recorded": a connector computed it, and the extra model output "actions_for_env" has it.
+
+    Raises:
+        InvalidArgument: another mapping.
+
+    >>> box = PolicyBox(spaces.Box(-3, 3, (1,)), "normalize")
+    >>> box.to_env(np.array([0.5, 2.0], np.float32)[:, None]).tolist()
+    [[1.5], [3.0]]
+    """
+
+    def __init__(self, env_space: spaces.Box, mapping: str) -> None:
+        if mapping not in MAPPINGS:
+            raise InvalidArgument(f"PolicyBox: mapping={mapping!r}; give one of {', '.join(MAPPINGS)}")
+        is_float = np.issubdtype(env_space.dtype, np.floating)
+        keeps_dtype = mapping == "none" or (is_float and env_space.dtype.itemsize >= 4)
+        dtype: Any = env_space.dtype if keeps_dtype else np.dtype(np.float32)
+        low, high = (-np.inf, np.inf) if np.issubdtype(dtype, np.floating) else (env_space.low, env_space.high)
+        super().__init__(low, high, env_space.shape, dtype.type)
+        self.env_space = env_space
+        self.mapping = mapping
+        self._is_float = is_float
+        spread = env_space.bounded_below & env_space.bounded_above
+        lowest = np.where(spread, env_space.low, -1).astype(np.float64)
+        highest = np.where(spread, env_space.high, 1).astype(np.float64)
+        exact = env_space.dtype if is_float else np.dtype(np.float64)
+        self._center = ((lowest + highest) / 2).astype(exact)  # 0 in dimensions that are not spread
+        self._half_width = ((highest - lowest) / 2).astype(exact)  # 1 in dimensions that are not spread
+
+    def to_env(self, actions: np.ndarray) -> np.ndarray:
+        """Return the environment's actions [..., *shape] for the policy's actions [..., *shape].
+
+        Raises:
+            EpisodeStateError: the mapping is "recorded".
+        """
+        actions = np.asarray(actions)
+        if self.mapping == "none":
+            return actions
+        if self.mapping == "recorded":
+            raise EpisodeStateError(
+                "these actions were mapped to the environment's by a connector, and the episode has no extra model "
+                "output 'actions_for_env'; a replay buffer stores it with "
+                "sample_into(extra_model_outputs=['actions_for_env'])"
+            )
+        if self.mapping == "normalize":
+            actions = self._center + self._half_width * actions
+        if not self._is_float and actions.dtype.kind == "f":
+            actions = np.rint(actions)
+        return np.clip(actions, self.env_space.low, self.env_space.high).astype(self.env_space.dtype, copy=False)
+
+    def from_env(self, actions: np.ndarray) -> np.ndarray:
+        """Return the policy's actions [..., *shape] that `to_env` maps to these actions of the environment."""
+        actions = np.asarray(actions)
+        if self.mapping == "normalize":
+            actions = (actions - self._center) / np.where(self._half_width == 0, 1, self._half_width)
+        return actions.astype(self.dtype, copy=False)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, PolicyBox) and self.mapping == other.mapping and bool(self.env_space == other.env_space)
+        )
+
+    __hash__ = None  # type: ignore[assignment] # as gymnasium's Box
+
+    def __repr__(self) -> str:
+        return f"PolicyBox({self.env_space}, {self.mapping!r})"
+
+
+def policy_space_of(space: gym.Space, mapping: str) -> gym.Space:
+    """Return the space of a policy's actions: the environment's, with a `PolicyBox` for each bounded `Box`."""
+    return _map_boxes(space, lambda box: PolicyBox(getattr(box, "env_space", box), mapping))
+
+
+def env_space_of(space: Any) -> Any:
+    """Return the environment's action space for an episode's action space: the space itself if they are the same."""
+    return _map_boxes(space, lambda box: getattr(box, "env_space", box))
+
+
+def has_env_actions(space: gym.Space | None) -> bool:
+    """Return True if the space has a bounded `Box` of the environment's actions, not of a policy's."""
+    return any(type(box) is not PolicyBox for box in _bounded_boxes(space))
+
+
+def has_policy_actions(space: gym.Space | None) -> bool:
+    """Return True if the space has a `PolicyBox`."""
+    return any(type(box) is PolicyBox for box in _bounded_boxes(space))
+
+
+def check_same_units(known: gym.Space | None, given: gym.Space | None, where: str) -> None:
+    """Raise `TrackMismatch` if actions of the space `given` have other units than those of the space `known`.
+
+    Args:
+        known: the action space of what is stored already, None if unknown.
+        given: the action space of what is to be stored too, None if unknown.
+        where: the first words of the error message.
+    """
+    if known is None or given is None or known is given or known == given:
+        return
+    if has_policy_actions(known) or has_policy_actions(given):
+        raise TrackMismatch(
+            f"{where}: actions of {given}, those stored have the action_space {known}; convert one of them by "
+            "with_env_actions() or with_policy_actions()"
+        )
+
+
+def to_env_actions(space: gym.Space | None, actions: Any) -> Any:
+    """Return the environment's actions for nested actions [..., *item] of an episode's action space."""
+    return _map_items(space, actions, PolicyBox.to_env)
+
+
+def to_policy_actions(space: gym.Space | None, actions: Any) -> Any:
+    """Return the policy's actions, items of `space`, for nested actions [..., *item] of the environment."""
+    return _map_items(space, actions, PolicyBox.from_env)
+
+
+def to_env_items(space: gym.Space | None, items: Any) -> Any:
+    """Return the environment's actions for a batch of actions: nested arrays [n, ...], or a list of n items."""
+    return [to_env_actions(space, item) for item in items] if isinstance(items, list) else to_env_actions(space, items)
+
+
+def _bounded_boxes(space: gym.Space | None) -> list[spaces.Box]:
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        return [box for part in parts for box in _bounded_boxes(part)]
+    return [space] if isinstance(space, spaces.Box) and _is_bounded(space) else []
+
+
+def _is_bounded(box: spaces.Box) -> bool:
+    return isinstance(box, PolicyBox) or bool((box.bounded_below | box.bounded_above).any())
+
+
+def _map_boxes(space: Any, change: Callable[[spaces.Box], spaces.Box]) -> Any:
+    """Return the space with its bounded boxes changed; the same object if none changes."""
+    if isinstance(space, spaces.Dict):
+        parts = {key: _map_boxes(part, change) for key, part in space.spaces.items()}
+        changed = any(part is not space.spaces[key] for key, part in parts.items())
+        return spaces.Dict(parts) if changed else space
+    if isinstance(space, spaces.Tuple):
+        items = [_map_boxes(part, change) for part in space.spaces]
+        changed = any(new is not old for new, old in zip(items, space.spaces, strict=True))
+        return spaces.Tuple(items) if changed else space
+    return change(space) if isinstance(space, spaces.Box) and _is_bounded(space) else space
+
+
+def _map_items(space: gym.Space | None, actions: Any, change: Callable[[PolicyBox, Any], Any]) -> Any:
+    if isinstance(space, PolicyBox):
+        return change(space, actions)
+    if isinstance(space, spaces.Dict):
+        return {key: _map_items(part, actions[key], change) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        pairs = zip(space.spaces, actions, strict=True)
+        return nested.rebuild(actions, [_map_items(part, action, change) for part, action in pairs])
+    return actions
