@@ -43,6 +43,7 @@ from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.nested import map_leaves
+from episodes.tracks.policy_box import policy_space_of
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (3,))
 THREE = spaces.Discrete(3, start=2)
@@ -64,6 +65,7 @@ def episodes(action_space: spaces.Space) -> list[SingleAgentEpisode]:
                 rng.uniform(-1, 1, (length + 1, 3)).astype(np.float32),
                 actions,
                 rng.normal(size=length).astype(np.float32),
+                action_space=policy_space_of(action_space, "normalize"),
                 extra_model_outputs={"action_logp": np.full(length, math.log(1 / 3), np.float32)},
                 **ending,
             )

@@ -17,6 +17,7 @@ from connectors import distribution_for
 from episode_learners import BC, GRPO, PPO, BCConfig, EncoderPolicy, GRPOConfig, PPOConfig
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.nested import map_leaves
+from episodes.tracks.policy_box import policy_space_of
 from tests.learners.test_gradients import assert_gradient, doubles
 
 LOW, HIGH = np.array([-3.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32)
@@ -82,7 +83,7 @@ def sampled(seen: spaces.Space, done: spaces.Space, is_squashed: bool) -> list[S
     for place, length in enumerate((1, 1, 3, 1)):
         seen.seed(place)
         done.seed(place)
-        episode = SingleAgentEpisode(observation_space=seen, action_space=done)
+        episode = SingleAgentEpisode(observation_space=seen, action_space=policy_space_of(done, "normalize"))
         episode.add_env_reset(seen.sample(), {"noise": math.nan})
         for t in range(length):
             action = action_of(done, is_squashed)

@@ -40,11 +40,13 @@ from episode_runners import SingleAgentEnvRunner, evaluate
 from episodes.errors import InvalidArgument, StateMismatch
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.policy_box import policy_space_of
 from tests.learners.test_networks_learn import Masked
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (2,))
 TWO = spaces.Discrete(2)
 BOX = spaces.Box(-3.0, 1.0, (1,))
+OF_POLICY = policy_space_of(BOX, "normalize")
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -73,7 +75,9 @@ def episodes(continuous: bool = False, seed: int = 0, num: int = 20) -> list[Sin
         else:
             actions = rng.integers(0, 2, 10)
             rewards = (actions == (obs[:-1, 0] > 0)).astype(np.float32)
-        made.append(SingleAgentEpisode.from_arrays(obs, actions, rewards, terminated=i % 2 == 0, truncated=i % 2 == 1))
+        flags = {"terminated": i % 2 == 0, "truncated": i % 2 == 1}
+        space = OF_POLICY if continuous else TWO
+        made.append(SingleAgentEpisode.from_arrays(obs, actions, rewards, action_space=space, **flags))
     return made
 
 
@@ -206,7 +210,8 @@ def test_an_update_that_is_not_finite_changes_nothing_not_even_targets():
     bad = episodes(continuous=True)[0]
     bad.set_rewards(new_data=[float("nan")], at_indices=[0])
     for i in range(30):
-        rotten.add([SingleAgentEpisode.from_arrays(*_arrays(bad), terminated=True, id_=f"bad-{i}")])
+        copied = SingleAgentEpisode.from_arrays(*_arrays(bad), terminated=True, id_=f"bad-{i}", action_space=OF_POLICY)
+        rotten.add([copied])
     with pytest.raises(InvalidArgument, match=r"the weights are as before.*rewards\[\d+\] \(episode bad-\d+, step 0\)"):
         algorithm.update_from(rotten, num_steps=3)
     same = deepcopy(sound)
@@ -325,7 +330,8 @@ def narrow_episodes(num: int = 20) -> list[SingleAgentEpisode]:
     for _ in range(num):
         actions = rng.uniform(-1, 0.2, (10, 1)).astype(np.float32)
         obs = rng.uniform(-1, 1, (11, 2)).astype(np.float32)
-        made.append(SingleAgentEpisode.from_arrays(obs, actions, 3 * actions[:, 0], terminated=True))
+        paid = 3 * actions[:, 0]
+        made.append(SingleAgentEpisode.from_arrays(obs, actions, paid, terminated=True, action_space=OF_POLICY))
     return made
 
 
@@ -349,7 +355,9 @@ def test_conservatism_keeps_continuous_actions_to_those_that_the_data_show():
 
 def test_actions_that_the_policy_cannot_take_are_no_data_for_conservatism():
     wide = [
-        SingleAgentEpisode.from_arrays(*(track * np.float32(2) for track in _arrays(one)), terminated=True)
+        SingleAgentEpisode.from_arrays(
+            *(track * np.float32(2) for track in _arrays(one)), terminated=True, action_space=OF_POLICY
+        )
         for one in episodes(continuous=True, num=3)
     ]
     algorithm = ContinuousCQL(SACPolicy(OBSERVATIONS, BOX))

@@ -262,7 +262,7 @@ def test_an_extra_output_with_the_name_of_a_column_is_refused() -> None:
         buffer.add([episode("a", 2, extra_model_outputs={"rewards": np.zeros(2)})])
     recorder = recorder_of(buffer, 1)
     recorder.reset(np.zeros(1))
-    with pytest.raises(TrackMismatch, match="rename them"):
+    with pytest.raises(TrackMismatch, match="rename these outputs"):
         step(recorder, np.ones(1), extra_model_outputs={"obs": np.zeros(1)})
 
 
