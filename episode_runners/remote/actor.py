@@ -65,7 +65,16 @@ class RunnerActor:
         self.version: int | None = None
         self._has_sampled = False
 
-    def sample(
+    def sample(self, *arguments: Any) -> SampleReply:
+        """Sample as `_sample` does. An error that cannot be unpickled is raised as a RuntimeError with its message."""
+        try:
+            return self._sample(*arguments)
+        except Exception as error:
+            if _can_be_pickled(error):
+                raise
+            raise RuntimeError(f"{type(error).__qualname__}: {error}") from error
+
+    def _sample(
         self,
         asked: Asked,
         weights: Any,
@@ -172,3 +181,13 @@ def _load(policy: Any, weights: Any) -> None:
 def has_content(state: Any) -> bool:
     """False for dicts of nothing but empty ones."""
     return any(map(has_content, state.values())) if isinstance(state, Mapping) else True
+
+
+def _can_be_pickled(error: Exception) -> bool:
+    """Return True if the caller of an actor can unpickle the error."""
+    from ray import cloudpickle
+
+    try:
+        return isinstance(cloudpickle.loads(cloudpickle.dumps(error)), Exception)
+    except Exception:
+        return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -129,6 +131,7 @@ class RayRunnerGroup(Closeable):
         self._generations: dict[int, int] = {}
         self._hold = RaySession(math.ceil(num_runners * num_cpus_each) + 1, address)
         self._ray = self._hold.ray
+        self._finalizer = weakref.finalize(self, _release_dropped, self._hold, self._workers)
         each = 0 if self._hold.is_for_groups_alone else num_cpus_each
         self._actor_class = self._ray.remote(num_cpus=each, max_restarts=0, max_task_retries=0)(RunnerActor)
         self._closed = False
@@ -376,7 +379,8 @@ class RayRunnerGroup(Closeable):
         """
         num_runners = checked_count("num_runners", num_runners)
         self._check_open()
-        gone, self._workers = self._workers[num_runners:], self._workers[:num_runners]
+        gone = self._workers[num_runners:]
+        del self._workers[num_runners:]
         self._left += [worker.statistics for worker in gone if worker.statistics is not None]
         self._end(gone)
         new = [self._started(index) for index in range(len(self._workers), num_runners)]
@@ -443,7 +447,9 @@ class RayRunnerGroup(Closeable):
         if self._closed:
             return
         self._closed = True
-        workers, self._workers, self._weights, self._merged = self._workers, [], None, None
+        workers = self._workers[:]
+        self._workers.clear()
+        self._weights = self._merged = None
         try:
             if self._hold.is_there:
                 self._end(workers)
@@ -452,6 +458,19 @@ class RayRunnerGroup(Closeable):
 
     def __repr__(self) -> str:
         return f"RayRunnerGroup({self.num_runners} runners, {len(self.replacements)} replaced)"
+
+
+def _release_dropped(hold: RaySession, workers: list[_Worker]) -> None:
+    """End the actors of a group that was garbage-collected, or is open when the process ends."""
+    if hold.is_ended:
+        return
+    try:
+        if hold.is_there:
+            for worker in workers:
+                hold.ray.kill(worker.actor, no_restart=True)
+    finally:
+        hold.end()
+    warnings.warn("a RayRunnerGroup was dropped without close(); it is closed now", ResourceWarning, stacklevel=2)
 
 
 def _goes_with(asked: Asked, explore: bool, random_actions: bool) -> bool:

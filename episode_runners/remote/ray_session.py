@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from episode_runners.remote.start import loaded_ray, start_ray
 from episodes.errors import EpisodeStateError
 
 __all__ = ["RaySession"]
+
+_PREFIX, _LOCK = "runners-", "driver.lock"
 
 
 @dataclass(slots=True)
@@ -20,6 +25,7 @@ class _Started:
     identity: tuple[str, str]
     is_cluster: bool  # which others use too
     temp_dir: str
+    lock: int  # descriptor that locks `temp_dir`
     num_holds: int = 0
 
 
@@ -50,15 +56,18 @@ class RaySession:
         self.started = started if started is not None and started.identity == self.identity else None
         if self.started is not None:
             self.started.num_holds += 1
+        self.is_ended = False
 
     def _start(self, num_cpus: int, address: str | None) -> _Started:
-        temp_dir = tempfile.mkdtemp(prefix="runners-")
+        _remove_abandoned()
+        temp_dir = tempfile.mkdtemp(prefix=_PREFIX)
         try:
+            lock = _lock_of(temp_dir)
             start_ray(num_cpus, address=address, temp_dir=temp_dir)
         except BaseException:
             shutil.rmtree(temp_dir, ignore_errors=True)
             raise
-        return _Started(self._identity(), address is not None, temp_dir)
+        return _Started(self._identity(), address is not None, temp_dir, lock)
 
     def _check_at(self, address: str) -> None:
         there = self.ray.get_runtime_context().gcs_address
@@ -84,6 +93,9 @@ class RaySession:
 
     def end(self) -> None:
         """Let go of it, once."""
+        if self.is_ended:
+            return
+        self.is_ended = True
         if self.started is None:
             return
         self.started.num_holds -= 1
@@ -92,3 +104,22 @@ class RaySession:
         if self.is_there:
             self.ray.shutdown()
         shutil.rmtree(self.started.temp_dir, ignore_errors=True)
+        os.close(self.started.lock)
+
+
+def _lock_of(folder: str) -> int:
+    """Lock a temporary folder for this process, and return the descriptor that holds the lock until it is closed."""
+    descriptor = os.open(Path(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
+
+
+def _remove_abandoned() -> None:
+    """Remove the temporary folders of processes that ended without removing them, for example by SIGTERM."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            with (folder / _LOCK).open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # a folder in use, of another user, or without a lock file
+            continue

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-__all__ = ["InProcessRay", "Unreadable"]
+__all__ = ["InProcessRay"]
 
 
 class ActorDied(Exception):
@@ -21,10 +21,6 @@ class TaskFailed(Exception):
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
         self.cause = cause
-
-
-class Unreadable(Exception):
-    """What a request raises that failed with an error which cannot be unpickled here."""
 
 
 class TimedOut(Exception):
@@ -66,7 +62,7 @@ class Actor:
             ref.finish(call())
             ref.note = self.note(self.made)
         except Exception as error:
-            ref.is_done, ref.error = True, _told(error)
+            ref.is_done, ref.error = True, TaskFailed(pickle.loads(pickle.dumps(error)))
             self.note(self.made)
 
     def die(self) -> None:
@@ -75,13 +71,6 @@ class Actor:
         for ref, _ in self.queue:
             ref.is_done, ref.error = True, ActorDied("it was killed")
         self.queue.clear()
-
-
-def _told(error: Exception) -> Exception:
-    try:
-        return TaskFailed(pickle.loads(pickle.dumps(error)))
-    except TypeError:  # its class asks for more than the message that it is pickled with
-        return Unreadable(str(error))
 
 
 class _Method:

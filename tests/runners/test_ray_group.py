@@ -350,6 +350,48 @@ def test_runners_of_several_agents_sample_too_and_nothing_is_left_of_a_group_tha
         group.sample(num_timesteps=8)
 
 
+DROPPED = """
+import gc, sys, tempfile, warnings
+from pathlib import Path
+from episode_runners import RayRunnerGroup
+from tests.runners.test_ray_group import make_plain
+
+def folders():
+    return sorted(path.name for path in Path(tempfile.gettempdir()).glob("runners-*"))
+
+def use():
+    group = RayRunnerGroup(make_plain, 1)
+    group.sample(num_timesteps=4)
+    raise ValueError("an error of the user")
+
+warnings.simplefilter("always")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [
+        "group = RayRunnerGroup(make_plain, 1); group.sample(num_timesteps=4); del group; assert not folders()",
+        "try:\n    use()\nexcept ValueError:\n    pass\nassert not folders()",
+        "group = [RayRunnerGroup(make_plain, 1)]; group[0].mine = group; del group; gc.collect(); assert not folders()",
+        "group = RayRunnerGroup(make_plain, 1)",
+    ],
+    ids=["deleted", "exception", "cycle", "exit"],
+)
+def test_dropped_group_ends_ray_with_a_warning(case: str, tmp_path: Path) -> None:
+    folder = tempfile.mkdtemp(prefix="t")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": folder}
+    try:
+        command = [sys.executable, "-c", DROPPED + case]
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert "ResourceWarning: a RayRunnerGroup was dropped without close()" in done.stderr
+        assert not list(Path(folder).glob("runners-*"))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 # --- trainers ---
 
 SETTINGS = {

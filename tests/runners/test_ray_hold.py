@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,6 +85,24 @@ def test_ray_that_somebody_shut_down_is_not_asked_and_another_one_is_not_ended(r
     held.end()
     assert ray.is_running
     assert not folder.exists()
+
+
+def test_start_removes_temporary_folders_of_killed_processes(
+    ray: Ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("runners-killed", "runners-other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "runners-killed" / "driver.lock").touch()
+    (tmp_path / "runners-killed" / "log").write_text("text")
+    first = RaySession(1, None)
+    assert {path.name for path in tmp_path.iterdir()} == {"runners-other", Path(str(ray.temp_dir)).name}
+    ray.shutdown()
+    second = RaySession(1, None)  # the first folder is still locked
+    assert len(list(tmp_path.iterdir())) == 3
+    first.end()
+    second.end()
+    assert [path.name for path in tmp_path.iterdir()] == ["runners-other"]
 
 
 def test_a_cluster_is_joined_and_left_and_another_one_cannot_be_joined_beside_it(ray: Ray) -> None:

@@ -18,7 +18,7 @@ from connectors import env_to_module_pipeline
 from connectors.env_to_module import MeanStdFilter
 from episode_runners import RayRunnerGroup, SingleAgentEnvRunner
 from episode_runners.remote import group as group_module
-from tests.runners.in_process_ray import InProcessRay, Unreadable
+from tests.runners.in_process_ray import InProcessRay
 
 OBSERVATIONS, ACTIONS = spaces.Box(-np.inf, np.inf, (2,), np.float64), spaces.Discrete(2)
 
@@ -85,8 +85,11 @@ class Hold:
     def __init__(self, num_cpus: int, address: str | None) -> None:
         """Nothing has to be started."""
 
+        self.ray, self.is_ended = Hold.ray, False
+
     def end(self) -> None:
-        """Nothing has to be ended."""
+        """Nothing but the hold has to be ended."""
+        self.is_ended = True
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +130,8 @@ class Sampled:
         if operation == "sample":
             group.sample(num_timesteps=number)
         elif operation == "look":
-            group.sample(num_timesteps=number, explore=False)
+            if self.rows:  # without statistics, a policy that was trained with a filter does not act for evaluation
+                group.sample(num_timesteps=number, explore=False)
         elif operation == "stream":
             list(islice(group.sample_async(num_timesteps=2), number))
         elif operation == "kill":
@@ -185,19 +189,29 @@ def test_what_all_filters_know_is_what_one_knows_that_saw_everything(
     seed: int, operations: list[tuple[str, int]]
 ) -> None:
     sampled = Sampled(seed)
-    for operation, number in operations:
-        sampled.apply(operation, number)
-    sampled.check()
-    sampled.group.sample(num_timesteps=8)
-    sampled.check()
+    with sampled.group:
+        for operation, number in operations:
+            sampled.apply(operation, number)
+        sampled.check()
+        sampled.group.sample(num_timesteps=8)
+        sampled.check()
 
 
 def test_an_error_that_cannot_be_unpickled_is_raised_once_and_its_runner_goes_on() -> None:
     group, failing = Sampled(0).group, Even()
     failing.fails.data.fill_(2.0)
     group.set_weights(failing)
-    with pytest.raises(Unreadable, match="0 actions"):
+    with pytest.raises(RuntimeError, match="NoAction: 0 actions"):
         group.sample(num_timesteps=4)
     group.set_weights(Even())
     assert [sample.index for sample in group.sample(num_timesteps=4)] == [0, 1]
     assert not group.replacements
+    group.close()
+
+
+def test_dropped_group_ends_its_actors_with_a_warning() -> None:
+    sampled = Sampled(0)
+    actors = [worker.actor for worker in sampled.group._workers]
+    with pytest.warns(ResourceWarning, match="RayRunnerGroup was dropped without close"):
+        del sampled
+    assert not any(actor.is_alive for actor in actors)
