@@ -1,7 +1,7 @@
 """`python -m benchmarks.solving [ROW ...] [--seeds N] [--write FILE]`: whole runs of learning, each seed to its goal.
 
 A seed has solved its task when the mean return of 20 greedy test episodes, at the end of an epoch, reaches the goal and
-that of 20 other ones does too. Runs are those of `python -m episode_learners train`, with its built-in settings.
+that of 20 other ones does too. Runs are those of `episodes train`, with its built-in settings.
 """
 
 from __future__ import annotations
