@@ -1,4 +1,4 @@
-"""`episodes doctor`: lies about endings and data, in an environment or a data set."""
+"""`episodes doctor`: find problems of endings and data in an environment or a data set."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ def doctor(
     subject: Annotated[
         str, typer.Argument(metavar="ENV|DIR", help="A Gymnasium id, module:function, or a path of data.")
     ],
-    from_: Annotated[str, typer.Option("--from", help="The format of other data, as convert has it.")] = "",
-    steps: Annotated[int, typer.Option(min=1, help="How many are played or read, at most.")] = 4000,
-    seed: Annotated[int, typer.Option(help="Of the environment and of the actions.")] = 0,
+    from_: Annotated[str, typer.Option("--from", help="The format of data of other libraries, as in convert.")] = "",
+    steps: Annotated[int, typer.Option(min=1, help="Most steps to play, or to read in detail.")] = 4000,
+    seed: Annotated[int, typer.Option(help="Seed of the environment and of the actions.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what is wrong with endings and data, and what to do; exit status 1 where something is."""
+    """Report problems of endings and data. The exit status is 1 if there are any, and 2 for a wrong call."""
     from episodes.converters.formats import format_of, read
     from episodes.inspect.doctor import examine
 
     is_file = from_ or (Path(subject).exists() and format_of(subject) not in (None, "episodes"))
-    found = examine(read(subject, from_ or None)[0] if is_file else subject, num_steps=steps, seed=seed)
+    findings = examine(read(subject, from_ or None)[0] if is_file else subject, num_steps=steps, seed=seed)
     if json:
-        typer.echo(json_text.dumps([asdict(finding) for finding in found], default=str))
+        typer.echo(json_text.dumps([asdict(finding) for finding in findings], default=str))
     else:
-        for line in map(str, found):
+        for line in map(str, findings):
             typer.echo(line)
-        typer.echo(f"{subject}: {len(found) or 'no'} finding{'s' * (len(found) != 1)}")
-    raise typer.Exit(bool(found))
+        typer.echo(f"{subject}: {len(findings) or 'no'} finding{'s' * (len(findings) != 1)} in {findings.extent}")
+    raise typer.Exit(bool(findings))

@@ -251,6 +251,140 @@ class Fails(Answering):
         return (1 / (self.t - 8), *answer)[1:]
 
 
+class NeverEnds(Walk):
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:2], False, False, self.told()
+
+
+class Paid(Answering):
+    """A sound walk whose rewards follow from place and action."""
+
+    def answer(self, o, r, *rest):
+        return o, float(3.0 + o[0] - 2 * o[1] + 0.5 * o[2] ** 2), *rest
+
+
+class RewardsLate(Paid):
+    def reset(self, **arguments: Any) -> Any:
+        self.next_reward = 0.0
+        return super().reset(**arguments)
+
+    def answer(self, *answer):
+        o, r, *rest = super().answer(*answer)
+        r, self.next_reward = self.next_reward, r
+        return o, r, *rest
+
+
+class RewardsLateOverResets(RewardsLate):
+    def reset(self, **arguments: Any) -> Any:
+        reward = getattr(self, "next_reward", 0.0) if arguments.get("seed") is None else 0.0
+        result = super().reset(**arguments)
+        self.next_reward = reward
+        return result
+
+
+class EqualRewardsLate(Answering):
+    def answer(self, o, r, *rest):
+        return o, float(self.t > 1), *rest
+
+
+class Skipping(gym.Wrapper):
+    """Repeats each action four times, whatever comes of it."""
+
+    def step(self, action: Any) -> Any:
+        answers = [self.env.step(action) for _ in range(4)]
+        o, _, terminated, truncated, info = answers[-1]
+        return o, sum(answer[1] for answer in answers), terminated, truncated, info
+
+
+def SkipsOverEnds() -> Any:
+    return Skipping(Walk())
+
+
+def SkipsOverLimits() -> Any:
+    class Calm(Walk):
+        edge, limit = 99.0, 9
+
+    return Skipping(Calm())
+
+
+class ReusesItsInfos(Walk):
+    def told(self) -> Any:
+        self.info = getattr(self, "info", {})
+        self.info["t"] = self.t
+        return self.info
+
+
+class BothFlags(Answering):
+    def answer(self, o, r, terminated, truncated, info):
+        return o, r, terminated or truncated, terminated or truncated, info
+
+
+class ReseedsAtReset(Walk):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=7 if seed is None else seed)
+
+
+class IgnoresActions(Walk):
+    def move(self, action: Any) -> None:
+        super().move(0)
+
+
+class LimitNotReset(Walk):
+    edge = 99.0
+    total = 0
+
+    def step(self, action: Any) -> Any:
+        self.total += 1
+        return *super().step(action)[:3], self.total >= 60, self.told()
+
+
+class FixedHorizon(Answering):
+    """Sound: the task ends after 30 steps, and the observation has the time."""
+
+    observation_space: Any = spaces.Box(-99, 99, (4,), np.float32)
+    edge, limit = 99.0, 30
+
+    def seen(self) -> Any:
+        return np.append(super().seen(), np.float32(self.t / 30)).astype(np.float32)
+
+    def answer(self, o, r, terminated, truncated, info):
+        return o, r, truncated, False, info
+
+
+class RandomBudgets(Walk):
+    """Sound: a reset draws the number of steps of the episode, which the observation does not have."""
+
+    edge = 99.0
+
+    def begin(self) -> None:
+        super().begin()
+        self.limit = int(self.np_random.integers(5, 40))
+
+
+class ObservedBudgets(RandomBudgets):
+    observation_space: Any = spaces.Box(-99, 99, (4,), np.float32)
+
+    def seen(self) -> Any:
+        return np.append(super().seen(), np.float32(self.limit - self.t)).astype(np.float32)
+
+
+class GoalAtStart(gym.Env):
+    """Sound: the task is to leave the start and to return to it."""
+
+    observation_space: Any = spaces.Box(0, 9, (1,), np.float32)
+    action_space: Any = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.place = max(1, min(9, self.place + 1)) if action or not self.place else self.place - 1
+        is_back = self.place == 0
+        return np.array([self.place], np.float32), float(is_back), is_back, False, {}
+
+
 class Two:
     """A sound pair of agents; `b` ends after 5 steps and `a` after 9."""
 
@@ -313,7 +447,25 @@ class Unseen(Two):
         return {agent: seen for agent, seen in observations.items() if (agent, self.t) != ("b", 2)}
 
 
+class Unrewarded(Two):
+    def step(self, actions: Any) -> Any:
+        observations, rewards, *rest = super().step(actions)
+        return observations, {agent: 1.0 for agent in rewards if (agent, self.t) != ("b", 2)}, *rest
+
+
 FAULTS = {
+    NeverEnds: "never_ends",
+    RewardsLate: "reward_shift",
+    RewardsLateOverResets: "reward_shift",
+    EqualRewardsLate: "reward_shift",
+    SkipsOverEnds: "steps_after_end",
+    SkipsOverLimits: "steps_after_end",
+    ReusesItsInfos: "reused_buffer",
+    BothFlags: "both_flags",
+    ReseedsAtReset: "seed",
+    IgnoresActions: "ignored_actions",
+    LimitNotReset: "no_reset",
+    Unrewarded: "step_result",
     LimitTerminates: "time_limit_terminates",
     LimitTerminatesAmongEnds: "time_limit_terminates",
     LimitToldInInfos: "time_limit_terminates",
@@ -355,7 +507,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("env", FAULTS, ids=lambda env: env.__name__)
 def test_a_planted_fault_is_named_and_nothing_else(env: Any) -> None:
-    found = examine(env(), num_steps=1200)
+    found = examine(env(), num_steps=2500 if env is NeverEnds else 1200)
     assert [finding.kind for finding in found] == [FAULTS[env]], found
     assert found[0].evidence
     assert found[0].times >= 1
@@ -387,7 +539,7 @@ LYING = {  # published ones, and why
 }
 
 
-@pytest.mark.parametrize("make", [Walk, Two])
+@pytest.mark.parametrize("make", [Walk, Two, Paid, FixedHorizon, RandomBudgets, ObservedBudgets, GoalAtStart])
 def test_nothing_is_found_in_what_the_faults_are_planted_in(make: Any) -> None:
     assert examine(make()) == []
 
@@ -562,12 +714,14 @@ def test_steps_after_an_end_in_columns_are_named() -> None:
     assert found.evidence == f"it ended at step 4, and {len(columns['rewards']) - 4} steps come after"
 
 
-def test_no_more_steps_are_read_than_asked_for() -> None:
+def test_examine_reads_all_steps_for_cheap_checks() -> None:
     rewards = np.ones(10_000)
     rewards[5000] = np.nan
     episode = SingleAgentEpisode.from_arrays(np.arange(10_001.0), np.arange(10_000), rewards, terminated=True)
-    assert examine(episode, num_steps=100) == []
-    assert [finding.kind for finding in examine(episode, num_steps=6000)] == ["not_finite"]
+    findings = examine(episode, num_steps=100)
+    assert [(finding.kind, finding.step) for finding in findings] == [("not_finite", 5000)]
+    assert (findings.num_steps, findings.num_checked) == (10_000, 100)
+    assert findings.extent == "10,000 steps, 100 of them in detail"
 
 
 def test_the_doctor_says_what_it_takes() -> None:
@@ -577,6 +731,117 @@ def test_the_doctor_says_what_it_takes() -> None:
     for nonsense in (3, [3], {"rewards": [1.0]}, {"observations": 1, "rewards": 2}, unlike, fewer, Walk, *names):
         with pytest.raises(InvalidArgument):
             examine(nonsense)
+
+
+# --- planted defects in data sets -------------------------------------------------------------------------------------
+
+
+def nan_late(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
+    arrays = episodes[-2].get_observations().copy()
+    arrays[7, 1] = np.nan
+    return [*episodes[:-2], as_chunk(episodes[-2], observations=arrays), episodes[-1]]
+
+
+def outside_late(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
+    arrays = episodes[-1].get_observations().copy()
+    arrays[3, 0] = 40.0
+    return [*episodes[:-1], as_chunk(episodes[-1], observations=arrays)]
+
+
+def actions_outside(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
+    return [*episodes[:-1], as_chunk(episodes[-1], actions=episodes[-1].get_actions() * 3)]
+
+
+def rewards_late(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
+    return [as_chunk(one, rewards=np.append(0.0, one.get_rewards()[:-1])) for one in episodes]
+
+
+def rewards_early(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
+    return [as_chunk(one, rewards=np.append(one.get_rewards()[1:], 0.0)) for one in episodes]
+
+
+def episode_twice(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
+    return [*episodes, as_chunk(episodes[-3], id_="copy")]
+
+
+def chunk_lost(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
+    return [*episodes[:-1], episodes[-1][:4], episodes[-1][6:]]
+
+
+def as_chunk(episode: SingleAgentEpisode, id_: str | None = None, **changed: np.ndarray) -> SingleAgentEpisode:
+    """Return a copy of an episode with other arrays."""
+    names = ("observations", "actions", "rewards")
+    arrays = {name: changed.get(name, getattr(episode, f"get_{name}")()) for name in names}
+    return SingleAgentEpisode.from_arrays(
+        *arrays.values(),
+        id_=id_ or episode.id_,
+        terminated=episode.is_terminated,
+        truncated=episode.is_truncated,
+        observation_space=episode.observation_space,
+        action_space=episode.action_space,
+    )
+
+
+def paid_episodes(num: int = 150) -> list[SingleAgentEpisode]:
+    """Return sound episodes of more than 4,000 steps whose rewards depend on observations and actions."""
+    env = Paid()
+    env.action_space, episodes = spaces.Discrete(2, seed=3), []
+    for n in range(num):
+        episode = SingleAgentEpisode(str(n), observation_space=env.observation_space, action_space=env.action_space)
+        episode.add_env_reset(env.reset(seed=n)[0])
+        while not episode.is_done:
+            action = env.action_space.sample()
+            observation, reward, terminated, truncated, _ = env.step(action)
+            reward += 2.0 * action
+            episode.add_env_step(observation, action, reward, terminated=terminated, truncated=truncated)
+        episodes.append(episode.to_numpy())
+    return episodes
+
+
+PLANTED = {
+    nan_late: "not_finite",
+    outside_late: "outside_space",
+    actions_outside: "action_outside_space",
+    rewards_late: "reward_shift",
+    rewards_early: "reward_shift",
+    episode_twice: "duplicate_episode",
+    chunk_lost: "clock_jump",
+}
+
+
+@pytest.fixture(scope="module")
+def sound_episodes() -> list[SingleAgentEpisode]:
+    return paid_episodes()
+
+
+def write(path: Path, episodes: list[SingleAgentEpisode]) -> Path:
+    from episodes.storage import EpisodeWriter
+
+    with EpisodeWriter(path) as writer:
+        writer.add(episodes)
+    return path
+
+
+@pytest.mark.parametrize("defect", PLANTED, ids=lambda defect: defect.__name__)
+def test_planted_defect_of_a_data_set_is_named(defect: Any, sound_episodes: Any, tmp_path: Path) -> None:
+    assert sum(map(len, sound_episodes)) > 4000
+    findings = examine(write(tmp_path, defect(sound_episodes)))
+    assert [finding.kind for finding in findings] == [PLANTED[defect]], findings
+
+
+def test_sound_data_set_has_no_findings_and_is_read_whole(sound_episodes: Any, tmp_path: Path) -> None:
+    findings = examine(write(tmp_path, sound_episodes))
+    assert findings == []
+    assert findings.num_steps == sum(map(len, sound_episodes))
+
+
+def test_flipped_bits_of_a_data_set_are_named(sound_episodes: Any, tmp_path: Path) -> None:
+    (shard,) = write(tmp_path, sound_episodes).glob("*.arrow")
+    content = bytearray(shard.read_bytes())
+    for place in range(len(content) // 2, len(content) // 2 + 64):
+        content[place] ^= 255
+    shard.write_bytes(content)
+    assert "damage" in kinds(tmp_path)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -601,7 +866,9 @@ def test_the_command_tells_by_its_exit_status_and_in_json(tmp_path: Path) -> Non
     from episodes.storage import EpisodeWriter
 
     run = testing.CliRunner().invoke
-    assert run(app, ["doctor", "CartPole-v1", "--steps", "300"]).exit_code == 0
+    result = run(app, ["doctor", "CartPole-v1", "--steps", "300"])
+    assert (result.exit_code, result.output) == (0, "CartPole-v1: no findings in 300 steps\n")
+    assert run(app, ["doctor", "NoSuchPole-v9"]).exit_code == 2
     columns = walked()
     with EpisodeWriter(tmp_path / "twice") as writer:
         writer.add([as_episode(columns[i % 12]) for i in range(13)])

@@ -1,4 +1,4 @@
-"""Signs of lies in trials: each is a function `(trials) -> findings`, and says nothing without evidence enough."""
+"""Checks of recorded episodes: functions `(trials) -> findings`, which report nothing without enough evidence."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from episodes.inspect.doctor.alignment import shifted_rewards
 from episodes.inspect.doctor.finding import Finding, Place, gathered
-from episodes.inspect.doctor.trial import Trial, array_of
+from episodes.inspect.doctor.trial import Trial, array_of, digest
 from episodes.tracks import nested
 
 Trials = list[Trial]
@@ -22,7 +23,7 @@ CLOCK = re.compile(r"(^|_|/)(t|time|time_?step|steps?|clock|tick|frame|elapsed(_
 
 
 def not_finite(trials: Trials) -> Iterator[Finding]:
-    """NaN and infinite numbers in observations and rewards."""
+    """Find NaN and infinite numbers in observations, actions and rewards."""
     yield from gathered("not_finite", _not_finite(trials))
 
 
@@ -38,7 +39,7 @@ def _not_finite(trials: Trials) -> Iterator[Place]:
 
 
 def misfits(trials: Trials) -> Iterator[Finding]:
-    """Observations of another dtype or shape than the first one or the space, or outside the space."""
+    """Find observations with another dtype or shape than the first one or the space, or outside the space."""
     found: dict[str, list[Place]] = {"dtype": [], "shape": [], "outside_space": []}
     firsts: dict[Any, Any] = {}  # by agent
     for trial in trials:
@@ -52,7 +53,7 @@ def misfits(trials: Trials) -> Iterator[Finding]:
 
 
 def _like(item: Any) -> Any:
-    """A space of everything that has the structure, shapes and dtypes of an item."""
+    """Return a space of all items with the structure, shapes and dtypes of this item."""
     if isinstance(item, dict):
         return spaces.Dict({str(key): _like(value) for key, value in item.items()})
     if isinstance(item, tuple):
@@ -63,11 +64,11 @@ def _like(item: Any) -> Any:
     if array.dtype.kind in "iu" and array.ndim:
         bounds = np.iinfo(array.dtype)
         return spaces.Box(bounds.min, bounds.max, array.shape, array.dtype.type)
-    return spaces.Space()  # of anything
+    return spaces.Space()  # contains anything
 
 
 def _misfits(space: Any, item: Any, path: str) -> Iterator[tuple[str, str]]:
-    """(kind, words) for each leaf that is not of the space."""
+    """Yield the kind and the evidence for each leaf that is not in the space."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts: dict[Any, Any] = dict(space.items()) if isinstance(space, spaces.Dict) else dict(enumerate(space))
         there = list(item) if isinstance(item, dict) else list(range(len(item))) if isinstance(item, tuple) else []
@@ -99,7 +100,7 @@ def _box_misfits(space: spaces.Box, item: Any, path: str) -> Iterator[tuple[str,
 
 
 def reward_types(trials: Trials) -> Iterator[Finding]:
-    """Rewards that are no single numbers."""
+    """Find rewards that are not single numbers."""
     places = [
         (trial.id_, step, f"reward {reward!r} is {type(reward).__name__}"[:200])
         for trial in trials
@@ -110,7 +111,7 @@ def reward_types(trials: Trials) -> Iterator[Finding]:
 
 
 def info_types(trials: Trials) -> Iterator[Finding]:
-    """Infos whose keys hold a number here and a text or an array there."""
+    """Find keys of infos whose values change their type."""
     known: dict[Any, str] = {}
     places: list[Place] = []
     for trial in trials:
@@ -132,7 +133,7 @@ def _type_of(value: Any) -> str:
 
 
 def clocks(trials: Trials) -> Iterator[Finding]:
-    """Infos and observations named like clocks that jump, and chunks that do not follow on each other."""
+    """Find jumps of step counters in infos and observations."""
     series: dict[tuple[int, str], list[float]] = {}
     for n, trial in enumerate(trials):
         for told in (*zip(trial.observations, trial.infos, strict=False),):
@@ -148,7 +149,7 @@ def clocks(trials: Trials) -> Iterator[Finding]:
         for (n, name), values in steps.items():
             at = np.flatnonzero(~np.isclose(values[:-1], rate)) if name == key else ()
             places += [(trials[n].id_, int(i) + 1, f"{key} goes on by {values[i]:g}, not {rate:g}") for i in at]
-    yield from gathered("clock_jump", [*places, *_gaps(trials)])
+    yield from gathered("clock_jump", places)
 
 
 def _clock_values(told: tuple[Any, Any]) -> Iterator[tuple[str, float]]:
@@ -159,21 +160,11 @@ def _clock_values(told: tuple[Any, Any]) -> Iterator[tuple[str, float]]:
                 yield f"{name} {key!r}", float(array.reshape(-1)[0])
 
 
-def _gaps(trials: Trials) -> Iterator[Place]:
-    """Chunks of one episode and agent that begin later, or earlier, than the one before them stops."""
-    stops: dict[Any, int] = {}
-    for trial in sorted(trials, key=lambda trial: trial.t_started):
-        stop = stops.setdefault((trial.id_, trial.agent), trial.t_started)
-        if stop != trial.t_started:
-            yield trial.id_, 0, f"the chunk begins at step {trial.t_started}, the one before it stops at {stop}"
-        stops[trial.id_, trial.agent] = trial.t_started + len(trial)
-
-
 # --- endings ----------------------------------------------------------------------------------------------------------
 
 
 def time_limits(trials: Trials) -> Iterator[Finding]:
-    """Terminations where a time limit ends the episode."""
+    """Find terminations that are caused by a time limit."""
     done = [trial for trial in trials if trial.is_done and len(trial)]
     for trial in done:
         told = trial.infos[-1].get("TimeLimit.truncated") if isinstance(trial.infos[-1], dict) else None
@@ -187,21 +178,77 @@ def time_limits(trials: Trials) -> Iterator[Finding]:
         at = [trial for trial, length in zip(trials_of_agent, lengths, strict=True) if length == longest]
         others = Counter(length for length in lengths if length != longest)
         crowded = len(at) >= max(4, 0.1 * len(lengths)) and len(at) > 2 * max(others.values(), default=0)
-        if longest >= 10 and crowded and not any(trial.truncated for trial in at):
+        is_limit = longest >= 10 and crowded and not any(trial.truncated for trial in at)
+        if is_limit and not _observes_time(trials_of_agent):
             words = f"{len(at)} of {len(lengths)} episodes end by termination after exactly {longest} steps, none later"
             yield Finding.of("time_limit_terminates", words, at[0].id_, len(at[0]), len(at))
             return
 
 
+def _observes_time(trials: Trials) -> bool:
+    """Return True if a number of the observation depends on the step alone: a limit is part of the task then."""
+    some = [trial for trial in trials if len(trial) >= 5][:8]
+    shapes = {numbers.shape for trial in some for numbers in trial.numbers}
+    if len(some) < 3 or len(shapes) > 1:
+        return False
+    steps = min(len(trial.numbers) for trial in some)
+    numbers = np.array([trial.numbers[:steps] for trial in some])  # [episodes, steps, d]
+    equal = np.ptp(numbers, axis=0).max(0) <= 1e-6 * np.maximum(np.abs(numbers).max((0, 1)), 1e-9)
+    change = np.diff(numbers[0], axis=0)
+    return bool((equal & ((change > 0).all(0) | (change < 0).all(0))).any())
+
+
 def truncations_without_terminations(trials: Trials) -> Iterator[Finding]:
-    """Truncations at ever other lengths, and never a termination."""
+    """Find tasks of which every end is a truncation, though observations or rewards show that the task ended."""
     for own in _by_agent([trial for trial in trials if trial.is_done]):
         lengths = Counter(len(trial) for trial in own)
         most = max(lengths.values())
-        if len(own) >= 8 and most <= 0.5 * len(own) and not any(trial.terminated for trial in own):
-            words = f"{len(own)} episodes are truncated at {len(lengths)} lengths ({min(lengths)} to {max(lengths)})"
-            yield Finding.of("end_truncates", f"{words}, none terminates", own[0].id_, len(own[0]), len(own))
-            return
+        if (
+            len(own) < 8
+            or most > 0.5 * len(own)
+            or any(trial.terminated for trial in own)
+            or not _ends_are_special(own)
+        ):
+            continue
+        words = f"{len(own)} episodes are truncated at {len(lengths)} lengths ({min(lengths)} to {max(lengths)})"
+        yield Finding.of("end_truncates", f"{words}, none terminates", own[0].id_, len(own[0]), len(own))
+        return
+
+
+def _ends_are_special(trials: Trials) -> bool:
+    """Return True if last observations or rewards differ from all earlier ones, which limits from outside do not cause.
+
+    Numbers that change by the same amount with each step, such as a remaining budget, do not count.
+    """
+    is_enough = 0.9 * len(trials)
+    inner_rewards = {digest(reward) for trial in trials for reward in trial.rewards[:-1]}
+    if sum(digest(trial.rewards[-1]) not in inner_rewards for trial in trials) >= is_enough and len(inner_rewards) < 50:
+        return True
+    if len({numbers.shape for trial in trials for numbers in trial.numbers}) > 1 or not trials[0].numbers[0].size:
+        return False
+    inner, last = (
+        np.concatenate([np.array(trial.numbers)[part] for trial in trials]) for part in (slice(-1), slice(-1, None))
+    )
+    is_clock = np.all([np.ptp(np.diff(np.array(trial.numbers), axis=0), axis=0) < 1e-9 for trial in trials], 0)
+    outside = ((last < inner.min(0)) | (last > inner.max(0)))[:, ~is_clock].any(1)
+    return bool(outside.sum() >= is_enough)
+
+
+def both_flags(trials: Trials) -> Iterator[Finding]:
+    """Find environments whose flags are always equal, as after a conversion from a single done flag."""
+    done = [trial for trial in trials if trial.is_done and len(trial)]
+    if len(done) >= 5 and all(trial.terminated and trial.truncated for trial in done):
+        text = f"all {len(done)} episodes are terminated and truncated at once"
+        yield Finding.of("both_flags", text, done[0].id_, len(done[0]), len(done))
+
+
+def limits_without_reset(trials: Trials) -> Iterator[Finding]:
+    """Find time limits that go on counting over resets: every episode after the first has one step."""
+    for own in _by_agent(trials):
+        lengths = [len(trial) for trial in own if trial.is_done]
+        if len(lengths) >= 6 and lengths[0] >= 5 and max(lengths[1:]) == 1:
+            text = f"the first episode has {lengths[0]} steps, and the {len(lengths) - 1} after it one step each"
+            yield Finding.of("no_reset", text, own[1].id_, 1, len(lengths) - 1)
 
 
 def _by_agent(trials: Trials) -> list[Trials]:
@@ -212,7 +259,7 @@ def _by_agent(trials: Trials) -> list[Trials]:
 
 
 def lengths_of_tracks(trials: Trials) -> Iterator[Finding]:
-    """T observations for T steps."""
+    """Find episodes with T observations for T steps."""
     short = [trial for trial in trials if len(trial) and len(trial.seen) != len(trial) + 1]
     yield from gathered(
         "missing_last_observation",
@@ -221,7 +268,7 @@ def lengths_of_tracks(trials: Trials) -> Iterator[Finding]:
 
 
 def steps_after_the_end(trials: Trials) -> Iterator[Finding]:
-    """Rows that go on where a flag among them says that the episode ended."""
+    """Find steps after a flag that ended the episode."""
     places: list[Place] = []
     for trial in trials:
         if trial.ended_at is not None and trial.ended_at < len(trial):
@@ -231,7 +278,7 @@ def steps_after_the_end(trials: Trials) -> Iterator[Finding]:
 
 
 def first_and_last(trials: Trials) -> Iterator[Finding]:
-    """First observations that come twice, last ones that are those before them, or blank."""
+    """Find repeated first observations, and last observations that are repeated or blank."""
     for own in _by_agent([trial for trial in trials if len(trial.seen) >= 4]):
         inner = [a == b for trial in own for a, b in zip(trial.seen[1:-2], trial.seen[2:-1], strict=True)]
         if len(own) < 5 or np.mean(inner) > 0.2:
@@ -250,12 +297,12 @@ def first_and_last(trials: Trials) -> Iterator[Finding]:
 
 
 def _blanks(trials: Trials) -> bool:
-    """True where zeros are nothing special before the end, either."""
+    """Return True if an earlier observation is all zeros too."""
     return any(not numbers.any() for trial in trials for numbers in trial.numbers[:-1])
 
 
 def swapped_boundary_observations(trials: Trials) -> Iterator[Finding]:
-    """Last observations that are first ones: lost, or rows of resets stored as steps, or no reset at all."""
+    """Find last observations that look like reset observations."""
     for own in _by_agent([trial for trial in trials if trial.is_done and len(trial) >= 2]):
         if len(own) < 5 or len({numbers.shape for trial in own for numbers in trial.numbers}) > 1:
             continue
@@ -268,7 +315,7 @@ def swapped_boundary_observations(trials: Trials) -> Iterator[Finding]:
 
 
 def _among_firsts(trials: Trials) -> tuple[np.ndarray, float]:
-    """Which ends equal the next episode's first observation, and the share of inner ones that equal any first."""
+    """Return which ends equal the next first observation, bool [n], and the share of inner ones that equal any."""
     firsts = {trial.seen[0] for trial in trials}
     followed = [a.seen[-1] == b.seen[0] for a, b in itertools.pairwise(trials)]
     inner = [seen in firsts for trial in trials for seen in trial.seen[2:-1]]
@@ -276,7 +323,7 @@ def _among_firsts(trials: Trials) -> tuple[np.ndarray, float]:
 
 
 def _within_firsts(trials: Trials) -> tuple[np.ndarray, float]:
-    """Which ends lie in the box of the first observations, and the share of inner ones that do."""
+    """Return which ends are in the box of the first observations, bool [n], and the share of inner ones in it."""
     firsts = np.array([trial.numbers[0] for trial in trials])
     if len(firsts) < 8 or not firsts.shape[1] or len({trial.seen[-1] for trial in trials}) == 1:
         return np.zeros(1), 1.0
@@ -288,7 +335,7 @@ def _within_firsts(trials: Trials) -> tuple[np.ndarray, float]:
 
 
 def _told_apart(trials: Trials, times: int, by_box: bool) -> Iterator[Finding]:
-    """Where the jump is tells which of three it is: in the last step, in the first, or nowhere."""
+    """Yield one of three findings, given whether the last step jumps, the first step jumps, or none."""
     jump = lambda a, b: float(np.abs(b - a).max(initial=0.0))  # noqa: E731
     jumps = [[jump(a, b) for a, b in zip(t.numbers, t.numbers[1:], strict=False)] for t in trials]
     usual = 2.0 * float(np.median([x for own in jumps for x in (own[1:-1] or own)]))
@@ -302,7 +349,7 @@ def _told_apart(trials: Trials, times: int, by_box: bool) -> Iterator[Finding]:
     elif first > usual and not any(own.rewards[0] for own in trials[1:]):
         words = f"{times} episodes begin where the one before ended, and jump by {first:.3g} for reward 0"
         yield Finding.of("ignored_action", words, trials[1].id_, 0, times)
-    else:
+    elif len({trial.seen[0] for trial in trials}) >= 3:  # else a task may end where it always begins
         words = f"{times} episodes begin with the last observation of the one before"
         yield Finding.of("no_reset", words, trials[1].id_, 0, times)
 
@@ -311,7 +358,7 @@ def _told_apart(trials: Trials, times: int, by_box: bool) -> Iterator[Finding]:
 
 
 def constants(trials: Trials) -> Iterator[Finding]:
-    """One observation for all steps, where the space has more."""
+    """Find observations that are all equal, though their space has more items."""
     for own in _by_agent(trials):
         space, num = own[0].observation_space, sum(len(trial) for trial in own)
         if num < 50 or len({seen for trial in own for seen in trial.seen}) > 1 or _has_one_item(space):
@@ -339,9 +386,12 @@ ALL: tuple[Callable[[Trials], Iterator[Finding]], ...] = (
     clocks,
     time_limits,
     truncations_without_terminations,
+    both_flags,
+    limits_without_reset,
     lengths_of_tracks,
     steps_after_the_end,
     first_and_last,
     swapped_boundary_observations,
     constants,
+    shifted_rewards,
 )

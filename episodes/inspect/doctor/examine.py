@@ -1,4 +1,4 @@
-"""`examine`: what is played or read, and the checks that are looked for in it."""
+"""`examine`: check an environment, a data set or episodes, and return what is wrong."""
 
 from __future__ import annotations
 
@@ -14,94 +14,149 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from episodes.errors import ContractViolation, InvalidArgument
-from episodes.inspect.doctor import checks
-from episodes.inspect.doctor.finding import Finding, gathered
+from episodes.inspect.doctor import checks, env_checks
+from episodes.inspect.doctor.finding import Finding, Findings, gathered
 from episodes.inspect.doctor.rollouts import REPLAYED, Play
-from episodes.inspect.doctor.trial import Trial, array_of, digest, trials_of
+from episodes.inspect.doctor.scan import Scan
+from episodes.inspect.doctor.trial import Trial, check_columns, digest, trials_of
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.testing import check_vector_env
 
+Episode = (SingleAgentEpisode, MultiAgentEpisode, Mapping)
 
-def examine(subject: Any, *, num_steps: int = 4000, seconds: float = 20.0, seed: int = 0) -> list[Finding]:
-    """What is wrong with the endings and the data of an environment, a data set or episodes; empty where nothing is.
 
-    An environment is played with random actions, twice under one seed. It is left open, and in some state.
+def examine(subject: Any, *, num_steps: int = 4000, seconds: float = 20.0, seed: int = 0) -> Findings:
+    """Return what is wrong with the endings and the data of an environment, a data set or episodes.
+
+    An environment is stepped with random actions, several times with the same seed. It is not closed. All steps of data
+    are read for cheap checks (finite numbers, bounds, gaps, duplicates), and the first `num_steps` for all checks.
 
     Args:
-        subject: an environment (Gymnasium, its vector environments, PettingZoo of both kinds) or its name (a
-            Gymnasium id, or `module:function` that makes one); the path of a data set or the data set; a pack, or
-            episodes (which `episodes.converters.read` makes of other libraries' data), single-agent, multi-agent, or
-            mappings of columns (`observations` [T + 1, ...], `actions`, `rewards`, `terminations`, `truncations` [T],
-            `infos`).
-        num_steps: how many are played or read, at most.
-        seconds: how long it is played, at most; a second play takes less.
+        subject: an environment (Gymnasium, Gymnasium's vector environments, both APIs of PettingZoo) or its name (a
+            Gymnasium id, or `module:function`); a data set or its path; a pack, or episodes (also those of
+            `episodes.converters.read`). Single-agent and multi-agent episodes are accepted, and mappings of columns
+            (`observations` [T + 1, ...], `actions`, `rewards`, `terminations`, `truncations` [T], `infos`).
+        num_steps: most steps to play, or to read for all checks.
+        seconds: most seconds to play; further plays take less.
+
+    Returns:
+        A list of findings, empty if nothing is wrong. `num_steps` and `num_checked` of it count the steps.
 
     Raises:
-        InvalidArgument: something else; an unknown name.
+        InvalidArgument: `subject` is none of these, or an unknown name.
 
     >>> examine("CartPole-v1", num_steps=300)
     []
     """
     if isinstance(subject, Path) or (isinstance(subject, str) and os.path.isdir(subject)):
-        from episodes.storage import EpisodeDataset
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # what it would say is found
-            dataset = EpisodeDataset(subject)
-        damage = [Finding.of("damage", problem) for problem in dataset.problems]
-        return [*damage, *examine(dataset, num_steps=num_steps, seed=seed)]
+        return _of_directory(subject, num_steps)
     if isinstance(subject, str):
-        made = _made(subject)
+        env = _made(subject)
         try:
-            return examine(made, num_steps=num_steps, seconds=seconds, seed=seed)
+            return examine(env, num_steps=num_steps, seconds=seconds, seed=seed)
         finally:
-            made.close()
+            env.close()
     if isinstance(subject, VectorEnv):
         return _of_vector_env(subject, num_steps, seed)
-    is_made = not isinstance(subject, type)
-    if is_made and callable(getattr(subject, "step", None)) and callable(getattr(subject, "reset", None)):
+    is_instance = not isinstance(subject, type)
+    if is_instance and callable(getattr(subject, "step", None)) and callable(getattr(subject, "reset", None)):
         return _of_env(subject, num_steps, seconds, seed)
-    trials = list(_read(subject, num_steps))
-    return [*_signs(trials), *gathered("duplicate_episode", _duplicates(trials))]
+    return _of_data(subject, num_steps)
+
+
+def _of_directory(path: str | Path, num_steps: int) -> Findings:
+    """Check the files of a data set, and its episodes as far as they are readable."""
+    from episodes.storage import EpisodeDataset, check
+
+    problems = check(path).problems
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # damage is reported as a finding
+        dataset = EpisodeDataset(path)
+    problems = list(dict.fromkeys([*problems, *dataset.problems]))
+    findings = _of_data(dataset, num_steps)
+    findings[:0] = gathered("damage", [(None, None, problem) for problem in problems])
+    return findings
+
+
+def _of_data(subject: Any, num_steps: int) -> Findings:
+    """Check all episodes in a scan, and the first steps in detail."""
+    scan, trials = Scan(), list[Trial]()
+    steps = 0
+    try:
+        for number, episode in enumerate(_episodes_of(subject)):
+            scan.add(episode, number)
+            if steps < num_steps:
+                is_long = isinstance(episode, SingleAgentEpisode) and len(episode) > num_steps - steps
+                for trial in trials_of(episode[: num_steps - steps] if is_long else episode, number):
+                    steps += len(trial)
+                    trials.append(trial)
+    except OSError as error:
+        scan.places["damage"] = [(None, None, f"episode {scan.num_episodes} cannot be read: {error}"[:300])]
+    detailed = [finding for finding in _checked(trials) if finding.kind not in scan.places]
+    return Findings([*scan.findings(), *detailed], scan.num_steps, min(steps, scan.num_steps), scan.num_episodes)
+
+
+def _episodes_of(subject: Any) -> Iterator[Any]:
+    """Yield the episodes of a data set, a pack or a sequence, or the one episode."""
+    if isinstance(subject, Episode):
+        subject = [subject]
+    elif not isinstance(subject, Iterable):
+        raise InvalidArgument(
+            f"{subject if isinstance(subject, type) else type(subject)} can not be examined; give an environment, "
+            "a data set, a pack or episodes"
+        )
+    for number, episode in enumerate(subject):
+        if not isinstance(episode, Episode):
+            raise InvalidArgument(f"item {number} is {type(episode).__name__}; give episodes, or mappings of columns")
+        if isinstance(episode, Mapping):
+            check_columns(episode)
+        yield episode
 
 
 def _made(name: str) -> Any:
-    """The environment of this name."""
+    """Create the environment of this name."""
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute, None) if module and attribute else None
-        if not callable(found):
+        make = getattr(importlib.import_module(module), attribute, None) if module and attribute else None
+        if not callable(make):
             return gym.make(name, disable_env_checker=True)
-        inspect.signature(found).bind()
+        inspect.signature(make).bind()
     except (ImportError, TypeError, ValueError, gym.error.Error) as error:
         raise InvalidArgument(
             f"{name}: neither the path of a data set nor an environment ({error}); give a Gymnasium id, or "
             "module:function for a function that makes an environment"
         ) from error
-    return found()
+    return make()
 
 
-def _signs(trials: list[Trial]) -> Iterator[Finding]:
+def _checked(trials: list[Trial]) -> Iterator[Finding]:
     trials = [trial for trial in trials if trial.observations]
-    for sign in checks.ALL:
-        yield from sign(trials) if trials else ()
+    for check in checks.ALL:
+        yield from check(trials) if trials else ()
 
 
-def _of_env(env: Any, num_steps: int, seconds: float, seed: int) -> list[Finding]:
-    play = Play(env, num_steps, seconds).run(seed)
-    found = [*play.findings(), *_signs(play.trials)]
+def _of_env(env: Any, num_steps: int, seconds: float, seed: int) -> Findings:
+    with env_checks.watched_layers(env) as notes:
+        play = Play(env, num_steps, seconds).run(seed)
+    findings = [*play.findings(), *gathered("steps_after_end", [(None, None, note) for note in notes])]
+    findings += [*_checked(play.trials), *env_checks.never_ends(env, play, seconds / 4)]
     if not play.places.keys() & {"error", "step_result"}:
         again = Play(env, min(len(play.acted), REPLAYED), seconds, play.acted).run(seed)
-        found += gathered("seed", _differences(play.trials, again.trials))
-    kinds = {finding.kind: finding for finding in reversed(found)}  # the first of each kind
+        differences = list(gathered("seed", _differences(play.trials, again.trials)))
+        findings += differences
+        if not differences and isinstance(env, gym.Env):
+            findings += env_checks.ignored_actions(env, play.trials, seed, seconds)
+            findings += env_checks.reseeding_resets(env, seed)
+    kinds = {finding.kind: finding for finding in reversed(findings)}  # the first of each kind
     if "no_reset" in kinds:
-        kinds.pop("seed", None)  # without a reset nothing is seeded: one finding says both
-    return [finding for finding in found if kinds.get(finding.kind) is finding]
+        kinds.pop("seed", None)  # without a reset a seed has no effect
+    first_ones = [finding for finding in findings if kinds.get(finding.kind) is finding]
+    return Findings(first_ones, len(play.acted), len(play.acted), len(play.trials))
 
 
 def _differences(first: list[Trial], again: list[Trial]) -> Iterator[tuple[Any, int, str]]:
-    """Where two plays of the same seed and actions are not the same."""
+    """Yield the first place at which two plays with the same seed and actions differ."""
     for one, two in zip(first, again, strict=False):
         for step, (a, b) in enumerate(zip(one.seen, two.seen, strict=False)):
             if a != b:
@@ -113,44 +168,17 @@ def _differences(first: list[Trial], again: list[Trial]) -> Iterator[tuple[Any, 
                 return
 
 
-def _of_vector_env(env: VectorEnv, num_steps: int, seed: int) -> list[Finding]:
+def _of_vector_env(env: VectorEnv, num_steps: int, seed: int) -> Findings:
+    rows = max(50, min(num_steps // max(env.num_envs, 1), 500))
+    findings = []
     try:
-        check_vector_env(env, num_steps=max(50, min(num_steps // max(env.num_envs, 1), 500)), seed=seed)
+        check_vector_env(env, num_steps=rows, seed=seed)
     except ContractViolation as error:
-        return [Finding.of("autoreset", str(error))]
-    except InvalidArgument:  # no episode ended, so nothing is known
-        pass
-    except Exception as error:  # of an environment that is somebody else's
-        return [Finding.of("error", f"{type(error).__name__}: {error}"[:300])]
-    return []
-
-
-def _read(subject: Any, num_steps: int) -> Iterator[Trial]:
-    """The trials of episodes, until there are enough steps."""
-    one = isinstance(subject, (SingleAgentEpisode, MultiAgentEpisode, Mapping))
-    if not one and not isinstance(subject, Iterable):
-        raise InvalidArgument(
-            f"{subject if isinstance(subject, type) else type(subject)} can not be examined; give an environment, "
-            "a data set, a pack or episodes"
-        )
-    steps = 0
-    for number, episode in enumerate([subject] if one else subject):
-        if not isinstance(episode, (SingleAgentEpisode, MultiAgentEpisode, Mapping)):
-            raise InvalidArgument(f"item {number} is {type(episode).__name__}; give episodes, or mappings of columns")
-        if isinstance(episode, SingleAgentEpisode) and len(episode) > num_steps - steps:
-            episode = episode[: num_steps - steps]  # a chunk that is cut
-        for trial in trials_of(episode, number):
-            steps += len(trial)
-            yield trial
-        if steps >= num_steps:
-            return
-
-
-def _duplicates(trials: list[Trial]) -> Iterator[tuple[Any, None, str]]:
-    """Episodes of some steps that were there before, number for number."""
-    known: dict[bytes, Any] = {}
-    for trial in trials:
-        whole = digest((*trial.seen, *trial.actions, *map(array_of, trial.rewards)))
-        if len(trial) >= 5 and len(set(trial.seen)) > 2 and whole in known:
-            yield trial.id_, None, f"every number is that of episode {known[whole]}"
-        known.setdefault(whole, trial.id_)
+        findings = [Finding.of("autoreset", str(error))]
+    except InvalidArgument as error:  # no episode ended
+        limit = getattr(getattr(env, "spec", None), "max_episode_steps", None) or 0
+        if rows * env.num_envs >= env_checks.FEWEST_STEPS and rows > limit:
+            findings = [Finding.of("never_ends", str(error))]
+    except Exception as error:  # environments are code of users, which may raise anything
+        findings = [Finding.of("error", f"{type(error).__name__}: {error}"[:300])]
+    return Findings(findings, rows * env.num_envs, rows * env.num_envs, 0)

@@ -1,4 +1,4 @@
-"""`Finding`: what is wrong, where it was seen, what it does to targets, what to do."""
+"""`Finding`: a problem, the first place with evidence, its harm to training, and advice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-Place = tuple[Any, int | None, str]  # episode id (None before the first), step, what was seen there
+Place = tuple[Any, int | None, str]  # episode id (None before the first), step, evidence
 
 KINDS = {  # kind -> what it does to targets, what to do
     "time_limit_terminates": (
@@ -95,6 +95,30 @@ KINDS = {  # kind -> what it does to targets, what to do
         "steps, resets and last observations are taken for each other at every ending",
         "keep the rules of the autoreset mode; `episodes.testing.check_vector_env` tells more",
     ),
+    "never_ends": (
+        "no value is ever anchored by an ending, and episodes fill the memory",
+        "wrap it in `gymnasium.wrappers.TimeLimit`, or examine more steps if random actions rarely end it",
+    ),
+    "reward_shift": (
+        "each action is credited with the reward of another step, and the last or the first reward is lost",
+        "return the reward of an action from the same call of step, also in wrappers that buffer rewards",
+    ),
+    "steps_after_end": (
+        "steps after the ending are part of the last observation and reward: values learn of what cannot happen",
+        "stop repeating an action as soon as terminated or truncated is True",
+    ),
+    "both_flags": (
+        "truncated episodes count as terminated: the last value counts as zero at time limits too",
+        "return terminated only for ends of the task, and truncated only for limits from outside",
+    ),
+    "ignored_actions": (
+        "no policy is better than another, and learned differences are noise",
+        "look for a wrapper or adapter that drops the action",
+    ),
+    "action_outside_space": (
+        "the policy never chose that action: its probability, and every ratio of PPO, is wrong",
+        "store the action as the policy chose it, in the units of the action space",
+    ),
     "damage": (
         "episodes are missing from every mean, and an episode may stop where its file does",
         "run `episodes check DIR`; with --repair it keeps what can be read",
@@ -108,19 +132,19 @@ KINDS = {  # kind -> what it does to targets, what to do
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A lie about endings or data, with the first place where it was seen."""
+    """A problem of endings or data, and the first place with evidence."""
 
     kind: str
     evidence: str
-    episode: Any  # its id; None where it is of all
+    episode: Any  # id of the episode, None if it concerns all
     step: int | None  # of the episode; 0 is the reset for observations and infos
-    times: int  # how often it was seen
-    harm: str  # what it does to targets
-    advice: str  # what to do
+    times: int  # number of places
+    harm: str  # effect on training
+    advice: str
 
     @classmethod
     def of(cls, kind: str, evidence: str, episode: Any = None, step: int | None = None, times: int = 1) -> Finding:
-        """A finding of a kind that `KINDS` has words for."""
+        """Return a finding with the texts of its kind."""
         return cls(kind, evidence, episode, step, times, *KINDS[kind])
 
     def __str__(self) -> str:
@@ -132,9 +156,29 @@ class Finding:
         return f"{self.kind}: {place}{self.evidence}{times}\n  harm: {self.harm}\n  do: {self.advice}"
 
 
+class Findings(list[Finding]):
+    """The findings of an examination, and how much was examined.
+
+    Attributes:
+        num_steps: steps that were played, or read for cheap checks.
+        num_checked: steps of them that all checks examined.
+        num_episodes: episodes that were played or read.
+    """
+
+    def __init__(self, findings: Iterable[Finding], num_steps: int, num_checked: int, num_episodes: int) -> None:
+        super().__init__(findings)
+        self.num_steps, self.num_checked, self.num_episodes = num_steps, num_checked, num_episodes
+
+    @property
+    def extent(self) -> str:
+        """Text on how much was examined."""
+        detail = "" if self.num_checked == self.num_steps else f", {self.num_checked:,} of them in detail"
+        return f"{self.num_steps:,} steps{detail}"
+
+
 def gathered(kind: str, places: Iterable[Place]) -> Iterator[Finding]:
-    """One finding for all the places, if there is any; it tells of the first."""
-    found = list(places)
-    if found:
-        episode, step, words = found[0]
-        yield Finding.of(kind, words, episode, step, len(found))
+    """Yield one finding for all the places, with the text of the first one; nothing if there are none."""
+    every = list(places)
+    if every:
+        episode, step, text = every[0]
+        yield Finding.of(kind, text, episode, step, len(every))

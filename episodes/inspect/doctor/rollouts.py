@@ -1,4 +1,4 @@
-"""Environments played with random actions: the trials that come of it, and what breaks the rules on the way."""
+"""Rollouts of environments with random actions: the recorded episodes, and violations of the API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.inspect.doctor.finding import Finding, Place, gathered
-from episodes.inspect.doctor.trial import Trial, array_of
+from episodes.inspect.doctor.trial import Trial, array_of, digest
 from episodes.tracks import nested
 
 MOST_BYTES = 64_000_000  # of observations
@@ -23,7 +23,7 @@ REPLAYED = 300  # steps, for the same results under one seed
 
 @dataclass
 class Play:
-    """What happened while an environment was played; `actions` given are those of another play, again."""
+    """A rollout of an environment with random actions, or with `actions` of an earlier rollout."""
 
     env: Any
     num_steps: int
@@ -35,7 +35,7 @@ class Play:
     nbytes: int = 0
 
     def run(self, seed: int) -> Play:
-        """Itself, once played until there are enough steps, endings, bytes or seconds, or until an error."""
+        """Play until there are enough steps, endings, bytes or seconds, or until an error; return this object."""
         until = perf_counter() + self.seconds
         episodes = _players(self.env)(self, seed)
         with warnings.catch_warnings():
@@ -50,7 +50,7 @@ class Play:
                         or perf_counter() > until
                     ):
                         break
-            except Exception as error:  # of an environment that is somebody else's
+            except Exception as error:  # environments are code of users, which may raise anything
                 self.note("error", f"{type(error).__name__}: {error}"[:300])
         return self
 
@@ -59,12 +59,12 @@ class Play:
             yield from gathered(kind, places)
 
     def note(self, kind: str, words: str, trial: Trial | None = None, step: int | None = None) -> None:
-        """Keep a place where something is wrong."""
+        """Add a place of a problem."""
         latest = len(self.trials) - 1 if self.trials else None
         self.places.setdefault(kind, []).append((trial.id_ if trial else latest, step, words))
 
     def begin(self, space: Any, observation: Any, info: Any, agent: Any = None, number: int = 0) -> Trial:
-        """A new trial that begins with the observation."""
+        """Begin a trial with its reset observation."""
         if space is not None and not isinstance(space, spaces.Space):
             self.note("outside_space", f"the observation space is {space!r}, and none of Gymnasium"[:200])
             space = None
@@ -75,7 +75,7 @@ class Play:
         return trial
 
     def see(self, trial: Trial, observation: Any, info: Any) -> None:
-        """A copy of the observation becomes the trial's newest."""
+        """Add a copy of the observation to the trial."""
         kept = copy.deepcopy(observation)
         trial.observe(kept, copy.copy(info))
         self.nbytes += sum(array_of(leaf).nbytes for leaf in nested.leaves(kept))
@@ -83,7 +83,7 @@ class Play:
             self.note("info_type", f"infos are {type(info).__name__}, not dict", trial, len(trial))
 
     def act(self, space: Any, mask: Any = None) -> Any:
-        """The next action: a sample, or that of the play before."""
+        """Return the next action: a sample, or the action of the earlier rollout."""
         again = self.actions is not None and len(self.acted) < len(self.actions)
         action = self.actions[len(self.acted)] if again and self.actions else _sample(space, mask)
         self.acted.append(copy.deepcopy(action))
@@ -101,15 +101,15 @@ def _sample(space: Any, mask: Any) -> Any:
 
 
 def _mask(observation: Any, info: Any) -> Any:
-    """Which actions are legal, where a turn-taking environment tells it."""
-    for told in (observation, info):
-        if isinstance(told, dict) and "action_mask" in told:
-            return told["action_mask"]
+    """Return the mask of legal actions, or None if the environment has no mask."""
+    for source in (observation, info):
+        if isinstance(source, dict) and "action_mask" in source:
+            return source["action_mask"]
     return None
 
 
 def _players(env: Any) -> Any:
-    """How an environment of this kind is played."""
+    """Return the function that plays an environment of this kind."""
     if hasattr(env, "agent_iter"):
         return _in_turns
     return _in_parallel if hasattr(env, "possible_agents") else _alone
@@ -128,22 +128,23 @@ def _alone(play: Play, seed: int) -> Iterator[None]:
             play.note("step_result", f"reset returned {type(answer).__name__} and not (observation, info)", step=0)
             return
         trial = play.begin(play.env.observation_space, *answer)
-        last = answer[0]
+        last, last_info = answer
         while not trial.is_done:
-            answer = _stepped(play, trial, last)
+            answer = _stepped(play, trial, last, last_info)
             if not isinstance(answer, tuple) or len(answer) != 5:
                 length = len(answer) if isinstance(answer, tuple) else type(answer).__name__
                 play.note("step_result", f"step returned {length} values and not 5", trial, len(trial) + 1)
                 return
             last, reward, terminated, truncated, info = answer
+            last_info = info
             trial.rewards.append(copy.deepcopy(reward))
             play.see(trial, last, info)
             play.check_flags(trial, terminated, truncated)
             yield
 
 
-def _stepped(play: Play, trial: Trial, last: Any) -> Any:
-    """What a step returned; notes what it wrote to."""
+def _stepped(play: Play, trial: Trial, last: Any, last_info: Any) -> Any:
+    """Take a random step, and note changes of the action and of earlier results."""
     action = play.act(play.env.action_space)
     answer = play.env.step(action)
     trial.actions.append(play.acted[-1])
@@ -151,7 +152,18 @@ def _stepped(play: Play, trial: Trial, last: Any) -> Any:
         play.note("writes_actions", f"{play.acted[-1]} became {action}"[:200], trial, len(trial))
     if not nested.equal(last, trial.observations[-1]):
         play.note("reused_buffer", "the observation of the call before changed", trial, len(trial))
+    if isinstance(last_info, dict) and not _equal_infos(last_info, trial.infos[-1]):
+        play.note("reused_buffer", "the info of the call before changed", trial, len(trial))
     return answer
+
+
+def _equal_infos(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
+    """Return True if two infos have the same keys and equal scalars."""
+    scalars = (bool, int, float, str, np.generic)
+    if one.keys() != other.keys():
+        return False
+    pairs = [(one[key], other[key]) for key in one if isinstance(one[key], scalars)]
+    return all(digest(a) == digest(b) for a, b in pairs)
 
 
 # --- PettingZoo -------------------------------------------------------------------------------------------------------
@@ -164,7 +176,7 @@ def _in_parallel(play: Play, seed: int) -> Iterator[None]:
     while True:
         observations, infos = env.reset(seed=seed if not number else None)
         if not env.agents:
-            return play.note("step_result", "no agent is there after reset", step=0)
+            return play.note("step_result", "there are no agents after reset", step=0)
         lives = {}
         for agent in env.agents:
             if agent not in env.possible_agents:
@@ -191,19 +203,21 @@ def _check_dead(play: Play, lives: dict[Any, Trial], agents: list[Any]) -> None:
 
 
 def _take_rows(play: Play, lives: dict[Any, Trial], actions: dict[Any, Any], answer: Any, number: int) -> None:
-    """Each agent's part of a step."""
+    """Add the results of a step to the trial of each agent."""
     if not isinstance(answer, tuple) or len(answer) != 5:
         raise TypeError("step did not return observations, rewards, terminations, truncations and infos")
     observations, rewards, terminations, truncations, infos = answer
     for agent, trial in lives.items():
         if agent not in actions:
             if rewards.get(agent, 0) != 0:
-                words = f"{agent!r} is paid {rewards[agent]} after its end"
+                words = f"{agent!r} gets reward {rewards[agent]} after its end"
                 play.note("reward_after_end", words, trial, len(trial))
         elif agent not in observations:
             play.note("missing_observation", f"{agent!r} acted, and was not observed", trial, len(trial) + 1)
         else:
             trial.actions.append(actions[agent])
+            if agent not in rewards or not (agent in terminations or agent in truncations):
+                play.note("step_result", f"{agent!r} acted, and has no reward or no flag", trial, len(trial) + 1)
             trial.rewards.append(rewards.get(agent, 0.0))
             play.see(trial, observations[agent], infos.get(agent, {}))
             play.check_flags(trial, terminations.get(agent, False), truncations.get(agent, False))
@@ -222,7 +236,7 @@ def _in_turns(play: Play, seed: int) -> Iterator[None]:
     while True:
         env.reset(seed=seed if not number else None)
         if not env.agents:
-            return play.note("step_result", "no agent is there after reset", step=0)
+            return play.note("step_result", "there are no agents after reset", step=0)
         lives: dict[Any, Trial] = {}
         while env.agents:
             agent = env.agent_selection
@@ -233,7 +247,7 @@ def _in_turns(play: Play, seed: int) -> Iterator[None]:
             elif trial.is_done:
                 play.note("dead_agent_acts", f"{agent!r} ended and has another turn", trial, len(trial))
                 if reward:
-                    play.note("reward_after_end", f"{agent!r} is paid {reward} after its end", trial, len(trial))
+                    play.note("reward_after_end", f"{agent!r} gets reward {reward} after its end", trial, len(trial))
                 yield
                 break
             else:

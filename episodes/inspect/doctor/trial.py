@@ -1,4 +1,4 @@
-"""`Trial`: one agent's life in one environment, as it was seen, whether or not it could be an episode."""
+"""`Trial`: one recorded episode of one agent, as the environment returned it, valid or not."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Trial:
     infos: list[Any] = field(default_factory=list)
     terminated: Any = False
     truncated: Any = False
-    ended_at: int | None = None  # the step after which a flag says so, where each step has flags
+    ended_at: int | None = None  # the first step with a flag, if each step has flags
     t_started: int = 0
-    seen: list[bytes] = field(default_factory=list)  # a digest of each observation
-    numbers: list[np.ndarray] = field(default_factory=list)  # of each observation, some of them
+    seen: list[bytes] = field(default_factory=list)  # digest of each observation
+    numbers: list[np.ndarray] = field(default_factory=list)  # some numbers of each observation
 
     @property
     def is_done(self) -> bool:
@@ -44,11 +44,11 @@ class Trial:
         return len(self.rewards)
 
     def end(self, terminated: Any, truncated: Any) -> None:
-        """Take flags of any kind; an array of several is set where one of them is."""
+        """Set the flags. An array of flags counts as True if any is True."""
         self.terminated, self.truncated = (bool(np.any(array_of(flag))) for flag in (terminated, truncated))
 
     def observe(self, observation: Any, info: Any) -> None:
-        """Add an observation, which nobody will write to any more."""
+        """Add an observation that will not be changed any more."""
         self.observations.append(observation)
         self.infos.append(info)
         self.seen.append(digest(observation))
@@ -56,7 +56,7 @@ class Trial:
 
 
 def array_of(leaf: Any) -> np.ndarray:
-    """The leaf as an array; one that is ragged as a single object."""
+    """Return the leaf as an array; a ragged leaf as a single object."""
     try:
         return np.asarray(leaf)
     except ValueError:
@@ -66,7 +66,7 @@ def array_of(leaf: Any) -> np.ndarray:
 
 
 def digest(item: Any) -> bytes:
-    """16 bytes that are the same for equal items."""
+    """Return 16 bytes that are equal for equal items."""
     sums = hashlib.blake2b(digest_size=16)
     for leaf in nested.leaves(item):
         array = array_of(leaf)
@@ -76,7 +76,7 @@ def digest(item: Any) -> bytes:
 
 
 def numbers_of(item: Any) -> np.ndarray:
-    """At most some hundred numbers of an item, evenly taken from its numeric leaves."""
+    """Return at most `MOST_NUMBERS` evenly spaced numbers of the numeric leaves of an item."""
     leaves = [array_of(leaf) for leaf in nested.leaves(item)]
     kept = [leaf.reshape(-1) for leaf in leaves if leaf.dtype.kind in "biuf"]
     if not kept:
@@ -86,9 +86,11 @@ def numbers_of(item: Any) -> np.ndarray:
 
 
 def trials_of(episode: SingleAgentEpisode | MultiAgentEpisode | Mapping[str, Any], number: int) -> list[Trial]:
-    """The trials of an episode: one, or one for each agent; or of a mapping of columns."""
+    """Return the trials of an episode or of a mapping of columns: one for each agent."""
     if isinstance(episode, MultiAgentEpisode):
-        return [trial for own in episode.agent_episodes.values() for trial in trials_of(own, number)]
+        return [
+            trial for agent_episode in episode.agent_episodes.values() for trial in trials_of(agent_episode, number)
+        ]
     if isinstance(episode, Mapping):
         return _of_columns(episode, number)
     trial = Trial(episode.id_, episode.agent_id, episode.observation_space, t_started=episode.t_started)
@@ -103,27 +105,32 @@ def trials_of(episode: SingleAgentEpisode | MultiAgentEpisode | Mapping[str, Any
 
 
 def _of_columns(columns: Mapping[str, Any], number: int) -> list[Trial]:
-    """A trial of observations [T + 1, ...], actions, rewards, terminations and truncations [T], as others have them."""
+    """Return the trial of columns observations [T + 1, ...], actions, rewards, terminations and truncations [T]."""
     trial = Trial(columns.get("id", number), observation_space=columns.get("observation_space"))
-    if not {"observations", "rewards"} <= set(columns):
-        raise InvalidArgument(f"columns {list(columns)}: observations and rewards must be among them")
     observations = columns["observations"]
     infos = columns.get("infos")
     for i in range(_num_items(columns)):
-        told = infos[i] if isinstance(infos, Sequence) and i < len(infos) else {}
-        trial.observe(nested.take(observations, i), told)
+        info = infos[i] if isinstance(infos, Sequence) and i < len(infos) else {}
+        trial.observe(nested.take(observations, i), info)
     trial.actions = list(range(len(columns["rewards"]))) if "actions" not in columns else _items(columns["actions"])
     trial.rewards = list(columns["rewards"])
     trial.terminated = _flags(columns, "terminations", "terminated")
     trial.truncated = _flags(columns, "truncations", "truncated")
     flags = [array_of(columns[name]) for name in ("terminations", "truncations") if name in columns]
-    ends = [np.flatnonzero(told) + 1 for told in flags if told.shape == (len(trial),)]
+    ends = [np.flatnonzero(flag) + 1 for flag in flags if flag.shape == (len(trial),)]
     trial.ended_at = min((int(steps[0]) for steps in ends if len(steps)), default=None)
     return [trial]
 
 
+def check_columns(columns: Mapping[str, Any]) -> None:
+    """Raise `InvalidArgument` if observations or rewards are missing, or lengths differ."""
+    if not {"observations", "rewards"} <= set(columns):
+        raise InvalidArgument(f"columns {list(columns)}: observations and rewards must be among them")
+    _num_items(columns)
+
+
 def _num_items(columns: Mapping[str, Any]) -> int:
-    """How many observations the columns have."""
+    """Return the number of observations."""
     try:
         lengths = {len(leaf) for leaf in nested.leaves(columns["observations"])}
         steps = {len(columns["rewards"])}
@@ -139,7 +146,7 @@ def _num_items(columns: Mapping[str, Any]) -> int:
 
 
 def _items(column: Any) -> list[Any]:
-    """The items of a list, or the rows of nested arrays."""
+    """Return the items of a list, or the rows of nested arrays."""
     return (
         column if isinstance(column, list) else [nested.take(column, i) for i in range(len(nested.first_leaf(column)))]
     )

@@ -1,0 +1,121 @@
+"""Alignment of rewards with steps: a prediction of rewards from observations and actions shows a shift by one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from episodes.inspect.doctor.finding import Finding
+from episodes.inspect.doctor.trial import Trial, numbers_of
+
+FEWEST_STEPS, FEWEST_EPISODES = 200, 8
+MOST_STEPS = 3000
+MOST_INPUTS = 80  # numbers of (observation, action, next observation)
+NUM_FEATURES = 256
+GOOD_FIT = 0.9  # share of the variance of rewards that a prediction explains
+RATIO = 5.0  # of squared errors
+
+
+def shifted_rewards(trials: list[Trial]) -> Iterator[Finding]:
+    """Find rewards that belong to the step before or after.
+
+    A reward r_t is predicted from (o_t, a_t, o_t+1). There is a shift if the same prediction fits r_t+1 or r_t-1 much
+    better, or if it fits all rewards but those of first steps.
+    """
+    # rewards of one of several agents follow from the actions of the others too
+    trials = [trial for trial in trials if len(trial) >= 3 and trial.agent is None and _is_complete(trial)]
+    steps = sum(map(len, trials))
+    rewards = [np.asarray(trial.rewards, np.float64) for trial in trials]
+    if steps < FEWEST_STEPS or len(trials) < 2 or not all(np.isfinite(one).all() for one in rewards):
+        return
+    if _only_first_is_zero(rewards):
+        text = f"the first reward of all {len(trials)} episodes is 0, and no other one"
+        yield Finding.of("reward_shift", text, trials[0].id_, 0, len(trials))
+        return
+    inputs = [_inputs(trial) for trial in trials]
+    widths = {one.shape[1] for one in inputs}
+    if len(widths) > 1 or not 0 < max(widths) <= MOST_INPUTS:
+        return
+    fits = {
+        "aligned": _fit([x[1:-1] for x in inputs], [r[1:-1] for r in rewards]),
+        "late": _fit([x[1:-1] for x in inputs], [r[2:] for r in rewards]),
+        "early": _fit([x[1:-1] for x in inputs], [r[:-2] for r in rewards]),
+    }
+    best = max(fits, key=lambda name: fits[name])
+    if best != "aligned" and fits[best] >= GOOD_FIT and 1 - fits["aligned"] >= RATIO * (1 - fits[best]):
+        source = {"late": "before", "early": "after"}[best]
+        text = (
+            f"rewards follow from the step {source} them ({fits[best]:.0%} of their variance), not from their own "
+            f"({max(fits['aligned'], 0):.0%})"
+        )
+        yield Finding.of("reward_shift", text, trials[0].id_, None, steps)
+    elif fits["aligned"] >= GOOD_FIT and len(trials) >= FEWEST_EPISODES:
+        yield from _odd_first_rewards(trials, inputs, rewards)
+
+
+def _is_complete(trial: Trial) -> bool:
+    """Return True if the trial has T + 1 observations of numbers, T actions and T rewards of one number."""
+    lengths = len(trial.numbers) == len(trial) + 1 and len(trial.actions) == len(trial)
+    return lengths and all(np.ndim(r) == 0 and isinstance(r, (int, float, np.number, np.bool_)) for r in trial.rewards)
+
+
+def _only_first_is_zero(rewards: list[np.ndarray]) -> bool:
+    later = np.concatenate([one[1:] for one in rewards])
+    return len(rewards) >= FEWEST_EPISODES and not any(one[0] for one in rewards) and np.ptp(later) == 0 != later[0]
+
+
+def _inputs(trial: Trial) -> np.ndarray:
+    """Return observation, action and next observation of each step, [T, d]; d = 0 if their shapes differ."""
+    actions = [numbers_of(action) for action in trial.actions]
+    if len({one.shape for one in actions}) > 1 or len({one.shape for one in trial.numbers}) > 1:
+        return np.zeros((len(trial), 0))
+    observations = np.array(trial.numbers)
+    if not np.isfinite(observations).all():
+        return np.zeros((len(trial), 0))
+    return np.concatenate([observations[:-1], np.array(actions), observations[1:]], 1)
+
+
+def _features(inputs: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return linear, squared and random Fourier features [n, k] of inputs [n, d]."""
+    x = (inputs - mean) / scale
+    random = np.random.default_rng(0)
+    waves = random.normal(size=(x.shape[1], NUM_FEATURES)) / np.sqrt(x.shape[1])
+    return np.concatenate([np.ones((len(x), 1)), x, x**2, np.cos(x @ waves + random.uniform(0, 6.3, NUM_FEATURES))], 1)
+
+
+def _solve(inputs: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the mean and scale of the inputs, and the weights of a ridge regression of rewards on their features."""
+    mean, scale = inputs.mean(0), inputs.std(0)
+    scale[scale < 1e-9] = 1.0
+    features = _features(inputs, mean, scale)
+    penalty = 1e-6 * len(features) * np.eye(features.shape[1])
+    return mean, scale, np.linalg.solve(features.T @ features + penalty, features.T @ rewards)
+
+
+def _fit(inputs: list[np.ndarray], rewards: list[np.ndarray]) -> float:
+    """Return the share of the variance of rewards of every other episode that a fit to the others explains."""
+    parts = [(np.concatenate(inputs[k::2])[:MOST_STEPS], np.concatenate(rewards[k::2])[:MOST_STEPS]) for k in (0, 1)]
+    (x, y), (x_test, y_test) = parts
+    if min(len(x), len(x_test)) < FEWEST_STEPS // 4 or y.std() == 0 or y_test.std() == 0:
+        return 0.0
+    mean, scale, weights = _solve(x, y)
+    return float(1 - np.mean((_features(x_test, mean, scale) @ weights - y_test) ** 2) / y_test.var())
+
+
+def _odd_first_rewards(trials: list[Trial], inputs: list[np.ndarray], rewards: list[np.ndarray]) -> Iterator[Finding]:
+    """Find first rewards that the prediction misses, though it fits all later ones."""
+    train = (np.concatenate([x[1:] for x in inputs[::2]]), np.concatenate([r[1:] for r in rewards[::2]]))
+    mean, scale, weights = _solve(*(one[:MOST_STEPS] for one in train))
+
+    def error(x: list[np.ndarray], r: list[np.ndarray]) -> float:
+        """Return the median absolute error."""
+        return float(np.median(np.abs(_features(np.concatenate(x), mean, scale) @ weights - np.concatenate(r))))
+
+    test = range(1, len(trials), 2)
+    first = error([inputs[i][:1] for i in test], [rewards[i][:1] for i in test])
+    second = error([inputs[i][1:2] for i in test], [rewards[i][1:2] for i in test])
+    spread = float(np.concatenate(rewards).std())
+    if first > 10 * second and first > 0.25 * spread:
+        text = f"later rewards follow from their steps (error {second:.3g}), the first one does not (error {first:.3g})"
+        yield Finding.of("reward_shift", text, trials[0].id_, 0, len(trials))

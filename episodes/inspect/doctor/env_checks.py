@@ -1,0 +1,117 @@
+"""Checks that call an environment again: seeds, effects of actions, and wrappers that step beyond an ending."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from episodes.inspect.doctor.finding import Finding
+from episodes.inspect.doctor.rollouts import Play
+from episodes.inspect.doctor.trial import Trial, digest
+
+NUM_RESETS = 5
+COMPARED_STEPS = 100
+FEWEST_STEPS, MORE_STEPS = 2000, 100_000  # without an ending, for `never_ends`
+
+
+@contextmanager
+def watched_layers(env: Any) -> Iterator[list[str]]:
+    """Context that records when a wrapper calls `step` of an inner environment after its ending.
+
+    The methods `step` and `reset` of each layer are replaced by recording ones, and restored at the end.
+    """
+    notes: list[str] = []
+    layers = []
+    layer = getattr(env, "env", None)
+    while layer is not None and hasattr(layer, "step") and len(layers) < 50:
+        layers.append(layer)
+        layer = getattr(layer, "env", None)
+    watched = [layer for layer in layers if _watch(layer, notes)]
+    try:
+        yield notes
+    finally:
+        for layer in watched:
+            del layer.step, layer.reset
+
+
+def _watch(layer: Any, notes: list[str]) -> bool:
+    """Replace `step` and `reset` of one layer. Return False if it does not allow that."""
+    step, reset = layer.step, layer.reset
+    name, is_ended = type(layer).__name__, False
+
+    def recording_step(*args: Any, **kwargs: Any) -> Any:
+        nonlocal is_ended
+        if is_ended:
+            notes.append(f"a wrapper steps {name} after its ending")
+        answer = step(*args, **kwargs)
+        if isinstance(answer, tuple) and len(answer) == 5:
+            is_ended = bool(np.any(answer[2])) or bool(np.any(answer[3]))
+        return answer
+
+    def recording_reset(*args: Any, **kwargs: Any) -> Any:
+        nonlocal is_ended
+        is_ended = False
+        return reset(*args, **kwargs)
+
+    try:
+        layer.step, layer.reset = recording_step, recording_reset
+    except AttributeError:
+        return False
+    return True
+
+
+def never_ends(env: Any, play: Play, seconds: float) -> Iterator[Finding]:
+    """Find environments of which no episode ends, unless they declare a longer time limit.
+
+    Gymnasium environments are stepped on for `seconds` or `MORE_STEPS`, because random actions may end them rarely.
+    """
+    limit = getattr(getattr(env, "spec", None), "max_episode_steps", None) or 0
+    num_steps = len(play.acted) // max(len(getattr(env, "possible_agents", ())), 1)
+    if num_steps < FEWEST_STEPS or num_steps <= limit or any(trial.is_done for trial in play.trials):
+        return
+    until = perf_counter() + seconds
+    while isinstance(env, gym.Env) and num_steps < MORE_STEPS and perf_counter() < until:
+        num_steps += 1
+        _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        if np.any(terminated) or np.any(truncated):
+            return
+    yield Finding.of("never_ends", f"no episode ended in {num_steps:,} steps of random actions")
+
+
+def reseeding_resets(env: Any, seed: int) -> Iterator[Finding]:
+    """Find resets without a seed that begin the same episode again and again, though seeds make a difference."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seeded = {digest(env.reset(seed=seed + k)[0]) for k in range(NUM_RESETS)}
+        unseeded = {digest(env.reset()[0]) for _ in range(NUM_RESETS)}
+    if len(unseeded) == 1 and len(seeded) >= NUM_RESETS - 1:
+        yield Finding.of("seed", f"{NUM_RESETS} resets without a seed gave the same observation")
+
+
+def ignored_actions(env: Any, first: list[Trial], seed: int, seconds: float) -> Iterator[Finding]:
+    """Find environments that give the same observations and rewards for other actions."""
+    steps = min(sum(map(len, first)), COMPARED_STEPS)
+    actions = [action for trial in first for action in trial.actions][:steps]
+    if steps < COMPARED_STEPS // 2 or len({digest(action) for action in actions}) < 2:
+        return
+    other = Play(env, steps, seconds, actions[::-1]).run(seed)
+    if other.places.keys() & {"error", "step_result"}:
+        return
+    columns = [_seen_and_rewards(trials, steps) for trials in (first, other.trials)]
+    if columns[0] == columns[1]:
+        yield Finding.of("ignored_actions", f"{steps} other actions led to the same observations and rewards")
+
+
+def _seen_and_rewards(trials: list[Trial], steps: int) -> list[bytes]:
+    """Return digests of the observations and rewards of the first steps, in order."""
+    items: list[bytes] = []
+    for trial in trials:
+        items += [trial.seen[0]]
+        items += [seen + digest(reward) for seen, reward in zip(trial.seen[1:], trial.rewards, strict=False)]
+    return items[:steps]

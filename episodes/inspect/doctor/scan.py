@@ -1,0 +1,147 @@
+"""Checks of whole arrays, which are cheap enough to run on every step of a data set."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from episodes.inspect.doctor.finding import Finding, Place, gathered
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
+
+FEWEST_STEPS = 5  # of an episode that can be a duplicate
+
+
+@dataclass
+class Scan:
+    """Problems of all episodes so far: numbers that are not finite or outside their space, gaps, duplicates."""
+
+    num_episodes: int = 0
+    num_steps: int = 0
+    num_ended: int = 0
+    places: dict[str, list[Place]] = field(default_factory=dict)
+    _stops: dict[Any, int] = field(default_factory=dict)  # step at which the last chunk of an episode stops
+    _hashes: dict[bytes, Any] = field(default_factory=dict)
+
+    def add(self, episode: Any, number: int) -> None:
+        """Check one episode."""
+        if isinstance(episode, MultiAgentEpisode):
+            for agent_episode in episode.agent_episodes.values():
+                self.add(agent_episode, number)
+            return
+        self.num_episodes += 1
+        if isinstance(episode, SingleAgentEpisode):
+            self._add_episode(episode)
+        elif isinstance(episode, Mapping):
+            self._add_columns(episode, number)
+
+    def findings(self) -> list[Finding]:
+        """Return a finding for each kind of problem."""
+        return [finding for kind, places in self.places.items() for finding in gathered(kind, places)]
+
+    def _add_episode(self, episode: SingleAgentEpisode) -> None:
+        self.num_steps += len(episode)
+        self.num_ended += episode.is_done
+        key, started = (episode.id_, episode.agent_id), episode.t_started
+        stop = self._stops.get(key, started)
+        if stop != started:
+            text = f"the chunk begins at step {started}, the one before it stops at {stop}"
+            self._note("clock_jump", episode.id_, 0, text)
+        self._stops[key] = started + len(episode)
+        if not episode.is_reset:
+            return
+        columns = {"observation": episode.get_observations()}
+        if len(episode):
+            columns |= {"action": episode.get_actions(), "reward": episode.get_rewards()}
+        self._add_arrays(columns, episode.id_, len(episode))
+        self._check_bounds(columns["observation"], episode.observation_space, "outside_space", episode.id_)
+        if "action" in columns:
+            self._check_bounds(columns["action"], episode.action_space, "action_outside_space", episode.id_)
+
+    def _add_columns(self, columns: Mapping[str, Any], number: int) -> None:
+        self.num_steps += len(columns["rewards"])
+        flags = [
+            columns[name] for name in ("terminations", "truncations", "terminated", "truncated") if name in columns
+        ]
+        self.num_ended += any(bool(np.any(flag)) for flag in flags)
+        names = {"observation": "observations", "action": "actions", "reward": "rewards"}
+        given = {name: columns[column] for name, column in names.items() if column in columns}
+        self._add_arrays(given, columns.get("id", number), len(columns["rewards"]))
+
+    def _note(self, kind: str, id_: Any, step: int | None, text: str) -> None:
+        self.places.setdefault(kind, []).append((id_, step, text))
+
+    def _add_arrays(self, columns: dict[str, Any], id_: Any, num_steps: int) -> None:
+        """Find numbers that are not finite, and an earlier episode with the same numbers."""
+        sums = hashlib.blake2b(digest_size=16)
+        for path, leaf in nested.flatten(columns).items():
+            array = _array(leaf)
+            if array is None:
+                sums.update(repr(leaf).encode())
+                continue
+            sums.update(np.ascontiguousarray(array).tobytes())
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                steps = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1)) if array.ndim else [0]
+                for step in steps:
+                    row = array[step] if array.ndim else array
+                    number = row[~np.isfinite(row)].reshape(-1)[0] if row.ndim else row
+                    self._note("not_finite", id_, int(step), f"{path} has {number}")
+        if num_steps >= FEWEST_STEPS and _varies(columns["observation"]):
+            first = self._hashes.setdefault(sums.digest(), id_)
+            if first is not id_:
+                self._note("duplicate_episode", id_, None, f"every number equals that of episode {first}")
+
+    def _check_bounds(self, items: Any, space: Any, kind: str, id_: Any) -> None:
+        """Find numbers outside the bounds of Box and Discrete spaces. Other checks compare keys, dtypes and shapes."""
+        name = "action" if kind == "action_outside_space" else "observation"
+        for path, part, leaf in _leaves_with_spaces(space, items, name):
+            array = _array(leaf)
+            if array is None or array.dtype.kind not in "biuf":
+                continue
+            if isinstance(part, spaces.Box) and array.shape[1:] == part.shape:
+                low, high = part.low, part.high
+            elif isinstance(part, spaces.Discrete) and array.ndim == 1:
+                low, high = np.asarray(part.start), np.asarray(part.start + part.n - 1)
+            else:
+                continue
+            slack = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(array.astype(np.float64))))
+            outside = (array < low - slack) | (array > high + slack)
+            for at in np.argwhere(outside)[: 1 if outside.sum() > 1000 else 1000]:
+                index = tuple(int(i) for i in at[1:])
+                bounds = f"bounds {low[index]} to {high[index]}"
+                place = f"{path}{list(index)}" if index else path
+                self._note(kind, id_, int(at[0]), f"{place} is {array[tuple(at)]}, {bounds}")
+
+
+def _array(leaf: Any) -> np.ndarray | None:
+    """Return the leaf as an array, or None if its items are ragged or no numbers."""
+    try:
+        array = np.asarray(leaf)
+    except ValueError:
+        return None
+    return None if array.dtype == object else array
+
+
+def _varies(observations: Any) -> bool:
+    """Return True if the observations have more than two different items."""
+    array = _array(nested.first_leaf(observations))
+    if array is None or array.ndim == 0:
+        return True
+    return len(np.unique(array.reshape(len(array), -1)[:64], axis=0)) > 2
+
+
+def _leaves_with_spaces(space: Any, items: Any, path: str) -> list[tuple[str, Any, Any]]:
+    """Return the path, space and items of each leaf that has both."""
+    if isinstance(space, spaces.Dict) and isinstance(items, Mapping):
+        pairs = [(key, part, items[key]) for key, part in space.items() if key in items]
+    elif isinstance(space, spaces.Tuple) and isinstance(items, tuple):
+        pairs = [(k, part, item) for k, (part, item) in enumerate(zip(space, items, strict=False))]
+    else:
+        return [] if isinstance(items, (Mapping, tuple)) else [(path, space, items)]
+    return [leaf for key, part, item in pairs for leaf in _leaves_with_spaces(part, item, f"{path}/{key}")]
