@@ -198,7 +198,7 @@ class MultiAgentEnvRunner(EnvRunner):
         chunk.to_numpy()
         if (dtype := self.reward_dtype) is not None:
             for own in chunk.agent_episodes.values():
-                rewards = own.rewards.with_arrays(lambda path, array: array.astype(dtype, copy=False))
+                rewards = own.rewards.map_arrays(lambda path, array: array.astype(dtype, copy=False))
                 own.tracks = own.tracks.replaced(rewards)
         return chunk
 

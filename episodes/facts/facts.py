@@ -14,7 +14,7 @@ from gymnasium import spaces
 from episodes.errors import InvalidArgument, TrackMismatch, WrongType
 from episodes.facts.ending import ENDINGS, Ending
 from episodes.facts.policy_versions import VersionColumn, VersionRuns, checked_version, followed
-from episodes.tracks.infos.info_columns import own
+from episodes.tracks.infos.info_columns import copy_mutable
 from episodes.tracks.nested import frozen
 from episodes.tracks.seeds import unseeded
 
@@ -270,7 +270,7 @@ def own_custom_data(custom_data: Sequence[dict[str, Any] | None] | None) -> list
 
 def own_data(data: Mapping[str, Any] | None) -> dict[str, Any]:
     """Custom data of one episode that is nobody else's: its lists, dicts and arrays are copied."""
-    return {key: own(value) for key, value in data.items()} if data else {}
+    return {key: copy_mutable(value) for key, value in data.items()} if data else {}
 
 
 def _common_spaces(observed: Sequence[Any], acted: Sequence[Any], whose: Sequence[Any]) -> tuple[Any, Any]:

@@ -20,7 +20,7 @@ from episodes.tracks import ListTrack
 from episodes.tracks.field import INFOS, extra_field
 from episodes.tracks.indexing import INTEGERS, Indices
 from episodes.tracks.policy_box import to_env_actions, to_env_items
-from episodes.tracks.track_access import new_track, written
+from episodes.tracks.track_access import new_track, with_items_set
 from episodes.tracks.validation import checked_count, checked_key, checked_mapping
 
 AgentIds = Collection[Hashable] | Hashable | None
@@ -393,7 +393,7 @@ class MultiAgentGetters(HasEnding):
                     f"[{key!r}]; add a new key when its step is complete"
                 )
             if track is not None:
-                tracks[agent_id] = written(track, data, at_indices, neg_index_as_lookback)
+                tracks[agent_id] = with_items_set(track, data, at_indices, neg_index_as_lookback)
             elif at_indices is not None:
                 raise UnknownKey(
                     f"episode {self.id_}: agent {agent_id!r} has no extra_model_outputs[{key!r}] to change"
@@ -405,7 +405,9 @@ class MultiAgentGetters(HasEnding):
     def _write(self, name: str, new_data: Mapping[Any, Any], at_indices: Indices, neg: bool) -> None:
         new_data = checked_mapping("new_data", new_data, "from agent to items")
         owners = {agent_id: self.agents.timeline(agent_id).episode for agent_id in new_data}
-        self._replace({a: written(getattr(own, name), new_data[a], at_indices, neg) for a, own in owners.items()})
+        self._replace(
+            {a: with_items_set(getattr(own, name), new_data[a], at_indices, neg) for a, own in owners.items()}
+        )
 
     def _replace(self, tracks: dict[Any, Any]) -> None:
         for agent_id, track in tracks.items():

@@ -18,7 +18,7 @@ from episodes.multi_agent.episode import MultiAgentEpisode
 from episodes.multi_agent.timeline import Timeline
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks.infos.info_columns import own as own_value
+from episodes.tracks.infos.info_columns import copy_mutable
 
 __all__ = ["pack_agents", "unpack_agents"]
 
@@ -116,14 +116,14 @@ def unpack_agents(packs: Sequence[EpisodePack]) -> list[MultiAgentEpisode]:
 def _record(episode: MultiAgentEpisode, line: Timeline, index: int, place: int) -> dict[str, Any]:
     """What is to be known of an agent beside its own episode, copied; of the episode too, with the first agent."""
     record = line.record()
-    waiting = {name: own_value(value) for name, value in record.items() if name not in _COPIED}
+    waiting = {name: copy_mutable(value) for name, value in record.items() if name not in _COPIED}
     record = {**record, **waiting, "index": index, "place": place, "env_t_started": episode.env_t_started}
     record |= {"num_steps": len(episode), "num_agents": len(episode.agents.timelines)}
     if place == 0:
         facts = {"id_": episode.id_, "ending": episode.ending.code}
         rest = {name: getattr(episode, name) for name in _HEADER}
-        record["episode"] = facts | own_value(rest) | {"num_agents": len(episode.agents.timelines)}
-        record["rest"] = own_value(episode.agents.record())
+        record["episode"] = facts | copy_mutable(rest) | {"num_agents": len(episode.agents.timelines)}
+        record["rest"] = copy_mutable(episode.agents.record())
     return record
 
 

@@ -216,10 +216,10 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
             wanted = steps + num * track.field.more
             if _fits(track, wanted):
                 continue
-            misfit = track.misfit(wanted)
-            if misfit is not None:
-                path, there = misfit
-                raise TrackMismatch(f"pack: track {path!r} has {there} rows, the episodes' lengths ask for {wanted}")
+            wrong = track.first_wrong_length(wanted)
+            if wrong is not None:
+                path, num_rows = wrong
+                raise TrackMismatch(f"pack: track {path!r} has {num_rows} rows, the episodes' lengths ask for {wanted}")
             check_kinds(track.field, track.arrays())
         if self.rewards.ndim != 1:
             raise ShapeMismatch(f"pack: rewards have shape {self.rewards.shape}; give one number for each step")
@@ -441,7 +441,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     def copied(self) -> EpisodePack:
         """This pack in memory of its own: what it was a view of can be freed, and be used for the next sample."""
-        columns = self.columns.each(lambda track: track.copied())
+        columns = self.columns.map_tracks(lambda track: track.copied())
         facts = self.facts.take(np.arange(len(self)))
         return EpisodePack.of(columns, facts, self.lengths.copy(), self.lookbacks.copy())
 

@@ -304,7 +304,9 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         except AttributeError:
             observation = self._checked_observation(observation)
         if type(action) is not self._acted and (type(action) is not np.ndarray or action.shape != self._acted):
-            self._acted = track_access.acted(action, self._tracks.actions, self._facts.action_space, self._newest)
+            self._acted = track_access.checked_action_shape(
+                action, self._tracks.actions, self._facts.action_space, self._newest
+            )
         if type(reward) is not float:
             check_reward(reward, self._newest)
         try:
@@ -343,7 +345,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         tracks, facts = self._tracks, self._facts
         if facts.ending.is_done or tracks.is_finished or not len(tracks.observations) or self._is_cut:
             raise self._refusal(call)
-        self.growth = tracks.growth()
+        self.growth = tracks.growing_lists()
         if is_nested(facts.action_space):
             self.growth = track_access.with_nested_actions(self.growth, facts.action_space)
         return self.growth

@@ -201,7 +201,7 @@ class TrackGetters:
 
     def _write(self, track: Track, new_data: Any, at_indices: Indices, neg_index_as_lookback: bool) -> None:
         try:
-            track = track_access.written(track, new_data, at_indices, neg_index_as_lookback)
+            track = track_access.with_items_set(track, new_data, at_indices, neg_index_as_lookback)
         except StepOutOfRange as error:
             raise self._named(error) from None
         self.tracks = self._tracks.replaced(track)

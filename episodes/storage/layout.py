@@ -230,7 +230,7 @@ class StoredBatch:
         if steps is not None:
             episode = episode[steps]
         if self.compressed:
-            episode.tracks = episode.tracks.with_arrays(self.decoded)
+            episode.tracks = episode.tracks.map_arrays(self.decoded)
         return episode
 
     def pack(self, which: np.ndarray) -> EpisodePack:
@@ -244,7 +244,7 @@ class StoredBatch:
             picked = picked[first : last + 1]
         if not self.compressed:
             return picked
-        return EpisodePack.of(picked.columns.with_arrays(self.decoded), picked.facts, picked.lengths, picked.lookbacks)
+        return EpisodePack.of(picked.columns.map_arrays(self.decoded), picked.facts, picked.lengths, picked.lookbacks)
 
     def decoded(self, path: str, array: np.ndarray) -> np.ndarray:
         """The rows of a compressed track in place of their numbers; other arrays as they are."""

@@ -15,7 +15,7 @@ from episodes.recorder import VectorRecorder
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.header import storable
 from episodes.storage.writer import EpisodeWriter
-from episodes.tracks.infos.info_columns import own
+from episodes.tracks.infos.info_columns import copy_mutable
 
 CHUNK_BYTES = 1 << 24  # of observations that are kept before a chunk is written
 MOST_STEPS = 10_000
@@ -180,4 +180,4 @@ def _owned(value: Any) -> Any:
         return value.copy()
     if type(value) is dict:
         return {key: _owned(item) for key, item in value.items()}
-    return own(value)
+    return copy_mutable(value)

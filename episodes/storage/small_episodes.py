@@ -88,4 +88,4 @@ def _kind_of(episode: SingleAgentEpisode, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _copied(episode: SingleAgentEpisode) -> SingleAgentEpisode:
-    return SingleAgentEpisode.of(episode.facts, episode.tracks.each(lambda track: track.copied()), {})
+    return SingleAgentEpisode.of(episode.facts, episode.tracks.map_tracks(lambda track: track.copied()), {})

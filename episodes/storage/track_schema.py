@@ -93,7 +93,7 @@ def widened(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePa
             widened_dtype[path] = there.dtype if own < most else np.dtype(f"U{1 << (own - 1).bit_length()}").str
     if not widened_dtype:
         return pack, fields
-    columns = pack.columns.with_arrays(
+    columns = pack.columns.map_arrays(
         lambda path, array: array.astype(widened_dtype.get(path, array.dtype), copy=False)
     )
     changed = {path: replace(fields[path], dtype=dtype) for path, dtype in widened_dtype.items()}

@@ -1,4 +1,4 @@
-"""Tracks: the named time series of an episode, growing or finished, and all of them as one record."""
+"""Tracks: the time series of an episode. A track is a growing list or finished, read-only arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one rule of which dtype can hold which values: nothing wraps around, overflows or is cut; floats are rounded."""
+"""The rule for which dtype can hold which values: nothing wraps around, overflows or is cut, and floats are rounded."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from episodes.tracks.field import REWARDS, Field
 
 _NUMBERS = frozenset("biufc")
 REAL_TYPES = frozenset((bool, int, float, np.bool_, *(np.dtype(code).type for code in "bBhHiIlLqQefdg")))
-"""The types of most rewards."""
+"""Types of real numbers, which are rewards without a further check."""
 
 
-def cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
-    """The values in the dtype (themselves where it is theirs); None where it cannot hold them all.
+def try_cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
+    """Return the values as `dtype`, or None if `dtype` cannot represent every value. No copy if dtypes are equal.
 
-    A float is rounded to the precision of the dtype, a whole number that it cannot hold is not; a finite number never
-    becomes infinite, a complex one never real, a string is never cut, and numbers and strings never become each other.
+    A float is rounded to the precision of `dtype`, an integer is not. A finite number never becomes infinite, a complex
+    number never real. A string is never cut, and numbers and strings never become each other.
     """
     if values.dtype == dtype:
         return values
@@ -50,45 +50,45 @@ def _unchanged(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
 
 
 def widened_dtype(dtype: np.dtype, values: np.ndarray) -> Any:
-    """The dtype that holds items of the dtype and these values; None where there is none."""
+    """Return the dtype that holds items of `dtype` and also `values`, or None if there is no such dtype."""
     both = dtype.kind + values.dtype.kind
     if both[0] != both[1] and not _NUMBERS.issuperset(both):
         return None
-    found = np.result_type(dtype, values.dtype)
-    return found if found.kind != "O" and cast(values, found) is not None else None
+    dtype_of_both = np.result_type(dtype, values.dtype)
+    return dtype_of_both if dtype_of_both.kind != "O" and try_cast(values, dtype_of_both) is not None else None
 
 
-def check_reward(reward: Any, whose: Callable[[], str]) -> None:
-    """Raise unless a reward is one real number.
+def check_reward(reward: Any, label: Callable[[], str]) -> None:
+    """Raise an error unless a reward is one real number.
 
     Args:
-        whose: gives the first words of the message.
+        label: function that returns the first words of the message.
 
     Raises:
-        ShapeMismatch: it is an array, also one of a single number.
-        WrongType: it is no number.
+        ShapeMismatch: the reward is an array, also if it holds a single number.
+        WrongType: the reward is not a number.
     """
     if type(reward) in REAL_TYPES:
         return
     try:
         number = np.asarray(reward)
-    except (ValueError, TypeError, RuntimeError):  # ragged, or a tensor with gradients or elsewhere
-        raise WrongType(f"{whose()}: the reward is a {type(reward).__name__}; give one real number") from None
+    except (ValueError, TypeError, RuntimeError):  # a ragged list, or a tensor with gradients or on a device
+        raise WrongType(f"{label()}: the reward is a {type(reward).__name__}; give one real number") from None
     if number.ndim:
-        raise ShapeMismatch(f"{whose()}: the reward has shape {number.shape}; give one number, as .item() does")
+        raise ShapeMismatch(f"{label()}: the reward has shape {number.shape}; give one number, as .item() does")
     if number.dtype.kind not in "biuf":
-        raise WrongType(f"{whose()}: the reward is a {type(reward).__name__}; give one real number")
+        raise WrongType(f"{label()}: the reward is a {type(reward).__name__}; give one real number")
 
 
 def is_kind_of(field: Field, array: np.ndarray) -> bool:
-    """Whether the array is of numbers or strings, and one of rewards of real numbers."""
+    """Return True if the array holds numbers or strings. For rewards only real numbers count."""
     kind = array.dtype.kind
     return kind in "biuf" or (kind != "O" and field is not REWARDS)
 
 
 def check_kinds(field: Field, arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise `WrongType` unless the arrays, by path, are of numbers or strings, and those of rewards of real numbers."""
+    """Raise `WrongType` unless the arrays, by path, hold numbers or strings, or real numbers for rewards."""
     for path, array in arrays.items():
         if not is_kind_of(field, array):
-            what = "real numbers" if field is REWARDS else "numbers or strings"
-            raise WrongType(f"track {path!r} has dtype {array.dtype}; give {what}")
+            allowed = "real numbers" if field is REWARDS else "numbers or strings"
+            raise WrongType(f"track {path!r} has dtype {array.dtype}; give {allowed}")

@@ -1,4 +1,4 @@
-"""What a track holds: its name, and whether it has an item for each observation or for each step."""
+"""`Field`: the name of a track, and whether it has an item per observation or per step."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ EXTRA = "extra_model_outputs"
 
 
 class Field:
-    """The name and the kind of a track. There is one object of each, made by `field_of`: compare with `is`.
+    """The name and the kind of a track. `field_of` creates one object per name and kind, so compare with `is`.
 
     Attributes:
-        name: in `Tracks`, or in its `extra`.
-        more: 1 for observed tracks (L + T + 1 items), 0 for stepped ones (L + T).
+        name: key in `Tracks`, or in its `extra`.
+        more: 1 for tracks with an item per observation (L + T + 1 items), 0 for tracks with an item per step (L + T).
         holds: "arrays" or "infos".
-        is_extra: True for an extra model output, whose name is the user's.
-        label: the name as error messages say it.
-        path: the name as the first parts of the paths of its arrays.
+        is_extra: True for an extra model output, whose name the user chose.
+        label: the name in error messages.
+        path: first part of the paths of the track's arrays.
     """
 
     __slots__ = ("holds", "is_extra", "label", "more", "name", "path")
@@ -40,7 +40,7 @@ _KNOWN: dict[tuple[Any, ...], Field] = {}
 
 
 def field_of(name: str, more: int, holds: str = "arrays", is_extra: bool = False) -> Field:
-    """The one field of this name and kind."""
+    """Return the one field of this name and kind."""
     key = name, more, holds, is_extra
     field = _KNOWN.get(key)
     if field is None:
@@ -48,7 +48,7 @@ def field_of(name: str, more: int, holds: str = "arrays", is_extra: bool = False
     return field
 
 
-_EXTRA: dict[str, Field] = {}  # those of extra model outputs by key: an episode asks for each
+_EXTRA: dict[str, Field] = {}  # fields of extra model outputs by key, looked up once per track
 
 OBSERVATIONS = field_of("observations", 1)
 INFOS = field_of("infos", 1, "infos")
@@ -58,10 +58,10 @@ UNNAMED = field_of("track", 0)
 
 
 def extra_field(key: str) -> Field:
-    """The field of an extra model output.
+    """Return the field of an extra model output.
 
     Raises:
-        WrongType: a key that is no string.
+        WrongType: the key is not a string.
     """
     if not isinstance(key, str):
         raise WrongType(f"extra model output {key!r}: the keys of a policy's outputs are strings; give it a name")

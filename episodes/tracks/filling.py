@@ -1,4 +1,4 @@
-"""Standing in for items that are not there: fill values of the item's shape and dtype, on both sides of a span."""
+"""Fill values: reads past the ends of a track return the fill in the shape and dtype of its items."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 from episodes.errors import InvalidFill, ShapeMismatch
 from episodes.tracks import indexing, nested
-from episodes.tracks.casting import cast, widened_dtype
+from episodes.tracks.casting import try_cast, widened_dtype
 
-_SMALL = 65504.0  # what every float dtype holds
+_SMALL = 65504.0  # the largest float16, so every float dtype holds it
 
 
-def place(data: np.ndarray, positions: int | range | np.ndarray, fill: Any) -> np.ndarray:
-    """The items [k, ...] of `data` [n, ...] at the positions, `fill` where a position lies outside.
+def take_filled(data: np.ndarray, positions: int | range | np.ndarray, fill: Any) -> np.ndarray:
+    """Return the items [k, ...] of `data` [n, ...] at the positions, and `fill` for positions outside [0, n).
 
-    A span that lies inside is a view.
+    A range of positions inside [0, n) returns a view.
     """
     total = len(data)
     if isinstance(positions, range):
@@ -32,7 +32,7 @@ def place(data: np.ndarray, positions: int | range | np.ndarray, fill: Any) -> n
 
 
 def take_span_filled(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
-    """As `place`, for the positions of a span."""
+    """Return `take_filled(data, span, fill)` by slicing, which is faster than by positions."""
     size, start, step = len(span), span.start, span.step
     if step == 1:
         missing = start + size - len(data)
@@ -45,8 +45,8 @@ def take_span_filled(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
         inner = data[start + head * step : None if last < 0 else last : step] if head < tail else data[:0]
     if tail - head == size:
         return inner
-    shape, dtype = (size,) + data.shape[1:], data.dtype  # noqa: RUF005 (unpacking costs more)
-    if type(fill) is not float or fill != 0.0 or dtype.kind != "f":  # zeros fit among floats
+    shape, dtype = (size,) + data.shape[1:], data.dtype  # noqa: RUF005 (faster than unpacking)
+    if type(fill) is not float or fill != 0.0 or dtype.kind != "f":  # 0.0 fits every float dtype
         fill = check_fill(fill, data)
     if type(fill) is float and fill == 0.0:
         out = np.zeros(shape, dtype)
@@ -62,25 +62,29 @@ def take_span_filled(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
 
 
 def check_fill(fill: Any, data: np.ndarray) -> Any:
-    """The fill if it can stand in for an item of `data` [n, ...]; else `InvalidFill`."""
+    """Return the fill as a value of the dtype of `data` [n, ...].
+
+    Raises:
+        InvalidFill: the fill has neither the shape of an item nor a scalar's, or the dtype cannot hold it.
+    """
     dtype = data.dtype
     kind = type(fill)
     if dtype.kind == "f" and (kind is float or kind is int) and -_SMALL <= fill <= _SMALL:
         return fill
     try:
-        given = np.asarray(fill)
+        array = np.asarray(fill)
     except ValueError:
         raise InvalidFill(f"fill={fill!r} is ragged; give a scalar, or an item of shape {data.shape[1:]}") from None
-    if given.shape not in ((), data.shape[1:]):
+    if array.shape not in ((), data.shape[1:]):
         raise InvalidFill(
-            f"fill={fill!r} has shape {given.shape}; items have {data.shape[1:]}: give a scalar or that shape"
+            f"fill={fill!r} has shape {array.shape}; items have {data.shape[1:]}: give a scalar or that shape"
         )
-    fitting = cast(given, dtype)
-    if fitting is None:
+    cast_fill = try_cast(array, dtype)
+    if cast_fill is None:
         raise InvalidFill(
             f"fill={fill!r} cannot stand in for items of dtype {dtype} without loss; give a value of that dtype"
         )
-    return fitting
+    return cast_fill
 
 
 def _filler(fill: Any, data: np.ndarray) -> Any:
@@ -90,16 +94,18 @@ def _filler(fill: Any, data: np.ndarray) -> Any:
 
 
 class ItemKinds:
-    """The structure, shape and dtypes of the items of a growing list, each of which is looked at once."""
+    """Cache of the structure, shape and dtypes of a growing list's items. Each item is inspected once."""
 
     __slots__ = ("_dtypes", "_num")
 
     def __init__(self) -> None:
-        self._num = 0  # items that were looked at
-        self._dtypes: Any = None  # sets of dtypes, nested as the items are
+        self._num = 0  # items inspected so far
+        self._dtypes: Any = None  # a set of dtypes for each leaf, nested as the items are
 
     def filler(self, items: Sequence[Any], fill: Any) -> Any:
-        """A fill item with the structure, shape and dtype of the items; the fill itself where there are none."""
+        """Return an item filled with `fill`, with the structure, shape and dtype of the items; `fill` itself without
+        items.
+        """
         if not items:
             return fill
         first = items[0]
@@ -125,29 +131,29 @@ def _filler_like(first: Any, dtypes: set[np.dtype], fill: Any) -> Any:
     return filler.item() if isinstance(first, (bool, int, float, str)) else filler
 
 
-def written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np.ndarray:
-    """A copy of an array [n, ...] with other items [k, ...] in some rows, in a wider dtype where they need one.
+def with_items_written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np.ndarray:
+    """Return a copy of `leaf` [n, ...] with the items [k, ...] in the rows, in a wider dtype if the items need one.
 
     Raises:
-        ShapeMismatch: items of another shape, or that no dtype holds beside the others without loss.
+        ShapeMismatch: the items have another shape, or no dtype holds them and the others without loss.
     """
     items = np.asarray(items)
     if items.shape[1:] != leaf.shape[1:]:
         raise ShapeMismatch(f"{name}: new items have shape {items.shape[1:]}, the track's have {leaf.shape[1:]}")
-    dtype, fitting = leaf.dtype, cast(items, leaf.dtype)
-    if fitting is None:
-        dtype, fitting = widened_dtype(dtype, items), items
+    dtype, cast_fill = leaf.dtype, try_cast(items, leaf.dtype)
+    if cast_fill is None:
+        dtype, cast_fill = widened_dtype(dtype, items), items
     if dtype is None:
         raise ShapeMismatch(
             f"{name}: new items of dtype {items.dtype} do not go with {leaf.dtype} without loss; give such items"
         )
     new = leaf.astype(dtype)
-    new[rows] = fitting
+    new[rows] = cast_fill
     return new
 
 
 def ones(num: int, dtype: type) -> np.ndarray:
-    """Ones [num], copied from some that are kept: cheaper than to make them."""
+    """Return an array of ones [num], copied from a cached one, which is faster than creating it."""
     return _ones(num, dtype).copy()
 
 

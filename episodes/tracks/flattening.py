@@ -10,15 +10,15 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-Path = tuple[Any, ...]  # keys and places from the outermost Dict or Tuple down
+Path = tuple[Any, ...]  # keys and indices from the outermost Dict or Tuple down
 
 
 class Flattener:
-    """Makes vectors of a space's items; where each part goes is worked out once.
+    """Function from items of a space to vectors. The column of each part is computed once.
 
     Args:
-        space: one whose items Gymnasium flattens to arrays (`space.is_np_flattenable`), or any other.
-        dtype: of the vectors; Gymnasium's own when None.
+        space: a space whose items Gymnasium flattens to arrays (`space.is_np_flattenable`), or any other.
+        dtype: dtype of the vectors, by default Gymnasium's own.
     """
 
     def __init__(self, space: gym.Space, dtype: Any = None) -> None:
@@ -30,9 +30,9 @@ class Flattener:
             self._parts = [_part_of(leaf, path, start) for leaf, path, start in _leaves(space)]
 
     def __call__(self, rows: Any) -> Any:
-        """The items, nested arrays [N, ...], as vectors [N, D].
+        """Return the items, nested arrays [N, ...], as vectors [N, D].
 
-        Of a space without a flat form, what Gymnasium makes of its items, in its structure and dtypes.
+        For a space without a flat form, return what Gymnasium makes of its items, in its structure and dtypes.
         """
         if self._parts is None:
             return _flatten_irregular(self.space, rows)
@@ -44,7 +44,7 @@ class Flattener:
 
 
 def _leaves(space: gym.Space, path: Path = (), start: int = 0) -> Iterator[tuple[gym.Space, Path, int]]:
-    """(part, where it is in an item, where it begins in the vector) of each part that is no Dict or Tuple."""
+    """Yield the parts of a space that are no Dict or Tuple: (part, path in an item, first column in the vector)."""
     if not isinstance(space, (spaces.Dict, spaces.Tuple)):
         yield space, path, start
         return
@@ -62,7 +62,7 @@ def _at(rows: Any, path: Path) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One part of the items, and its columns of the vectors."""
+    """One part of the items, and its columns in the vectors."""
 
     space: gym.Space
     path: Path
@@ -70,13 +70,13 @@ class _Part:
     size: int
 
     def write(self, out: np.ndarray, rows: Any) -> None:
-        """Put the part's rows into `out` [N, D], which is zero there. Here: item by item."""
+        """Write the part's rows into `out` [N, D], which is zero there. This base class flattens item by item."""
         for vector, item in zip(out, rows, strict=True):
             vector[self.start : self.start + self.size] = spaces.flatten(self.space, item)
 
 
 class _Raveled(_Part):
-    """Numbers, as they are."""
+    """A part of numbers, which are copied unchanged."""
 
     def write(self, out: np.ndarray, rows: Any) -> None:
         out[:, self.start : self.start + self.size] = np.asarray(rows).reshape(len(out), self.size)
@@ -84,9 +84,9 @@ class _Raveled(_Part):
 
 @dataclass(frozen=True, slots=True)
 class _OneHot(_Part):
-    """K choices, each as a one-hot vector."""
+    """A part of K choices, each written as a one-hot vector."""
 
-    firsts: np.ndarray  # [K] the column that stands for choice 0
+    firsts: np.ndarray  # [K] the column of choice 0
 
     def write(self, out: np.ndarray, rows: Any) -> None:
         num_rows, width = out.shape
@@ -108,7 +108,7 @@ def _part_of(space: gym.Space, path: Path, start: int) -> _Part:
 
 
 def _flatten_irregular(space: gym.Space, rows: Any) -> Any:
-    """The rows of a space without a flat form, flattened as far as Gymnasium does."""
+    """Return the rows of a space without a flat form, flattened as far as Gymnasium flattens them."""
     match space:
         case spaces.Dict():
             return {key: _flatten_irregular(part, rows[key]) for key, part in space.spaces.items()}

@@ -1,8 +1,8 @@
-"""Index arithmetic of tracks: from what a user asks for to positions in the data. Touches no data.
+"""Index arithmetic of tracks: from a user's indices to positions in the data. No data is read here.
 
-A track holds `lookback` items before step 0 and `size` items from step 0 on; position 0 is the first of all
-`lookback + size`. An index `i >= 0` counts from step 0. An index `i < 0` counts from the end and may run on into
-the lookback; with `neg_index_as_lookback`, -1 is the item just before step 0.
+A track holds `lookback` items before step 0 and `size` items from step 0 on. Position 0 is the first of all
+`lookback + size` items. An index `i >= 0` counts from step 0. An index `i < 0` counts from the end and may reach into
+the lookback. With `neg_index_as_lookback`, -1 is the item just before step 0.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ Indices = int | np.integer | slice | Sequence[int] | np.ndarray | None
 
 
 def position_of(index: int, lookback: int, size: int, neg_index_as_lookback: bool) -> int:
-    """The position of one index; outside [0, lookback + size) when there is no such item."""
+    """Return the position of one index. It lies outside [0, lookback + size) if there is no such item."""
     if index >= 0 or neg_index_as_lookback:
         return lookback + index
     return lookback + size + index
 
 
 def positions_of(indices: np.ndarray, lookback: int, size: int, neg_index_as_lookback: bool) -> np.ndarray:
-    """The positions [...] of an integer array of indices [...]; those outside [0, lookback + size) have no item."""
+    """Return the positions [...] of an integer array of indices [...]. Those outside [0, lookback + size) have no
+    item.
+    """
     positions = indices + lookback
     if not neg_index_as_lookback:
         positions = np.where(indices < 0, positions + size, positions)
@@ -35,9 +37,13 @@ def positions_of(indices: np.ndarray, lookback: int, size: int, neg_index_as_loo
 
 
 def span_of(slice_: slice, lookback: int, size: int, neg_index_as_lookback: bool) -> range:
-    """The positions of a slice, not clipped: they may lie left of 0 and right of the last item.
+    """Return the positions of a slice, not clipped: they may lie left of 0 and right of the last item.
 
-    An open end is step 0 or the last item, never the lookback.
+    An open end means step 0 or the last item, never the lookback.
+
+    Raises:
+        InvalidArgument: the step is 0.
+        WrongType: start, stop or step is not an integer.
     """
     start, stop, step = slice_.start, slice_.stop, slice_.step
     step = 1 if step is None else step
@@ -58,7 +64,7 @@ def span_of(slice_: slice, lookback: int, size: int, neg_index_as_lookback: bool
 
 
 def clip(span: range, total: int) -> slice:
-    """The span as a slice of `total` items, its bounds clipped as Python clips a list's."""
+    """Return the positions as a slice of `total` items, with bounds clipped as Python clips a list's."""
     if span.step > 0:
         start, stop = max(span.start, 0), min(span.stop, total)
         return slice(start, max(stop, start), span.step)
@@ -69,7 +75,7 @@ def clip(span: range, total: int) -> slice:
 
 
 def inside(span: range, total: int) -> tuple[int, int]:
-    """Which part `[head, tail)` of the span's positions lies in [0, total).
+    """Return the part `[head, tail)` of the span's positions that lies in [0, total).
 
     >>> inside(range(-3, 9, 2), 4)
     (2, 4)
@@ -86,7 +92,9 @@ def inside(span: range, total: int) -> tuple[int, int]:
 
 
 def positions(indices: Indices, lookback: int, size: int, neg_index_as_lookback: bool) -> int | range | np.ndarray:
-    """The positions that any indices mean, whether or not there are items: one for an int, many for all else."""
+    """Return the positions of any indices, whether or not they have items: an int for an int, else a range or an
+    array.
+    """
     if isinstance(indices, slice):
         return span_of(indices, lookback, size, neg_index_as_lookback)
     if indices is None:
@@ -100,27 +108,27 @@ def positions(indices: Indices, lookback: int, size: int, neg_index_as_lookback:
 def positions_there(
     indices: Indices, lookback: int, size: int, neg_index_as_lookback: bool, name: str
 ) -> int | range | np.ndarray:
-    """The positions that any indices mean, where all must have items; slices are clipped.
+    """Return the positions of any indices, which all must have items. Slices are clipped.
 
     Raises:
-        StepOutOfRange: names the track and the first index that has no item.
+        StepOutOfRange: names the track and the first index without an item.
     """
-    found = positions(indices, lookback, size, neg_index_as_lookback)
+    result = positions(indices, lookback, size, neg_index_as_lookback)
     total = lookback + size
-    if isinstance(found, range):
-        return found if indices is None else range(*clip(found, total).indices(total))
-    if isinstance(found, int):
-        if not 0 <= found < total:
+    if isinstance(result, range):
+        return result if indices is None else range(*clip(result, total).indices(total))
+    if isinstance(result, int):
+        if not 0 <= result < total:
             raise out_of_range(name, indices, lookback, size)
-        return found
-    outside = (found < 0) | (found >= total)
+        return result
+    outside = (result < 0) | (result >= total)
     if outside.any():
         raise out_of_range(name, int(as_index_array(indices)[outside.argmax()]), lookback, size)
-    return found
+    return result
 
 
 def as_index_array(indices: Any) -> np.ndarray:
-    """The indices as an int64 array [k]; booleans and floats are refused."""
+    """Return the indices as an int64 array [k]. `WrongType` for booleans, floats and ragged lists."""
     if isinstance(indices, (str, bytes)) or not isinstance(indices, (Sequence, np.ndarray, range)):
         raise WrongType(
             f"indices {indices!r}: an index is an int, a slice, or a list, tuple, range or integer array of ints"
@@ -137,14 +145,14 @@ def as_index_array(indices: Any) -> np.ndarray:
 
 
 def out_of_range(name: str, index: Any, lookback: int, size: int) -> StepOutOfRange:
-    """The error for an index without an item, which names the range that there is."""
-    there = f"items 0..{size - 1}" if size else "no items from step 0 on"
+    """Return the error for an index without an item. It names the valid range."""
+    valid_items = f"items 0..{size - 1}" if size else "no items from step 0 on"
     before = f" and {lookback} lookback items (-{lookback}..-1 with neg_index_as_lookback=True)" if lookback else ""
-    return StepOutOfRange(f"{name}[{index}]: there are {there}{before}; pass fill= to read past the ends.")
+    return StepOutOfRange(f"{name}[{index}]: there are {valid_items}{before}; pass fill= to read past the ends.")
 
 
 def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
-    """The steps [start, stop) of a sub-episode, clipped as Python clips a list's slice."""
+    """Return the steps [start, stop) of a sub-episode, clipped as Python clips a list's slice."""
     if not isinstance(slice_, slice):
         raise WrongType(
             f"episode[{slice_!r}]: an episode is sliced by steps, episode[a:b]; read one item with a getter"
@@ -158,14 +166,14 @@ def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
 
 
 def checked_lookback(length: Any, unit: str = "items") -> int:
-    """The length of a lookback as an int; `InvalidArgument` unless it is one, 0 or more."""
+    """Return the length of a lookback as an int. `InvalidArgument` unless it is an int of at least 0."""
     if not isinstance(length, (int, np.integer)) or length < 0:
         raise InvalidArgument(f"len_lookback_buffer={length!r}: give the number of {unit}, 0 or more")
     return int(length)
 
 
 def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """`[start, start + size)` of each pair, one after another: int64 [sum(sizes)].
+    """Return the ranges `[start, start + size)` of all pairs, concatenated, int64 [sum(sizes)].
 
     >>> ranges(np.array([3, 10]), np.array([2, 3])).tolist()
     [3, 4, 10, 11, 12]

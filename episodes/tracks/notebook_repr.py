@@ -1,4 +1,4 @@
-"""How an object comes by its `_repr_html_` without knowing of drawings, which lie above all that is drawn."""
+"""`_repr_html_` methods that import the package `episodes.inspect` only when a notebook calls them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def notebook_repr(module: str, name: str) -> Callable[[Any], str | None]:
-    """A `_repr_html_`: what `module.name(object)` gives. The module is imported when a notebook asks.
+    """Return a method `_repr_html_` that calls `module.name(object)`. The module is imported at the first call.
 
-    None without jinja2 (extra `inspect`): the notebook then shows the object's repr.
+    The method returns None if jinja2 (extra `inspect`) is not installed. A notebook then shows the object's repr.
     """
 
     def _repr_html_(self: Any) -> str | None:
-        """The object as HTML for a notebook; None where jinja2 is not installed."""
+        """Return the object as HTML for a notebook, or None if jinja2 is not installed."""
         try:
             draw = getattr(import_module(module), name)
         except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""What memory views hold: an array of a few rows keeps all of the memory that it is a view of from being freed."""
+"""Memory behind array views: a view of a few rows keeps the whole buffer from being freed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 
 def retained_nbytes(arrays: Iterable[np.ndarray]) -> int:
-    """The bytes of the memory that arrays are views of, each piece of memory counted once."""
+    """Return the total size in bytes of the buffers behind the arrays. A shared buffer counts once."""
     owners = {id(owner): nbytes for owner, nbytes in map(_owner, arrays)}
     return sum(owners.values())
 
 
 def _owner(array: np.ndarray) -> tuple[Any, int]:
-    """What an array's memory belongs to, and its bytes."""
+    """Return the object that owns an array's memory, and its size in bytes."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     if array.base is None:
@@ -25,12 +25,14 @@ def _owner(array: np.ndarray) -> tuple[Any, int]:
         owner = owner.obj
     try:
         return owner, memoryview(owner).nbytes
-    except TypeError:  # a tensor, say: what it has beside this array is not known
+    except TypeError:  # e.g. a tensor, whose full size is not known here
         return owner, array.nbytes
 
 
 def is_immutable(array: np.ndarray) -> bool:
-    """Whether an array and all that it is a view of are read-only, and memory that nobody else writes to."""
+    """Return True if the array and every array that it is a view of are read-only, so that no other object writes to
+    it.
+    """
     owner: Any = array
     while isinstance(owner, np.ndarray):
         if owner.flags.writeable:

@@ -1,4 +1,4 @@
-"""Spaces without the state of their random numbers: what pickles and copies of episodes have of them."""
+"""Spaces without the state of their random generators, as pickles and copies of episodes store them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from gymnasium import spaces
 
 _MOST_KEPT = 256
 
-_known: dict[int, tuple[Any, Any]] = {}  # spaces by their ids, and they without that state
+_known: dict[int, tuple[Any, Any]] = {}  # id of a space -> the space, its copy without random state
 
 
 def unseeded(held: Any) -> Any:
-    """A space, or a container of spaces, with nothing in it that was seeded; anything else as it is.
+    """Return a copy of a space, or of a container of spaces, without the state of its random generators.
 
-    A space gives the same object each time, so that a pickle that meets it often has it once.
+    Other values are returned unchanged. The same space returns the same copy each time, so that a pickle with many
+    references to it stores it once.
     """
     if held is None:
         return None
@@ -30,7 +31,7 @@ def unseeded(held: Any) -> Any:
     if known is None:
         if len(_known) >= _MOST_KEPT:
             _known.clear()
-        known = _known[id(held)] = held, _bare(held)  # kept, so that no other space gets its id
+        known = _known[id(held)] = held, _bare(held)  # the reference to `held` keeps its id from being reused
     return known[1]
 
 
@@ -42,7 +43,7 @@ def _bare(space: spaces.Space[Any]) -> spaces.Space[Any]:
 
 
 def spaces_in(held: Any) -> list[Any]:
-    """The space that something is, or the spaces in a container of them."""
+    """Return the space itself, or the spaces directly inside a container, as a list."""
     if isinstance(held, spaces.Space):
         return [held]
     parts = held.values() if isinstance(held, Mapping) else held if type(held) in (tuple, list) else ()

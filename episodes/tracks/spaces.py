@@ -1,4 +1,4 @@
-"""What a Gymnasium space tells of its items: how they are nested, their dtypes, and their one-hot form."""
+"""Properties of the items of Gymnasium spaces: nesting, dtypes, shapes and one-hot form."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _IRREGULAR = (spaces.OneOf, spaces.Sequence, spaces.Graph)
 
 
 def is_nested(space: spaces.Space | None) -> TypeGuard[spaces.Dict | spaces.Tuple]:
-    """True for dict and tuple spaces; the usual others are spared a question to abstract classes, 1 us."""
-    return space is not None and type(space) not in _ONE_ARRAY and isinstance(space, NESTED)
+    """Return True for dict and tuple spaces."""
+    return space is not None and type(space) not in _ONE_ARRAY and isinstance(space, NESTED)  # `isinstance` takes 1 us
 
 
 def as_item(item: Any, space: spaces.Space | None) -> Any:
-    """The item itself; where it has lists in the places of a space's tuples, as Gymnasium allows, one with tuples.
+    """Return the item with tuples for lists where the space has tuples. Gymnasium accepts such lists, too.
 
     >>> as_item({"at": [1, 2]}, spaces.Dict(at=spaces.Tuple([spaces.Discrete(3)] * 2)))
     {'at': (1, 2)}
@@ -41,14 +41,15 @@ def as_item(item: Any, space: spaces.Space | None) -> Any:
 
 
 def as_items(items: Any, space: spaces.Space | None) -> Any:
-    """Each of the items of a list `as_item`; what is no list as it is."""
+    """Return a list of items with `as_item` applied to each. Values that are not lists are returned unchanged."""
     return [as_item(item, space) for item in items] if type(items) is list and is_nested(space) else items
 
 
 def as_rows(rows: Any, space: spaces.Space | None) -> Any:
-    """A vector environment's row of N items as nested arrays [N, ...]: arrays of strings for `Text` parts.
+    """Return a vector environment's row of N items as nested arrays [N, ...].
 
-    The items of `OneOf`, `Sequence` and `Graph` parts, which have no shape in common, become an array of objects.
+    `Text` parts become arrays of strings. Items of `OneOf`, `Sequence` and `Graph` parts, which have no common shape,
+    become arrays of objects.
     """
     if isinstance(space, spaces.Tuple) and isinstance(rows, (list, tuple)) and len(rows) == len(space.spaces):
         return tuple(map(as_rows, rows, space.spaces))
@@ -63,7 +64,7 @@ def as_rows(rows: Any, space: spaces.Space | None) -> Any:
 
 
 def stacked(items: Sequence[Any], space: spaces.Space | None) -> Any:
-    """Items of a space as nested arrays [len(items), ...], those of irregular parts as `as_rows` has them."""
+    """Return items of a space as nested arrays [len(items), ...], with irregular parts as in `as_rows`."""
     if isinstance(space, spaces.Tuple):
         items = as_items(list(items), space)
         return tuple(stacked([item[i] for item in items], sub) for i, sub in enumerate(space.spaces))
@@ -80,33 +81,35 @@ def _objects(items: Sequence[Any]) -> np.ndarray:
 
 
 def irregular_part(space: spaces.Space | None, path: str = "") -> tuple[str, spaces.Space] | None:
-    """The first part of a space whose items have no shape in common, and its path; None where all have one."""
+    """Return the path and the first part of a space whose items have no common shape, or None if all parts are
+    regular.
+    """
     if isinstance(space, _IRREGULAR):
         return path, space
     if not isinstance(space, NESTED):
         return None
     parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-    found = (irregular_part(part, f"{path}/{nested.escape(str(key))}") for key, part in parts)
-    return next((one for one in found if one is not None), None)
+    irregular = (irregular_part(part, f"{path}/{nested.escape(str(key))}") for key, part in parts)
+    return next((one for one in irregular if one is not None), None)
 
 
 def of_no_shape(name: str, part: tuple[str, spaces.Space]) -> ShapeMismatch:
-    """The error for items of an `irregular_part`, which no array holds."""
+    """Return the error for items of an `irregular_part`, which arrays cannot hold."""
     path, space = part
-    how = "an ObservationPreprocessor of yours make arrays of one shape of them first: pad them, say"
+    advice = "an ObservationPreprocessor of yours make arrays of one shape of them first: pad them, say"
     if isinstance(space, spaces.OneOf):
-        how = "FlattenObservations, before all views, make vectors of them"
+        advice = "FlattenObservations, before all views, make vectors of them"
     return ShapeMismatch(
         f"{name}{path}: items of a {type(space).__name__} space have no shape in common, and no array holds them; let "
-        f"{how}"
+        f"{advice}"
     )
 
 
 def dtypes_of(space: spaces.Space | None) -> Any:
-    """The nested dtypes of a space's items; None where the space has none (or there is no space)."""
+    """Return the nested dtypes of a space's items, or None if there is no space or a part of it has no dtype."""
     if space is None:
         return None
-    if type(space) in _ONE_ARRAY:  # saves two `isinstance` of abstract classes, 1 us each
+    if type(space) in _ONE_ARRAY:  # avoids two `isinstance` calls of 1 us each
         return space.dtype
     if isinstance(space, spaces.Dict):
         return _all_or_none({key: dtypes_of(sub) for key, sub in space.spaces.items()})
@@ -121,7 +124,7 @@ def _all_or_none(dtypes: Any) -> Any:
 
 
 def empty_items(space: spaces.Space | None, num_items: int = 0) -> Any:
-    """Zeros [num_items, ...] of a space's items, nested as the space is; `[num_items]` float32 without a space."""
+    """Return zeros [num_items, ...] nested as the space's items, or float32 [num_items] without a space."""
     if isinstance(space, spaces.Dict):
         return {key: empty_items(sub, num_items) for key, sub in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -132,9 +135,9 @@ def empty_items(space: spaces.Space | None, num_items: int = 0) -> Any:
 
 
 def one_hot(values: Any, space: spaces.Space | None) -> Any:
-    """The values [..., *item] with `Discrete` and `MultiDiscrete` parts as float32 one-hot vectors on a last axis.
+    """Return values [..., *item] with `Discrete` and `MultiDiscrete` parts as float32 one-hot vectors on a last axis.
 
-    A `MultiDiscrete` part becomes its sub-spaces' one-hot vectors, concatenated. Other parts stay as they are.
+    A `MultiDiscrete` part becomes the concatenated one-hot vectors of its choices. Other parts stay as they are.
     """
     if space is None:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""From a list of items to one array: how a growing track becomes a finished one."""
+"""Conversion of a growing track's list of items to one array."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ import numpy as np
 
 from episodes.errors import ShapeMismatch, WrongType
 from episodes.tracks import nested
-from episodes.tracks.casting import cast
+from episodes.tracks.casting import try_cast
 
 _dtype_of = operator.attrgetter("dtype")
 
 
 def _packing_codes() -> dict[type, tuple[str, np.dtype]]:
-    """`struct` codes and dtypes of Python numbers; no float where numpy takes an array of shape (1,) for a number."""
+    """Return `struct` codes and dtypes of Python's numbers.
+
+    Floats are left out if numpy accepts an array of shape (1,) as a float, since it would be packed as a number.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -32,20 +35,20 @@ _CODES = _packing_codes()
 
 
 def joined_bytes(items: Sequence[Any], uniform: bool = False) -> np.ndarray | None:
-    """`np.array(items)` by joining bytes, which is faster and gives a read-only array.
+    """Return `np.array(items)` by joining the items' bytes, which is faster and gives a read-only array.
 
-    None unless all items are numbers of one type, or arrays of one dtype. Packing refuses what has no `__float__` (or
-    `__index__`), so nothing else slips in.
+    None unless all items are numbers of one type, or arrays of one dtype. `struct` rejects items without `__float__` or
+    `__index__`, so other items cannot slip through.
 
     Args:
-        uniform: True when the items are known to have one shape; arrays that are not are left.
+        uniform: True if all items are known to have one shape. Arrays are joined only then.
     """
     kind, num = type(items[0]), len(items)
     try:
         if kind in _CODES:
             code, dtype = _CODES[kind]
             return np.frombuffer(struct.pack(f"{num}{code}", *items), dtype)
-        if issubclass(kind, np.number) and kind is not np.timedelta64:  # its dtype has a unit, too
+        if issubclass(kind, np.number) and kind is not np.timedelta64:  # a timedelta's dtype also has a unit
             return np.frombuffer(b"".join(items), kind) if list(map(type, items)).count(kind) == num else None
         if not uniform or kind is not np.ndarray:
             return None
@@ -53,20 +56,28 @@ def joined_bytes(items: Sequence[Any], uniform: bool = False) -> np.ndarray | No
         if dtype.kind not in "iufb" or not dtype.isnative or list(map(_dtype_of, items)).count(dtype) < num:
             return None
         return np.frombuffer(b"".join(items), dtype).reshape(num, *items[0].shape)
-    except (struct.error, OverflowError, AttributeError, BufferError, TypeError, ValueError):  # such as crops and lists
+    except (
+        struct.error,
+        OverflowError,
+        AttributeError,
+        BufferError,
+        TypeError,
+        ValueError,
+    ):  # e.g. strided views, lists
         return None
 
 
 def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: Any = None) -> Any:
-    """The items as nested arrays [len(items), ...].
+    """Return the items as nested arrays [len(items), ...].
 
     Args:
-        name: of the track, for errors.
-        dtypes: a dtype, a nested value of dtypes of the items' structure, or None for numpy's promotion.
+        name: name of the track, for errors.
+        lookback: number of items before step 0, for errors.
+        dtypes: a dtype, a nested value of dtypes with the structure of an item, or None for numpy's promotion.
 
     Raises:
-        ShapeMismatch: names the first item of another shape or without an array, or the space's dtype that loses
-            something.
+        ShapeMismatch: names the first item of another shape or without an array, or a space's dtype that would change
+            an item.
     """
     if not items:
         return nested.map_leaves(lambda dtype: np.zeros(0, dtype), dtypes)
@@ -88,7 +99,7 @@ def _stack(column: Sequence[Any], name: str, lookback: int, dtype: Any) -> np.nd
 
 
 def refuse_masked(value: Any, name: str) -> None:
-    """Raise `WrongType` for a masked array, or the masked constant, in a track of that name."""
+    """Raise `WrongType` if a value of the track `name` is a masked array or the masked constant."""
     if isinstance(value, np.ma.MaskedArray):
         raise WrongType(f"{name}: a row is a masked array. {_NO_MASK}")
 
@@ -105,7 +116,7 @@ def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
         array = np.array(column)
     except ValueError:
         raise _first_misfit(column, name, lookback, np.shape) from None
-    except (TypeError, RuntimeError):  # torch's: of a gradient, of bfloat16, on a device
+    except (TypeError, RuntimeError):  # from torch: a tensor with gradients, of bfloat16, or on a device
         if not any(hasattr(item, "detach") for item in column):
             raise
         return _stacked([_plain(item, i, name) for i, item in enumerate(column, -lookback)], name, lookback)
@@ -117,7 +128,7 @@ def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
 
 
 def _plain(item: Any, i: int, name: str) -> Any:
-    """A tensor of any kind as an array, without its gradient; anything else as it is."""
+    """Return a tensor as an array without its gradient, and any other item unchanged."""
     if not hasattr(item, "detach"):
         return item
     try:
@@ -127,10 +138,10 @@ def _plain(item: Any, i: int, name: str) -> Any:
 
 
 def check_strings(items: Sequence[Any], name: str, first: int = 0) -> None:
-    """Raise `ShapeMismatch` where an array of strings would change an item: a number, or a NUL at the end.
+    """Raise `ShapeMismatch` if an array of strings would change an item: a number, or a NUL at the end of a string.
 
     Args:
-        first: the index of the first item, for errors.
+        first: index of the first item, for errors.
     """
     kinds = [np.asarray(item).dtype.kind for item in items]
     for i, (item, kind) in enumerate(zip(items, kinds, strict=True), first):
@@ -141,15 +152,19 @@ def check_strings(items: Sequence[Any], name: str, first: int = 0) -> None:
 
 
 def fitted(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
-    """The array in the dtype, where it is one; `ShapeMismatch` when that loses something."""
-    own = array.dtype
+    """Return the array as `dtype`, or in native byte order if `dtype` is not a dtype.
+
+    Raises:
+        ShapeMismatch: `dtype` cannot hold the values without loss.
+    """
+    array_dtype = array.dtype
     if not isinstance(dtype, np.dtype):
-        if own.isnative:
+        if array_dtype.isnative:
             return array
-        dtype = own.newbyteorder("=")  # items of another byte order become numbers that torch takes
-    if own == dtype:
+        dtype = array_dtype.newbyteorder("=")  # torch accepts native byte order only
+    if array_dtype == dtype:
         return array
-    fitting = cast(array, dtype)
+    fitting = try_cast(array, dtype)
     if fitting is None:
         raise ShapeMismatch(
             f"{name}: items of dtype {array.dtype} do not fit the space's {dtype} without loss; give such items"

@@ -1,7 +1,7 @@
-"""A track: one named time series of an episode. Three types of one surface, no flag.
+"""Tracks: the named time series of an episode, as three types with one interface.
 
-A `ListTrack` is still being recorded, an `ArrayTrack` is finished, and an `InfoTrack` is finished and holds dicts. All
-read the same way (`track[i]`, `track.get(...)`), and `indexing` says which items an index means. A track holds
+A `ListTrack` grows, an `ArrayTrack` is finished, and an `InfoTrack` is finished and holds dicts. All are read in the
+same way (`track[i]`, `track.get(...)`); the module `indexing` defines which items an index means. A track holds
 `lookback` items before step 0, which `len(track)` does not count and `track.total` does:
 
     position   0 .. lookback - 1 | lookback .. total - 1
@@ -19,7 +19,7 @@ import numpy as np
 from episodes.errors import ShapeMismatch
 from episodes.tracks import indexing, nested
 from episodes.tracks.field import INFOS, UNNAMED, Field
-from episodes.tracks.filling import ItemKinds, place, take_span_filled, written
+from episodes.tracks.filling import ItemKinds, take_filled, take_span_filled, with_items_written
 from episodes.tracks.indexing import Indices
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.infos import Infos, same_info
@@ -27,12 +27,12 @@ from episodes.tracks.infos.joining import joined_infos
 from episodes.tracks.spaces import dtypes_of, empty_items
 from episodes.tracks.stacking import fitted, joined_bytes, stack_items
 
-_blank: Any = object.__new__  # half the price of the class call, where slices are made of every track
-ArrayChange = Callable[[str, np.ndarray], np.ndarray]  # from the path of an array and the array to another array
+_blank: Any = object.__new__  # takes half the time of calling the class, which counts in slices of all tracks
+ArrayChange = Callable[[str, np.ndarray], np.ndarray]  # (path of an array, array) -> new array
 
 
 class _Items:
-    """What tracks do in the same way. Who is not a track asks `whole`, `arrays` and `total`, never `data`."""
+    """Methods that all tracks share. Other modules use `whole`, `arrays` and `total`, never `data`."""
 
     __slots__ = ()
 
@@ -49,40 +49,40 @@ class _Items:
         return same_track(self, other)
 
     def whole(self: Any) -> Any:
-        """All items, the lookback's included: the list of a growing track, nested arrays [L + n, ...], `Infos`."""
+        """Return all items, the lookback included: a list, nested arrays [L + n, ...], or `Infos`."""
         return self.data
 
     def state(self: Any) -> Any:
-        """The items as `get_state` gives them: a list, nested arrays, or a list of info dicts."""
+        """Return the items for `get_state`: a list, nested arrays, or a list of info dicts."""
         return self.whole()
 
     def finalize(self: Any, space: Any = None) -> Any:
-        """The finished track: itself where it is one."""
+        """Return the finished track: this track if it is finished already."""
         return self
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays by path, such as `observations/camera`."""
+        """Return the arrays by path, such as `observations/camera`."""
         return {}
 
-    def with_arrays(self: Any, change: ArrayChange) -> Any:
-        """This track with `change(path, array)` in the place of each array."""
+    def map_arrays(self: Any, change: ArrayChange) -> Any:
+        """Return this track with `change(path, array)` in place of each array."""
         return self
 
-    def misfit(self: Any, total: int) -> tuple[str, int] | None:
-        """The path and the length of the first array that does not have so many items; None when all have."""
+    def first_wrong_length(self: Any, total: int) -> tuple[str, int] | None:
+        """Return the path and length of the first array whose length is not `total`, or None."""
         lengths = {path: len(array) for path, array in self.arrays().items()} or {self.field.path: self.total}
         return next(((path, length) for path, length in lengths.items() if length != total), None)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ListTrack(_Items):
-    """A track still being recorded. Items are kept as given, never copied."""
+    """A growing track. Items are stored as given and not copied."""
 
     items: list[Any] = dataclasses.field(default_factory=list)  # L + n items
     lookback: int = 0  # L
-    uniform: bool = False  # True when all items are known to have one shape
+    uniform: bool = False  # True if all items are known to have one shape
     field: Field = UNNAMED
-    kinds: ItemKinds | None = None  # once something was filled in
+    kinds: ItemKinds | None = None  # created by the first read with a fill
 
     def __len__(self) -> int:
         return len(self.items) - self.lookback
@@ -92,24 +92,24 @@ class ListTrack(_Items):
 
     @property
     def data(self) -> list[Any]:
-        """The list of all items, the lookback's included."""
+        """The list of all items, the lookback included."""
         return self.items
 
     def copied(self) -> ListTrack:
-        """The same items in a list of their own."""
+        """Return a track with a copy of the list."""
         return ListTrack(list(self.items), self.lookback, self.uniform, self.field)
 
     def item(self, position: int) -> Any:
-        """The item at a position."""
+        """Return the item at a position."""
         return self.items[position]
 
     @property
     def total(self) -> int:
-        """L + n: the number of all items, the lookback's included."""
+        """Number of all items, the lookback included: L + n."""
         return len(self.items)
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """One item for an int, else a list of items; `fill` stands in for items that are not there."""
+        """Return one item for an int, else a list of items. `fill` replaces missing items."""
         if fill is not None:
             return self._get_filled(indices, neg_index_as_lookback, fill)
         items, lookback = self.items, self.lookback
@@ -122,47 +122,49 @@ class ListTrack(_Items):
                 return items[position]
         if isinstance(indices, slice):
             return items[indexing.clip(indexing.span_of(indices, lookback, size, neg_index_as_lookback), len(items))]
-        found = indexing.positions_there(indices, lookback, size, neg_index_as_lookback, self.field.label)
-        return items[found] if isinstance(found, int) else [items[p] for p in found]
+        positions = indexing.positions_there(indices, lookback, size, neg_index_as_lookback, self.field.label)
+        return items[positions] if isinstance(positions, int) else [items[p] for p in positions]
 
     def _get_filled(self, indices: Indices, neg_index_as_lookback: bool, fill: Any) -> Any:
-        found = indexing.positions(indices, self.lookback, len(self), neg_index_as_lookback)
+        positions = indexing.positions(indices, self.lookback, len(self), neg_index_as_lookback)
         total = len(self.items)
         if self.field is not INFOS:
             self.kinds = self.kinds or ItemKinds()
             fill = self.kinds.filler(self.items, fill)
-        if isinstance(found, int):
-            return self.items[found] if 0 <= found < total else fill
-        return [self.items[p] if 0 <= p < total else fill for p in found]
+        if isinstance(positions, int):
+            return self.items[positions] if 0 <= positions < total else fill
+        return [self.items[p] if 0 <= p < total else fill for p in positions]
 
     def view(self, rows: slice, lookback: int = 0) -> ListTrack:
-        """The items at the positions of a slice as a track of their own."""
+        """Return the items at the positions of a slice as a new track."""
         return ListTrack(self.items[rows], lookback, self.uniform, self.field)
 
     def item_list(self, start: int, stop: int) -> list[Any]:
-        """The items at positions [start, stop) as a list."""
+        """Return the items at positions [start, stop) as a list."""
         return self.items[start:stop]
 
     def take(self, rows: Any) -> ListTrack:
-        """The items at positions, a slice or integers [k]; lookback 0."""
+        """Return the items at positions (a slice, or integers [k]) as a track without lookback."""
         items = self.items[rows] if isinstance(rows, slice) else [self.items[p] for p in rows]
         return ListTrack(items, 0, self.uniform, self.field)
 
     def joined(self, other: Track, skip: int = 0) -> ListTrack:
-        """This very track, with the other's items after its lookback and the first `skip` appended."""
+        """Append the items of `other` after its lookback and its first `skip` items to this track, and return this
+        track.
+        """
         self.items.extend(other.item_list(other.lookback + skip, other.total))
         self.uniform = False
         return self
 
     def replaced(self, positions: Any, new_items: Sequence[Any]) -> ListTrack:
-        """This track with other items at the positions."""
+        """Return a track with other items at the positions."""
         items = list(self.items)
         for position, item in zip(positions, new_items, strict=True):
             items[position] = item
         return ListTrack(items, self.lookback, False, self.field)
 
     def finalize(self, space: Any = None) -> ArrayTrack | InfoTrack:
-        """The finished track: arrays of the space's dtypes, or of numpy's promotion where it has none."""
+        """Return the finished track: arrays of the space's dtypes, or of numpy's promotion if the space has none."""
         items, lookback, field = self.items, self.lookback, self.field
         if field is INFOS:
             return InfoTrack(infos_of(items), lookback)
@@ -177,13 +179,13 @@ class ListTrack(_Items):
         return ArrayTrack(joined, lookback, field)
 
     def as_growing(self) -> ListTrack:
-        """Itself: it grows."""
+        """Return this track, which grows already."""
         return self
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ArrayTrack(_Items):
-    """A finished track. It has no `append`, and its arrays are read-only: what is finished does not change."""
+    """A finished track. It has no `append`, and its arrays are read-only."""
 
     data: Any  # nested arrays [L + n, ...]
     lookback: int = 0  # L
@@ -191,7 +193,7 @@ class ArrayTrack(_Items):
 
     @classmethod
     def of(cls, data: Any, lookback: int = 0, field: Field = UNNAMED) -> ArrayTrack:
-        """A track of read-only views of the data's arrays."""
+        """Return a track of read-only views of the arrays."""
         return cls(nested.frozen(data), lookback, field)
 
     def __reduce__(self) -> Any:
@@ -206,16 +208,16 @@ class ArrayTrack(_Items):
 
     @property
     def total(self) -> int:
-        """L + n: the number of all items, the lookback's included."""
+        """Number of all items, the lookback included: L + n."""
         data = self.data
         return len(data if type(data) is np.ndarray else nested.first_leaf(data))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays by path, such as `observations/camera`."""
+        """Return the arrays by path, such as `observations/camera`."""
         return nested.flatten(self.data, self.field.path)
 
-    def with_arrays(self, change: ArrayChange) -> ArrayTrack:
-        """This track with `change(path, array)` in the place of each array."""
+    def map_arrays(self, change: ArrayChange) -> ArrayTrack:
+        """Return this track with `change(path, array)` in place of each array."""
         data, path = self.data, self.field.path
         if type(data) is np.ndarray:
             return ArrayTrack.of(change(path, data), self.lookback, self.field)
@@ -223,17 +225,17 @@ class ArrayTrack(_Items):
         return ArrayTrack.of(nested.unflatten_like(data, changed), self.lookback, self.field)
 
     def copied(self) -> ArrayTrack:
-        """The same items in memory of their own."""
-        return self.with_arrays(lambda path, array: array.copy())
+        """Return this track with copies of its arrays."""
+        return self.map_arrays(lambda path, array: array.copy())
 
     def item(self, position: int) -> Any:
-        """The item at a position."""
+        """Return the item at a position."""
         return nested.take(self.data, position)
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """One item for an int, else nested arrays [k, ...]: views for slices, copies for lists.
+        """Return one item for an int, else nested arrays [k, ...]: views for slices, copies for lists.
 
-        `fill` stands in for items that are not there, in the item's shape and dtype.
+        `fill` replaces missing items, in the item's shape and dtype.
         """
         data, lookback = self.data, self.lookback
         if fill is None and type(indices) is slice and not lookback and not neg_index_as_lookback:
@@ -262,32 +264,34 @@ class ArrayTrack(_Items):
         return data[rows] if type(data) is np.ndarray else nested.take(data, rows)
 
     def get_at(self, positions: int | range | np.ndarray, fill: Any) -> Any:
-        """The items at the positions, `fill` where there is none."""
+        """Return the items at the positions, and `fill` for positions without an item."""
         data = self.data
         if type(data) is np.ndarray:
-            return place(data, positions, fill)
+            return take_filled(data, positions, fill)
         if not nested.is_leaf(fill):
-            return nested.map_leaves(lambda leaf, value: place(leaf, positions, value), data, fill)
-        return nested.map_leaves(lambda leaf: place(leaf, positions, fill), data)
+            return nested.map_leaves(lambda leaf, value: take_filled(leaf, positions, value), data, fill)
+        return nested.map_leaves(lambda leaf: take_filled(leaf, positions, fill), data)
 
     def view(self, rows: slice, lookback: int = 0) -> ArrayTrack:
-        """The items at the positions of a slice as a track of their own: views, no copy."""
+        """Return the items at the positions of a slice as a new track of views."""
         data, part = self.data, _blank(ArrayTrack)
         part.data = data[rows] if type(data) is np.ndarray else nested.take(data, rows)
         part.lookback, part.field = lookback, self.field
         return part
 
     def item_list(self, start: int, stop: int) -> list[Any]:
-        """The items at positions [start, stop) as a list."""
+        """Return the items at positions [start, stop) as a list."""
         data, rows = self.data, range(start, stop)
         return list(data[start:stop]) if type(data) is np.ndarray else [nested.take(data, i) for i in rows]
 
     def take(self, rows: Any) -> ArrayTrack:
-        """The items at positions, a slice (views) or integers [k] (copies); lookback 0."""
+        """Return the items at positions (a slice: views, integers [k]: copies) as a track without lookback."""
         return ArrayTrack.of(nested.take(self.data, rows), 0, self.field)
 
     def joined(self, other: Track, skip: int = 0) -> ArrayTrack:
-        """A track of this one's items and the other's after its lookback and the first `skip`; copies both."""
+        """Return a track of this track's items and those of `other` after its lookback and its first `skip` items.
+        Copies both.
+        """
         tail = other.finalize().whole()
         tail = nested.take(tail, slice(other.lookback + skip, None))
         try:
@@ -300,19 +304,19 @@ class ArrayTrack(_Items):
             ) from None
 
     def replaced(self, positions: Any, new_items: Any) -> ArrayTrack:
-        """A changed copy: other items (nested arrays [k, ...]) at the positions, in a wider dtype if they need one."""
+        """Return a copy with other items (nested arrays [k, ...]) at the positions, in a wider dtype if they need one."""
         rows = list(positions) if isinstance(positions, range) else positions
         name = self.field.label
-        new = nested.map_leaves(lambda leaf, items: written(name, leaf, rows, items), self.data, new_items)
+        new = nested.map_leaves(lambda leaf, items: with_items_written(name, leaf, rows, items), self.data, new_items)
         return ArrayTrack.of(new, self.lookback, self.field)
 
     def as_growing(self) -> ListTrack:
-        """A track of the same items that can grow."""
+        """Return a growing track of the same items."""
         return ListTrack(self.item_list(0, self.total), self.lookback, False, self.field)
 
 
 class InfoTrack(_Items):
-    """The infos of a finished episode as a track. They are kept as columns, and read as dicts."""
+    """The infos of a finished episode as a track. They are stored as columns and read as dicts."""
 
     __slots__ = ("data", "lookback")
 
@@ -330,57 +334,59 @@ class InfoTrack(_Items):
 
     @property
     def total(self) -> int:
-        """L + n: the number of all infos, the lookback's included."""
+        """Number of all infos, the lookback included: L + n."""
         return len(self.data)
 
     def copied(self) -> InfoTrack:
-        """The same infos in memory of their own."""
+        """Return this track with copies of its columns."""
         return InfoTrack(self.data.copied(), self.lookback)
 
     def item(self, position: int) -> Any:
-        """The info at a position."""
+        """Return the info at a position."""
         return self.data[position]
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """One info for an int, else a list of infos; `fill` stands in as it is."""
+        """Return one info for an int, else a list of infos. `fill` replaces missing infos unchanged."""
         infos, size = self.data, len(self)
         if fill is None:
-            found = indexing.positions_there(indices, self.lookback, size, neg_index_as_lookback, self.field.label)
-            return infos[found] if isinstance(found, int) else list(infos.take(np.array(found, np.intp)))
-        found = indexing.positions(indices, self.lookback, size, neg_index_as_lookback)
-        if isinstance(found, int):
-            return infos[found] if 0 <= found < len(infos) else fill
-        return [infos[p] if 0 <= p < len(infos) else fill for p in found]
+            positions = indexing.positions_there(indices, self.lookback, size, neg_index_as_lookback, self.field.label)
+            return infos[positions] if isinstance(positions, int) else list(infos.take(np.array(positions, np.intp)))
+        positions = indexing.positions(indices, self.lookback, size, neg_index_as_lookback)
+        if isinstance(positions, int):
+            return infos[positions] if 0 <= positions < len(infos) else fill
+        return [infos[p] if 0 <= p < len(infos) else fill for p in positions]
 
     def view(self, rows: slice, lookback: int = 0) -> InfoTrack:
-        """The infos at the positions of a slice as a track of their own: a view, no copy."""
+        """Return the infos at the positions of a slice as a new track of views."""
         part = _blank(InfoTrack)
         part.data, part.lookback = self.data.view(rows.start, rows.stop), lookback
         return part
 
     def item_list(self, start: int, stop: int) -> list[Any]:
-        """The infos at positions [start, stop) as a list."""
+        """Return the infos at positions [start, stop) as a list."""
         return list(self.data.view(start, stop))
 
     def take(self, rows: Any) -> InfoTrack:
-        """The infos at positions, a slice (views) or integers [k]; lookback 0."""
+        """Return the infos at positions (a slice: views, integers [k]: copies) as a track without lookback."""
         return InfoTrack(self.data[rows] if isinstance(rows, slice) else self.data.take(rows))
 
     def joined(self, other: Track, skip: int = 0) -> InfoTrack:
-        """A track of this one's infos and the other's after its lookback and the first `skip`."""
-        theirs = other.finalize().whole()
-        return InfoTrack(joined_infos([self.data, theirs.view(other.lookback + skip, len(theirs))]), self.lookback)
+        """Return a track of this track's infos and those of `other` after its lookback and its first `skip` infos."""
+        following = other.finalize().whole()
+        return InfoTrack(
+            joined_infos([self.data, following.view(other.lookback + skip, len(following))]), self.lookback
+        )
 
     def replaced(self, positions: Any, new_items: Sequence[Any]) -> InfoTrack:
-        """These infos with others at the positions."""
+        """Return a track with other infos at the positions."""
         return InfoTrack(infos_of(self.as_growing().replaced(positions, new_items).items), self.lookback)
 
     def state(self) -> list[Any]:
-        """The infos as `get_state` gives them: a list of dicts."""
+        """Return the infos as a list of dicts, for `get_state`."""
         return list(self.data)
 
     def as_growing(self) -> ListTrack:
-        """A track of the same infos that can grow."""
+        """Return a growing track of the same infos."""
         return ListTrack(list(self.data), self.lookback, False, INFOS)
 
 
@@ -396,7 +402,9 @@ def same_extra(a: Mapping[str, Track], b: Mapping[str, Track]) -> bool:
 
 
 def same_track(a: Track, b: object) -> bool:
-    """True when both are tracks of one field with the same lookback and equal items (of one dtype where finished)."""
+    """Return True if both are tracks of one field with equal lookback and items. Finished tracks must have equal
+    dtypes.
+    """
     if not isinstance(b, (ListTrack, ArrayTrack, InfoTrack)) or a.field is not b.field or a.total != b.total:
         return False
     if a.lookback != b.lookback or not a.total:

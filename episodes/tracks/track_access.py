@@ -1,4 +1,4 @@
-"""Reading and writing tracks where more is asked than a lookup: one-hot items, new items, shapes."""
+"""Checks and access beyond a plain lookup: new items, one-hot items, and items of empty tracks."""
 
 from __future__ import annotations
 
@@ -19,65 +19,73 @@ from episodes.tracks.stacking import stack_items
 from episodes.tracks.track import ArrayTrack, ListTrack, Track
 
 
-def shape_of(item: Any, whose: Callable[[], str] = lambda: "an item") -> Any:
-    """The shape of an item; a nested value of shapes for a nested item. `ShapeMismatch` where it is ragged."""
+def shape_of(item: Any, label: Callable[[], str] = lambda: "an item") -> Any:
+    """Return the shape of an item, or a nested value of shapes for a nested item.
+
+    Args:
+        label: function that returns the first words of an error message.
+
+    Raises:
+        ShapeMismatch: the item is ragged.
+    """
     if type(item) is np.ndarray:
         return item.shape
     try:
         return nested.map_leaves(_LeafShape, item) if not nested.is_leaf(item) else np.shape(item)
     except ValueError:
-        raise ShapeMismatch(f"{whose()}: the item is ragged; give an array of numbers") from None
+        raise ShapeMismatch(f"{label()}: the item is ragged; give an array of numbers") from None
 
 
 class _LeafShape(list):
-    """A leaf's shape in a nested value of shapes: a list, since tuples would be nested values themselves."""
+    """The shape of a leaf within a nested value of shapes. A list, because a tuple would be a nested value itself."""
 
     def __init__(self, leaf: Any) -> None:
         super().__init__(np.shape(leaf))
 
 
-def checked_observation(observation: Any, shape: Any, space: spaces.Space | None, whose: Callable[[], str]) -> Any:
-    """An observation of the shape of those before it, with tuples where the space has them.
+def checked_observation(observation: Any, shape: Any, space: spaces.Space | None, label: Callable[[], str]) -> Any:
+    """Return the observation, with tuples for lists where its space has tuples, if it has the shape `shape`.
 
     Args:
-        whose: gives the first words of the message.
+        shape: `shape_of` the earlier observations.
+        label: function that returns the first words of an error message.
 
     Raises:
-        ShapeMismatch: it has another shape, and its space has no parts without a shape in common.
+        ShapeMismatch: the shape differs, and the space does not allow items of several shapes.
     """
     try:
         if shape_of(observation) == shape:
             return observation
     except ShapeMismatch:
         pass
-    given = as_item(observation, space)
-    own = shape_of(given, whose)
-    if own != shape and irregular_part(space) is None:
+    tupled = as_item(observation, space)
+    new_shape = shape_of(tupled, label)
+    if new_shape != shape and irregular_part(space) is None:
         raise ShapeMismatch(
-            f"{whose()}: the observation has shape {own}, those before it have {shape}; all have one shape"
+            f"{label()}: the observation has shape {new_shape}, those before it have {shape}; all have one shape"
         )
-    return given
+    return tupled
 
 
-def acted(action: Any, track: Track, space: spaces.Space | None, whose: Callable[[], str]) -> Any:
-    """Return the shape of an array or the type of a number: a next action of the same one needs no check, else None.
+def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, label: Callable[[], str]) -> Any:
+    """Return what a next action must equal to need no check: the shape of an array or the type of a number, else None.
 
     Raises:
-        ShapeMismatch: actions in the track have another shape.
+        ShapeMismatch: earlier actions in the track have another shape.
     """
     kind = type(action)
     if kind not in REAL_TYPES or track.total:
-        shape = shape_of(as_item(action, space), whose)
-        known = shape_of(track.get(-1)) if track.total else shape
-        if shape != known and irregular_part(space) is None:
+        shape = shape_of(as_item(action, space), label)
+        known_shape = shape_of(track.get(-1)) if track.total else shape
+        if shape != known_shape and irregular_part(space) is None:
             raise ShapeMismatch(
-                f"{whose()}: the action has shape {shape}, those before it have {known}; give that shape"
+                f"{label()}: the action has shape {shape}, those before it have {known_shape}; give that shape"
             )
     return action.shape if kind is np.ndarray else kind if kind in REAL_TYPES else None
 
 
 class _Appends:
-    """What stands in for a list that is only appended to."""
+    """An object with only the method `append` of a list."""
 
     __slots__ = ("append",)
 
@@ -85,18 +93,21 @@ class _Appends:
         self.append = append
 
 
-def growing_extra(given: Mapping[str, Any]) -> tuple[dict[str, Track], tuple[tuple[str, Any], ...]]:
-    """Growing tracks, by key, for extra model outputs of which these are the first, and their (key, items) pairs.
+def growing_extra(outputs: Mapping[str, Any]) -> tuple[dict[str, Track], tuple[tuple[str, Any], ...]]:
+    """Create growing tracks for the first extra model outputs of an episode.
 
-    Those given as arrays refuse others of another shape.
+    Outputs given as arrays must keep their shape.
+
+    Returns:
+        The tracks by key, and pairs of a key and an object whose `append` adds an item to the track.
 
     Raises:
         TrackMismatch: an output has the name of a column that this library writes.
     """
-    check_extra_output_names(given, "add_env_step")
+    check_extra_output_names(outputs, "add_env_step")
     tracks: dict[str, Track] = {}
     pairs = []
-    for key, first in given.items():
+    for key, first in outputs.items():
         tracks[key] = track = ListTrack([], 0, False, extra_field(key))
         pairs.append((key, _checked(track, first.shape) if type(first) is np.ndarray else track.items))
     return tracks, tuple(pairs)
@@ -116,13 +127,15 @@ def _checked(track: Any, shape: tuple[int, ...]) -> _Appends:
 
 
 def with_nested_actions(growth: tuple[Any, ...], space: spaces.Space) -> tuple[Any, ...]:
-    """The `growth` of tracks; actions are appended with tuples where the space has them and lists are given."""
+    """Return the lists of `Tracks.growing_lists`, where appended actions get tuples for lists if their space has
+    tuples.
+    """
     append = growth[1].append
     return (growth[0], _Appends(lambda action: append(as_item(action, space))), *growth[2:])
 
 
 def check_regular(track: Track, space: spaces.Space | None) -> None:
-    """Raise `ShapeMismatch` where a track cannot be finalized since parts of its space have no shape in common."""
+    """Raise `ShapeMismatch` if a track cannot be finalized because items of its space have several shapes."""
     part = irregular_part(space)
     try:
         if part is not None:
@@ -131,12 +144,16 @@ def check_regular(track: Track, space: spaces.Space | None) -> None:
         raise of_no_shape(track.field.label, part) from None  # type: ignore[arg-type]
 
 
-def read_one_hot(track: Track, indices: Indices, neg: bool, fill: Any, space: spaces.Space | None) -> Any:
-    """What `track.get` gives, with discrete parts as one-hot vectors; an item that is filled in is all `fill`."""
+def read_one_hot(
+    track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Any, space: spaces.Space | None
+) -> Any:
+    """Return `track.get(...)` with discrete parts as one-hot vectors. A filled item consists of `fill` alone."""
     if fill is None:
-        positions = indexing.positions_there(indices, track.lookback, len(track), neg, track.field.label)
+        positions = indexing.positions_there(
+            indices, track.lookback, len(track), neg_index_as_lookback, track.field.label
+        )
     else:
-        positions = indexing.positions(indices, track.lookback, len(track), neg)
+        positions = indexing.positions(indices, track.lookback, len(track), neg_index_as_lookback)
     wanted = np.atleast_1d(np.asarray(positions, np.int64))
     inside = (wanted >= 0) & (wanted < track.total)
     hot = one_hot(_gathered(track, wanted[inside], space), space)
@@ -147,12 +164,14 @@ def read_one_hot(track: Track, indices: Indices, neg: bool, fill: Any, space: sp
     return answer if isinstance(track, ArrayTrack) else unstacked(answer, len(wanted))
 
 
-def read_empty(track: Track, indices: Indices, neg: bool, fill: Any, space: spaces.Space | None) -> Any:
-    """What `track.get` gives before there is an item: `fill` in the shape and dtype of the space's items."""
+def read_empty(
+    track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Any, space: spaces.Space | None
+) -> Any:
+    """Return `track.get(...)` for a track without items: `fill` in the shape and dtype of the space's items."""
     if not isinstance(track, ListTrack) or dtypes_of(space) is None:
-        return track.get(indices, neg, fill)
-    positions = indexing.positions(indices, track.lookback, len(track), neg)
-    answer = track.finalize(space).get(indices, neg, fill)
+        return track.get(indices, neg_index_as_lookback, fill)
+    positions = indexing.positions(indices, track.lookback, len(track), neg_index_as_lookback)
+    answer = track.finalize(space).get(indices, neg_index_as_lookback, fill)
     return answer if isinstance(positions, int) else unstacked(answer, len(positions))
 
 
@@ -168,20 +187,20 @@ def _gathered(track: Track, positions: np.ndarray, space: spaces.Space | None) -
 
 
 def unstacked(batch: Any, num_items: int) -> list[Any]:
-    """The items of nested arrays [num_items, ...] as a list."""
+    """Return nested arrays [num_items, ...] as a list of items."""
     return [nested.take(batch, i) for i in range(num_items)]
 
 
-def written(track: Track, new_data: Any, at_indices: Indices, neg: bool) -> Track:
-    """The track with new items at the indices (from step 0 on when None); never another length.
+def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_as_lookback: bool) -> Track:
+    """Return the track with new items at the indices, or with all items from step 0 on replaced if `at_indices` is None.
 
     Raises:
-        StepOutOfRange: an index without an item.
-        ShapeMismatch: another number of items than indices, or what does not go with the others.
-        WrongType: items that are no numbers, strings or arrays of them; rewards that are no numbers.
+        StepOutOfRange: an index has no item.
+        ShapeMismatch: the number of items differs from the number of indices, or items do not fit the others.
+        WrongType: items are not numbers, strings or arrays of them, or rewards are not numbers.
     """
     name = track.field.label
-    positions = indexing.positions_there(at_indices, track.lookback, len(track), neg, name)
+    positions = indexing.positions_there(at_indices, track.lookback, len(track), neg_index_as_lookback, name)
     if isinstance(positions, int):
         positions = range(positions, positions + 1)
         new_data = (
@@ -203,7 +222,7 @@ def written(track: Track, new_data: Any, at_indices: Indices, neg: bool) -> Trac
         new_data = stack_items(new_data, name)
     if at_indices is None and not track.lookback:
         whole = ArrayTrack.of(nested.map_leaves(np.array, new_data), 0, track.field)
-        if track.field is not REWARDS:  # those were looked at above
+        if track.field is not REWARDS:  # rewards were checked above
             check_kinds(whole.field, whole.arrays())
         return whole
     return track.replaced(positions, new_data)
@@ -217,7 +236,7 @@ def _artificial_step(field: Field, num_given: int, num_allowed: int) -> str:
 
 
 def _check_rewards(new_data: Any) -> None:
-    """Raise unless the new rewards are one number each."""
+    """Raise `ShapeMismatch` or `WrongType` unless each new reward is one number."""
     try:
         rewards = np.asarray(new_data)
     except ValueError:
@@ -239,7 +258,14 @@ def _num_rows(name: str, new_data: Any) -> int:
 
 
 def new_track(field: Field, new_data: Any, like: Track) -> Track:
-    """A track of the field, of the same type and length as `like`, of items that cover it whole, lookback included."""
+    """Return a track of the same type, length and lookback as `like`, with the given items.
+
+    Args:
+        new_data: one item for each step of `like`, lookback included: a list, or nested arrays [L + T, ...].
+
+    Raises:
+        ShapeMismatch: the number of items differs.
+    """
     name, total = field.label, like.total
     items: Sequence[Any] = new_data if isinstance(new_data, list) else unstacked(new_data, _num_rows(name, new_data))
     if len(items) != total:

@@ -1,4 +1,4 @@
-"""What arguments of constructors must be: checked where they come in, named where they are not."""
+"""Checks of constructor arguments. Each error names the argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from episodes.errors import InvalidArgument, WrongType
 
 
 def checked_count(name: str, value: Any, at_least: float = 1) -> int:
-    """The value as an int; `InvalidArgument` unless it is one, no bool, of at least so much (-inf: of any sign)."""
+    """Return the value as an int.
+
+    Raises:
+        InvalidArgument: the value is not an int (bools do not count), or is less than `at_least`.
+    """
     try:
         count = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
     except TypeError:
@@ -27,7 +31,11 @@ def checked_count(name: str, value: Any, at_least: float = 1) -> int:
 
 
 def checked_number(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
-    """The value as Python's float, which leaves float32 alone; `InvalidArgument` unless it is one in [low, high]."""
+    """Return the value as a Python float, which does not change the dtype of float32 arrays.
+
+    Raises:
+        InvalidArgument: the value is not a number in [low, high].
+    """
     try:
         number = math.nan if isinstance(value, (bool, np.bool_, str, bytes)) or np.ndim(value) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -40,54 +48,82 @@ def checked_number(name: str, value: Any, low: float = -math.inf, high: float = 
 
 
 def checked_flag(name: str, value: Any) -> bool:
-    """The value as a bool; `WrongType` for what is none, such as "False"."""
+    """Return the value as a bool.
+
+    Raises:
+        WrongType: the value is not a bool, for example "False".
+    """
     if not isinstance(value, (bool, np.bool_)):
         raise WrongType(f"{name}={value!r}: give True or False")
     return bool(value)
 
 
-def checked_items(name: str, value: Any, what: str) -> list[Any]:
-    """The value as a list; `WrongType` for what has no items, or is text."""
+def checked_items(name: str, value: Any, contents: str) -> list[Any]:
+    """Return the value as a list.
+
+    Raises:
+        WrongType: the value is not iterable, or is text.
+    """
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise WrongType(f"{name}={value!r}: give {what} in a list; none is []")
+        raise WrongType(f"{name}={value!r}: give {contents} in a list; none is []")
     return list(value)
 
 
-def checked_mapping(name: str, value: Any, what: str) -> dict[Any, Any]:
-    """The value as a dict; `WrongType` for what is no mapping."""
+def checked_mapping(name: str, value: Any, contents: str) -> dict[Any, Any]:
+    """Return the value as a dict.
+
+    Raises:
+        WrongType: the value is not a mapping.
+    """
     if not isinstance(value, Mapping):
-        raise WrongType(f"{name}={value!r}: give a dict {what}")
+        raise WrongType(f"{name}={value!r}: give a dict {contents}")
     return dict(value)
 
 
 def checked_choice(name: str, value: Any, choices: Collection[str]) -> Any:
-    """The value; `InvalidArgument` unless it is one of the choices."""
+    """Return the value.
+
+    Raises:
+        InvalidArgument: the value is not one of the choices.
+    """
     if not isinstance(value, str) or value not in choices:
         raise InvalidArgument(f"{name}={value!r}: give " + " or ".join(f'"{choice}"' for choice in choices))
     return value
 
 
 def checked_key(name: str, value: Any) -> str:
-    """The value; `WrongType` unless it is text."""
+    """Return the value. `WrongType` unless it is a str."""
     if not isinstance(value, str):
         raise WrongType(f"{name}={value!r}: give the key, a str")
     return value
 
 
 def checked_space(name: str, value: Any, *, or_none: bool = True) -> Any:
-    """The value; `WrongType` unless it is a space, or None where it need not be known."""
+    """Return the value.
+
+    Raises:
+        WrongType: the value is not a space. None is allowed if `or_none` is True.
+    """
     if not (isinstance(value, Space) or (or_none and value is None)):
         raise WrongType(f"{name}={value!r}: give a space of gymnasium.spaces{', or None' if or_none else ''}")
     return value
 
 
 def checked_seed(seed: Any) -> int | None:
-    """The seed as a Python int, which Gymnasium asks for; `InvalidArgument` unless it is one of 0 or more, or None."""
+    """Return the seed as a Python int, which Gymnasium requires, or None.
+
+    Raises:
+        InvalidArgument: the seed is not an int of at least 0.
+    """
     return None if seed is None else checked_count("seed", seed, 0)
 
 
 def checked_generator(seed: Any) -> np.random.Generator:
-    """A generator of the seed; `InvalidArgument` for what is none."""
+    """Return a random generator for the seed.
+
+    Raises:
+        InvalidArgument: the seed is neither an int of at least 0 nor None.
+    """
     try:
         if isinstance(seed, (bool, str)):
             raise TypeError
@@ -97,25 +133,25 @@ def checked_generator(seed: Any) -> np.random.Generator:
 
 
 def checked_number_dtype(name: str, dtype: Any) -> np.dtype:
-    """The dtype; `WrongType` unless it is one of numbers."""
+    """Return the dtype. `WrongType` unless it is a dtype of real numbers."""
     try:
-        found = None if dtype is None else np.dtype(dtype)
+        checked = None if dtype is None else np.dtype(dtype)
     except (TypeError, ValueError):
-        found = None
-    if found is None or found.kind not in "iuf":
+        checked = None
+    if checked is None or checked.kind not in "iuf":
         raise WrongType(f"{name}={dtype!r}: give a dtype of numbers, such as np.float32")
-    return found
+    return checked
 
 
 def checked_path(path: Any) -> Any:
-    """The path, or None; `WrongType` for what is no path."""
+    """Return the path of a directory, or None for memory. `WrongType` for other values."""
     if path is not None and not isinstance(path, (str, os.PathLike)):
         raise WrongType(f"path={path!r}: give the path of a directory, or None for memory")
     return path
 
 
 def checked_place(name: str, value: Any) -> Any:
-    """The value, or None; `WrongType` for what is no path, such as the number of an open file."""
+    """Return the path, or None. `WrongType` for other values, such as the number of an open file."""
     if value is not None and not isinstance(value, (str, os.PathLike)):
         raise WrongType(f"{name}={value!r}: give a path, or None")
     return value

@@ -10,7 +10,7 @@ import numpy as np
 from episodes.replay.ring.info_segments import InfoSegments
 from episodes.replay.ring.track_ring import put
 from episodes.tracks.infos.dicts import objects
-from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn, own
+from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn, copy_mutable
 
 
 class HasInfos(Protocol):
@@ -134,7 +134,7 @@ class _PathColumn:
         """The values at the row positions [...]; objects are the reader's own."""
         found = self.values[rows]
         if found.dtype == object:
-            found.reshape(-1)[:] = objects([own(value) for value in found.reshape(-1)])
+            found.reshape(-1)[:] = objects([copy_mutable(value) for value in found.reshape(-1)])
         return found
 
 

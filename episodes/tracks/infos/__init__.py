@@ -1,4 +1,4 @@
-"""Infos: one dict an observation, kept as they came."""
+"""Infos of finished episodes: one dict per observation, stored as typed columns."""
 
 from __future__ import annotations
 

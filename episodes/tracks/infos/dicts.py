@@ -1,4 +1,4 @@
-"""Dicts into columns: infos with the same keys are turned at once, a column a key."""
+"""Conversion of info dicts to columns: infos with the same keys are converted together."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any
 import numpy as np
 
 from episodes.tracks import nested
-from episodes.tracks.infos.info_columns import WHOLE, ColumnInfos, TypedColumn, own
+from episodes.tracks.infos.info_columns import WHOLE, ColumnInfos, TypedColumn, copy_mutable
 from episodes.tracks.infos.infos import EmptyInfos, Infos
 
 _PLAIN = (bool, int, float, str)
 
 
 def infos_of(dicts: Sequence[dict[str, Any]]) -> Infos:
-    """The dicts as `Infos` of their own: what happens to a dict later is not seen."""
-    if type(dicts) is not list and isinstance(dicts, Infos):  # `isinstance` is slow for abstract classes
+    """Return the dicts as `Infos`. Later changes of the dicts have no effect."""
+    if type(dicts) is not list and isinstance(dicts, Infos):  # `isinstance` is slow for abstract classes like this
         return dicts
     num = len(dicts)
     if not any(dicts):
         return EmptyInfos(num)
-    found: dict[str, _Values] = {}
-    _collect(dicts, np.arange(num), "", found)
-    return ColumnInfos({path: values.column(num) for path, values in found.items()}, num)
+    columns: dict[str, _Values] = {}
+    _collect(dicts, np.arange(num), "", columns)
+    return ColumnInfos({path: values.column(num) for path, values in columns.items()}, num)
 
 
 @dataclass(slots=True)
 class _Values:
-    """The values of one path, as they were found."""
+    """The values of one path, as collected."""
 
     rows: list[np.ndarray] = field(default_factory=list)
     values: list[Sequence[Any]] = field(default_factory=list)
@@ -57,20 +57,20 @@ class _Values:
         return TypedColumn(spread, mask, plain)
 
 
-def _collect(infos: Sequence[dict[str, Any]], rows: np.ndarray, prefix: str, found: dict[str, _Values]) -> None:
-    """Add the values of the infos, which are those of the rows [k], by path."""
+def _collect(infos: Sequence[dict[str, Any]], rows: np.ndarray, prefix: str, columns: dict[str, _Values]) -> None:
+    """Collect the values of the infos of `rows` [k] by path."""
     for keys, members in _by_keys(infos).items():
         chosen, at = (infos, rows) if members is None else ([infos[i] for i in members], rows[members])
         if not keys or not all(type(key) is str for key in keys):
             if keys or prefix:
-                found.setdefault(prefix[:-1] if prefix else WHOLE, _Values()).add(at, chosen, {dict})
+                columns.setdefault(prefix[:-1] if prefix else WHOLE, _Values()).add(at, chosen, {dict})
             continue
         for key in keys:
-            _collect_key(list(map(itemgetter(key), chosen)), at, prefix + nested.escape(key), found)
+            _collect_key(list(map(itemgetter(key), chosen)), at, prefix + nested.escape(key), columns)
 
 
 def _by_keys(infos: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], list[int] | None]:
-    """Which infos have the same keys in the same order; None: all of them."""
+    """Group the infos by their keys in order. A group of all infos is None instead of a list of indices."""
     signatures = list(map(tuple, infos))
     groups: dict[tuple[Any, ...], list[int] | None] = dict.fromkeys(signatures)
     if len(groups) > 1:
@@ -81,20 +81,20 @@ def _by_keys(infos: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], list[int]
     return groups
 
 
-def _collect_key(values: list[Any], rows: np.ndarray, path: str, found: dict[str, _Values]) -> None:
+def _collect_key(values: list[Any], rows: np.ndarray, path: str, columns: dict[str, _Values]) -> None:
     types = set(map(type, values))
     if dict not in types:
-        found.setdefault(path, _Values()).add(rows, values, types)
+        columns.setdefault(path, _Values()).add(rows, values, types)
         return
     is_dict = np.array([type(value) is dict for value in values])
-    _collect([value for value in values if type(value) is dict], rows[is_dict], path + "/", found)
+    _collect([value for value in values if type(value) is dict], rows[is_dict], path + "/", columns)
     if len(types) > 1:
         others = [value for value in values if type(value) is not dict]
-        found.setdefault(path, _Values()).add(rows[~is_dict], others, types - {dict})
+        columns.setdefault(path, _Values()).add(rows[~is_dict], others, types - {dict})
 
 
 def regular(values: Sequence[Any], types: set[type]) -> np.ndarray | None:
-    """The values as one array, or None when reading it back would not give the same values."""
+    """Return the values as one array, or None if reading the array would not give the same values."""
     if len(types) > 1:
         return None
     (kind,) = types
@@ -109,14 +109,14 @@ def regular(values: Sequence[Any], types: set[type]) -> np.ndarray | None:
         first = values[0]
         same = first.ndim and all(value.dtype == first.dtype and value.shape == first.shape for value in values)
         return np.array(values) if same and first.dtype.kind in "biufcM" else None
-    if issubclass(kind, (np.number, np.bool_)) and kind is not np.timedelta64:  # its dtype has a unit, too
+    if issubclass(kind, (np.number, np.bool_)) and kind is not np.timedelta64:  # a timedelta's dtype also has a unit
         return np.fromiter(values, kind, len(values))
     return None
 
 
 def objects(values: Sequence[Any]) -> np.ndarray:
-    """The very values, copies of those that can be changed, as an array of objects."""
+    """Return the values as an array of objects, with mutable values copied."""
     array = np.empty(len(values), object)
     for i, value in enumerate(values):
-        array[i] = own(value)
+        array[i] = copy_mutable(value)
     return array

@@ -1,13 +1,14 @@
-"""Infos as columns: what finished episodes hold, and what goes to other processes and to disk.
+"""Infos as columns: the form of finished episodes, of messages and of files.
 
-Each key (nested keys by path) is one column: an array, and a mask of where there is a value.
+Each key is one column, nested keys by path: an array, and a mask of the rows that have a value.
 
     path          values                 mask
     "speed"       [0.5, 0.7, 0.9]        None: every info has it
     "log/loss"    [0.0, 0.3, 0.0]        [F, T, F]
     "moves"       [None, ["e4"], None]   [F, T, F]     dtype object: values of no common dtype, in memory only
 
-Where infos travel, values of no common dtype are one msgpack document each (`PackedColumn`). Never a pickle.
+In pickles, messages and files, values of no common dtype are one msgpack document each (`PackedColumn`), never a
+pickle.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from episodes.tracks.indexing import ranges
 from episodes.tracks.infos import msgpack_codec
 from episodes.tracks.infos.infos import Infos
 
-WHOLE = "~"  # the path of an info with keys that are no strings, kept as one value; no key escapes to it
+WHOLE = "~"  # path of an info that is stored as one value, since a key is not a string; no key escapes to it
 _IMMUTABLE = (str, bytes, int, float, bool, type(None), np.generic)
 
-Key = tuple[tuple[str, ...], str | None]  # the keys of the dicts around a value, and its own (None: it is the info)
+Key = tuple[tuple[str, ...], str | None]  # keys of the dicts around a value, and its key (None: the value is the info)
 
 
 @dataclass(slots=True, eq=False)
 class TypedColumn:
-    """One row for each info, read-only. Values of dtype object are the very values, of which readers get copies."""
+    """Read-only column with one row per info. Values of dtype object are stored as given, and readers get copies."""
 
-    values: np.ndarray  # [n, ...]; zero (or None) where there is none
-    mask: np.ndarray | None  # [n] bool: where there is a value; None: everywhere
-    plain: bool  # values were Python's numbers or strings, not numpy's
+    values: np.ndarray  # [n, ...]; zero or None in rows without a value
+    mask: np.ndarray | None  # [n] bool, True for rows with a value; None if all rows have one
+    plain: bool  # True if the values are read as Python's numbers or strings, not numpy's
 
     def __post_init__(self) -> None:
         self.values = nested.frozen(self.values)
@@ -46,12 +47,12 @@ class TypedColumn:
 
     @property
     def num(self) -> int:
-        """n."""
+        """Number of rows n."""
         return len(self.values)
 
     @property
     def parts(self) -> tuple[np.ndarray, ...]:
-        """The values as the arrays, of one dtype, that they lie in one after another; at least one."""
+        """The arrays, of one dtype, that make up the values in order; at least one."""
         return (self.values,)
 
     @property
@@ -63,20 +64,20 @@ class TypedColumn:
         return self.values.dtype.hasobject
 
     def arrays(self) -> list[np.ndarray]:
-        """All arrays."""
+        """Return all arrays of the column."""
         return [*self.parts] if self.mask is None else [*self.parts, self.mask]
 
     def list(self, rows: Any) -> list[Any]:
-        """The values of some rows, as they were."""
-        found = self.values[rows]
+        """Return the values of the rows, of the types that were given."""
+        values = self.values[rows]
         if self.holds_objects:
-            return list(map(own, found))
-        return found.tolist() if self.plain else list(found)
+            return list(map(copy_mutable, values))
+        return values.tolist() if self.plain else list(values)
 
     def value(self, row: int) -> Any:
         value = self.values[row]
         if self.holds_objects:
-            return own(value)
+            return copy_mutable(value)
         return value.item() if self.plain else value
 
     def take(self, rows: Any) -> TypedColumn:
@@ -86,7 +87,7 @@ class TypedColumn:
 
 @dataclass(slots=True, eq=False)
 class PackedColumn:
-    """Values of no common dtype, each a msgpack document in one buffer."""
+    """Column of values of no common dtype, each a msgpack document in one buffer."""
 
     buffer: np.ndarray  # [bytes] uint8
     starts: np.ndarray  # [n]
@@ -94,7 +95,7 @@ class PackedColumn:
 
     @property
     def num(self) -> int:
-        """n."""
+        """Number of rows n."""
         return len(self.starts)
 
     @property
@@ -110,11 +111,11 @@ class PackedColumn:
         return True
 
     def arrays(self) -> list[np.ndarray]:
-        """All arrays."""
+        """Return all arrays of the column."""
         return [self.buffer, self.starts, self.ends]
 
     def list(self, rows: Any) -> list[Any]:
-        """The values of some rows, None where there is none."""
+        """Return the values of the rows, None for rows without a value."""
         bounds = zip(self.starts[rows].tolist(), self.ends[rows].tolist(), strict=True)
         return [msgpack_codec.decode(self.buffer[a:b].tobytes()) if b > a else None for a, b in bounds]
 
@@ -125,7 +126,7 @@ class PackedColumn:
         return PackedColumn(self.buffer, self.starts[rows], self.ends[rows])
 
     def joined(self) -> tuple[np.ndarray, np.ndarray]:
-        """The msgpack_codec without anything between them, and where each begins and the last ends [n + 1]."""
+        """Return the documents without gaps, uint8 [bytes], and their bounds, int64 [n + 1]."""
         sizes = self.ends - self.starts
         bounds = np.concatenate([[0], np.cumsum(sizes)])
         in_a_row = (self.starts[1:] == self.ends[:-1]).all()
@@ -137,26 +138,26 @@ class PackedColumn:
 Column = TypedColumn | PackedColumn
 
 
-def own(value: Any) -> Any:
-    """A value that is nobody else's: what can be changed is copied."""
+def copy_mutable(value: Any) -> Any:
+    """Return the value, deep-copied if it is a list, dict, set, tuple or array."""
     if isinstance(value, _IMMUTABLE):
         return value
     return deepcopy(value) if isinstance(value, (list, dict, tuple, set, np.ndarray)) else value
 
 
 class ColumnInfos(Infos):
-    """Infos as columns by path; a dict is made when one is read, so that nobody's changes are seen by others."""
+    """Infos as columns by path. Each read creates a new dict, so that changes to it stay local."""
 
     __slots__ = ("columns", "keys", "num", "start")
 
     def __init__(self, columns: dict[str, Column], num: int, start: int = 0, keys: list[Key] | None = None) -> None:
-        self.columns = columns  # of which this view may be a part
+        self.columns = columns  # may hold more rows than this view
         self.num = num
         self.start = start
-        self.keys = list(map(_key_of, columns)) if keys is None else keys  # parsed once, shared by all views
+        self.keys = list(map(_key_of, columns)) if keys is None else keys  # parsed once and shared by all views
 
     def whole(self) -> ColumnInfos:
-        """These infos in columns that hold no others; views."""
+        """Return these infos as views of columns that hold no other rows."""
         if not self.start and self.num == self._num_rows:
             return self
         span = slice(self.start, self.start + self.num)
@@ -171,7 +172,7 @@ class ColumnInfos(Infos):
         return any(column.holds_objects for column in self.columns.values())
 
     def copied(self) -> ColumnInfos:
-        """These infos in memory of their own."""
+        """Return these infos with copies of their arrays."""
         taken = self.take(np.arange(self.num))
         for path, column in taken.columns.items():
             if isinstance(column, PackedColumn):
@@ -180,14 +181,14 @@ class ColumnInfos(Infos):
         return taken
 
     def arrays(self) -> list[np.ndarray]:
-        """The arrays of all columns."""
+        """Return the arrays of all columns."""
         return [array for column in self.columns.values() for array in column.arrays()]
 
     def without_objects(self) -> ColumnInfos:
-        """These infos without objects.
+        """Return these infos with objects encoded as msgpack documents.
 
         Raises:
-            WrongType: names the key of a value that cannot travel.
+            WrongType: names the key of a value that msgpack cannot encode.
         """
         whole = self.whole()
         if not any(isinstance(column, TypedColumn) and column.holds_objects for column in whole.columns.values()):
@@ -196,12 +197,14 @@ class ColumnInfos(Infos):
         return ColumnInfos(columns, whole.num, 0, whole.keys)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ColumnInfos:
-        """A copy stays in this process: it holds objects that could not travel, too."""
+        """Copy in memory, including objects that msgpack could not encode."""
         whole = self.whole()
         return ColumnInfos(deepcopy(whole.columns, memo), whole.num, 0, whole.keys)
 
     def parts(self) -> tuple[list[str], list[tuple[Any, Any, Any]], int]:
-        """What `from_parts` takes: the paths, what each column is made of, without objects, and how many infos."""
+        """Return the arguments of `from_parts`: the paths, the parts of each column without objects, and the number of
+        infos.
+        """
         whole = self.without_objects()
         parts = [
             (c.values, c.mask, c.plain) if isinstance(c, TypedColumn) else (c.buffer, c.starts, c.ends)
@@ -231,7 +234,7 @@ class ColumnInfos(Infos):
         return iter(self.dicts())
 
     def dicts(self) -> list[dict[str, Any]]:
-        """All infos at once, column by column: a fifth of the time that one by one takes."""
+        """Return all infos as dicts. Column by column takes a fifth of the time of one by one."""
         infos: list[dict[str, Any]] = [{} for _ in range(self.num)]
         span = slice(self.start, self.start + self.num)
         for (parents, last), column in zip(self.keys, self.columns.values(), strict=True):
@@ -252,7 +255,7 @@ class ColumnInfos(Infos):
         mask = taken = None
         for path, column in self.columns.items():
             if isinstance(column, TypedColumn) and column.mask is not None:
-                if column.mask is not mask:  # values that came together share theirs: it is gathered once
+                if column.mask is not mask:  # keys of the same infos share one mask, which is gathered once
                     mask, taken = column.mask, nested.take(column.mask, rows)
                 columns[path] = TypedColumn(nested.take(column.values, rows), taken, column.plain)
             else:
@@ -261,7 +264,7 @@ class ColumnInfos(Infos):
 
 
 def from_parts(paths: list[str], parts: list[tuple[Any, Any, Any]], num: int) -> ColumnInfos:
-    """The infos of columns that were told as tuples, whose pickle takes half the time."""
+    """Return the infos of columns given as tuples, which pickle twice as fast as column objects."""
     columns = [TypedColumn(*part) if type(part[2]) is bool else PackedColumn(*part) for part in parts]
     return ColumnInfos(dict(zip(paths, columns, strict=True)), num)
 
@@ -274,7 +277,7 @@ def _key_of(path: str) -> Key:
 
 
 def _put(infos: list[dict[str, Any]], parents: tuple[str, ...], last: str | None, values: list[Any]) -> None:
-    """Put one value into each info."""
+    """Store one value in each info, under the key `last` inside the dicts `parents`."""
     for parent in parents:
         infos = [info.setdefault(parent, {}) for info in infos]
     if last is None:
@@ -293,7 +296,7 @@ def _without_objects(path: str, column: Column) -> Column:
 
 
 def packed_column(path: str, rows: list[int], values: list[Any], num: int) -> PackedColumn:
-    """The values as documents: those of the rows, out of `num`."""
+    """Return a column of `num` rows with the values of `rows` as msgpack documents."""
     encoded = [msgpack_codec.encode(value, _named(path)) for value in values]
     sizes = np.zeros(num, np.int64)
     sizes[rows] = [len(document) for document in encoded]

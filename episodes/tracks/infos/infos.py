@@ -1,6 +1,6 @@
-"""Infos of finished episodes: immutable sequences of dicts, which are made when they are read.
+"""Infos of finished episodes: immutable sequences that create a dict for each read.
 
-While an episode grows its infos are a list. Finished, they are an `Infos`: nothing at all where every info is empty,
+The infos of a growing episode are a list. Those of a finished episode are an `Infos`: a count if all infos are empty,
 else columns (`episodes.tracks.infos.info_columns`).
 """
 
@@ -17,36 +17,36 @@ from episodes.tracks.nested import equal_arrays
 
 
 class Infos(Sequence[dict[str, Any]]):
-    """One info dict per observation. A slice is a view."""
+    """Immutable sequence of one info dict per observation. A slice is a view."""
 
     __slots__ = ()
 
-    num: int  # of infos
+    num: int  # number of infos
 
     @abstractmethod
     def item(self, row: int) -> dict[str, Any]:
-        """The info of a row in [0, len)."""
+        """Return the info of a row in [0, len)."""
 
     @property
     def holds_objects(self) -> bool:
-        """Whether there are values that can change where they are: lists, arrays of other types, objects."""
+        """Whether there are mutable values: lists, arrays of several types, or objects."""
         return False
 
     def copied(self) -> Infos:
-        """The same infos in memory of their own."""
+        """Return the infos with copies of their arrays."""
         return self
 
     def arrays(self) -> list[np.ndarray]:
-        """The arrays that hold them."""
+        """Return the arrays that hold the infos."""
         return []
 
     @abstractmethod
     def view(self, start: int, stop: int) -> Infos:
-        """The infos of rows [start, stop), 0 <= start <= stop <= len; no copy."""
+        """Return the infos of rows [start, stop) without a copy, for 0 <= start <= stop <= len."""
 
     @abstractmethod
     def take(self, rows: np.ndarray) -> Infos:
-        """The infos of the rows [k]."""
+        """Return the infos of the rows [k]."""
 
     @overload
     def __getitem__(self, index: int) -> dict[str, Any]: ...
@@ -78,7 +78,7 @@ class Infos(Sequence[dict[str, Any]]):
 
 
 def same_info(a: Any, b: Any) -> bool:
-    """True when two infos (or values of infos) are equal, arrays item for item."""
+    """Return True if two infos, or values of infos, are equal. Arrays are compared item by item, and NaN equals NaN."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same_info(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
@@ -89,12 +89,12 @@ def same_info(a: Any, b: Any) -> bool:
 
 
 def _is_array(value: Any) -> bool:
-    """Whether it is an array, of whatever library."""
+    """Return True for arrays of any library."""
     return isinstance(value, np.ndarray) or (hasattr(value, "__array__") and not isinstance(value, np.generic))
 
 
 class EmptyInfos(Infos):
-    """`num` empty infos, which take no room."""
+    """`num` empty infos, stored as their number."""
 
     __slots__ = ("num",)
 

@@ -1,4 +1,4 @@
-"""`JoinedColumn`: the values of columns one after another, made one array when somebody reads them."""
+"""`JoinedColumn`: a column of concatenated arrays, which are joined when they are first read."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from episodes.tracks.infos.info_columns import TypedColumn
 from episodes.tracks.retained_memory import is_immutable, retained_nbytes
 
-_LEAST = 16384  # bytes of a part: copying fewer costs little more than keeping them
-_MOST_HELD = 1.25  # times the bytes of the values
+_LEAST = 16384  # mean bytes of a part; copying smaller parts costs little more than keeping them
+_MOST_HELD = 1.25  # retained memory, as a multiple of the bytes of the values
 
 
 class JoinedColumn(TypedColumn):
-    """A column that still lies in the arrays of the columns that it is made of.
+    """A column whose values are still stored in the arrays of several columns.
 
-    Four numbers of infos are as many bytes as all else of a small step, and who joins packs to learn from them seldom
-    reads one. So the values are joined when they are asked for: by a reader, `select`, a pickle, a file, a message.
-    They are kept from then on, and the parts are not. Threads that ask at once may each join, and get the same values.
+    Four numeric infos have as many bytes as all else of a small step, and learners that join packs seldom read them. So
+    the values are joined when they are first needed: by a reader, `select`, a pickle, a file or a message. The joined
+    array is kept and the parts are released. If several threads read at once, each may join, with equal results.
     """
 
     __slots__ = ("_parts",)
@@ -30,12 +30,12 @@ class JoinedColumn(TypedColumn):
         self.plain = plain
 
     def __getattr__(self, name: str) -> Any:
-        if name != "values":  # the slot that is empty until now
+        if name != "values":  # Python calls this method because the slot `values` is empty
             raise AttributeError(f"a column has no attribute {name!r}")
         parts = self._parts
         if len(parts) > 1:
             values = np.concatenate(parts)
-            values.flags.writeable = False  # as its parts are
+            values.flags.writeable = False
             self._parts = (values,)
         self.values = self._parts[0]
         return self.values
@@ -54,10 +54,10 @@ class JoinedColumn(TypedColumn):
 
 
 def joined_column(parts: Sequence[np.ndarray], mask: np.ndarray | None, plain: bool) -> TypedColumn:
-    """The column of the values in the arrays, of one kind and item shape, one after another; joined late where it may.
+    """Return the column of concatenated arrays of one dtype kind and item shape.
 
-    It waits where its parts are large, cannot change, and do not keep much more memory than it needs from being freed,
-    as a few rows of a long column or of a message would.
+    The arrays are joined later if they are large, immutable, and retain little more memory than their own. A few rows
+    of a long column, or of a message, are copied at once, since they would keep all of it from being freed.
     """
     if _may_wait(parts):
         return JoinedColumn(parts, mask, plain)

@@ -1,4 +1,4 @@
-"""Infos one after another."""
+"""Concatenation of infos."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos, Infos
 from episodes.tracks.infos.joined_column import joined_column
 
-_LONG = 100  # rows of a part from which on copying it costs less than gathering its rows
+_LONG = 100  # mean rows of a part above which copying parts is faster than gathering rows
 
 
 def joined_infos(parts: Sequence[Infos]) -> Infos:
-    """The parts one after another, one concatenate a path; a view or a gather where they are parts of the same."""
+    """Return the parts concatenated, by one concatenation per path, or a view or gather of shared columns."""
     if len(parts) == 1:
         return parts[0]
     num = sum([part.num for part in parts])
@@ -38,7 +38,9 @@ def joined_infos(parts: Sequence[Infos]) -> Infos:
 
 
 def _of_the_same(parts: list[ColumnInfos], num: int) -> dict[str, Column] | None:
-    """The columns that all parts are of, where they follow one another; or their rows, where gathering is cheap."""
+    """Return the shared columns if the parts are consecutive views of them, a gather of their rows if it is cheap,
+    else None.
+    """
     first = parts[0]
     if any(part.columns is not first.columns for part in parts):
         return None
@@ -51,8 +53,8 @@ def _of_the_same(parts: list[ColumnInfos], num: int) -> dict[str, Column] | None
 
 
 def _side_by_side(parts: list[ColumnInfos]) -> dict[str, Column] | None:
-    """One concatenate a path, and one for masks that columns share; None where parts have other columns."""
-    tables = list({id(part.columns): part.columns for part in parts}.values())  # views of one pack share theirs
+    """Return concatenated columns, where shared masks stay shared, or None if the parts have different columns."""
+    tables = list({id(part.columns): part.columns for part in parts}.values())  # views of one pack share their columns
     paths = list(tables[0])
     if any(list(table) != paths for table in tables):
         return None
@@ -60,37 +62,37 @@ def _side_by_side(parts: list[ColumnInfos]) -> dict[str, Column] | None:
         return None
     spans = [slice(part.start, part.start + part.num) for part in parts]
     joined: dict[str, Column] = {}
-    mask, masks = None, [None] * len(parts)  # of the columns before
+    mask, masks = None, [None] * len(parts)  # of the previous column
     for path in paths:
         columns: list[Any] = [part.columns[path] for part in parts]
-        own = [column.mask for column in columns]
-        if any(map(is_not, own, masks)):
-            mask, masks = _masks_joined(own, spans), own
+        column_masks = [column.mask for column in columns]
+        if any(map(is_not, column_masks, masks)):
+            mask, masks = _masks_joined(column_masks, spans), column_masks
         joined[path] = joined_column(_values_of(columns, spans), mask, columns[0].plain)
     return joined
 
 
 def _values_of(columns: Sequence[TypedColumn], spans: Sequence[slice]) -> list[np.ndarray]:
-    """The arrays of the columns' values in the spans, one after another."""
-    found: list[np.ndarray] = []
+    """Return the arrays of the columns' values in the spans, in order."""
+    parts: list[np.ndarray] = []
     for column, span in zip(columns, spans, strict=True):
-        found += column.parts if span.stop - span.start == column.num else (column.values[span],)
-    return found
+        parts += column.parts if span.stop - span.start == column.num else (column.values[span],)
+    return parts
 
 
 def _masks_joined(masks: list[np.ndarray | None], spans: list[slice]) -> np.ndarray | None:
     if all(mask is None for mask in masks):
         return None
-    there = zip(masks, spans, strict=True)
-    return np.concatenate([np.ones(s.stop - s.start, bool) if mask is None else mask[s] for mask, s in there])
+    mask_of_part = zip(masks, spans, strict=True)
+    return np.concatenate([np.ones(s.stop - s.start, bool) if mask is None else mask[s] for mask, s in mask_of_part])
 
 
 @dataclass(slots=True)
 class _Place:
-    """Where the infos of one part go."""
+    """The destination of the infos of one part."""
 
-    rows: slice  # of all infos
-    span: slice  # of the part's columns
+    rows: slice  # rows of the result
+    span: slice  # rows of the part's columns
     columns: dict[str, Column]
 
 
@@ -104,25 +106,25 @@ def _places(parts: Sequence[Infos]) -> list[_Place]:
 
 
 def _joined(path: str, places: list[_Place], num: int) -> Column:
-    found = [(place, place.columns[path]) for place in places if path in place.columns]
-    columns = [column for _, column in found]
+    parts = [(place, place.columns[path]) for place in places if path in place.columns]
+    columns = [column for _, column in parts]
     if not _of_one_kind(columns):
-        return _joined_objects(found, num)
-    plain, everywhere = columns[0].plain, sum(place.span.stop - place.span.start for place, _ in found) == num
-    mask = None if everywhere and all(column.mask is None for column in columns) else _joined_mask(found, num)
+        return _joined_objects(parts, num)
+    plain, everywhere = columns[0].plain, sum(place.span.stop - place.span.start for place, _ in parts) == num
+    mask = None if everywhere and all(column.mask is None for column in columns) else _joined_mask(parts, num)
     if everywhere:
-        return joined_column(_values_of(columns, [place.span for place, _ in found]), mask, plain)
-    spans = [column.values[place.span] for (place, _), column in zip(found, columns, strict=True)]
+        return joined_column(_values_of(columns, [place.span for place, _ in parts]), mask, plain)
+    spans = [column.values[place.span] for (place, _), column in zip(parts, columns, strict=True)]
     values = np.zeros((num, *spans[0].shape[1:]), np.result_type(*{span.dtype for span in spans}))
-    for (place, _), span in zip(found, spans, strict=True):
+    for (place, _), span in zip(parts, spans, strict=True):
         values[place.rows] = span
     return TypedColumn(values, mask, plain)
 
 
 def _of_one_kind(columns: Sequence[Column]) -> TypeGuard[Sequence[TypedColumn]]:
-    """Whether one array can hold the columns' values, and is no array of objects.
+    """Return True if one array, not of objects, can hold the values of all columns.
 
-    Strings have as many dtypes as lengths.
+    Strings count as one kind, though each length is a dtype.
     """
     first = columns[0]
     if not isinstance(first, TypedColumn) or first.holds_objects:
@@ -140,17 +142,17 @@ def _of_one_kind(columns: Sequence[Column]) -> TypeGuard[Sequence[TypedColumn]]:
     return True
 
 
-def _joined_mask(found: list[tuple[_Place, Column]], num: int) -> np.ndarray:
+def _joined_mask(parts: list[tuple[_Place, Column]], num: int) -> np.ndarray:
     mask = np.zeros(num, bool)
-    for place, column in found:
-        there = column.mask
-        mask[place.rows] = True if there is None else there[place.span]
+    for place, column in parts:
+        mask_of_part = column.mask
+        mask[place.rows] = True if mask_of_part is None else mask_of_part[place.span]
     return mask
 
 
-def _joined_objects(found: list[tuple[_Place, Column]], num: int) -> TypedColumn:
-    values, mask = np.full(num, None), _joined_mask(found, num)
-    for place, column in found:
+def _joined_objects(parts: list[tuple[_Place, Column]], num: int) -> TypedColumn:
+    values, mask = np.full(num, None), _joined_mask(parts, num)
+    for place, column in parts:
         rows = mask[place.rows].nonzero()[0]
         values[place.rows.start + rows] = objects(column.list(rows + place.span.start))
     return TypedColumn(values, mask, False)

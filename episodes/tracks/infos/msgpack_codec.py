@@ -1,6 +1,6 @@
-"""msgpack with arrays, numpy scalars and tuples: how irregular infos and custom data travel. Never pickles.
+"""msgpack with arrays, numpy scalars and tuples, for irregular infos and custom data. Nothing is pickled.
 
-Tensors travel as the arrays of their numbers.
+Tensors are encoded as the arrays of their numbers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ import numpy as np
 from episodes.errors import UnreadableData, WrongType
 
 _ARRAY, _SCALAR, _TUPLE, _STRING, _INTEGER = 1, 2, 3, 4, 5
-_DEEPEST = 64  # tuples in one another: msgpack reads what is in each by a call that takes 32 KiB of the stack
+_DEEPEST = 64  # nested tuples; msgpack reads each level by a call that takes 32 KiB of the stack
 
 
 def encode(value: Any, name: str) -> bytes:
-    """The value as msgpack bytes; `WrongType` names the key whose value msgpack cannot hold."""
+    """Return the value as msgpack bytes.
+
+    Args:
+        name: name of the value, for errors.
+
+    Raises:
+        WrongType: names the key of a value that msgpack cannot encode.
+    """
     try:
         return _packed(value)
     except _UNFIT as error:
@@ -26,15 +33,15 @@ def encode(value: Any, name: str) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """The value of `encode`d bytes; `UnreadableData` for others."""
+    """Return the value of `encode`d bytes. `UnreadableData` for other bytes."""
     try:
         return _unpacked(data)
-    except (*_UNFIT, SyntaxError, msgpack.UnpackException) as error:  # numpy parses what dtypes are called
+    except (*_UNFIT, SyntaxError, msgpack.UnpackException) as error:  # numpy parses dtype strings, hence SyntaxError
         raise UnreadableData(f"{len(data)} bytes that are no msgpack document: {error!r}") from None
 
 
 def is_json(value: Any) -> bool:
-    """Whether a value is the same, types too, once written as JSON and read.
+    """Return True if writing the value as JSON and reading it gives an equal value of the same types.
 
     >>> is_json({"a": [1, None]}), is_json({"a": (1, None)}), is_json({1: "a"})
     (True, False, False)
@@ -55,7 +62,7 @@ def _unpacked(data: bytes, depth: int = 0) -> Any:
 
 
 def _inside(depth: int) -> int:
-    """The depth of what is in a tuple."""
+    """Return the depth of a tuple's items."""
     if depth == _DEEPEST:
         raise ValueError(f"more than {_DEEPEST} tuples in one another")
     return depth + 1
@@ -64,7 +71,7 @@ def _inside(depth: int) -> int:
 def _to_ext(depth: int, value: Any) -> msgpack.ExtType:
     if isinstance(value, tuple):
         return msgpack.ExtType(_TUPLE, _packed(list(value), _inside(depth)))
-    if isinstance(value, np.str_):  # as an array it would lose the NULs at its end
+    if isinstance(value, np.str_):  # an array would lose trailing NULs
         return msgpack.ExtType(_STRING, value.encode())
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError("a masked array would lose its mask; give its data and its mask")
@@ -72,7 +79,7 @@ def _to_ext(depth: int, value: Any) -> msgpack.ExtType:
         array = np.ascontiguousarray(value)
         body = msgpack.packb([value.dtype.str, list(value.shape), array.tobytes()])
         return msgpack.ExtType(_ARRAY if isinstance(value, np.ndarray) else _SCALAR, body)
-    if type(value) is int:  # of more than 64 bits
+    if type(value) is int:  # more than 64 bits
         return msgpack.ExtType(_INTEGER, hex(value).encode())
     if isinstance(value, dict):
         return dict(value)  # type: ignore[return-value]
@@ -107,5 +114,5 @@ def _first_bad_key(value: Any, name: str) -> str:
 
 
 _UNFIT = (TypeError, ValueError, OverflowError, RecursionError)
-_TO_EXT, _FROM_EXT = ([partial(own, depth) for depth in range(_DEEPEST + 1)] for own in (_to_ext, _from_ext))
-"""By how many tuples a value is in."""
+_TO_EXT, _FROM_EXT = ([partial(convert, depth) for depth in range(_DEEPEST + 1)] for convert in (_to_ext, _from_ext))
+"""Converters by the number of tuples around the value."""
