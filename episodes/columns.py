@@ -68,6 +68,7 @@ TRANSITION_KEYS = (
 
 MODEL_OUTPUTS: Final = frozenset(
     {
+        Columns.ACTIONS_FOR_ENV,
         Columns.ACTION_DIST_INPUTS,
         Columns.ACTION_LOGP,
         Columns.ACTION_PROB,

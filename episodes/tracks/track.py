@@ -304,7 +304,7 @@ class ArrayTrack(_Items):
             ) from None
 
     def replaced(self, positions: Any, new_items: Any) -> ArrayTrack:
-        """Return a copy with other items (nested arrays [k, ...]) at the positions, in a wider dtype if they need one."""
+        """Return a copy with other items, nested arrays [k, ...], at the positions, in a wider dtype if needed."""
         rows = list(positions) if isinstance(positions, range) else positions
         name = self.field.label
         new = nested.map_leaves(lambda leaf, items: with_items_written(name, leaf, rows, items), self.data, new_items)

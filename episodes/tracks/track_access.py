@@ -192,7 +192,7 @@ def unstacked(batch: Any, num_items: int) -> list[Any]:
 
 
 def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_as_lookback: bool) -> Track:
-    """Return the track with new items at the indices, or with all items from step 0 on replaced if `at_indices` is None.
+    """Return the track with new items at the indices, or with all items from step 0 on replaced if they are None.
 
     Raises:
         StepOutOfRange: an index has no item.

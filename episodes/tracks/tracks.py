@@ -290,7 +290,7 @@ class Tracks(NamedTuple):
 
     @staticmethod
     def sizes(parts: Sequence[Tracks]) -> tuple[list[int], list[int]]:
-        """Return the number of steps [n] of finished parts, lookbacks included, and the length [n] of their lookbacks."""
+        """Return the number of steps [n] of finished parts, lookbacks included, and of their lookbacks [n]."""
         rewards = list(map(_REWARDS, parts))
         return list(map(len, map(_DATA, rewards))), list(map(_LOOKBACK, rewards))
 
