@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from episodes.columns import TRANSITION_KEYS, Columns
-from episodes.errors import InvalidArgument, UnknownKey, WrongType
+from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, UnknownKey, WrongType
 
 INDICES = "indices"
+LARGEST_COUNT = 1 << 40
+"""Larger counts are errors of the caller: no array has so many items."""
 INFO_COLUMNS = "infos/columns"
 """Asks for the column "infos", as columns of its own."""
 _WITH_INFO_COLUMNS = (*TRANSITION_KEYS, INFO_COLUMNS)
@@ -18,50 +20,65 @@ _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS,
 
 
 def check_counts(least: int = 1, **counts: Any) -> None:
-    """Raise `InvalidArgument` unless these are ints, and large enough."""
-    are_ints = all(map(is_int, counts.values()))
-    if not are_ints or min(counts.values()) < least:
-        given = ", ".join(f"{name}={count!r}" for name, count in counts.items())
-        raise InvalidArgument(f"{given}: give " + (f"at least {least}" if are_ints else "an int for each"))
+    """Raise `InvalidArgument` unless all counts, given by name, are ints from `least` to `LARGEST_COUNT`."""
+    for name, count in counts.items():
+        if not is_int(count):
+            raise InvalidArgument(f"{name}={count!r}: give an int")
+        if not least <= count <= LARGEST_COUNT:
+            raise InvalidArgument(f"{name}={count!r}: give at least {least}, and at most {LARGEST_COUNT}")
 
 
 def check_n_step(n_step: Any) -> None:
-    """Raise `InvalidArgument` unless this is a number of steps, or the least and the most of them."""
-    if type(n_step) is int and n_step >= 1:
+    """Raise `InvalidArgument` unless `n_step` is an int of at least 1, or a tuple (least, most) of two."""
+    if type(n_step) is int and 1 <= n_step <= LARGEST_COUNT:
         return
     bounds = n_step if isinstance(n_step, tuple) else (n_step, n_step)
-    if len(bounds) != 2 or not all(map(is_int, bounds)) or not 1 <= bounds[0] <= bounds[1]:
+    if len(bounds) != 2 or not all(map(is_int, bounds)) or not 1 <= bounds[0] <= bounds[1] <= LARGEST_COUNT:
         raise InvalidArgument(
             f"n_step={n_step!r}: give at least 1, or the bounds (least, most) of random ones, both included"
         )
 
 
-def check_boundary(boundary: str, period: int | None) -> None:
-    """Raise `InvalidArgument` unless sequences may stop like this."""
-    if boundary not in ("pad", "stop"):
+def check_sequences(
+    batch_size: int, length: int, burn_in: int, lookback: int, boundary: str, period: int | None
+) -> None:
+    """Raise `InvalidArgument` unless sequences can be sampled with these arguments of `sample_sequences`."""
+    check_counts(batch_size=batch_size, length=length)
+    check_counts(0, burn_in=burn_in, lookback=lookback)
+    if not isinstance(boundary, str) or boundary not in ("pad", "stop"):
         raise InvalidArgument(f"boundary={boundary!r}: give 'pad' or 'stop'")
     if period is not None:
         check_counts(period=period)
-    if boundary == "stop" and period is not None:
-        raise InvalidArgument("boundary='stop' moves sequences off the grid of a period; give one of both")
+        if boundary == "stop":
+            raise InvalidArgument("boundary='stop' moves sequences off the grid of a period; give one of both")
 
 
 def checked_keys(
     keys: Sequence[str] | None, include_infos: bool | str, tracks: Collection[str], others: Sequence[str]
 ) -> Sequence[str]:
-    """The names of the columns to draw: those of transitions, infos, the `tracks` and what `others` there are.
+    """Return the names of the columns to sample.
 
-    `UnknownKey` for one that there is not.
+    Args:
+        keys: names of columns of transitions, infos, `tracks` and `others`; those of transitions if None.
+        include_infos: whether the column "infos" is added: True for dicts, or "columns".
+        tracks: names of the stored tracks.
+        others: names of further columns that can be sampled.
+
+    Raises:
+        UnknownKey: a name of no column, or of one that is always sampled.
+        WrongType: `keys` is no list of strings.
+        InvalidArgument: `include_infos` is another value.
     """
     if keys is None and include_infos is False:
         return TRANSITION_KEYS
-    if keys is None and isinstance(include_infos, str) and include_infos == "columns":
-        return _WITH_INFO_COLUMNS
-    if isinstance(keys, str):
-        raise WrongType(f"keys={keys!r}: give a list of column names")
-    if not isinstance(include_infos, bool) and include_infos != "columns":
+    if not isinstance(include_infos, bool) and not (isinstance(include_infos, str) and include_infos == "columns"):
         raise InvalidArgument(f"include_infos={include_infos!r}: give True for dicts, or 'columns'")
-    keys = TRANSITION_KEYS if keys is None else keys
+    if keys is None and include_infos == "columns":
+        return _WITH_INFO_COLUMNS
+    if keys is None:
+        keys = TRANSITION_KEYS
+    elif not isinstance(keys, Collection) or isinstance(keys, (str, bytes)) or not all(type(k) is str for k in keys):
+        raise WrongType(f"keys={keys!r}: give a list of column names")
     known = (*TRANSITION_KEYS, Columns.INFOS, *others)
     for key in keys:
         if key not in known and key not in tracks:
@@ -73,6 +90,34 @@ def checked_keys(
     return (*keys, Columns.INFOS) if include_infos and Columns.INFOS not in keys else keys
 
 
+def checked_step_indices(indices: Any, ndim: int | None = None) -> np.ndarray:
+    """Return step indices as an int64 array.
+
+    Args:
+        indices: ints in an array or nested lists.
+        ndim: the number of axes that the indices must have.
+
+    Raises:
+        WrongType: floats, bools or anything else that is no int.
+        ShapeMismatch: indices with another number of axes.
+        StepOutOfRange: an index that does not fit into int64.
+    """
+    try:
+        array = np.asarray(indices)
+    except ValueError as error:
+        raise WrongType(f"indices={indices!r}: {error}; give step indices, ints as in `batch.indices`") from None
+    if array.dtype.kind not in "iu" and (array.size or array.dtype.kind not in "f"):
+        raise WrongType(f"indices of {array.dtype}: give step indices, ints as in `batch.indices`")
+    if ndim is not None and array.ndim != ndim:
+        raise ShapeMismatch(f"indices have shape {array.shape}; give an array with {ndim} axis")
+    if array.dtype == np.uint64 and array.size and array.max() > _LARGEST_INDEX:
+        raise StepOutOfRange(f"step {array.max()}: no step has this index")
+    return array.astype(np.int64, copy=False)
+
+
+_LARGEST_INDEX = np.iinfo(np.int64).max
+
+
 def is_int(value: Any) -> bool:
-    """Whether this is a whole number, and no bool."""
+    """Return True if the value is an int of Python or numpy, and no bool."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -99,7 +99,10 @@ class Boundaries:
         """The environments of a reset, bool [N]; all of them for None."""
         if mask is None:
             return np.ones(self.num_envs, bool)
-        mask = np.asarray(mask)
+        try:
+            mask = np.asarray(mask)
+        except ValueError as error:
+            raise InvalidArgument(f"reset_mask={mask!r}: {error}; give bool ({self.num_envs},)") from None
         if mask.dtype != bool or mask.shape != (self.num_envs,):
             raise InvalidArgument(f"reset_mask is {mask.dtype} {mask.shape}; give bool ({self.num_envs},)")
         return mask

@@ -13,7 +13,7 @@ What has no axis of environments (numbers, strings, dicts of them) is shared by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -46,13 +46,11 @@ class InfoRows:
         """Copy a vector info; its slot.
 
         Raises:
-            WrongType: the info is no dict, or a key is no string; names it.
+            WrongType: a key is no string; the message names it.
             TrackMismatch: an array that is not [N, ...]; names its key.
         """
         if not info:
             return 0
-        if not isinstance(info, dict):
-            raise WrongType(f"infos is a {type(info).__name__}; give the vector environment's dict of arrays [N, ...]")
         at = self.num_slots
         if at == self._capacity:
             self._resize(2 * self._capacity)
@@ -152,6 +150,29 @@ class InfoRows:
         for block in self._blocks.values():
             block.hold(_longer(block.values, capacity), _longer(block.present, capacity))
         self._capacity = capacity
+
+
+def checked_infos(infos: Any) -> dict[str, Any]:
+    """Return the infos of a vector environment: a dict, empty for None. `WrongType` for anything else."""
+    if infos is None:
+        return {}
+    if not isinstance(infos, dict):
+        raise WrongType(f"infos is a {type(infos).__name__}; give the vector environment's dict of arrays [N, ...]")
+    return infos
+
+
+def checked_outputs(extra_model_outputs: Any) -> Mapping[str, Any]:
+    """Return extra model outputs: a mapping, empty for None. `WrongType` for anything else."""
+    if extra_model_outputs is None:
+        return _NOTHING
+    if not isinstance(extra_model_outputs, Mapping):
+        raise WrongType(
+            f"extra_model_outputs is a {type(extra_model_outputs).__name__}; give a dict of arrays [N, ...] by name"
+        )
+    return extra_model_outputs
+
+
+_NOTHING: dict[str, Any] = {}
 
 
 class _InfoBlock:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.recorder.info_rows import InfoRows
-from episodes.recorder.row_blocks import RowBlock, as_numbers, gather, make_blocks, put_row
+from episodes.recorder.row_blocks import RowBlock, as_numbers, fitted_row, gather, make_blocks, put_fitted, put_row
 from episodes.tracks import nested
 from episodes.tracks.field import extra_field
 from episodes.tracks.spaces import as_rows, dtypes_of, empty_items, irregular_part, of_no_shape
@@ -115,17 +115,18 @@ class RecordedRows:
             self._grow()
         if extras.keys() != self.extras.keys() or self.actions is None:
             self._start_columns(at, rows[1], rows[2], extras, base)
-        span = slice(at * self.num_envs, (at + 1) * self.num_envs)
+        span, others = slice(at * self.num_envs, (at + 1) * self.num_envs), []
         for blocks, row in zip(self._in_order, (*rows, *map(extras.__getitem__, self.extras)), strict=True):
-            if type(blocks) is not RowBlock:
-                put_row(blocks, at, row)
-            elif blocks.numbers is None or type(row) is not _ARRAY:
-                blocks.put(at, row)
-            else:  # what `put` does, in half the time: a memoryview refuses what is of another shape or dtype
-                try:
-                    blocks.numbers[span] = row
-                except (TypeError, ValueError, NotImplementedError):
-                    blocks.put(at, row)
+            if type(blocks) is not RowBlock or blocks.numbers is None or type(row) is not _ARRAY:
+                others.append((blocks, row))
+                continue
+            try:  # half the time of `put`: a memoryview accepts nothing of another shape or dtype
+                blocks.numbers[span] = row
+            except (TypeError, ValueError, NotImplementedError):
+                others.append((blocks, row))
+        fitted = [fitted_row(blocks, row) for blocks, row in others]  # before any block changes its dtype
+        for (blocks, _), row in zip(others, fitted, strict=True):
+            put_fitted(blocks, at, row)
 
     def commit(self, info_slot: int) -> None:
         """Count the row that was written, with the slot of its infos."""

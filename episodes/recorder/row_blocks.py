@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import ShapeMismatch, TrackMismatch
+from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
 from episodes.tracks.stacking import check_strings, refuse_masked
 
@@ -61,10 +61,15 @@ class RowBlock:
         """Copy a row [N, ...] in. `ShapeMismatch` for another shape, or values that the dtype cannot hold."""
         if type(row) is not np.ndarray or row.dtype is not self.dtype or row.shape != self.shape:
             row = self.fitted(row, self.shape)
+            self._widen(row.dtype)
         self.data[at] = row
 
     def fitted(self, rows: Any, shape: tuple[int, ...]) -> np.ndarray:
-        """The rows as an array that can be written here; widens the block when its dtype is not fixed."""
+        """Return the rows as an array that can be copied in. Nothing is changed.
+
+        Raises:
+            ShapeMismatch: rows of another shape than `shape`, or values that the dtype cannot hold.
+        """
         rows = as_numbers(self.name, rows)
         if rows.shape != shape:
             raise ShapeMismatch(
@@ -76,19 +81,22 @@ class RowBlock:
             raise ShapeMismatch(
                 f"{self.name}: a row has dtype {rows.dtype}, its track {self.dtype}; give items of one kind"
             )
-        if np.can_cast(rows.dtype, self.dtype):
-            return rows
-        if not self.fixed:
-            self._hold(self.data.astype(np.result_type(self.dtype, rows.dtype)))
-            self.dtype = self.data.dtype
-        elif self.dtype.kind in "iub" and not np.array_equal(rows.astype(self.dtype), rows):
+        cannot_cast = self.fixed and not np.can_cast(rows.dtype, self.dtype)
+        if cannot_cast and self.dtype.kind in "iub" and not np.array_equal(rows.astype(self.dtype), rows):
             raise ShapeMismatch(
                 f"{self.name}: a row of dtype {rows.dtype} does not fit the space's {self.dtype} without loss"
             )
         return rows
 
+    def _widen(self, dtype: np.dtype) -> None:
+        """Change the dtype, unless it is fixed, so that it holds values of `dtype`."""
+        if not self.fixed and not np.can_cast(dtype, self.dtype):
+            self._hold(self.data.astype(np.result_type(self.dtype, dtype)))
+            self.dtype = self.data.dtype
+
     def put_envs(self, at: int, envs: np.ndarray, items: np.ndarray) -> None:
-        """Copy items [k, ...], which fit, in for the environments [k]."""
+        """Copy items [k, ...], which `fitted` returned, in for the environments [k]."""
+        self._widen(items.dtype)
         self.data[at, envs] = items
 
     def fill(self, stop: int, item: Any) -> None:
@@ -139,13 +147,24 @@ def make_blocks(name: str, row: Any, num_envs: int, capacity: int, dtypes: Any =
 
 def put_row(blocks: Any, at: int, row: Any) -> None:
     """Copy a nested row in, leaf by leaf."""
+    put_fitted(blocks, at, fitted_row(blocks, row))
+
+
+def fitted_row(blocks: Any, row: Any) -> Any:
+    """Return a nested row, with lists in place of tuples allowed, as nested arrays that can be copied in."""
+    if type(blocks) is RowBlock:
+        return blocks.fitted(row, blocks.shape)
+    if not nested.same_structure(blocks, row):
+        row = nested.shaped_like(blocks, row)
+    return nested.map_leaves(lambda block, leaf: block.fitted(leaf, block.shape), blocks, row)
+
+
+def put_fitted(blocks: Any, at: int, row: Any) -> None:
+    """Copy a nested row in that `fitted_row` returned."""
     if type(blocks) is RowBlock:
         blocks.put(at, row)
-        return
-    try:
+    else:
         nested.map_leaves(lambda block, leaf: block.put(at, leaf), blocks, row)
-    except TrackMismatch:  # lists instead of tuples, or what does not belong here
-        nested.map_leaves(lambda block, leaf: block.put(at, leaf), blocks, nested.shaped_like(blocks, row))
 
 
 def gather(blocks: Any, index: np.ndarray) -> Any:

@@ -23,6 +23,7 @@ from episodes.facts.policy_versions import UNKNOWN, VersionColumn, checked_versi
 from episodes.pack import EpisodePack
 from episodes.recorder.boundaries import Boundaries, Row, Rows, final_observations_of, infos_at_ends
 from episodes.recorder.chunk_layout import Chunks, find_chunks
+from episodes.recorder.info_rows import checked_infos, checked_outputs
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.recent_rows import RecentRows
 from episodes.recorder.recorded_rows import LastObservations, RecordedRows, ResetInfo, last_observations_at
@@ -120,13 +121,13 @@ class VectorRecorder:
 
         An episode that was going on there stops: as it ended if its last step was an ending, as a cut chunk if not.
         """
-        mask = self._boundaries.checked_mask(reset_mask)
+        mask, infos = self._boundaries.checked_mask(reset_mask), checked_infos(infos)
         if self._rows.num_rows:
             self._settle()
-            self._work = self._prepare_replacement(observations, infos or {}, mask)
+            self._work = self._prepare_replacement(observations, infos, mask)
             self._finish()
         elif mask.all():
-            self._rows.begin(observations, infos or {})
+            self._rows.begin(observations, infos)
             self._boundaries.reset(mask)
         else:
             raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
@@ -192,15 +193,17 @@ class VectorRecorder:
         at = rows.num_rows
         if not at:
             raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
+        infos = _NOTHING if infos is None else checked_infos(infos)
+        outputs = checked_outputs(extra_model_outputs)
         row = (observations, actions, rewards, terminateds, truncateds)
         try:
             if self._settles_late:
-                rows.write(at, row, extra_model_outputs or _NOTHING, self._base)
+                rows.write(at, row, outputs, self._base)
                 slot = rows.infos.add(infos) if infos else 0
             else:
                 self._boundaries.check_step_may_come()
-                rows.write(at, row, extra_model_outputs or _NOTHING, self._base)
-                slot = self._settle_with(at, infos or {}, final_observations)
+                rows.write(at, row, outputs, self._base)
+                slot = self._settle_with(at, infos, final_observations)
         except BaseException:
             rows.give_up(at)
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,9 +35,11 @@ def listed(episodes: Any, kind: type) -> Any:
     if isinstance(episodes, kind):
         return [episodes]
     odd = episodes
-    if isinstance(episodes, Iterable) and not isinstance(episodes, (str, Mapping, SingleAgentEpisode)):
-        episodes = episodes if isinstance(episodes, Sequence) else list(episodes)
-        if type(episodes) is not list or all(isinstance(each, kind) for each in episodes):
+    if isinstance(episodes, EpisodePack) and kind is SingleAgentEpisode:
+        return episodes
+    if isinstance(episodes, Iterable) and not isinstance(episodes, (str, bytes, Mapping, EpisodePack, kind)):
+        episodes = list(episodes)
+        if all(isinstance(each, kind) for each in episodes):
             return episodes
         odd = next(each for each in episodes if not isinstance(each, kind))
     raise WrongType(f"add takes a {kind.__name__}, or a sequence of them; this is a {type(odd).__name__}")
@@ -56,36 +58,27 @@ def add_pack(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = Non
 
 def _add(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
     check_pack(ring, pack)
+    if not pack.num_steps:
+        return
+    ring.prepare(pack.observations, tracks_of(pack), pack.facts.policy_versions is not None)
     ids = pack.ids.tolist()
     if len(set(ids)) == len(ids) and pack.num_steps <= ring.capacity:
-        if pack.num_steps:
-            ring.add(_addition(ring, pack, order))
+        ring.add(_addition(ring, pack, order))
         return
-    ring.commit(*[_Part(ring, part).write for part in parts(pack, ids, ring.capacity) if part.num_steps])
-
-
-class _Part:
-    """One of several parts of a pack: worked out when those before it are there, and then written."""
-
-    def __init__(self, ring: LinkedRing, pack: EpisodePack) -> None:
-        self._ring = ring
-        self._pack = pack
-        self._addition: Addition | None = None
-
-    def write(self) -> None:
-        if self._addition is None:
-            surplus = max(self._pack.num_steps - self._ring.capacity, 0)
-            part = without_beginning(self._pack, surplus) if surplus else self._pack
-            self._addition = _addition(self._ring, part, None, surplus)
-        self._ring.write(self._addition)
+    for part in parts(pack, ids, ring.capacity):
+        if part.num_steps:
+            surplus = max(part.num_steps - ring.capacity, 0)
+            if surplus:
+                part = part.move_starts(np.array([surplus]))
+            ring.add(_addition(ring, part, None, surplus))
 
 
 def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
-    """Raise what `add_pack` would raise."""
+    """Raise the error that `add_pack` would raise. The ring stays as it is."""
     ids = pack.ids.tolist()
     check_chunks(pack, ids, ring, len(set(ids)) == len(ids))
-    if pack.num_steps:  # without a step, tracks do not say of what kind they are
-        ring.prepare(pack.observations, tracks_of(pack))
+    if pack.num_steps:  # the tracks of a pack without steps have no dtypes yet
+        ring.check(pack.observations, tracks_of(pack))
 
 
 def tracks_of(pack: EpisodePack) -> dict[str, Any]:
@@ -141,15 +134,6 @@ def parts(pack: EpisodePack, ids: list[str], capacity: int) -> Iterator[EpisodeP
         num_steps += length
         seen.add(id_)
     yield pack[start:]
-
-
-def without_beginning(pack: EpisodePack, num_steps: int) -> EpisodePack:
-    """A pack of one chunk as one that begins `num_steps` later, of the same arrays."""
-    return pack.replace(
-        lengths=pack.lengths - num_steps,
-        lookbacks=pack.lookbacks + num_steps,
-        t_started=pack.t_started + num_steps,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial
+from copy import deepcopy
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -13,9 +14,17 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from episodes.batch import Batch
-from episodes.batch.sampling_checks import INDICES, check_boundary, check_counts, check_n_step, checked_keys, is_int
+from episodes.batch.sampling_checks import (
+    INDICES,
+    check_counts,
+    check_n_step,
+    check_sequences,
+    checked_keys,
+    checked_step_indices,
+    is_int,
+)
 from episodes.columns import Columns
-from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange
+from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, StateMismatch, StepOutOfRange
 from episodes.pack import EpisodePack
 from episodes.replay import link_traversal
 from episodes.replay.adding import add_pack, listed
@@ -27,9 +36,11 @@ from episodes.replay.read_episodes import episode_at
 from episodes.replay.read_packs import entries_in_order, packs_of
 from episodes.replay.replay_history import BoundViews
 from episodes.replay.replay_recorder import ReplayRecorder
-from episodes.replay.resuming import ResumePoint
+from episodes.replay.resuming import restore, save
 from episodes.replay.ring.episode_table import NONE
 from episodes.replay.ring.linked_ring import LinkedRing
+from episodes.replay.ring.mapped_files import MappedFiles
+from episodes.replay.ring.resume_point import ResumePoint
 from episodes.replay.ring.saving import ring_of_state, ring_state
 from episodes.replay.ring.track_ring import Allocator
 from episodes.replay.ring_columns import KEYS_OF_STEPS, columns_of, followed, states_before
@@ -44,10 +55,12 @@ from episodes.storage.header import read_header
 from episodes.tracks.filling import ones
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.policy_box import check_same_units
-from episodes.tracks.validation import checked_flag, checked_generator, checked_path
+from episodes.tracks.validation import checked_count, checked_flag, checked_generator, checked_path, checked_space
 
 _PACK_STEPS = 1 << 16
 _INDEX = np.dtype(np.int64)
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+"""Errors that reading a state may raise that `get_state` did not return."""
 
 
 class EpisodeReplayBuffer(SampleCounts):
@@ -95,30 +108,57 @@ class EpisodeReplayBuffer(SampleCounts):
         limit: SamplesPerInsert | None = None,
         lineage: int | None = None,
     ) -> None:
-        if not is_int(capacity) or capacity < 1:
-            raise InvalidArgument(f"capacity={capacity!r}: give an int, a buffer needs room for at least one step")
-        self.capacity = int(capacity)
+        self.capacity = checked_capacity(capacity)
         self.limit, self.generator = checked_limit(limit), checked_generator(seed)
-        self._grids: dict[int, SequenceGrid] = {}
-        self._written: dict[str, int] = {}  # by data set, the number of the step after the last one that is there
-        self._path = checked_path(path)
-        self._ring = LinkedRing(self.capacity, Allocator(path))
-        self.lock = self._ring.lock
-        self._spaces: tuple[Any, ...] = (None, None)
-        if path is not None:
-            ResumePoint(Path(path), self._ring, self._rest_of_state)
         if lineage is not None:
             check_counts(lineage=lineage)
         self.lineage = lineage
+        self._path = checked_path(path)
+        if checked_flag("resume", resume) and path is None:
+            raise InvalidArgument("resume=True without a path; give the path that the buffer had")
+        self._grids: dict[int, SequenceGrid] = {}
+        self._written: dict[str, int] = {}  # by data set, the number after that of the last step in it
+        self._spaces: tuple[Any, ...] = (None, None)
+        files = None if path is None else MappedFiles(Path(path))
+        self._ring = LinkedRing(self.capacity, Allocator(files))
+        self.lock = self._ring.lock
+        self._start_empty()
+        if files is not None:
+            self._ring.resume_point = point = ResumePoint(files)
+            try:
+                if resume:
+                    restore(self._ring, point, self._set_saved_rest)
+            except BaseException:
+                files.close()
+                raise
         self._ring.keep_log(lineage)
-        if checked_flag("resume", resume):
-            self._resume()
+
+    def _start_empty(self) -> None:
+        """Create what goes with an empty ring."""
+
+    def close(self) -> None:
+        """Release the memory, the mapped files and their lock. All later calls raise `EpisodeStateError`.
+
+        Steps that were added after the last `flush` are not there when the files are opened again.
+        """
+        with self.lock:
+            self._ring.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def __len__(self) -> int:
         """The number of steps that are there."""
         return len(self.ring)
 
     def __repr__(self) -> str:
+        if self._ring.is_closed:
+            return f"{type(self).__name__}(closed)"
         return (
             f"{type(self).__name__}({len(self)} of {self.capacity} steps, {self.num_episodes} episodes, "
             f"{self.nbytes} bytes; {self.counts})"
@@ -128,7 +168,7 @@ class EpisodeReplayBuffer(SampleCounts):
     def ring(self) -> LinkedRing:
         """Where the steps lie; all that were added."""
         ring = self._ring
-        if ring.work or ring.waiting is not None:
+        if ring.work is not None or ring.staged is not None:
             with ring.lock:
                 ring.flush_staged()
         return ring
@@ -199,16 +239,17 @@ class EpisodeReplayBuffer(SampleCounts):
             len_lookback_buffer: how far back the newest rows are at hand, for who acts on them.
             keys: the extra model outputs that are stored; all by default.
         """
-        check_same_units(self._spaces[1], action_space, "EpisodeReplayBuffer.recorder")
         options: dict[str, Any] = {"len_lookback_buffer": len_lookback_buffer, "keys": keys}
         recorder = ReplayRecorder(self.ring, num_envs, autoreset_mode, observation_space, action_space, **options)
+        check_same_units(self._spaces[1], action_space, "EpisodeReplayBuffer.recorder")
         self._spaces = tuple(map(_known, self._spaces, (observation_space, action_space)))
         return recorder
 
     @locked
     def clear(self) -> None:
-        """Forget all steps. What kind of steps they are stays, and so does the generator's state."""
-        self.ring.clear()
+        """Drop all steps. The tracks that the buffer stores stay, and so does the generator's state."""
+        self._ring.clear()
+        self._start_empty()
 
     # --- draws -------------------------------------------------------------------------------------------------
 
@@ -244,19 +285,31 @@ class EpisodeReplayBuffer(SampleCounts):
         nothing is stored, `UnknownKey` for a column that there is not.
         """
         with self.lock:  # here, for a decorator hands arguments on: that takes longer than the lock itself
-            if type(n) is not int or n < 1:
-                check_counts(n=n)
-            if type(n_step) is not int or n_step < 1:
-                check_n_step(n_step)
-            check_fraction("gamma", gamma)
-            keys = checked_keys(keys, include_infos, self.ring.tracks, KEYS_OF_STEPS)
-            aged = max_age is not None
-            slots, weights = (
-                sample_recent_steps(self._ring, self._draw, n, max_age, self.generator) if aged else self._draw(n)
-            )
+            keys = self.checked_sample_keys(n, n_step, gamma, include_infos, keys, max_age)
+            if max_age is None:
+                slots, weights = self._draw(n)
+            else:
+                slots, weights = sample_recent_steps(self._ring, self._draw, n, max_age, self.generator)
             batch = self._transitions(slots, weights, n_step, gamma, views, keys)
             self.num_sampled += n
             return batch
+
+    def checked_sample_keys(
+        self,
+        n: int,
+        n_step: int | tuple[int, int] = 1,
+        gamma: float = 0.99,
+        include_infos: bool | Literal["columns"] = False,
+        keys: Sequence[str] | None = None,
+        max_age: int | None = None,
+    ) -> Sequence[str]:
+        """Check arguments of `sample`, and return the names of the columns to sample."""
+        check_counts(n=n)
+        check_n_step(n_step)
+        check_fraction("gamma", gamma)
+        if max_age is not None:
+            check_counts(0, max_age=max_age)
+        return checked_keys(keys, include_infos, self.ring.tracks, KEYS_OF_STEPS)
 
     @locked
     def at(
@@ -274,20 +327,17 @@ class EpisodeReplayBuffer(SampleCounts):
         Raises:
             StepOutOfRange: a step is not there.
         """
-        check_n_step(n_step)
-        check_fraction("gamma", gamma)
-        numbers = np.asarray(indices, np.int64)
-        if numbers.ndim != 1:
-            raise ShapeMismatch(f"indices of shape {numbers.shape}; give step numbers [n]")
+        keys = self.checked_sample_keys(1, n_step, gamma, include_infos, keys)
+        numbers = checked_step_indices(indices, ndim=1)
+        if not self.ring.tracks:
+            raise self.empty_error()
         gone = (numbers != NONE) & ((numbers < self.ring.tail) | (numbers >= self.ring.head))
         if gone.any():
             there = f"{self.ring.tail}..{self.ring.head - 1}" if len(self) else "none"
             raise StepOutOfRange(f"step {int(numbers[gone][0])}: the steps that are there have numbers {there}")
         slots = np.where(numbers == NONE, self.capacity, numbers % self.capacity)
         weights = np.ones(len(slots), np.float32)
-        batch = self._transitions(
-            slots, weights, n_step, gamma, views, checked_keys(keys, include_infos, self.ring.tracks, KEYS_OF_STEPS)
-        )
+        batch = self._transitions(slots, weights, n_step, gamma, views, keys)
         batch[INDICES][numbers == NONE] = NONE
         return batch
 
@@ -295,7 +345,7 @@ class EpisodeReplayBuffer(SampleCounts):
         """Positions [n] of drawn steps, and their importance weights."""
         size = len(self._ring)
         if not size:
-            raise self._empty()
+            raise self.empty_error()
         slots = (self.generator.random(n) * float(size)).astype(_INDEX)
         if size < self.capacity and (first := self._ring.tail % self.capacity):
             slots = (slots + first) % self.capacity  # the oldest were evicted before there was need to
@@ -304,14 +354,14 @@ class EpisodeReplayBuffer(SampleCounts):
     def _draw_from_grid(self, n: int, period: int) -> tuple[np.ndarray, np.ndarray]:
         """As `_draw`, of the steps at which the sequences of a grid begin."""
         if not len(self._ring):
-            raise self._empty()
+            raise self.empty_error()
         begins = self._grids.setdefault(period, SequenceGrid(period)).there(self._ring)
         if not len(begins):
             raise self._no_sequence()
         numbers = begins[(self.generator.random(n) * len(begins)).astype(np.int64)]
         return numbers % self.capacity, ones(n, np.float32)
 
-    def _empty(self) -> EpisodeStateError:
+    def empty_error(self) -> EpisodeStateError:
         return EpisodeStateError("nothing is stored to draw from; add(episodes) first")
 
     def _no_sequence(self) -> EpisodeStateError:
@@ -380,13 +430,7 @@ class EpisodeReplayBuffer(SampleCounts):
         a `state_out`, `state_in` [B, ...] is that of the step before column `lookback`, zeros where there is none.
         """
         period = self.period if period is None else period
-        if not (type(batch_size) is type(length) is type(burn_in) is type(lookback) is int):
-            check_counts(0, batch_size=batch_size, length=length, burn_in=burn_in, lookback=lookback)
-        if batch_size < 1 or length < 1 or burn_in < 0 or lookback < 0:
-            check_counts(batch_size=batch_size, length=length)
-            check_counts(0, burn_in=burn_in, lookback=lookback)
-        if period is not None or boundary != "pad":
-            check_boundary(boundary, period)
+        check_sequences(batch_size, length, burn_in, lookback, boundary, period)
         keys = checked_keys(keys, include_infos, self.ring.tracks, KEYS_OF_STEPS)
         begins, weights = self._draw(batch_size) if period is None else self._draw_from_grid(batch_size, period)
         slots, extents = begins, link_traversal.extents(self._ring, begins)
@@ -431,7 +475,7 @@ class EpisodeReplayBuffer(SampleCounts):
         check_counts(n=n)
         order = self.ring.table.order
         if not len(order):
-            raise self._empty()
+            raise self.empty_error()
         picked = (self.generator.random(n) * len(order)).astype(np.int64)
         episodes = [self._episode(entry) for entry in order[picked].tolist()]
         self.num_sampled += sum(map(len, episodes))
@@ -490,9 +534,13 @@ class EpisodeReplayBuffer(SampleCounts):
         if capacity is None and not episodes.num_steps:
             raise InvalidArgument(f"{episodes!r} has no steps; give the buffer's capacity")
         buffer = cls(episodes.num_steps if capacity is None else capacity, seed=seed, **options)
-        for pack in episodes.packs():
-            for chunks in addable_packs(buffer.ring, pack):
-                buffer.add(chunks)
+        try:
+            for pack in episodes.packs():
+                for chunks in addable_packs(buffer.ring, pack):
+                    buffer.add(chunks)
+        except BaseException:
+            buffer.close()
+            raise
         buffer._written[_place(episodes.path)] = buffer.ring.head
         return buffer
 
@@ -522,31 +570,52 @@ class EpisodeReplayBuffer(SampleCounts):
             StateMismatch: the state of a buffer with priorities, in one without, or the other way round.
         """
         with self.lock:
-            self._check_kind(state)
-            missing = self._rest_of_state().keys() - state.keys()
-            if missing:
-                raise StateMismatch(f"a state without {sorted(missing)}; give what get_state returned")
-            ring = self.ring
-            point, files = ring.resume_point, ring.allocator.files
+            ring = self._ring
+            point, names = ring.resume_point, ring.allocator.names
             try:
+                self._check_kind(state)
+                rest = self._checked_rest(state)
                 restored = ring_of_state(ring, state["ring"])
-            except BaseException:
-                ring.allocator.discard_files([file for file in ring.allocator.files if file not in files])
+            except BaseException as error:
+                ring.allocator.remove_all_but(names)
+                if isinstance(error, MALFORMED) and not isinstance(error, EpisodeError):
+                    raise StateMismatch(
+                        f"no state of a {type(self).__name__} ({error!r}); give what get_state returned"
+                    ) from error
                 raise
-            if isinstance(point, ResumePoint):
+            if point is not None:
                 point.forget()
-            ring.commit(partial(ring.replace_contents, restored), partial(self._set_rest_of_state, state))
-            ring.allocator.discard_files(files)
+            ring.replace_contents(restored)
+            self._set_rest(rest)
+            ring.allocator.remove(names)
 
     def _check_kind(self, state: dict[str, Any]) -> None:
         if "priorities" in state:
             raise StateMismatch("a state with priorities; restore it into a PrioritizedEpisodeReplayBuffer")
 
-    def _set_rest_of_state(self, state: dict[str, Any]) -> None:
-        self.generator.bit_generator.state = state["generator"]
-        self._spaces = state["spaces"]
-        self.num_sampled = state["num_sampled"]
-        self._written = dict(state["written"])
+    def _checked_rest(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return the attributes that a state has beside the ring. Nothing is changed yet."""
+        generator = deepcopy(self.generator)
+        generator.bit_generator.state = state["generator"]
+        observation_space, action_space = state["spaces"]
+        return {
+            "generator": generator.bit_generator.state,
+            "_spaces": (
+                checked_space("observation_space", observation_space),
+                checked_space("action_space", action_space),
+            ),
+            "num_sampled": checked_count("num_sampled", state["num_sampled"], 0),
+            "_written": dict(state["written"]),
+        }
+
+    def _set_rest(self, rest: dict[str, Any]) -> None:
+        """Take over what `_checked_rest` returned. The generator stays the same object: modules may share it."""
+        self.generator.bit_generator.state = rest["generator"]
+        self.__dict__.update({name: value for name, value in rest.items() if name != "generator"})
+
+    def _set_saved_rest(self, state: dict[str, Any]) -> None:
+        self._check_kind(state)
+        self._set_rest(self._checked_rest(state))
 
     @locked
     def flush(self) -> None:
@@ -559,20 +628,10 @@ class EpisodeReplayBuffer(SampleCounts):
             EpisodeStateError: a buffer without a path.
             WrongType: names the info or the custom data that msgpack cannot hold.
         """
-        point = self.ring.resume_point
-        if not isinstance(point, ResumePoint):
+        ring = self.ring
+        if ring.resume_point is None:
             raise EpisodeStateError("this buffer has no files; give it a path, or use get_state or to_dataset")
-        point.save()
-
-    def _resume(self) -> None:
-        point = self._ring.resume_point
-        if not isinstance(point, ResumePoint):
-            raise InvalidArgument("resume=True without a path; give the path that the buffer had")
-        state = point.restore()
-        if state is not None:
-            self._check_kind(state)
-            self._set_rest_of_state(state)
-            self._ring.keep_log(self.lineage)
+        save(ring, ring.resume_point, self._rest_of_state())
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied and pickled. A copy lies in memory; recorders go on with the buffer that they were made by."""
@@ -588,6 +647,13 @@ class EpisodeReplayBuffer(SampleCounts):
         self.generator = np.random.default_rng()
         self._ring.keep_log(self.lineage)
         self.set_state(own)
+
+
+def checked_capacity(capacity: Any) -> int:
+    """Return the capacity as an int. `InvalidArgument` unless it is an int of at least 1."""
+    if not is_int(capacity) or capacity < 1:
+        raise InvalidArgument(f"capacity={capacity!r}: give an int, a buffer needs room for at least one step")
+    return int(capacity)
 
 
 def _known(before: Any, now: Any) -> Any:

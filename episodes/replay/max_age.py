@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.errors import EpisodeStateError
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.track_ring import positions
 
@@ -23,11 +23,9 @@ def sample_recent_steps(
     Those that are too old are drawn again, so the others keep their odds; steps of which no version was told are old.
 
     Raises:
-        EpisodeStateError: no stored step is that young.
-        InvalidArgument: an age that is no number, 0 or more.
+        EpisodeStateError: no stored step is that young. The generator stays as it was.
     """
-    if not isinstance(max_age, (int, np.integer)) or max_age < 0:
-        raise InvalidArgument(f"max_age={max_age!r}; give a number of versions, 0 or more")
+    before = rng.bit_generator.state
     slots, weights = draw(n)
     oldest = max(ring.versions.newest - max_age, 0)
     for _ in range(_ROUNDS):
@@ -38,6 +36,7 @@ def sample_recent_steps(
     there = positions(ring.tail, len(ring), ring.capacity)
     young = there[ring.versions.at(there) >= oldest]
     if not len(young):
+        rng.bit_generator.state = before
         raise EpisodeStateError(
             f"no stored step is of version {oldest} or newer, as max_age={max_age} asks of the newest, "
             f"{ring.versions.newest}; add newer ones, or allow older ones"

@@ -11,13 +11,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from episodes.batch import Batch
-from episodes.batch.sampling_checks import check_counts, is_int
+from episodes.batch.sampling_checks import check_counts
 from episodes.columns import Columns
-from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey
+from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, StateMismatch, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.replay.adding import check_pack, listed
-from episodes.replay.buffer import EpisodeReplayBuffer
+from episodes.replay.buffer import MALFORMED, EpisodeReplayBuffer, checked_capacity
 from episodes.replay.env_steps import EnvSteps
 from episodes.replay.locking import locked
 from episodes.replay.multi_agent_parts import EpisodePart, assign_packs
@@ -25,7 +25,7 @@ from episodes.replay.replay_history import BoundViews
 from episodes.replay.ring.episode_table import NONE
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, checked_limit
 from episodes.tracks.notebook_repr import notebook_repr
-from episodes.tracks.validation import checked_generator
+from episodes.tracks.validation import checked_generator, checked_items, checked_mapping
 
 
 class MultiAgentEpisodeReplayBuffer(SampleCounts):
@@ -49,16 +49,14 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
     def __init__(
         self, capacity: int = 10_000, *, seed: int | None = None, limit: SamplesPerInsert | None = None
     ) -> None:
-        if not is_int(capacity) or capacity < 1:
-            raise InvalidArgument(f"capacity={capacity!r}: give an int, a buffer needs room for at least one env step")
-        self.capacity = int(capacity)
+        self.capacity = checked_capacity(capacity)
         self.limit = checked_limit(limit)
         self._piece = max(
-            capacity // 16, 1
+            self.capacity // 16, 1
         )  # env steps added at once: agent after agent, so the oldest go piece by piece
         self.generator = checked_generator(seed)
         self.lock = RLock()
-        self._held = _Contents({}, {}, EnvSteps(capacity))
+        self._held = _Contents({}, {}, EnvSteps(self.capacity))
         self._work: tuple[Callable[[], None], ...] = ()
 
     @property
@@ -109,10 +107,8 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @locked
     def clear(self) -> None:
-        """Forget everything but the generator's state."""
-        nothing = _Contents({}, {}, EnvSteps(self.capacity))
-        self._work = ()
-        self._held = nothing
+        """Drop everything but the generator's state."""
+        self.__dict__.update(_work=(), _held=_Contents({}, {}, EnvSteps(self.capacity)))
 
     # --- adding ------------------------------------------------------------------------------------------------
 
@@ -132,11 +128,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         rings = {module_id: buffer.ring for module_id, buffer in buffers.items()}
         writes = (partial(piece.write, rings, held.env_steps) for piece in pieces)
         self._work = (partial(held.welcome, buffers, module_of), *writes)
-        try:
-            self._finish()
-        except BaseException:
-            self._finish()  # at once: what is added is all there
-            raise
+        self._finish()
 
     def _parts(self, episode: MultiAgentEpisode) -> list[MultiAgentEpisode]:
         if len(episode) <= self._piece:
@@ -192,12 +184,17 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             views: what each module sees of its observations, by module; without any, what is stored.
             options: as `EpisodeReplayBuffer.sample` takes them: `n_step`, `gamma`, `keys`, `include_infos`.
         """
-        views = views or {}
+        views = {} if views is None else checked_mapping("views", views, "of bound views by module id")
         chosen = self._chosen(module_ids)
         if module_ids is None:
             chosen = [module_id for module_id in chosen if len(self.modules[module_id])]
             if not chosen:
                 raise self._empty()
+        for module_id in chosen:  # before the first module is sampled, which moves the generator
+            buffer = self._buffer(module_id)
+            buffer.checked_sample_keys(n, **options)
+            if not len(buffer):
+                raise buffer.empty_error()
         drawn = {
             module_id: self._buffer(module_id).sample(n, views=views.get(module_id), **options) for module_id in chosen
         }
@@ -225,14 +222,19 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             module_ids: only agents of these modules are given; env steps are drawn in the same way.
             views: what each module sees of its observations, by module; without any, what is stored.
         """
+        views = {} if views is None else checked_mapping("views", views, "of bound views by module id")
         check_counts(n=n)
-        rows, chosen = self._draw_rows(n), set(self._chosen(module_ids))
+        chosen = set(self._chosen(module_ids))
+        for module_id in chosen:
+            if len(self.modules[module_id]):
+                self.modules[module_id].checked_sample_keys(n, n_step, gamma, include_infos, keys)
+        rows = self._draw_rows(n)
         batches: dict[Hashable, Batch] = {}
         for agent_id, module_id in self._module_of.items():
             if module_id in chosen:
                 numbers = self._env_steps.numbers[agent_id][rows]
                 there = numbers != NONE
-                options: dict[str, Any] = {"n_step": n_step, "gamma": gamma, "views": (views or {}).get(module_id)}
+                options: dict[str, Any] = {"n_step": n_step, "gamma": gamma, "views": views.get(module_id)}
                 batch = self.modules[module_id].at(numbers, keys=keys, include_infos=include_infos, **options)
                 batch[Columns.LOSS_MASK] = there
                 batches[agent_id] = batch
@@ -264,12 +266,15 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
     def _chosen(self, module_ids: Sequence[Hashable] | None) -> Sequence[Hashable]:
         if not self.modules:
             raise self._empty()
-        for module_id in module_ids or ():
+        if module_ids is None:
+            return list(self.modules)
+        module_ids = checked_items("module_ids", module_ids, "ids of modules")
+        for module_id in module_ids:
             self._buffer(module_id)
-        return list(self.modules) if module_ids is None else module_ids
+        return module_ids
 
     def _buffer(self, module_id: Hashable) -> EpisodeReplayBuffer:
-        if module_id not in self.modules:
+        if not isinstance(module_id, Hashable) or module_id not in self.modules:
             raise UnknownKey(f"no module {module_id!r}; there are {list(self.modules)}")
         return self.modules[module_id]
 
@@ -295,12 +300,20 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         Raises:
             InvalidArgument: another capacity.
         """
-        if state["capacity"] != self.capacity:
-            raise InvalidArgument(
-                f"a state of a buffer with capacity={state['capacity']}, this one has capacity={self.capacity}; "
-                "make a buffer of that capacity"
-            )
-        self.__dict__.update(self._restored(state))
+        try:
+            if state["capacity"] != self.capacity:
+                raise InvalidArgument(
+                    f"a state of a buffer with capacity={state['capacity']}, this one has capacity={self.capacity}; "
+                    "make a buffer of that capacity"
+                )
+            restored = self._restored(state)
+        except MALFORMED as error:
+            if isinstance(error, EpisodeError):
+                raise
+            raise StateMismatch(
+                f"no state of a {type(self).__name__} ({error!r}); give what get_state returned"
+            ) from error
+        self.__dict__.update(restored)
 
     def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
         """What `set_state` puts in place, all at once."""
@@ -308,9 +321,9 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         held.env_steps.set_state(state["env_steps"])
         generator = deepcopy(self.generator)
         for module_id, (capacity, own) in state["modules"].items():
-            held.modules[module_id] = self._new_buffer(capacity // (self.capacity + self._piece))
-            held.modules[module_id].set_state(own)
-            held.modules[module_id].generator = generator
+            held.modules[module_id] = buffer = self._module_buffer(capacity)
+            buffer.set_state(own)
+            buffer.generator = generator
         generator.bit_generator.state = state["generator"]
         return {"_held": held, "_work": (), "generator": generator, "num_sampled": state["num_sampled"]}
 

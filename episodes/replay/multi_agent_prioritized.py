@@ -11,6 +11,7 @@ from episodes.errors import StateMismatch, UnknownKey
 from episodes.replay.multi_agent_buffer import MultiAgentEpisodeReplayBuffer
 from episodes.replay.prioritized import PrioritizedEpisodeReplayBuffer
 from episodes.replay.samples_per_insert import SamplesPerInsert
+from episodes.tracks.validation import checked_mapping
 
 
 class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
@@ -58,14 +59,18 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
 
         Raises:
             UnknownKey: a module that there is not, or that has indices and no priorities or the other way round.
-            ShapeMismatch, InvalidArgument, StepOutOfRange: as `PrioritizedEpisodeReplayBuffer.update_priorities`; the
-                modules before are updated.
+            WrongType, ShapeMismatch, InvalidArgument, StepOutOfRange: as
+                `PrioritizedEpisodeReplayBuffer.update_priorities`. No priority is changed then.
         """
+        indices = checked_mapping("indices", indices, "of step indices by module id")
+        priorities = checked_mapping("priorities", priorities, "of priorities by module id")
         if indices.keys() != priorities.keys():
             raise UnknownKey(f"indices of modules {list(indices)}, priorities of {list(priorities)}; give both of each")
         buffers = {module_id: self._prioritized(module_id) for module_id in indices}
-        for module_id, buffer in buffers.items():
-            buffer.update_priorities(indices[module_id], priorities[module_id])
+        with self.lock:
+            checked = [b.checked_priorities(indices[m], priorities[m]) for m, b in buffers.items()]
+            for buffer, arrays in zip(buffers.values(), checked, strict=True):
+                buffer.set_checked_priorities(*arrays)
 
     def _prioritized(self, module_id: Hashable) -> PrioritizedEpisodeReplayBuffer:
         return cast(PrioritizedEpisodeReplayBuffer, self._buffer(module_id))
@@ -81,7 +86,7 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
             InvalidArgument: another capacity.
             StateMismatch: the state of a buffer without priorities.
         """
-        if "options" not in state:
+        if not isinstance(state, dict) or "options" not in state:
             raise StateMismatch("a state without priorities; restore it into a MultiAgentEpisodeReplayBuffer")
         super().set_state(state)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.batch.sampling_checks import check_counts
+from episodes.batch.sampling_checks import check_counts, checked_step_indices
 from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange, WrongType
 from episodes.replay.buffer import EpisodeReplayBuffer
 from episodes.replay.locking import locked
@@ -15,7 +15,7 @@ from episodes.replay.max_priority import PrioritiesWithMax
 from episodes.replay.ring.track_ring import positions
 from episodes.replay.samples_per_insert import SamplesPerInsert
 from episodes.replay.sum_tree import SumTree
-from episodes.tracks.validation import checked_flag, checked_number
+from episodes.tracks.validation import checked_number
 
 _UNITS = ("transition", "sequence")
 
@@ -52,11 +52,9 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         limit: SamplesPerInsert | None = None,
         lineage: int | None = None,
     ) -> None:
-        super().__init__(capacity, seed=seed, path=path, limit=limit, lineage=lineage)
-        alpha, min_priority = (
-            checked_number(name, value, 0.0) for name, value in (("alpha", alpha), ("min_priority", min_priority))
-        )
-        if not min_priority:
+        self.alpha = checked_number("alpha", alpha, 0.0)
+        self.min_priority = checked_number("min_priority", min_priority, 0.0)
+        if not self.min_priority:
             raise InvalidArgument("min_priority=0: give a number above 0, so that every step can be drawn again")
         if unit not in _UNITS:
             raise InvalidArgument(f"unit={unit!r}: give one of {list(_UNITS)}")
@@ -66,19 +64,16 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
                 raise InvalidArgument(
                     f"period={period} with unit={unit!r}: a grid is of sequences; give unit='sequence'"
                 )
-        self.alpha = alpha
         self.unit = unit
         self.period = period
-        self.min_priority = min_priority
         self.num_stale = 0
         """How many priorities came for steps that were no longer there."""
-        self._tree = SumTree(capacity)
-        self._given = PrioritiesWithMax(capacity)
-        self._num_gone = 0  # steps with smaller numbers have none any more
-        self._num_known = 0  # steps with smaller numbers have their priorities
         self.set_beta(beta)
-        if checked_flag("resume", resume):
-            self._resume()
+        super().__init__(capacity, seed=seed, path=path, resume=resume, limit=limit, lineage=lineage)
+
+    def _start_empty(self) -> None:
+        self._tree, self._given = SumTree(self.capacity), PrioritiesWithMax(self.capacity)
+        self._num_known = self._num_gone = self._ring.head  # steps with smaller numbers have their priorities, or none
 
     def set_beta(self, beta: float) -> None:
         """Let the weights of later draws correct more (1: fully) or less (0: not at all)."""
@@ -88,13 +83,6 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     def nbytes(self) -> int:
         """Bytes of all tracks, links and priorities."""
         return super().nbytes + self._tree.nbytes + self._given.nbytes
-
-    @locked
-    def clear(self) -> None:
-        """Forget all steps and their priorities. What kind of steps they are stays, and the generator's state."""
-        super().clear()
-        self._tree, self._given = SumTree(self.capacity), PrioritiesWithMax(self.capacity)
-        self._num_known = self._num_gone = self.ring.head
 
     def _prioritize_new_steps(self) -> None:
         """Give the steps added since the last call the highest priority; those in whose place they are, lose theirs."""
@@ -149,7 +137,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     def _draw_by_priority(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         if not len(self._ring):
-            raise self._empty()
+            raise self.empty_error()
         self._prioritize_new_steps()
         if not self._tree.total:
             raise self._no_sequence()
@@ -172,27 +160,39 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             InvalidArgument: a priority is negative or not finite.
             StepOutOfRange: a step was never added. Nothing is changed, as with the others.
         """
-        numbers, given = _step_numbers(indices), _as_numbers(priorities)
+        self.set_checked_priorities(*self.checked_priorities(indices, priorities))
+
+    def checked_priorities(self, indices: Any, priorities: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the step indices, their priorities and their shares, p ** alpha. Nothing is changed."""
+        numbers, given = checked_step_indices(indices), _as_numbers(priorities)
         if numbers.shape != given.shape:
             raise ShapeMismatch(f"{given.shape} priorities for {numbers.shape} indices; give one for each")
         if not numbers.size:
-            return
+            return numbers, given, given
         least, most = given.min(), given.max()
         if not (least >= 0 and most < np.inf):  # nor is one of them NaN
             raise InvalidArgument("priorities must be finite and >= 0, and some are not; give absolute errors, say")
-        head, tail, newest = self.ring.head, self.ring.tail, numbers.max()
-        if newest >= head:
-            raise StepOutOfRange(f"step {int(newest)}: the steps that were added have numbers 0..{head - 1}")
+        ring, newest = self.ring, numbers.max()
+        if newest >= ring.head:
+            raise StepOutOfRange(f"step {int(newest)}: the steps that were added have numbers 0..{ring.head - 1}")
+        if self.period is not None:
+            stored = numbers[numbers >= ring.tail]
+            if (ring.links.t[stored % self.capacity] % self.period).any():
+                raise InvalidArgument(
+                    f"some of these steps begin no sequence of period={self.period}; give batch.indices"
+                )
         is_safe = self.alpha <= 1 and most < _LARGE and self.min_priority < _LARGE
-        shares = self._share(given) if is_safe else self._finite_shares(given)
-        if numbers.min() < tail:
+        return numbers, given, self._share(given) if is_safe else self._finite_shares(given)
+
+    def set_checked_priorities(self, numbers: np.ndarray, given: np.ndarray, shares: np.ndarray) -> None:
+        """Set what `checked_priorities` returned."""
+        tail = self.ring.tail
+        if numbers.size and numbers.min() < tail:
             there = numbers >= tail
             self.num_stale += int(np.count_nonzero(~there & (numbers >= 0)))
             numbers, given, shares = numbers[there], given[there], shares[there]
-            if not numbers.size:
-                return
-        if self.period is not None and (self.ring.links.t[numbers % self.capacity] % self.period).any():
-            raise InvalidArgument(f"some of these steps begin no sequence of period={self.period}; give batch.indices")
+        if not numbers.size:
+            return
         self._prioritize_new_steps()
         slots = numbers.ravel() % self.capacity
         self._given.set(slots, given.ravel())
@@ -211,7 +211,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     @locked
     def priorities(self, indices: np.ndarray) -> np.ndarray:
         """p ** alpha of the steps with these numbers, which must be there."""
-        numbers = _step_numbers(indices)
+        numbers = checked_step_indices(indices)
         self._prioritize_new_steps()
         if numbers.size and (numbers.min() < self.ring.tail or numbers.max() >= self.ring.head):
             raise StepOutOfRange(f"the steps that are there have numbers {self.ring.tail}..{self.ring.head - 1}")
@@ -228,19 +228,24 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         if "priorities" not in state:
             raise StateMismatch("a state without priorities; restore it into an EpisodeReplayBuffer")
 
-    def _set_rest_of_state(self, state: dict[str, Any]) -> None:
-        super()._set_rest_of_state(state)
-        for name in _STATE:
-            setattr(self, name, state["priorities"][name])
-        self._tree.set_state(state["priorities"]["tree"])
-        self._given.set_state(state["priorities"]["given"])
-
-
-def _step_numbers(indices: Any) -> np.ndarray:
-    numbers = np.asarray(indices)
-    if numbers.dtype.kind not in "iu" and numbers.size:
-        raise WrongType(f"indices of {numbers.dtype}: give step numbers, ints as in `batch.indices`")
-    return numbers.astype(np.int64, copy=False)
+    def _checked_rest(self, state: dict[str, Any]) -> dict[str, Any]:
+        priorities = state["priorities"]
+        for name in ("alpha", "beta", "min_priority"):
+            checked_number(name, priorities[name], 0.0)
+        check_counts(0, **{name: priorities[name] for name in ("num_stale", "_num_known", "_num_gone")})
+        if priorities["unit"] not in _UNITS:
+            raise ValueError(f"unit={priorities['unit']!r}")
+        tree, given = SumTree(self.capacity), PrioritiesWithMax(self.capacity)
+        tree.set_state(priorities["tree"])
+        given.set_state(priorities["given"])
+        return (
+            super()._checked_rest(state)
+            | {name: priorities[name] for name in _STATE}
+            | {
+                "_tree": tree,
+                "_given": given,
+            }
+        )
 
 
 _MOST = float(np.finfo(np.float64).max)
@@ -252,11 +257,14 @@ def _as_numbers(priorities: Any) -> np.ndarray:
     """Priorities as float64, of tensors of any precision too; `WrongType` for what are no numbers."""
     given = priorities.detach().double().cpu() if hasattr(priorities, "detach") else priorities
     try:
-        return np.asarray(given, np.float64)
+        array = np.asarray(given)
+        if array.dtype.kind in "biuf" or not array.size:
+            return array.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise WrongType(
             f"priorities are a {type(priorities).__name__}: {error}; give a number for each step"
         ) from error
+    raise WrongType(f"priorities of {array.dtype}; give a number for each step")
 
 
 _STATE = ("alpha", "beta", "unit", "period", "min_priority", "num_stale", "_num_known", "_num_gone")

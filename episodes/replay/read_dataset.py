@@ -56,7 +56,5 @@ def _t_next(ring: LinkedRing, id_: str) -> int | None:
 def _without_beginnings(pack: EpisodePack, skipped: np.ndarray) -> EpisodePack:
     """The pack without the first steps [n] of its chunks, and without the chunks that have no step then."""
     if skipped.any():
-        pack = pack.replace(
-            lengths=pack.lengths - skipped, lookbacks=pack.lookbacks + skipped, t_started=pack.t_started + skipped
-        )
+        pack = pack.move_starts(skipped)
     return pack if pack.lengths.all() else pack.select(np.flatnonzero(pack.lengths))

@@ -8,61 +8,38 @@ mean, how their steps are linked and what makes way for them is worked out in a 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch
-from episodes.facts.policy_versions import checked_version
+from episodes.facts.policy_versions import UNKNOWN, checked_version
 from episodes.recorder import OngoingEpisodes, VectorRecorder
-from episodes.recorder.boundaries import Boundaries, Row, Rows, final_observations_of, infos_at_ends
-from episodes.recorder.info_rows import InfoRows
+from episodes.recorder.boundaries import Boundaries, Row, final_observations_of, infos_at_ends
+from episodes.recorder.info_rows import checked_infos, checked_outputs
 from episodes.recorder.recent_rows import RecentRows
+from episodes.recorder.row_blocks import as_numbers
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.ring.addition import Addition, Block
-from episodes.replay.ring.episode_table import NONE, TableChange
-from episodes.replay.ring.linked_ring import (
-    ACTIONS,
-    FLAGS,
-    REWARDS,
-    TERMINATEDS,
-    TRUNCATEDS,
-    LinkedRing,
-)
-from episodes.replay.ring.step_links import ENTRY, NEXT, NUM_LINKS
-from episodes.replay.row_links import EnvTails, LinkedRows, LinkedRun
+from episodes.replay.ring.episode_table import NONE
+from episodes.replay.ring.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
+from episodes.replay.ring.step_links import NUM_LINKS
+from episodes.replay.row_links import EnvTails
 from episodes.replay.staged_rows import StagedRows, cast
+from episodes.replay.staged_steps import Continuation, StagedRow, StagedSteps
 from episodes.replay.stored_outputs import checked_extra, chosen_outputs
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
-from episodes.tracks.infos import Infos
 from episodes.tracks.infos.infos import EmptyInfos
 from episodes.tracks.spaces import as_rows, dtypes_of
+from episodes.tracks.validation import checked_count, checked_items, checked_space
 
-
-class _StagedRow(NamedTuple):
-    """What is kept of a row apart from its columns: the slots of its infos, and last observations that lie apart."""
-
-    info: int = 0
-    last_info: int = 0
-    finals: Any = None
-
-
-class _ClassifiedRows(NamedTuple):
-    """What is known of the first `num_rows` staged rows; `rows` is what these are, if all were looked at at once."""
-
-    num_rows: int
-    boundaries: Boundaries
-    newest: Row | None = None
-    rows: Rows | None = None
-
-
-_PLAIN = _StagedRow()
+_PLAIN = StagedRow()
 OBSERVATIONS = "observations"
 _NOTHING: dict[str, Any] = {}
-_NO_SLOTS = np.zeros(0, np.intp)
 
 
 class ReplayRecorder:
@@ -72,7 +49,6 @@ class ReplayRecorder:
     A call that raises leaves the buffer's steps as they were. After `clear` or `set_state` of the buffer, `reset`.
 
     Attributes:
-        episodes: the ongoing ones, as a `VectorRecorder` shows them; read from the buffer.
         keys: the extra model outputs that are stored; None for all.
     """
 
@@ -87,34 +63,37 @@ class ReplayRecorder:
         len_lookback_buffer: int = 0,
         keys: Collection[str] | None = None,
     ) -> None:
-        if num_envs < 1 or 2 * num_envs > ring.capacity:
+        num_envs = checked_count("num_envs", num_envs)
+        if 2 * num_envs > ring.capacity:
             raise InvalidArgument(
-                f"num_envs={num_envs}: give at least 1, and at most half the buffer's capacity of {ring.capacity} steps"
+                f"num_envs={num_envs}: give at most half the buffer's capacity of {ring.capacity} steps"
             )
+        depth = checked_count("len_lookback_buffer", len_lookback_buffer, 0)
+        if keys is not None:
+            keys = checked_items("keys", keys, "names of extra model outputs")
         self.num_envs = num_envs
-        self._boundaries = Boundaries(num_envs, autoreset_mode)
-        self.autoreset_mode = self._boundaries.mode
-        self._looks_later = self.autoreset_mode is AutoresetMode.NEXT_STEP  # what a row means need not be known at once
-        self.episodes = OngoingEpisodes(self)
+        boundaries = Boundaries(num_envs, autoreset_mode)
+        self.autoreset_mode = boundaries.mode
+        self._can_classify_later = self.autoreset_mode is AutoresetMode.NEXT_STEP
         self.keys = keys
-        self._spaces = (observation_space, action_space)
-        self._recent = RecentRows(num_envs, *self._spaces, depth=len_lookback_buffer)
-        # Id and custom data of episodes without a step, by environment, that somebody looked at.
-        self._fresh: dict[int, tuple[str, dict[str, Any]]] = {}
-        self._ring = ring
-        self._all = np.arange(num_envs)
-        self._stage: StagedRows | None = None
-        self._rows: list[_StagedRow] = []  # those that are staged: appending one is what makes it count
-        self._limit = 0  # of staged rows
-        self._plain: StagedRows | None = None  # the stage, if rows like those before need nothing but a copy
-        self._newest: Any = None  # observations that nobody looks back at yet
-        nowhere = np.full(num_envs, NONE, np.int64)
-        self._behind = EnvTails(nowhere, nowhere, nowhere, 0, 0, self._boundaries)
-        self._settled = _ClassifiedRows(0, self._boundaries)
-        self._infos = InfoRows(num_envs)  # of the staged rows
-        self._generation = 0  # of the ring, at the last reset of all
-        self._version: int | None = None
+        self._spaces = (
+            checked_space("observation_space", observation_space),
+            checked_space("action_space", action_space),
+        )
         self._dtypes = {OBSERVATIONS: dtypes_of(observation_space), ACTIONS: dtypes_of(action_space)}
+        self._recent = RecentRows(num_envs, *self._spaces, depth=depth)
+        self._ring = ring
+        self._environments = np.arange(num_envs)
+        self._staged = StagedSteps(boundaries)
+        self._limit = 0  # of staged rows
+        self._plain: StagedRows | None = None  # the stage, if rows like the last one only need to be copied into it
+        self._newest: Any = None  # the newest observations, if no older rows are kept
+        self._generation = 0  # of the ring, at the last reset of all environments
+
+    @property
+    def episodes(self) -> OngoingEpisodes:
+        """The ongoing episodes, read from the buffer."""
+        return OngoingEpisodes(self)
 
     def seed(self, seed: Any) -> None:
         """Let the ids of the episodes to come follow from a seed, or from a generator that is drawn from."""
@@ -125,15 +104,15 @@ class ReplayRecorder:
     @property
     def policy_version(self) -> int | None:
         """Of the policy that acts in the steps to come, 0 or more; None: not told."""
-        return self._version
+        return self._staged.version
 
     @policy_version.setter
     def policy_version(self, version: int | None) -> None:
-        if version != self._version:
-            checked_version(version)
+        number = checked_version(version)
+        if version != self._staged.version:
             with self._ring.lock:
-                self._ring.flush_staged()  # the rows that are staged are of the version before
-                self._version = version
+                self._ring.flush_staged()  # the staged rows have the version before
+                self._staged.version, self._plain = None if number == UNKNOWN else number, None
 
     @property
     def is_reset(self) -> bool:
@@ -143,10 +122,10 @@ class ReplayRecorder:
         """
         ring = self._ring
         with ring.lock:
-            if ring.waiting is self and not ring.work:
+            if ring.staged is self._staged and ring.work is None:
                 return self._generation == ring.generation  # whoever writes lays the staged rows down first: nobody did
             ring.flush_staged()
-            behind = self._behind
+            behind = self._staged.tails
             alone = (ring.head, ring.rows_head) == (behind.head, behind.rows_head)
             return self._is_current and (alone or not self._why_cannot_continue(self.num_envs))
 
@@ -157,8 +136,13 @@ class ReplayRecorder:
     @property
     def _can_write_directly(self) -> bool:
         """Whether nothing is staged, and nobody has written since this recorder's last rows were laid down."""
-        ring, behind = self._ring, self._behind
-        if ring.waiting is not None or self._rows or ring.head != behind.head or ring.rows_head != behind.rows_head:
+        ring, behind = self._ring, self._staged.tails
+        if (
+            ring.staged is not None
+            or self._staged.rows
+            or ring.head != behind.head
+            or ring.rows_head != behind.rows_head
+        ):
             return False
         return self._is_current and self._limit > 1
 
@@ -171,47 +155,39 @@ class ReplayRecorder:
         """
         with self._ring.lock:
             self._ring.flush_staged()
-            self._reset(self._arrays(OBSERVATIONS, observations), infos or {}, self._checked_mask(reset_mask))
+            mask, infos = self._checked_mask(reset_mask), checked_infos(infos)
+            self._reset(self._arrays(OBSERVATIONS, observations), infos, mask)
 
     def _reset(self, observations: Any, infos: dict[str, Any], mask: np.ndarray) -> None:
         ring, envs, everyone = self._ring, np.flatnonzero(mask), bool(mask.all())
-        ring.prepare_observations(observations)
         if not everyone:
             self._check_can_continue(0)
+        ring.check(observations, {})
+        slot = self._staged.infos.add(infos)
+        ring.prepare(observations, {})
         room = ring.room(0, len(envs))
-        behind = self._behind
+        behind = self._staged.tails
         rows, previous, boundaries = behind.rows.copy(), behind.previous.copy(), behind.boundaries.copy()
         rows[envs], previous[envs] = room.rows_head + np.arange(len(envs)), NONE
         boundaries.reset(mask)
         head = room.rows_head + len(envs)
-        slot = self._infos.add(infos)
-        dealt = self._infos.gather(slot * self.num_envs + envs) if slot else EmptyInfos(len(envs))
+        dealt = self._staged.infos.gather(slot * self.num_envs + envs) if slot else EmptyInfos(len(envs))
         after = EnvTails(previous, rows, behind.entries, room.head, head, boundaries)
-        ring.widen(max(int((self._all + head - rows).max()), 2 * self.num_envs))
-        fresh = {env: data for env, data in self._fresh.items() if not mask[env]}
+        ring.widen(max(int((self._environments + head - rows).max()), 2 * self.num_envs))
+        fresh = {env: data for env, data in self._staged.unstarted.items() if not mask[env]}
         links = np.zeros((NUM_LINKS, 0), np.int64)
         block = Block(observations, None if everyone else envs, len(envs), {}, {}, None, links, dealt)
-
-        def then() -> None:
-            self._go_on_from(after, self._settled.newest, fresh)
-            self._generation = ring.generation
-
-        ring.add(Addition(room, ring.table.change(room.closed, 0), block, then=then))
+        ring.add(Addition(room, ring.table.change(room.closed, 0), block))
+        self._staged.proceed(Continuation(after, self._staged.classified.newest, fresh))
+        self._generation = ring.generation
         recent = self._recent_rows()
         if everyone:
             recent.begin(observations, infos)
         else:
             recent.replace(observations, infos, envs)
 
-    def _go_on_from(self, behind: EnvTails, newest: Row | None, fresh: dict[int, tuple[str, dict[str, Any]]]) -> None:
-        """No row is staged, and what comes next continues what is in the ring."""
-        self._behind, self._fresh = behind, fresh
-        self._settled = _ClassifiedRows(0, behind.boundaries, newest)
-        self._rows = []
-        self._infos.keep(_NO_SLOTS)
-
     def _checked_mask(self, reset_mask: np.ndarray | None) -> np.ndarray:
-        mask = self._boundaries.checked_mask(reset_mask)
+        mask = self._staged.tails.boundaries.checked_mask(reset_mask)
         if not self._is_current and not mask.all():
             raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
         return mask
@@ -234,20 +210,21 @@ class ReplayRecorder:
             plain = self._plain
             if (
                 plain is not None
-                and not infos
-                and (ring.waiting is self or self._can_write_directly)
-                and not (extra_model_outputs if self.keys is None else self.keys)
-                and not ring.work
-                and plain.put_arrays(len(self._rows), observations, actions, rewards, terminateds, truncateds)
+                and (infos is None or infos == {})
+                and (ring.staged is self._staged or self._can_write_directly)
+                and (extra_model_outputs is None if self.keys is None else not self.keys)
+                and ring.work is None
+                and plain.put_arrays(len(self._staged.rows), observations, actions, rewards, terminateds, truncateds)
             ):
-                ring.waiting = self
-                self._rows.append(_PLAIN)
+                ring.staged = self._staged
+                self._staged.rows.append(_PLAIN)
                 self._newest = observations
             else:
                 flags = {TERMINATEDS: terminateds, TRUNCATEDS: truncateds}
                 tracks = {ACTIONS: actions, REWARDS: rewards, **flags}
-                self._step(observations, tracks, infos or _NOTHING, extra_model_outputs or _NOTHING, final_observations)
-            if len(self._rows) >= self._limit:
+                outputs = checked_outputs(extra_model_outputs)
+                self._step(observations, tracks, checked_infos(infos), outputs, final_observations)
+            if len(self._staged.rows) >= self._limit:
                 ring.flush_staged()
 
     def _step(
@@ -255,50 +232,56 @@ class ReplayRecorder:
     ) -> None:
         """Stage a row of any kind."""
         ring, given = self._ring, tracks
-        if ring.waiting is not self or ring.work:
+        if ring.staged is not self._staged or ring.work is not None:
             ring.flush_staged()
         if not self._is_current:
             raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
-        boundaries = self._settle()
+        boundaries = self._staged.classify()
         boundaries.check_step_may_come()
         stored = outputs if self.keys is None else chosen_outputs(outputs, self.keys)
         tracks = {name: self._arrays(name, items) for name, items in (tracks | checked_extra(stored)).items()}
         observations = self._arrays(OBSERVATIONS, observations)
-        ring.prepare(observations, tracks)
-        if self._stage is None or not self._stage.fits(observations, tracks):
+        ring.check(observations, tracks)
+        if self._staged.stage is None or not self._staged.stage.fits(observations, tracks):
             ring.flush_staged()
-            self._stage = StagedRows(observations, tracks, max(ring.capacity // self.num_envs - 1, 1))
-        if not self._rows:
+            self._staged.stage = StagedRows(observations, tracks, max(ring.capacity // self.num_envs - 1, 1))
+        if not self._staged.rows:
             others_wrote = self._check_can_continue(self.num_envs)
-            self._limit = 1 if others_wrote else self._stage.size
-        looked = None
+            self._limit = 1 if others_wrote else self._staged.stage.size
+        classified = None
         if boundaries.last_lies_apart:
-            looked = boundaries.look(tracks[TERMINATEDS], tracks[TRUNCATEDS])
-        staged = self._staged(looked, infos, finals)
-        self._stage.put(len(self._rows), observations, tracks)
+            classified = boundaries.look(tracks[TERMINATEDS], tracks[TRUNCATEDS])
+        row = self._staged_row(classified, infos, finals)
         if self._recent_rows().is_looked_at:
-            row = (observations, *(given[name] for name in (ACTIONS, REWARDS)), tracks[TERMINATEDS], tracks[TRUNCATEDS])
-            self._recent.write(row, outputs)
-        ring.waiting = self
-        self._rows.append(staged)
+            columns = (
+                observations,
+                *(given[name] for name in (ACTIONS, REWARDS)),
+                tracks[TERMINATEDS],
+                tracks[TRUNCATEDS],
+            )
+            self._recent.write(columns, outputs)
+        ring.prepare(observations, tracks, self._staged.version is not None)
+        self._staged.stage.put(len(self._staged.rows), observations, tracks)
+        ring.staged = self._staged
+        self._staged.rows.append(row)
         self._recent.commit(observations, infos)
         self._newest = None
-        is_plain = self._looks_later and self._stage.is_plain and not self._recent.is_looked_at
-        self._plain = self._stage if is_plain else None
+        is_plain = self._can_classify_later and self._staged.stage.is_plain and not self._recent.is_looked_at
+        self._plain = self._staged.stage if is_plain else None
 
-    def _staged(self, row: Row | None, infos: dict[str, Any], finals: Any) -> _StagedRow:
+    def _staged_row(self, row: Row | None, infos: dict[str, Any], finals: Any) -> StagedRow:
         """What is kept of a row apart from its columns; in same-step autoreset, `row` says what ended."""
         if row is None or not len(row.ended):
-            return _StagedRow(self._infos.add(infos)) if infos else _PLAIN
+            return StagedRow(self._staged.infos.add(infos)) if infos else _PLAIN
         if finals is None:
             finals = final_observations_of(infos, row.ended, self._spaces[0])
-        finals = nested.map_leaves(np.array, finals)
-        self._ring.observations.check(finals)
+        finals = nested.map_leaves(lambda leaf: as_numbers("final_observations", leaf).copy(), finals)
         for leaf in nested.leaves(finals):
-            if len(leaf) != len(row.ended):
-                raise ShapeMismatch(f"{len(leaf)} final observations for {len(row.ended)} endings")
+            if leaf.shape[:1] != (len(row.ended),):
+                raise ShapeMismatch(f"final observations have shape {leaf.shape} for {len(row.ended)} endings")
+        self._ring.observations.check(finals)
         last_infos, infos = infos_at_ends(infos)
-        return _StagedRow(self._infos.add(infos), self._infos.add(last_infos), finals)
+        return StagedRow(self._staged.infos.add(infos), self._staged.infos.add(last_infos), finals)
 
     def _recent_rows(self) -> RecentRows:
         """The newest rows, for who looks back at them; from now on each row may have to be kept."""
@@ -307,36 +290,20 @@ class ReplayRecorder:
         self._newest = self._plain = None
         return self._recent
 
-    def _settle(self) -> Boundaries:
-        """The boundaries up to the newest row. What rows mean is looked at when somebody asks, mostly for many."""
-        settled, stage, stop = self._settled, self._stage, len(self._rows)
-        if stage is not None and settled.num_rows < stop:
-            boundaries, last = settled.boundaries.copy(), stop - 1
-            dones = stage.dones(settled.num_rows, stop)
-            if settled.num_rows < last and (len(boundaries.waiting) or np.count_nonzero(dones[:-1])):
-                rows = boundaries.classify_rows(dones)
-                row = boundaries.last_row(rows)
-                boundaries.commit_rows(rows)
-            else:
-                rows = None
-                boundaries.commit_steps(last - settled.num_rows)
-                row = boundaries.look(stage.tracks[TERMINATEDS][last], stage.tracks[TRUNCATEDS][last])
-                boundaries.commit(row)
-            self._settled = _ClassifiedRows(stop, boundaries, row, None if settled.num_rows else rows)
-        return self._settled.boundaries
-
     # --- the ongoing episodes ------------------------------------------------------------------------------------
 
     @property
     def num_steps(self) -> int:
         """How many steps of environments were recorded so far."""
-        return self._settle().num_steps
+        with self._ring.lock:
+            return self._staged.classify().num_steps
 
     @property
     def newest(self) -> Row:
         """Which environments stepped, ended and began with the newest row."""
-        self._settle()
-        newest = self._settled.newest
+        with self._ring.lock:
+            self._staged.classify()
+            newest = self._staged.classified.newest
         if newest is None:
             raise EpisodeStateError("no row yet; call step first")
         return newest
@@ -344,7 +311,8 @@ class ReplayRecorder:
     @property
     def ages(self) -> np.ndarray:
         """See `OngoingEpisodes.ages`."""
-        return self._settle().ages
+        with self._ring.lock:
+            return self._staged.classify().ages
 
     @property
     def depths(self) -> np.ndarray:
@@ -371,11 +339,11 @@ class ReplayRecorder:
 
     def _begun(self, env: int) -> SingleAgentEpisode:
         """An episode without a step."""
-        ring, row = self._ring, self._behind.rows[env : env + 1]
+        ring, row = self._ring, self._staged.tails.rows[env : env + 1]
         infos = ring.infos.infos(row.tolist())
-        if env not in self._fresh:
-            self._fresh[env] = (ring.table.names.take(), {})
-        id_, custom_data = self._fresh[env]
+        if env not in self._staged.unstarted:
+            self._staged.unstarted[env] = (ring.table.names.take(), {})
+        id_, custom_data = self._staged.unstarted[env]
         episode = SingleAgentEpisode(
             id_=id_,
             observations=[nested.take(ring.observations.take(row % ring.num_rows), 0)],
@@ -393,7 +361,7 @@ class ReplayRecorder:
             return [self._stored(env) for env in self.newest.ended.tolist()]
 
     def _stored(self, env: int) -> SingleAgentEpisode:
-        entry, table = int(self._behind.entries[env]), self._ring.table
+        entry, table = int(self._staged.tails.entries[env]), self._ring.table
         episode = episode_at(self._ring, entry, *self._spaces)
         episode.custom_data = table.custom_data[entry] = table.custom_data[entry] or {}
         return episode
@@ -405,16 +373,17 @@ class ReplayRecorder:
             self._pass_on_to(recorder)
 
     def _pass_on_to(self, recorder: VectorRecorder) -> None:
-        if self._settled.newest is None and not self._is_current:
+        if self._staged.classified.newest is None and not self._is_current:
             return  # nothing was recorded
         ids, table = np.full(self.num_envs, "", "U32"), self._ring.table
-        custom_data = {env: data for env, (_, data) in self._fresh.items()}
+        custom_data = {env: data for env, (_, data) in self._staged.unstarted.items()}
         if self.is_reset:
-            for env in np.flatnonzero(self._behind.previous != NONE).tolist():
-                entry = int(self._behind.entries[env])
+            for env in np.flatnonzero(self._staged.tails.previous != NONE).tolist():
+                entry = int(self._staged.tails.entries[env])
                 ids[env], custom_data[env] = table.id_of(entry), table.custom_data[entry] or {}
-        recorder.go_on(self._recent_rows(), self._behind.boundaries, ids, custom_data)
-        self._go_on_from(self._behind._replace(boundaries=Boundaries(self.num_envs, self.autoreset_mode)), None, {})
+        recorder.go_on(self._recent_rows(), self._staged.tails.boundaries, ids, custom_data)
+        unused = Boundaries(self.num_envs, self.autoreset_mode)
+        self._staged.proceed(Continuation(self._staged.tails._replace(boundaries=unused), None, {}))
         self._recent = RecentRows(self.num_envs, *self._spaces, depth=self._recent.depth)
         self._generation = -1
 
@@ -427,8 +396,10 @@ class ReplayRecorder:
         if not is_known and name in self._dtypes:
             items = as_rows(items, self._spaces[name == ACTIONS])
             is_known = dtypes is not None and nested.same_structure(items, dtypes)
-        arrays = nested.map_leaves(np.asarray, items)
+        arrays = nested.map_leaves(partial(as_numbers, name), items)
         if name in (TERMINATEDS, TRUNCATEDS):
+            if not isinstance(arrays, np.ndarray) or arrays.dtype.kind not in "biuf" or arrays.ndim != 1:
+                raise ShapeMismatch(f"{name} are {nested.describe(arrays)}; give a bool array [{self.num_envs}]")
             arrays = arrays.astype(bool)
         if is_known:
             arrays = nested.map_leaves(lambda leaf, dtype: cast(name, leaf, dtype), arrays, dtypes)
@@ -444,18 +415,18 @@ class ReplayRecorder:
 
     def _check_can_continue(self, num_steps: int) -> bool:
         """Whether somebody else wrote since; if so, see that the ongoing episodes can go on from what they were."""
-        ring, behind = self._ring, self._behind
+        ring, behind = self._ring, self._staged.tails
         if (ring.head, ring.rows_head) == (behind.head, behind.rows_head):
             return False
         lost = self._why_cannot_continue(num_steps)
         if lost:
             raise EpisodeStateError(f"{lost}; call reset")
-        ring.widen(int((self._all + ring.rows_head - behind.rows).max()))
+        ring.widen(int((self._environments + ring.rows_head - behind.rows).max()))
         return True
 
     def _why_cannot_continue(self, num_steps: int) -> str:
         """Why the ongoing episodes cannot go on with `num_steps` more; empty when they can."""
-        ring, behind = self._ring, self._behind
+        ring, behind = self._ring, self._staged.tails
         going_on = (behind.previous != NONE).nonzero()[0]
         newest = behind.previous[going_on]
         tail = max(ring.head + num_steps - ring.capacity, ring.tail)
@@ -464,69 +435,3 @@ class ReplayRecorder:
         if (ring.table.last[behind.entries[going_on]] != newest % ring.capacity).any():
             return "a chunk that was added since the last vector step goes on with an episode of this recorder"
         return ""
-
-    # --- laying rows down ----------------------------------------------------------------------------------------
-
-    def laid_down(self) -> Addition:
-        """All staged rows as steps of the ring. Nothing is changed until that is written."""
-        ring, stage, behind, count = self._ring, self._stage, self._behind, len(self._rows)
-        if stage is None or not count:
-            room = ring.room(0, 0)
-            return Addition(room, ring.table.change(room.closed, 0), then=self._nothing_waits)
-        boundaries, last, rows = self._settle(), self._settled.newest, self._settled.rows
-        if last is not None and rows is None and self._is_run(stage, count):
-            steps = LinkedRun(count, last, behind)
-        else:
-            rows = rows or behind.boundaries.classify_rows(stage.dones(0, count))
-            steps = LinkedRows.of(rows, behind, boundaries.last_lies_apart)
-        room = ring.room(steps.num_steps, steps.num_rows)
-        episodes = ring.table.change(room.closed, len(steps.first_steps))
-        links, after = steps.links(room, behind, boundaries, episodes.opened, ring, stage.links)
-        episodes.first = links[NEXT][steps.first_steps]
-        fresh = self._name(episodes, steps) if self._fresh else self._fresh
-        observations, tracks = stage.first_rows(count)
-        endings = {name: steps.flagged(stage.tracks[name][:count]) for name in FLAGS}
-        if steps.sources is not None:
-            finals = [row.finals for row in self._rows if row.finals is not None]
-            observations = nested.concatenate([observations, *finals])
-        infos = self._infos_of_steps(steps)
-        rows, versions = steps.step_rows, self._version
-        block = Block(observations, steps.sources, steps.num_rows, tracks, endings, rows, links, infos, versions)
-
-        def then() -> None:
-            self._go_on_from(after, last, fresh)
-            ring.waiting = None
-
-        newest = steps.newest
-        return Addition(room, episodes, block, (links[ENTRY][newest], links[NEXT][newest]), then)
-
-    def _is_run(self, stage: StagedRows, count: int) -> bool:
-        """Whether the staged rows are steps of the same environments, and only with the last one some end."""
-        if count == 1:
-            return self._rows[0].finals is None
-        waiting, finals = self._behind.boundaries.waiting, self._rows[-1].finals
-        return not len(waiting) and finals is None and not np.count_nonzero(stage.dones(0, count - 1))
-
-    def _nothing_waits(self) -> None:
-        self._ring.waiting = None
-
-    def _name(self, episodes: TableChange, steps: LinkedRun | LinkedRows) -> dict[int, tuple[str, dict[str, Any]]]:
-        """Give the episodes that somebody looked at before their first step their ids; those still without one."""
-        envs = [steps.env_of(step) if step < steps.num_in_first_row else NONE for step in steps.first_steps.tolist()]
-        known = [self._fresh.get(env, (None, None)) for env in envs]
-        episodes.ids = [id_ for id_, _ in known]
-        opened = zip(episodes.opened.tolist(), known, strict=True)
-        episodes.custom_data = {entry: data for entry, (_, data) in opened if data is not None}
-        return {env: data for env, data in self._fresh.items() if env not in envs}
-
-    def _infos_of_steps(self, steps: LinkedRun | LinkedRows) -> Infos:
-        """The infos of the rows that are written."""
-        if self._infos.num_slots == 1:
-            return EmptyInfos(steps.num_rows)
-        slots = np.array([row.info for row in self._rows])
-        index = (slots[:, None] * self.num_envs + self._all).ravel()
-        if isinstance(steps, LinkedRows) and steps.sources is not None:
-            last = np.array([row.last_info for row in self._rows])
-            at, envs = np.divmod(steps.ended, self.num_envs)
-            index = np.concatenate([index, last[at] * self.num_envs + envs])[steps.sources]
-        return self._infos.gather(index)

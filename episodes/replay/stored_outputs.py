@@ -10,8 +10,8 @@ from episodes.errors import UnknownKey, WrongType
 
 
 def checked_extra(extra_model_outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the outputs by name. Raise `TrackMismatch` if one has the name of a column of ours."""
-    check_extra_output_names(extra_model_outputs, "EpisodeReplayBuffer")
+    """Return the outputs by name. `TrackMismatch` if one has the name of a column that draws write themselves."""
+    check_extra_output_names(extra_model_outputs, "replay buffer")
     return dict(extra_model_outputs)
 
 

@@ -308,6 +308,7 @@ def test_a_log_is_taken_up_with_a_state_a_copy_and_files(tmp_path: Any) -> None:
     buffer.add([chunk(0, 2, ended="terminated"), chunk(1, 4, agent_id="x")])
     buffer.flush()
     state = buffer.get_state()
+    buffer.close()
     resumed = EpisodeReplayBuffer(4, seed=0, path=tmp_path, resume=True, lineage=20)
     restored = EpisodeReplayBuffer(4, seed=0, lineage=20)
     restored.set_state(state)
@@ -317,6 +318,7 @@ def test_a_log_is_taken_up_with_a_state_a_copy_and_files(tmp_path: Any) -> None:
         assert set(batch.origin.ids) == {"episode 1"}
         assert set(batch.origin.agent_ids) == {"x"}
         assert batch.origin.t.tolist() == np.asarray(batch.obs)[:, 1].tolist()
+    resumed.close()
 
 
 def test_a_log_forgets_the_names_of_what_it_does_not_reach() -> None:

@@ -571,6 +571,7 @@ def test_what_does_not_fit_into_memory_lies_in_files(tmp_path: Any) -> None:
     assert all(np.array_equal(values, second[key]) for key, values in first.items())
     in_use = sum(file.stat().st_size for file in (tmp_path / "replay").glob("*.npy"))
     assert in_use >= in_files.nbytes == in_memory.nbytes
+    in_files.close()
 
 
 def test_short_episodes_take_more_room_only_for_their_first_observations() -> None:

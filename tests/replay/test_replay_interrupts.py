@@ -85,8 +85,6 @@ class Scene:
             self.buffer.add([episode(2, 3, 4), episode(7, 2), episode(8, 4)])
         elif self.kind == "pack":
             self.buffer.add(EpisodePack.from_episodes([episode(2, 3, 4), episode(7, 2), episode(8, 6, ends=False)]))
-        elif self.kind == "parts":  # the same episode twice, and more than fits
-            self.buffer.add([episode(2, 3, 4, ends=False), episode(2, 30, 7), episode(9, 5)])
         elif self.kind == "first":
             self.buffer.add([episode(2, 3, 4)])
         elif self.kind == "reset":
@@ -105,7 +103,7 @@ class Scene:
                 self.step()
 
 
-KINDS = ["episodes", "pack", "parts", "first", "NextStep", "SameStep", "reset"]
+KINDS = ["episodes", "pack", "first", "NextStep", "SameStep", "reset"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
@@ -284,26 +282,23 @@ def test_clearing_and_restoring_that_is_broken_off_has_done_all_or_nothing(make:
         buffer = filled(make, 1, tmp_path / str(next(folders)) if call == "set_state of files" else None)
         return buffer, buffer.clear if call == "clear" else lambda: buffer.set_state(state)
 
-    def seen(buffer: Any) -> Any:
-        drawn = buffer.sample(5) if len(buffer) else {"obs": np.zeros(0), "weights": np.zeros(0)}
-        return stored(buffer), drawn["obs"].tolist(), drawn["weights"].tolist()
-
-    buffer, _ = scene()
-    before = seen(buffer)
+    buffer, work = scene()
+    before = stored(buffer)
+    work()
+    after = stored(buffer)
+    buffer.close()
     buffer, work = scene()
     counting = Breaking(KeyboardInterrupt, -1)
     counting.run(work)
-    after = seen(buffer)
-    outcomes = set()
+    buffer.close()
     for at in rng.integers(1, counting.num_seen + 1, 16).tolist():
         buffer, work = scene()
         assert Breaking(KeyboardInterrupt, at).run(work)
-        found = seen(buffer)
-        assert found in (before, after), at
-        outcomes.add(found == after)
+        assert stored(buffer) in (before, after), at
         buffer.add([episode(number, 4) for number in range(40, 50)])
         assert sorted(e.id_ for e in buffer.iter_episodes()) == [f"e{number}" for number in range(44, 50)]
-    assert outcomes
+        assert len(buffer.sample(5).obs) == 5
+        buffer.close()
 
 
 def test_a_state_that_is_none_leaves_the_buffer_as_it_was() -> None:

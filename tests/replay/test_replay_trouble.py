@@ -262,26 +262,18 @@ def test_an_extra_output_with_the_name_of_a_column_is_refused() -> None:
         buffer.add([episode("a", 2, extra_model_outputs={"rewards": np.zeros(2)})])
     recorder = recorder_of(buffer, 1)
     recorder.reset(np.zeros(1))
-    with pytest.raises(TrackMismatch, match="rename these outputs"):
+    with pytest.raises(TrackMismatch, match=r"\['obs'\]"):
         step(recorder, np.ones(1), extra_model_outputs={"obs": np.zeros(1)})
 
 
-def test_two_buffers_do_not_share_files(tmp_path: Any) -> None:
-    first = EpisodeReplayBuffer(8, path=tmp_path / "ring")
-    first.add([episode("a", 4)])
-    with pytest.raises(InvalidArgument, match="another buffer's; give a directory of its own"):
-        EpisodeReplayBuffer(8, path=tmp_path / "ring").add([episode("b", 4)])
-    assert first.at(np.arange(4)).obs.tolist() == [0, 1, 2, 3]
-
-
 def test_restoring_leaves_no_files_behind(tmp_path: Any) -> None:
-    buffer = EpisodeReplayBuffer(8, seed=0, path=tmp_path / "ring")
-    buffer.add([episode("a", 4)])
-    before, state = len(list((tmp_path / "ring").iterdir())), buffer.get_state()
-    for _ in range(3):
-        buffer.set_state(state)
-    assert len(list((tmp_path / "ring").iterdir())) <= before
-    assert buffer.at(np.arange(4)).obs.tolist() == [0, 1, 2, 3]
+    with EpisodeReplayBuffer(8, seed=0, path=tmp_path / "ring") as buffer:
+        buffer.add([episode("a", 4)])
+        before, state = len(list((tmp_path / "ring").iterdir())), buffer.get_state()
+        for _ in range(3):
+            buffer.set_state(state)
+        assert len(list((tmp_path / "ring").iterdir())) <= before
+        assert buffer.at(np.arange(4)).obs.tolist() == [0, 1, 2, 3]
 
 
 def test_numbers_of_steps_are_never_given_again() -> None:
@@ -381,7 +373,7 @@ def test_priorities_without_a_finite_sum_are_refused_before_anything_changes() -
 def test_what_was_asked_for_wrongly_is_named() -> None:
     buffer = EpisodeReplayBuffer(8, seed=0)
     buffer.add([episode("a", 4)])
-    with pytest.raises(InvalidArgument, match="burn_in=-1, lookback=0: give at least 0"):
+    with pytest.raises(InvalidArgument, match="burn_in=-1: give at least 0"):
         buffer.sample_sequences(2, 3, burn_in=-1)
     with pytest.raises(WrongType, match="keys='obs': give a list"):
         buffer.sample(2, keys="obs")
@@ -389,7 +381,7 @@ def test_what_was_asked_for_wrongly_is_named() -> None:
         buffer.sample(2, keys=["n_step"])
     with pytest.raises(InvalidArgument, match=r"capacity=1000000\.0: give an int"):
         EpisodeReplayBuffer(1e6)  # type: ignore[arg-type]
-    with pytest.raises(ShapeMismatch, match=r"indices of shape \(1, 2\)"):
+    with pytest.raises(ShapeMismatch, match="indices have shape"):
         buffer.at(np.array([[0, 1]]))
     assert len(buffer.at(np.array([]))["obs"]) == 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -71,17 +70,21 @@ class Addition:
 
     Attributes:
         newest: the newest steps of entries, (entries [k], positions [k]).
-        then: called when all is written; it may be called again, too.
     """
 
     room: Reservation
     episodes: TableChange
     block: Block | None = None
     newest: tuple[np.ndarray, np.ndarray] | None = None
-    then: Callable[[], None] | None = None
 
 
-class Waiting(Protocol):
-    """Who has steps that belong to a ring and are not laid into it yet: a recorder."""
+class StagedSource(Protocol):
+    """Steps that a recorder has, and that are not in the ring yet."""
 
-    def laid_down(self) -> Addition: ...
+    def build_addition(self, ring: Any) -> tuple[Addition, Any]:
+        """Return the addition that writes the steps, and the argument of `proceed`. Nothing is changed."""
+        ...
+
+    def proceed(self, continuation: Any) -> None:
+        """Drop the steps, which are written. May be called twice."""
+        ...

@@ -11,37 +11,30 @@ from collections.abc import Callable
 from functools import partial
 from math import isfinite
 from threading import RLock
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, ShapeMismatch, TrackMismatch
-from episodes.replay.ring.addition import Addition, Block, Reservation, Waiting
+from episodes.replay.ring.addition import Addition, Block, Reservation, StagedSource
 from episodes.replay.ring.episode_table import EpisodeTable
 from episodes.replay.ring.info_columns import InfoColumns
 from episodes.replay.ring.info_segments import InfoSegments
+from episodes.replay.ring.resume_point import ResumePoint
 from episodes.replay.ring.step_links import ENTRY, NEXT_ROW, ROW, ROW_FIELDS, STEP_FIELDS, StepLinks, T
 from episodes.replay.ring.step_log import StepLog
 from episodes.replay.ring.step_records import Fields, StepRecords, fits_in_a_line, is_small
 from episodes.replay.ring.step_versions import StepVersions
 from episodes.replay.ring.track_ring import UNCHECKED, Allocator, TrackRing, numbers, positions, put
+from episodes.tracks import nested
 
 ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS = "actions", "rewards", "terminateds", "truncateds"
 FLAGS = (TERMINATEDS, TRUNCATEDS)
 STEP_TRACKS = (ACTIONS, REWARDS, *FLAGS)
 OBSERVED = (Columns.OBS, Columns.NEXT_OBS)
+_REWARD_DTYPES = "?bBhHiIlLqQefd"
 _BEFORE, _AFTER = "/before", "/after"  # fields of records: the observations at both ends of a step
-
-
-class WriteObserver(Protocol):
-    """Who is told before steps are written over, and before the ring of observations moves."""
-
-    def before_write(self, tail: int) -> None: ...
-
-    def before_move(
-        self, observations: TrackRing | None, num_rows: int, first: int, rows: list[np.ndarray]
-    ) -> None: ...
 
 
 class LinkedRing:
@@ -61,38 +54,44 @@ class LinkedRing:
         generation: changes when what is stored is replaced as a whole, so that writers know.
         lock: held by whoever reads or writes.
         kept_from: a row number that is at most `oldest_row(tail)`.
-        waiting: who has steps that `flush_staged` lays down; any other writer lets them go first.
+        work: writes what an interrupt left unfinished; else None.
+        staged: steps that `flush_staged` writes before the ring is read, or written to by others.
         log: which step of which episode the newest ones were, also of those that are gone; None: not kept.
 
-    What is added is worked out first (`room`, then an `Addition`) and then put down at `work`, by one assignment: from
-    there on it is in the ring, though it may still have to be written. Writing it can be broken off anywhere, by Ctrl-C
-    or for want of memory: it is written again completely before any read (`flush_staged`). So whatever is in `work` may
-    be called twice.
+    An addition is computed first (`room`, then an `Addition`), which changes nothing, and then assigned to `work`.
+    From that assignment on it belongs to the ring. If writing it is interrupted, by Ctrl-C or for lack of memory,
+    `flush_staged` writes all of it again before the ring is read. So `work` may be called twice.
     """
 
     tail: int
     window: int
     lost_rows: int
     kept_from: int
+    beside: tuple[TrackRing, ...] | None
+    columns: dict[str, TrackRing]
+    links: StepLinks
     table: EpisodeTable
+    _records: StepRecords
+    _word: TrackRing | None
     infos: InfoSegments
     info_columns: InfoColumns
     log: StepLog | None = None
+    is_closed = False
     source: Any = None  # what draws say they came from; another one when the numbers become those of other steps
 
     def __init__(self, capacity: int, allocator: Allocator) -> None:
         self.capacity = capacity
         self.allocator = allocator
-        self.resume_point: WriteObserver | None = None
+        self.resume_point: ResumePoint | None = None
         self.lock = RLock()
-        self.waiting: Waiting | None = None
-        self.work: tuple[Callable[[], None], ...] = ()
+        self.staged: StagedSource | None = None
+        self.work: Callable[[], None] | None = None
         self.num_rows = capacity + capacity // 32 + 1
         self.tracks: dict[str, TrackRing] = {}
         self.versions = StepVersions(capacity, allocator)
         self._own_tracks: list[TrackRing] = []
         self._observations: TrackRing | None = None
-        self._make_records({}, Allocator())
+        self.__dict__.update(self._created_records({}, None, Allocator()))
         self.generation = 0
         self.head = self.rows_head = self.skipped = 0
         self.rewards_are_finite = True
@@ -100,12 +99,11 @@ class LinkedRing:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all steps; what kind of steps they are stays, and so do the numbers of those that were there."""
-        if self.work:
-            self._finish()
+        """Drop all steps, also those that are not written yet. The kinds of tracks and the step numbers stay."""
         rest = -self.head % self.capacity
-        self.__dict__.update(  # at once: no interrupt leaves a part of it
-            waiting=None,
+        self.__dict__.update(  # one call, so that no interrupt leaves a part of it
+            staged=None,
+            work=None,
             skipped=self.skipped + rest,
             head=self.head + rest,
             tail=self.head + rest,
@@ -118,11 +116,26 @@ class LinkedRing:
             generation=self.generation + 1,
         )
 
+    def close(self) -> None:
+        """Drop all arrays, and close the files. Every later use raises `EpisodeStateError`."""
+        if not self.is_closed:
+            lock, files = self.lock, self.allocator.files
+            self.__dict__.clear()
+            self.__dict__.update(lock=lock, is_closed=True)
+            if files is not None:
+                files.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise `EpisodeStateError`: only the attributes of a closed ring are missing."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise EpisodeStateError("the replay buffer is closed; make another one, with resume=True if it has files")
+
     def replace_contents(self, other: LinkedRing) -> None:
         """Hold what another ring holds, which is not used any more."""
-        own = ("lock", "work", "allocator", "resume_point", "log")
+        own = ("lock", "allocator", "resume_point", "log")
         taken = {name: value for name, value in vars(other).items() if name not in own}
-        self.__dict__.update(taken | {"waiting": None, "source": None, "generation": self.generation + 1})
+        self.__dict__.update(taken | {"staged": None, "work": None, "source": None, "generation": self.generation + 1})
         self.keep_log(None if self.log is None else self.log.size)
 
     def keep_log(self, size: int | None) -> None:
@@ -153,106 +166,140 @@ class LinkedRing:
         """Whether it is known what observations are like."""
         return self._observations is not None
 
-    def set_observations(self, ring: TrackRing | None) -> None:
-        """Put another ring of observations in place."""
-        self._observations = ring
+    def check(self, observations: Any, tracks: dict[str, Any]) -> None:
+        """Raise an error unless items [k, ...] like these can be stored next to the stored ones.
 
-    def prepare(self, observations: Any, tracks: dict[str, Any]) -> None:
-        """Check that the items [k, ...] are of the kind stored here; the first ones say which kind that is."""
-        if tracks[REWARDS].ndim != 1:
-            raise ShapeMismatch(
-                f"rewards have items of shape {tracks[REWARDS].shape[1:]}; give one number for each step"
-            )
-        if not self.tracks:
-            if not self.rows_head:
-                self.set_observations(None)  # what was prepared for steps that never came
-            self.prepare_observations(observations)
-            self.make_tracks(tracks)
-            return
-        self.prepare_observations(observations)
-        if tracks.keys() != self.tracks.keys():
-            raise TrackMismatch(
-                f"the episodes have the tracks {sorted(tracks)}; the buffer holds {sorted(self.tracks)}: "
-                "all episodes of a buffer have the same extra model outputs; keys=[...] says which of them are stored"
-            )
-        for name, items in tracks.items():
-            self.tracks[name].check(items)
+        Args:
+            tracks: the step tracks by name; empty before the first step.
 
-    def make_tracks(self, tracks: dict[str, Any]) -> None:
-        """Make rings for step tracks with items like these, nested arrays [k, ...]; small ones lie in records.
-
-        Whole-numbered rewards become floats, for others may be fractions; halves are too coarse to sum.
+        Raises:
+            TrackMismatch: other tracks, dtypes or structures.
+            ShapeMismatch: items of other shapes.
         """
-        if tracks and tracks[REWARDS].dtype.char not in "fd":
-            dtype = np.float32 if tracks[REWARDS].dtype == np.float16 else np.float64
-            tracks = {**tracks, REWARDS: tracks[REWARDS].astype(dtype)}
+        if tracks:
+            rewards = tracks[REWARDS]
+            if not isinstance(rewards, np.ndarray) or rewards.ndim != 1:
+                shape = rewards.shape[1:] if isinstance(rewards, np.ndarray) else nested.describe(rewards)
+                raise ShapeMismatch(f"rewards have items of shape {shape}; give one number for each step")
+            if rewards.dtype.char not in _REWARD_DTYPES:
+                raise TrackMismatch(f"rewards of {rewards.dtype}; give floats of at most 64 bits, integers or bools")
+        if self._observations is not None and (self.tracks or self.rows_head):
+            self._observations.check(observations)
+        if self.tracks and tracks:
+            if tracks.keys() != self.tracks.keys():
+                raise TrackMismatch(
+                    f"the episodes have the tracks {sorted(tracks)}; the buffer holds {sorted(self.tracks)}: "
+                    "all episodes of a buffer have the same extra model outputs; keys=[...] says which of them are "
+                    "stored"
+                )
+            for name, items in tracks.items():
+                self.tracks[name].check(items)
+
+    def prepare(self, observations: Any, tracks: dict[str, Any], has_versions: bool = False) -> None:
+        """Check items [k, ...] as `check` does, and create the arrays that the ring lacks for them.
+
+        Args:
+            tracks: the step tracks by name; empty before the first step.
+            has_versions: whether the steps have policy versions.
+
+        Raises:
+            OSError: an array cannot be created, for example because the disk is full. The ring stays as it was.
+        """
+        self.check(observations, tracks)
+        names = self.allocator.names
+        try:
+            created = self._created(observations, tracks, has_versions)
+        except BaseException:
+            self.allocator.remove_all_but(names)
+            raise
+        self.__dict__.update(created)
+
+    def _created(self, observations: Any, tracks: dict[str, Any], has_versions: bool) -> dict[str, Any]:
+        """Return the attributes of this ring that change for items like these, with new arrays."""
+        created: dict[str, Any] = {}
+        stored = self._observations if self.tracks or self.rows_head else None
+        if stored is None:
+            stored = TrackRing.like("observations", self.num_rows, observations, self.allocator)
+            created["_observations"] = stored
+        if tracks and not self.tracks:
+            created |= self._created_tracks(stored, tracks)
+        if has_versions and self.versions.told is None:
+            created["versions"] = self.versions.with_array()
+        return created
+
+    def _created_tracks(self, observations: TrackRing, tracks: dict[str, Any]) -> dict[str, Any]:
+        """Return the attributes for step tracks with items like `tracks`. Small items are stored in records.
+
+        Integer rewards become float64, since later rewards may be fractions. float16 is too coarse for sums.
+        """
+        rewards = tracks[REWARDS]
+        if rewards.dtype.char not in "fd":
+            tracks = {**tracks, REWARDS: rewards.astype(np.float32 if rewards.dtype == np.float16 else np.float64)}
         small = {name: items for name, items in tracks.items() if is_small(items)}
-        self._make_records(small, self.allocator)
+        created = self._created_records(small, observations, self.allocator)
         rings = {
-            name: self._recorded(name) if name in small else TrackRing.like(name, self.capacity, items, self.allocator)
+            name: TrackRing(name, self.capacity, created["_records"].field(name))
+            if name in small
+            else TrackRing.like(name, self.capacity, items, self.allocator)
             for name, items in tracks.items()
         }
-        self._own_tracks = [ring for name, ring in rings.items() if name not in small]
-        self.tracks = rings
-        self.columns |= rings
+        own = [ring for name, ring in rings.items() if name not in small]
+        return created | {"_own_tracks": own, "tracks": rings, "columns": created["columns"] | rings}
 
-    def _make_records(self, small: Fields, allocator: Allocator) -> None:
-        ends, tracks = self._ends(), {**small}
-        if ends and fits_in_a_line(ends | tracks):
-            records = StepRecords(self.capacity, ends | tracks, STEP_FIELDS | ROW_FIELDS, allocator)
-            self.beside = tuple(TrackRing(name, self.capacity, records.field(name)) for name in ends)
+    def _created_records(self, small: Fields, observations: TrackRing | None, allocator: Allocator) -> dict[str, Any]:
+        ends: dict[str, np.ndarray] = {}
+        if observations is not None and is_small(observations.data):
+            ends = dict.fromkeys((_BEFORE, _AFTER), observations.data)
+        beside = None
+        if ends and fits_in_a_line(ends | {**small}):
+            records = StepRecords(self.capacity, ends | {**small}, STEP_FIELDS | ROW_FIELDS, allocator)
+            beside = tuple(TrackRing(name, self.capacity, records.field(name)) for name in ends)
         else:
-            records = StepRecords(self.capacity, ROW_FIELDS | tracks, STEP_FIELDS, allocator)
-            self.beside = None
-        self._records = records
+            records = StepRecords(self.capacity, ROW_FIELDS | {**small}, STEP_FIELDS, allocator)
         word = records.word(REWARDS, FLAGS)
-        self._word = None if word is None or tracks[REWARDS].dtype != np.float32 else TrackRing("", self.capacity, word)
-        self.links = StepLinks(self.capacity, records)
-        self.links.pad_with(self.num_rows)
-        self.columns: dict[str, TrackRing] = dict(zip(OBSERVED, self.beside or (), strict=False))
-
-    def _ends(self) -> dict[str, np.ndarray]:
-        """Fields for the observations at both ends of a step, if they are small."""
-        if self._observations is None or not is_small(self._observations.data):
-            return {}
-        return dict.fromkeys((_BEFORE, _AFTER), self._observations.data)
-
-    def _recorded(self, name: str) -> TrackRing:
-        return TrackRing(name, self.capacity, self._records.field(name))
-
-    def prepare_observations(self, observations: Any) -> None:
-        """As `prepare`, for observations that no step goes with yet."""
-        if self._observations is None:
-            self._observations = TrackRing.like("observations", self.num_rows, observations, self.allocator)
+        if word is None or small[REWARDS].dtype != np.float32:
+            rewards_and_flags = None
         else:
-            self._observations.check(observations)
+            rewards_and_flags = TrackRing("", self.capacity, word)
+        links = StepLinks(self.capacity, records)
+        links.pad_with(self.num_rows)
+        return {
+            "_records": records,
+            "_word": rewards_and_flags,
+            "beside": beside,
+            "links": links,
+            "columns": dict(zip(OBSERVED, beside or (), strict=False)),
+        }
 
-    # --- what is being written -----------------------------------------------------------------------------------
+    # --- writing what was decided --------------------------------------------------------------------------------
 
     def flush_staged(self) -> None:
-        """See that everything that belongs here is written."""
-        if self.work:
+        """Write everything that was added: staged rows, and what an interrupt left unfinished."""
+        if self.work is not None:
             self._finish()
-        if self.waiting is not None:
-            self.add(self.waiting.laid_down())
+        if self.staged is not None:
+            staged = self.staged
+            addition, continuation = staged.build_addition(self)
+            self._run(partial(self._write_staged, addition, staged, continuation))
 
     def add(self, addition: Addition) -> None:
-        """Add all of it, whatever happens meanwhile."""
-        self.commit(partial(self.write, addition))
+        """Write an addition. If that is interrupted, the next use of the ring writes it again, as a whole."""
+        self._run(partial(self.write, addition))
 
-    def commit(self, *work: Callable[[], None]) -> None:
-        """Do all of these in turn, whatever happens meanwhile."""
+    def _write_staged(self, addition: Addition, staged: StagedSource, continuation: Any) -> None:
+        self.write(addition)
+        staged.proceed(continuation)
+        self.staged = None
+
+    def _run(self, work: Callable[[], None]) -> None:
+        """Call `work`, which may be called twice, until it has returned."""
         self.work = work
-        try:
-            self._finish()
-        except BaseException:
-            self._finish()  # at once, while what is written is surely as it was
-            raise
+        self._finish()
 
     def _finish(self) -> None:
-        while self.work:
-            self.work[0]()
-            self.work = self.work[1:]
+        if self.work is not None:
+            self.work()
+            self.work = None
 
     # --- making room -------------------------------------------------------------------------------------------
 
@@ -329,20 +376,17 @@ class LinkedRing:
             for array in (self.links.row, self.links.next_row)
         ]
         if self.resume_point is not None:
-            self.resume_point.before_move(new, size, first, rows)
-        resize = partial(self._put_rows, new, size, first, rows)
-        self.work = (resize, *self.work)  # in front of what it makes room for, if that is being written already
-        resize()
-        self.work = self.work[1:]
+            names = [] if new is None else new.file_names
+            self.resume_point.before_move(names, {"num_rows": size, "lost_rows": first}, rows)
+        self._run(partial(self._put_rows, new, size, first, rows))
         if old is not None:
-            old.discard(self.allocator)
+            self.allocator.remove(old.file_names)
 
     def _put_rows(self, observations: TrackRing | None, num_rows: int, first: int, rows: list[np.ndarray]) -> None:
         """Put a larger ring of observations in place, of which those before `first` were gone, and the steps' rows."""
         self.links.put_rows(*rows)
         self.links.pad_with(num_rows)
-        if observations is not None:
-            self.set_observations(observations)
+        self._observations = observations
         self.lost_rows, self.num_rows = first, num_rows
 
     # --- writing -----------------------------------------------------------------------------------------------
@@ -366,8 +410,6 @@ class LinkedRing:
             self.table.last[entries] = slots
         self.tail, self.head, self.rows_head = room.tail, room.head + num_steps, rows_head
         self.kept_from = room.kept_from
-        if addition.then is not None:
-            addition.then()
 
     def _write_block(self, room: Reservation, block: Block) -> None:
         self.observations.write(room.rows_head, block.observations, block.observation_rows)
@@ -441,4 +483,5 @@ _NOTHING = np.zeros(0, np.int64)
 def _has_finite_squares(rewards: np.ndarray) -> bool:
     if rewards.dtype.char not in "fd":
         rewards = rewards.astype(np.float64)
-    return isfinite(rewards.dot(rewards))
+    with np.errstate(over="ignore", invalid="ignore"):  # warnings may be errors
+        return isfinite(rewards.dot(rewards))

@@ -39,22 +39,42 @@ def ring_of_state(ring: LinkedRing, state: dict[str, Any]) -> LinkedRing:
             "make a buffer of that capacity"
         )
     ring = LinkedRing(ring.capacity, ring.allocator)
-    for name in NUMBERS:
-        setattr(ring, name, state[name])
-    stored = state["observations"]
+    numbers = checked_numbers({name: state[name] for name in NUMBERS})
+    ring.num_rows = numbers["num_rows"]
+    stored, versions = state["observations"], state["versions"]
     if stored is not None:
-        ring.prepare_observations(stored)
+        ring.prepare(stored, state["tracks"], versions is not None)
         ring.observations.write(0, stored)
-    ring.make_tracks(state["tracks"])
     for name, items in state["tracks"].items():
         ring.tracks[name].write(0, items)
+    for name, number in numbers.items():
+        setattr(ring, name, number)
     ring.links.set_state(state["links"])
-    versions = state.get("versions")
-    ring.versions.write(0, 0 if versions is None else len(versions), versions)
+    if versions is not None:
+        ring.versions.write(0, len(versions), versions)
     ring.copy_observations_into_records()
     ring.table.set_state(state["table"])
-    ring.infos = InfoSegments(*state["infos"])
+    starts, parts = state["infos"]
+    if not (isinstance(starts, list) and isinstance(parts, list) and len(starts) == len(parts)):
+        raise ValueError("infos are no lists of row numbers and infos")
+    ring.infos = InfoSegments(starts, parts)
     return ring
+
+
+def checked_numbers(numbers: dict[str, Any]) -> dict[str, int]:
+    """Return the numbers of a ring, by the names `NUMBERS`. `ValueError` if they contradict each other."""
+    capacity, num_rows, tail, head, skipped, rows_head, lost_rows, window, _ = (numbers[name] for name in NUMBERS)
+    is_sound = (
+        all(isinstance(number, int) for number in numbers.values())
+        and 0 <= tail <= head <= tail + capacity
+        and num_rows > capacity
+        and 0 <= skipped <= head
+        and 0 <= lost_rows <= rows_head
+        and window >= 1
+    )
+    if not is_sound:
+        raise ValueError(f"the numbers {numbers} of a ring contradict each other")
+    return numbers
 
 
 def _front(track: TrackRing, size: int) -> Any:

@@ -14,7 +14,7 @@ class StepVersions:
     """The versions of the steps in a ring of `capacity`; `UNKNOWN` where nobody told one.
 
     Attributes:
-        told: int32 [capacity + 1]; None where none was ever told.
+        told: int64 [capacity + 1]; None where none was ever told.
         newest: the highest that was ever told.
     """
 
@@ -28,12 +28,8 @@ class StepVersions:
 
     def write(self, start: int, num_steps: int, versions: Any) -> None:
         """Put in those of so many steps from position `start` on: one for all, [num_steps], or None."""
-        if versions is None and self.told is None:
-            return
         if self.told is None:
-            told = self._made()
-            told[:] = UNKNOWN
-            self.told = told
+            return  # no step has a version yet, nor do these
         if isinstance(versions, np.ndarray):
             newest = int(versions.max(initial=UNKNOWN))
         else:
@@ -47,7 +43,7 @@ class StepVersions:
 
     def at(self, slots: np.ndarray) -> np.ndarray:
         """Of the steps at the positions [...]: int64 [...]."""
-        return np.full(slots.shape, UNKNOWN) if self.told is None else self.told[slots].astype(np.int64)
+        return np.full(slots.shape, UNKNOWN) if self.told is None else self.told[slots]
 
     def runs(self, slots: slice | np.ndarray, num_steps: int) -> VersionRuns | None:
         """Of a chunk of so many steps at the positions; None where nobody told any."""
@@ -57,8 +53,15 @@ class StepVersions:
         """Take up the column that the allocator has a file of."""
         self.told, self.newest = self._made(), newest
 
+    def with_array(self) -> StepVersions:
+        """Return other versions with an array in which all are unknown."""
+        versions = StepVersions(self.capacity, self._allocator)
+        versions.told = self._made()
+        versions.told[:] = UNKNOWN
+        return versions
+
     def _made(self) -> np.ndarray:
-        array = self._allocator.empty(self.capacity, np.zeros(0, np.int32))
+        array = self._allocator.empty(self.capacity, np.zeros(0, np.int64))
         array[self.capacity] = UNKNOWN  # of what draws are padded with
         return array
 

@@ -7,13 +7,13 @@ comes one more row, of zeros: gathering from there is how draws are padded.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, UnreadableData
+from episodes.errors import ShapeMismatch, TrackMismatch
+from episodes.replay.ring.mapped_files import MappedFiles, file_name_of
 from episodes.tracks import nested
 
 CACHE_LINE = 64
@@ -25,71 +25,41 @@ UNCHECKED: Any = "clip"
 
 
 class Allocator:
-    """Makes the arrays of rings: in memory, or as memory-mapped `.npy` files in a directory."""
+    """Creates the arrays of rings: in memory, or in the files of a directory.
 
-    def __init__(self, path: str | Path | None = None) -> None:
-        self.path = None if path is None else Path(path)
-        self._num_files = 0
-        self._files: list[Path] = []
-        self._reopened: list[str] = []  # names of files that are there, for the next arrays
+    Args:
+        files: where mapped files are created; None for arrays in memory.
+    """
 
-    def reopen(self, names: list[str]) -> None:
-        """Let the next arrays be those of these files, in this order."""
-        self._reopened = list(names)
-
-    @property
-    def files(self) -> list[Path]:
-        """Those of all arrays that were made and are not discarded."""
-        return list(self._files)
-
-    def discard_files(self, files: list[Path]) -> None:
-        """Remove the files of arrays that are no longer used."""
-        for file in files:
-            file.unlink(missing_ok=True)
-        self._files = [file for file in self._files if file not in files]
+    def __init__(self, files: MappedFiles | None = None) -> None:
+        self.files = files
 
     def empty(self, size: int, item: np.ndarray) -> np.ndarray:
-        """An array [size + 1, ...], its last row zeros, for items like those of `item` [k, ...]."""
+        """Return an array [size + 1, ...] for items like those of `item` [k, ...]. Its last row is zeros."""
         shape = (size + 1, *item.shape[1:])
-        array = aligned(shape, item.dtype) if self.path is None else self._file(self.path, shape, item.dtype)
+        if self.files is None:
+            array = aligned(shape, item.dtype)
+        elif item.dtype.hasobject:
+            raise TrackMismatch("a buffer with files cannot store Python objects; give arrays of numbers, or no path")
+        else:
+            array = self.files.array(shape, item.dtype)
         array[size] = np.zeros((), item.dtype)
         return array
 
-    def _old_file(self, file: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        try:
-            array = np.lib.format.open_memmap(file, mode="r+")
-        except (OSError, ValueError) as error:
-            raise UnreadableData(f"{file} is not an array that a buffer wrote: {error}") from None
-        if array.shape != shape or array.dtype != dtype:
-            raise UnreadableData(f"{file} holds {array.dtype} {list(array.shape)}, not {dtype} {list(shape)}")
-        self._num_files = max(self._num_files, int(file.stem.removeprefix("ring_")))
-        self._files.append(file)
-        return np.asarray(array)
+    @property
+    def names(self) -> list[str]:
+        """Names of all files in use."""
+        return [] if self.files is None else list(self.files.names)
 
-    @staticmethod
-    def discard(array: np.ndarray) -> None:
-        """Remove the file of an array that is no longer used."""
-        if isinstance(array.base, np.memmap) and array.base.filename is not None:
-            Path(array.base.filename).unlink(missing_ok=True)
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete files of arrays that are no longer used."""
+        if self.files is not None:
+            self.files.remove(names)
 
-    def _file(self, folder: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        if self._reopened:
-            return self._old_file(folder / self._reopened.pop(0), shape, dtype)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._num_files += 1
-        file = folder / f"ring_{self._num_files}.npy"
-        if file.exists():
-            raise InvalidArgument(f"{file} is there: it may be another buffer's; give a directory of its own")
-        self._files.append(file)
-        return np.asarray(np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape))
-
-
-def file_of(array: np.ndarray) -> Path | None:
-    """The file that an array, or what it is a view of, is mapped from."""
-    base: Any = array
-    while base is not None and not (isinstance(base, np.memmap) and base.filename is not None):
-        base = base.base
-    return None if base is None else Path(str(base.filename))
+    def remove_all_but(self, names: Iterable[str]) -> None:
+        """Delete the files that were created since only `names` were in use."""
+        if self.files is not None:
+            self.files.remove_all_but(names)
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -187,10 +157,10 @@ class TrackRing:
 
         return TrackRing(self.name, size, nested.map_leaves(moved, self.data))
 
-    def discard(self, allocator: Allocator) -> None:
-        """Remove the files of a ring that is no longer used."""
-        for leaf in nested.leaves(self.data):
-            allocator.discard(leaf)
+    @property
+    def file_names(self) -> list[str]:
+        """Names of the files that the arrays are mapped from."""
+        return [name for leaf in nested.leaves(self.data) if (name := file_name_of(leaf))]
 
 
 def as_scalars(data: np.ndarray) -> np.ndarray | None:

@@ -1,0 +1,216 @@
+"""`MappedFiles`: the directory of a memory-mapped replay buffer, its lock and its array files.
+
+lock            held (flock) by the buffer that uses the directory
+ring_1.npy ...  the arrays, of full size from the beginning
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import math
+import os
+import re
+import stat
+import warnings
+from collections.abc import Iterable, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import EpisodeStateError, InvalidArgument, UnreadableData
+
+_ARRAY_NAME = re.compile(r"ring_[1-9][0-9]{0,17}\.npy", re.ASCII)
+_LARGEST_HEADER = 4096  # bytes; numpy writes 128 for arrays of plain numbers
+_CHUNK = 1 << 20  # bytes that are written at once where the system cannot reserve space
+
+
+class MappedFiles:
+    """Memory-mapped `.npy` files in a directory that no other live buffer uses.
+
+    The directory stays locked until `close`. An object that is dropped without `close` releases the lock, with a
+    `ResourceWarning`.
+
+    Args:
+        folder: the directory. It is created if it does not exist.
+
+    Raises:
+        InvalidArgument: another buffer, of this or another process, uses the directory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.names: list[str] = []
+        """Names of the files in use, oldest first."""
+        self._num_files = 0
+        self._reopened: list[str] | None = None
+        self._lock: int | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(folder / "lock")
+
+    def close(self) -> None:
+        """Release the lock. Arrays that are still in use keep their memory, but no new array can be made."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_lock", None) is not None:
+            self.close()
+            text = f"a replay buffer with files in {self.folder} was dropped without close()"
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+
+    def expect(self, names: Sequence[str]) -> None:
+        """Map the existing files `names`, in this order, in the next calls of `array`.
+
+        Raises:
+            UnreadableData: a name is not that of an array file, or occurs twice.
+        """
+        for name in names:
+            if not isinstance(name, str) or not _ARRAY_NAME.fullmatch(name):
+                raise UnreadableData(f"{self.folder}: the state names the file {name!r}, which is no array of a buffer")
+        if len(set(names)) < len(names):
+            raise UnreadableData(f"{self.folder}: the state names a file twice")
+        self._reopened = list(names)
+
+    def finish_expected(self) -> None:
+        """Create new files again. `UnreadableData` if a file that `expect` announced was not mapped."""
+        left, self._reopened = self._reopened, None
+        if left:
+            raise UnreadableData(f"{self.folder}: the state names {len(left)} files that the buffer has no arrays for")
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Return an array that is mapped from a new file, or from the next file that `expect` announced.
+
+        Raises:
+            OSError: the file cannot be created, for example because the disk is full.
+            UnreadableData: an existing file does not hold such an array.
+        """
+        if self._lock is None:
+            raise EpisodeStateError(f"the replay buffer of {self.folder} is closed; open another one")
+        if self._reopened is None:
+            return self._created(shape, dtype)
+        if not self._reopened:
+            raise UnreadableData(f"{self.folder}: the state names fewer files than the buffer has arrays")
+        name = self._reopened.pop(0)
+        array = _mapped(self.folder / name, shape, dtype)
+        self._num_files = max(self._num_files, int(name[len("ring_") : -len(".npy")]))
+        self.names.append(name)
+        return array
+
+    def _created(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        self._num_files += 1
+        file = self.folder / f"ring_{self._num_files}.npy"
+        header = _header(shape, dtype)
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            raise InvalidArgument(
+                f"{file} exists: it may be another buffer's; give a directory of its own, or resume=True"
+            ) from None
+        try:
+            try:
+                _reserve(descriptor, len(header) + dtype.itemsize * math.prod(shape))
+                os.pwrite(descriptor, header, 0)
+            finally:
+                os.close(descriptor)
+            array = _mapped(file, shape, dtype)
+        except BaseException:
+            file.unlink(missing_ok=True)
+            raise
+        self.names.append(file.name)
+        return array
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete the files `names`. Arrays that are mapped from them stay readable until they are dropped."""
+        for name in list(names):
+            (self.folder / name).unlink(missing_ok=True)
+            if name in self.names:
+                self.names.remove(name)
+
+    def remove_all_but(self, names: Iterable[str]) -> None:
+        """Delete the files that were created since only `names` were in use. Files that `expect` announced stay."""
+        if self._reopened is None:
+            self.remove(set(self.names).difference(names))
+
+    def remove_unused(self) -> None:
+        """Delete array files that this object did not create or map: those of a process that was killed."""
+        for file in self.folder.iterdir():
+            if _ARRAY_NAME.fullmatch(file.name) and file.name not in self.names:
+                file.unlink(missing_ok=True)
+
+
+def file_name_of(array: np.ndarray) -> str | None:
+    """Return the name of the file that the array, or the array that it is a view of, is mapped from."""
+    base: Any = array
+    while base is not None and not (isinstance(base, np.memmap) and base.filename is not None):
+        base = base.base
+    return None if base is None else Path(str(base.filename)).name
+
+
+def _locked(file: Path) -> int:
+    """Return a descriptor of the file, exclusively locked."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InvalidArgument(
+            f"path={str(file.parent)!r}: another replay buffer uses these files; close() it, or give another path"
+        ) from None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
+    stream = BytesIO()
+    entries = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, entries)
+    return stream.getvalue()
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Give the file its size and its space on disk, so that no later write to the map can fail."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except (AttributeError, OSError) as error:  # macOS has no such call, and some file systems refuse it
+        if getattr(error, "errno", errno.EOPNOTSUPP) not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        for start in range(0, size, _CHUNK):
+            os.pwrite(descriptor, bytes(min(_CHUNK, size - start)), start)
+
+
+def _mapped(file: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Map an existing file. It is checked first: touching a map beyond the end of its file ends the process."""
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise UnreadableData(f"{file} cannot be opened: {error.strerror}") from None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise UnreadableData(f"{file} is no regular file")
+    with os.fdopen(descriptor, "r+b") as stream:
+        try:
+            stored_shape, fortran_order, stored_dtype = _read_header(stream)
+        except Exception as error:  # numpy raises errors of many classes for damaged headers
+            raise UnreadableData(f"{file} is not an array that a buffer wrote: {error}") from None
+        offset = stream.tell()
+        if stored_shape != shape or stored_dtype != dtype or fortran_order:
+            raise UnreadableData(f"{file} holds {stored_dtype} {list(stored_shape)}, not {dtype} {list(shape)}")
+        size = offset + dtype.itemsize * math.prod(shape)
+        if found.st_size != size:
+            raise UnreadableData(f"{file} has {found.st_size} bytes, not {size}: it was cut or extended")
+    return np.asarray(np.memmap(file, dtype, "r+", offset, shape))
+
+
+def _read_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = np.lib.format.read_magic(stream)
+    if version != (1, 0):
+        raise ValueError(f"a .npy file of version {version}")
+    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=_LARGEST_HEADER)
+    return shape, fortran_order, dtype

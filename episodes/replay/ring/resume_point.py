@@ -1,0 +1,175 @@
+"""`ResumePoint`: the files from which a memory-mapped ring continues after its process ended, or was killed.
+
+    state.msgpack   the state at the last `save`, with a checksum
+    tail            8 bytes: the number of the oldest step that is whole; written before steps are overwritten
+    moved.msgpack   since that state, the observations moved to a larger file: its name, and the rows of the steps
+
+The files are safe against a killed process, not against a machine that loses power.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from binascii import crc_hqx
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import EpisodeError, UnreadableData
+from episodes.replay.ring.mapped_files import MappedFiles
+from episodes.tracks.infos import msgpack_codec
+
+_STATE, _TAIL, _MOVED = "state.msgpack", "tail", "moved.msgpack"
+_MAGIC = b"rl-episodes replay 2\n"
+_DIGEST_BYTES = 16
+_TAIL_BITS = 48
+
+
+class ResumePoint:
+    """Writes and reads the state of a ring, which calls it before it overwrites what the state refers to."""
+
+    def __init__(self, files: MappedFiles) -> None:
+        self.files = files
+        self._tail: np.ndarray | None = None  # None: no state was saved yet
+        self._digest = b""  # of the saved state
+
+    def before_write(self, tail: int) -> None:
+        """Record that steps before number `tail` may be overwritten from now on."""
+        if self._tail is not None:
+            self._tail[0] = _with_check(tail)
+
+    def before_move(self, names: list[str], numbers: dict[str, int], rows: list[np.ndarray]) -> None:
+        """Record that the files `names` hold the observations from now on.
+
+        Args:
+            numbers: numbers of the ring that change, by name.
+            rows: the new `row` and `next_row` links of the first steps.
+        """
+        if self._tail is not None:
+            moved = {"of": self._digest, "files": names, "numbers": numbers, "rows": rows}
+            write_document(self.files.folder / _MOVED, moved)
+
+    def save(self, state: dict[str, Any], tail: int) -> None:
+        """Replace the state. If that fails, the last state stays.
+
+        Raises:
+            WrongType: msgpack cannot hold a value. The message names it.
+        """
+        if self._tail is None:
+            (self.files.folder / _TAIL).write_bytes(_with_check(tail).to_bytes(8, "little"))
+        self._digest = write_document(self.files.folder / _STATE, state)
+        (self.files.folder / _MOVED).unlink(missing_ok=True)
+        if self._tail is None:
+            self._tail = self._mapped_tail()
+
+    def forget(self) -> None:
+        """Delete the state."""
+        (self.files.folder / _STATE).unlink(missing_ok=True)
+        self._tail = None
+
+    def load(self, restore: Callable[[dict[str, Any], int], None]) -> bool:
+        """Read the state, and call `restore(state, tail)` with it. Return False if there is no state.
+
+        Raises:
+            UnreadableData: a file is damaged, or `restore` failed because of its content.
+        """
+        file = self.files.folder / _STATE
+        if not os.path.lexists(file):
+            return False
+        self._digest, state = read_document(file)
+        tail = self._mapped_tail()
+        word = int(tail[0])
+        number = word & ((1 << _TAIL_BITS) - 1)
+        if word != _with_check(number):
+            raise UnreadableData(f"{self.files.folder / _TAIL} is damaged: its checksum is another one")
+        try:
+            state = self._with_moved(state)
+            restore(state, number)
+        except (EpisodeError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise UnreadableData(f"{file} does not hold the state of a replay buffer: {error!r}") from error
+        self._tail = tail
+        return True
+
+    def _with_moved(self, state: dict[str, Any]) -> dict[str, Any]:
+        file = self.files.folder / _MOVED
+        if not os.path.lexists(file):
+            return state
+        moved = read_document(file)[1]
+        if moved["of"] != self._digest:  # of a state that was replaced since
+            return state
+        names, files = moved["files"], state["files"]
+        numbers = state["numbers"] | moved["numbers"]
+        return {**state, "numbers": numbers, "files": [*names, *files[len(names) :]], "rows": moved["rows"]}
+
+    def _mapped_tail(self) -> np.ndarray:
+        file = self.files.folder / _TAIL
+        if len(_bytes_of(file)) != 8:
+            raise UnreadableData(f"{file} is damaged: it does not have 8 bytes")
+        return np.asarray(np.memmap(file, "<u8", "r+", shape=(1,)))
+
+
+def _with_check(tail: int) -> int:
+    """Return the number and a checksum of it as one word of 64 bits, which is written at once."""
+    return tail | crc_hqx(tail.to_bytes(_TAIL_BITS // 8, "little"), 0x1D0F) << _TAIL_BITS
+
+
+def write_document(file: Path, content: dict[str, Any]) -> bytes:
+    """Replace a file by the content with a checksum, whole or not at all. Return the checksum.
+
+    Raises:
+        WrongType: msgpack cannot hold a value. The message names it.
+    """
+    document = msgpack_codec.encode(content, "buffer")
+    digest = _digest_of(document)
+    new = file.with_name(file.name + ".new")
+    try:
+        new.write_bytes(_MAGIC + digest + document)
+        os.replace(new, file)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    return digest
+
+
+def read_document(file: Path) -> tuple[bytes, dict[str, Any]]:
+    """Return the checksum and the content of a file that `write_document` wrote.
+
+    Raises:
+        UnreadableData: the file is damaged, or something else.
+    """
+    data = _bytes_of(file)
+    start = len(_MAGIC) + _DIGEST_BYTES
+    digest, document = data[len(_MAGIC) : start], data[start:]
+    if data[: len(_MAGIC)] != _MAGIC:
+        raise UnreadableData(f"{file} is not the state of a replay buffer, or one of another version")
+    if _digest_of(document) != digest:
+        raise UnreadableData(f"{file} is damaged: its checksum is another one")
+    try:
+        content = msgpack_codec.decode(document)
+    except UnreadableData as error:
+        raise UnreadableData(f"{file}: {error}") from None
+    if not isinstance(content, dict):
+        raise UnreadableData(f"{file} does not hold the state of a replay buffer")
+    return digest, content
+
+
+def _digest_of(document: bytes) -> bytes:
+    return hashlib.blake2b(document, digest_size=_DIGEST_BYTES).digest()
+
+
+def _bytes_of(file: Path) -> bytes:
+    """Return the content of a regular file. A pipe or a link in its place could block, or be another file."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UnreadableData(f"{file} is no regular file")
+            return stream.read()
+    except OSError as error:
+        raise UnreadableData(f"{file} cannot be read: {error.strerror}") from None

@@ -1,0 +1,161 @@
+"""`StagedSteps`: the rows that a recorder staged, and where in the ring their episodes continue.
+
+The ring holds it while rows are staged, and writes them before it is read. It refers to neither ring nor recorder, so
+that a dropped buffer is freed at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from episodes.facts.policy_versions import UNKNOWN
+from episodes.recorder.boundaries import Boundaries, Row, Rows
+from episodes.recorder.info_rows import InfoRows
+from episodes.replay.ring.addition import Addition, Block
+from episodes.replay.ring.episode_table import NONE, TableChange
+from episodes.replay.ring.linked_ring import FLAGS, TERMINATEDS, TRUNCATEDS, LinkedRing
+from episodes.replay.ring.step_links import ENTRY, NEXT
+from episodes.replay.row_links import EnvTails, LinkedRows, LinkedRun
+from episodes.replay.staged_rows import StagedRows
+from episodes.tracks import nested
+from episodes.tracks.infos import Infos
+from episodes.tracks.infos.infos import EmptyInfos
+
+_NO_SLOTS = np.zeros(0, np.intp)
+
+Unstarted = dict[int, tuple[str, dict[str, Any]]]
+"""Id and custom data of episodes without a step that the user read, by environment."""
+
+
+class StagedRow(NamedTuple):
+    """What a staged row has besides its columns."""
+
+    info: int = 0  # slot of its infos
+    last_info: int = 0  # slot of the infos of last observations (same-step autoreset)
+    finals: Any = None  # last observations [k, ...] (same-step autoreset)
+
+
+class ClassifiedRows(NamedTuple):
+    """Result of `StagedSteps.classify` for the first `num_rows` staged rows."""
+
+    num_rows: int
+    boundaries: Boundaries  # after these rows
+    newest: Row | None = None
+    rows: Rows | None = None  # all rows, if they were classified in one call
+
+
+class Continuation(NamedTuple):
+    """State of `StagedSteps` after its rows are written."""
+
+    tails: EnvTails
+    newest: Row | None
+    unstarted: Unstarted
+
+
+class StagedSteps:
+    """Staged rows of N environments.
+
+    Attributes:
+        stage: the columns of the rows; None before the first step.
+        rows: the rest of each row. Appending an item is what adds a row.
+        infos: infos of the rows, by slot.
+        tails: newest steps and observations in the ring, which the rows continue.
+        classified: which of the rows are steps, as far as that was computed.
+        unstarted: see `Unstarted`.
+        version: policy version of the rows, or None.
+    """
+
+    __slots__ = ("_environments", "classified", "infos", "rows", "stage", "tails", "unstarted", "version")
+
+    def __init__(self, boundaries: Boundaries) -> None:
+        nowhere = np.full(boundaries.num_envs, NONE, np.int64)
+        self._environments = np.arange(boundaries.num_envs)
+        self.stage: StagedRows | None = None
+        self.rows: list[StagedRow] = []
+        self.infos = InfoRows(boundaries.num_envs)
+        self.tails = EnvTails(nowhere, nowhere, nowhere, 0, 0, boundaries)
+        self.classified = ClassifiedRows(0, boundaries)
+        self.unstarted: Unstarted = {}
+        self.version: int | None = None
+
+    def classify(self) -> Boundaries:
+        """Return the boundaries after the newest row. Rows are classified here, many at once."""
+        classified, stage, stop = self.classified, self.stage, len(self.rows)
+        if stage is not None and classified.num_rows < stop:
+            boundaries, last = classified.boundaries.copy(), stop - 1
+            dones = stage.dones(classified.num_rows, stop)
+            if classified.num_rows < last and (len(boundaries.waiting) or np.count_nonzero(dones[:-1])):
+                rows = boundaries.classify_rows(dones)
+                row = boundaries.last_row(rows)
+                boundaries.commit_rows(rows)
+            else:
+                rows = None
+                boundaries.commit_steps(last - classified.num_rows)
+                row = boundaries.look(stage.tracks[TERMINATEDS][last], stage.tracks[TRUNCATEDS][last])
+                boundaries.commit(row)
+            self.classified = ClassifiedRows(stop, boundaries, row, None if classified.num_rows else rows)
+        return self.classified.boundaries
+
+    def proceed(self, continuation: Continuation) -> None:
+        """Drop the rows, which are written. May be called twice."""
+        self.tails, newest, self.unstarted = continuation
+        self.classified = ClassifiedRows(0, self.tails.boundaries, newest)
+        self.rows = []
+        self.infos.keep(_NO_SLOTS)
+
+    def build_addition(self, ring: LinkedRing) -> tuple[Addition, Continuation]:
+        """Return the `Addition` that writes all rows, and the state after it. Nothing is changed."""
+        stage, tails, count = self.stage, self.tails, len(self.rows)
+        boundaries, newest, rows = self.classify(), self.classified.newest, self.classified.rows
+        assert stage is not None
+        if newest is not None and rows is None and self._is_run(stage, count):
+            steps: LinkedRun | LinkedRows = LinkedRun(count, newest, tails)
+        else:
+            rows = rows or tails.boundaries.classify_rows(stage.dones(0, count))
+            steps = LinkedRows.of(rows, tails, boundaries.last_lies_apart)
+        room = ring.room(steps.num_steps, steps.num_rows)
+        episodes = ring.table.change(room.closed, len(steps.first_steps))
+        links, after = steps.links(room, tails, boundaries, episodes.opened, ring, stage.links)
+        episodes.first = links[NEXT][steps.first_steps]
+        unstarted = self._name_started(episodes, steps) if self.unstarted else self.unstarted
+        observations, tracks = stage.first_rows(count)
+        endings = {name: steps.flagged(stage.tracks[name][:count]) for name in FLAGS}
+        if steps.sources is not None:
+            finals = [row.finals for row in self.rows if row.finals is not None]
+            observations = nested.concatenate([observations, *finals])
+        version = UNKNOWN if self.version is None else self.version
+        infos, step_rows = self._infos_of_steps(steps), steps.step_rows
+        block = Block(observations, steps.sources, steps.num_rows, tracks, endings, step_rows, links, infos, version)
+        last = steps.newest
+        addition = Addition(room, episodes, block, (links[ENTRY][last], links[NEXT][last]))
+        return addition, Continuation(after, newest, unstarted)
+
+    def _is_run(self, stage: StagedRows, count: int) -> bool:
+        """Return True if all rows are steps of the same environments, and only in the last row episodes end."""
+        if count == 1:
+            return self.rows[0].finals is None
+        waiting, finals = self.tails.boundaries.waiting, self.rows[-1].finals
+        return not len(waiting) and finals is None and not np.count_nonzero(stage.dones(0, count - 1))
+
+    def _name_started(self, episodes: TableChange, steps: LinkedRun | LinkedRows) -> Unstarted:
+        """Give new episodes the ids that the user has read. Return the episodes that still have no step."""
+        envs = [steps.env_of(step) if step < steps.num_in_first_row else NONE for step in steps.first_steps.tolist()]
+        known = [self.unstarted.get(env, (None, None)) for env in envs]
+        episodes.ids = [id_ for id_, _ in known]
+        opened = zip(episodes.opened.tolist(), known, strict=True)
+        episodes.custom_data = {entry: data for entry, (_, data) in opened if data is not None}
+        return {env: data for env, data in self.unstarted.items() if env not in envs}
+
+    def _infos_of_steps(self, steps: LinkedRun | LinkedRows) -> Infos:
+        """Return the infos of the observations that are written."""
+        if self.infos.num_slots == 1:
+            return EmptyInfos(steps.num_rows)
+        num_envs, slots = len(self._environments), np.array([row.info for row in self.rows])
+        index = (slots[:, None] * num_envs + self._environments).ravel()
+        if isinstance(steps, LinkedRows) and steps.sources is not None:
+            last = np.array([row.last_info for row in self.rows])
+            at, envs = np.divmod(steps.ended, num_envs)
+            index = np.concatenate([index, last[at] * num_envs + envs])[steps.sources]
+        return self.infos.gather(index)
