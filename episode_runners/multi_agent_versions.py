@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from episodes.facts.policy_versions import NOT_TOLD, UNKNOWN, VersionRuns, checked_version
+from episodes.facts.policy_versions import UNKNOWN, UNKNOWN_RUNS, VersionRuns, checked_version
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.timeline import WAITS, Timeline
 
@@ -23,8 +23,8 @@ def switch_versions(episode: MultiAgentEpisode, before: Any, versions: Any) -> N
     for line in episode.agents.timelines.values():
         own, made = line.episode.facts, len(line.episode) + (line.phase == WAITS)
         old, new = (VersionRuns((_of(told, line),)) for told in (before, versions))
-        runs = (own.policy_versions or old).then(new, made)
-        line.episode.facts = own._replace(policy_versions=None if runs == NOT_TOLD else runs)
+        runs = (own.policy_versions or old).extended_by(new, made)
+        line.episode.facts = own._replace(policy_versions=None if runs == UNKNOWN_RUNS else runs)
 
 
 def write_versions(chunk: MultiAgentEpisode, versions: Any) -> None:

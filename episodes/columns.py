@@ -1,4 +1,4 @@
-"""The names of batch columns, declared once. They are the ones that RLlib uses."""
+"""Names of batch columns. They are RLlib's names."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ TRANSITION_KEYS = (
     Columns.TERMINATEDS,
     Columns.TRUNCATEDS,
 )
-"""The columns of a draw of steps when no keys are asked for."""
+"""Columns of a sample of steps if no keys are given."""
 
 MODEL_OUTPUTS: Final = frozenset(
     {

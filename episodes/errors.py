@@ -1,6 +1,6 @@
-"""Every error of this library: what was asked, what is there, what to do.
+"""All errors of this library. A message says what was given, what is allowed, and what to do.
 
-Each class derives from `EpisodeError` and from the built-in kind that a caller would catch.
+Each class derives from `EpisodeError` and from the built-in error that a caller would catch.
 """
 
 from __future__ import annotations
@@ -10,59 +10,61 @@ from contextlib import contextmanager
 
 
 class EpisodeError(Exception):
-    """The root of this library's errors."""
+    """Base class of all errors of this library."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class StepOutOfRange(EpisodeError, IndexError):
-    """A step or an item was asked for that is not there."""
+    """A requested step or item does not exist."""
 
 
 class UnknownKey(EpisodeError, KeyError):
-    """A column, key, piece or agent was named that is not there."""
+    """A requested column, key, connector or agent does not exist."""
 
 
 class EpisodeStateError(EpisodeError, RuntimeError):
-    """An episode is in the wrong phase: not reset yet, ended, or finalized."""
+    """A call does not fit the state of the object, for example a step before the reset or after the end."""
 
 
 class ShapeMismatch(EpisodeError, ValueError):
-    """Items of one track differ in shape, or data does not have the shape asked for."""
+    """Items of one track differ in shape, or data does not have the requested shape."""
 
 
 class TrackMismatch(EpisodeError, ValueError):
-    """Tracks do not go together: keys or lengths differ."""
+    """Tracks do not fit each other: their keys or lengths differ."""
 
 
 class ChunkMismatch(EpisodeError, ValueError):
-    """Two chunks do not follow each other."""
+    """Two chunks are not consecutive."""
 
 
 class InvalidArgument(EpisodeError, ValueError):
-    """An argument has a value that makes no sense here."""
+    """An argument has an invalid value."""
 
 
 class InvalidFill(EpisodeError, ValueError):
-    """A fill value cannot stand in for an item of the track."""
+    """A fill value cannot replace an item of the track."""
 
 
 class WrongType(EpisodeError, TypeError):
-    """An argument has a type that is not taken here."""
+    """An argument has a type that is not accepted."""
 
 
 class UnwiredPipeline(EpisodeError, ValueError):
-    """A pipeline's piece reads a column that no piece before it writes."""
+    """A connector of a pipeline reads a column that no earlier connector writes."""
 
 
 class MissingExtra(EpisodeError, ImportError):
-    """An optional dependency is needed; the message names the extra to install."""
+    """An optional dependency is missing. The message names the extra to install."""
 
 
 @contextmanager
 def needing(extra: str, why: str) -> Iterator[None]:
-    """Where imports of an extra's packages stand: `MissingExtra` where one fails, with why it is needed."""
+    """Context manager for imports of an extra's packages: a failed import raises `MissingExtra`, which says why it is
+    needed.
+    """
     try:
         yield
     except ImportError as error:
@@ -70,28 +72,28 @@ def needing(extra: str, why: str) -> Iterator[None]:
 
 
 class LostInConversion(EpisodeError, ValueError):
-    """A converter that was to keep all could not; the message lists what would be lost."""
+    """A strict converter would lose data. The message lists it."""
 
 
 class StateMismatch(EpisodeError, ValueError):
-    """A state was saved by something else than what it is restored into."""
+    """A state does not belong to the object into which it is restored."""
 
 
 class UnreadableData(EpisodeError, ValueError):
-    """What was read from disk or a socket is damaged, of a newer version, or something else altogether."""
+    """Data from disk or a socket is damaged, of a newer version, or not of this library."""
 
 
 class ContractViolation(EpisodeError, AssertionError):
-    """A part does not keep what parts of its kind promise; the checks of `episodes.testing` and others find it."""
+    """An environment, connector, view or policy breaks a rule for objects of its kind."""
 
 
 class TransportTimeout(EpisodeError, TimeoutError):
-    """Nothing came, or nothing went, within the time that was given."""
+    """No message was sent or received within the timeout."""
 
 
 class NotAdmitted(EpisodeError, ConnectionError):
-    """The other side does not let this one in: its keys are missing or wrong."""
+    """The peer rejected the connection: its keys are missing or wrong."""
 
 
 class RunnerLost(EpisodeError, RuntimeError):
-    """A process that samples cannot be made, or dies again and again."""
+    """A runner process could not be started, or died repeatedly."""

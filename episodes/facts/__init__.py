@@ -1,4 +1,4 @@
-"""What is known of an episode beside its tracks, for one episode and for many."""
+"""Facts: the metadata of one chunk or of many chunks, apart from their tracks."""
 
 from __future__ import annotations
 

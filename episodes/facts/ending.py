@@ -1,4 +1,4 @@
-"""How a chunk of an episode stops, and what that means for a part of it. The one home of this question."""
+"""`Ending`: how a chunk stops, and how a part of it stops."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from episodes.errors import WrongType
 
 
 class Ending(Enum):
-    """How a chunk stops. `code` is what arrays and files hold: bit 0 terminated, bit 1 truncated.
+    """How a chunk stops. Arrays and files store `code`: bit 0 means terminated, bit 1 truncated.
 
     >>> Ending.of(True, False), Ending.TERMINATED.in_window(reaches_end=False)
     (Ending.TERMINATED, Ending.OPEN)
     """
 
-    OPEN = 0  # it goes on: still growing, or cut here
+    OPEN = 0  # the episode continues: it grows, or was cut here
     TERMINATED = 1
     TRUNCATED = 2
-    BOTH = 3  # Gymnasium's TimeLimit says both when an episode terminates at its last step
+    BOTH = 3  # Gymnasium's TimeLimit sets both flags if an episode terminates at its last step
 
     def __init__(self, code: int) -> None:
         self.code = code
@@ -30,13 +30,13 @@ class Ending(Enum):
 
     @staticmethod
     def of(terminated: Any, truncated: Any) -> Ending:
-        """The ending of two flags; `WrongType` for a text, say, whatever it says."""
+        """Return the ending for two flags. `WrongType` for a value that is not a flag, such as "False"."""
         if terminated is False and truncated is False:
             return ENDINGS[0]
         return ENDINGS[_flag(terminated) + 2 * _flag(truncated)]
 
     def in_window(self, reaches_end: bool) -> Ending:
-        """The ending of a part of the chunk: its own where the part reaches the last step, else none."""
+        """Return this ending if the part includes the chunk's last step, else OPEN."""
         return self if reaches_end else ENDINGS[0]
 
     def __repr__(self) -> str:
@@ -47,25 +47,25 @@ def _flag(value: Any) -> bool:
     if value is True or value is False:
         return value
     try:
-        is_flag = not getattr(value, "ndim", 0) and (value == 0 or value == 1)  # so are numpy's and torch's
+        is_flag = not getattr(value, "ndim", 0) and (value == 0 or value == 1)  # also numpy's and torch's scalars
     except (TypeError, ValueError, RuntimeError):
         is_flag = False
     if not is_flag or isinstance(value, np.ma.MaskedArray):
-        raise WrongType(f"{value!r} is no flag of an ending; give True or False")
+        raise WrongType(f"{value!r} is not a flag of an ending; give True or False")
     return bool(value)
 
 
 ENDINGS = tuple(Ending)
-"""All endings by code."""
+"""All endings, indexed by code."""
 
 
 def codes_of(terminated: Any, truncated: Any) -> np.ndarray:
-    """`Ending.of` for arrays of flags [n]: codes uint8 [n]."""
+    """Return the ending codes, uint8 [n], for arrays of flags [n]."""
     return _flags(terminated) | _flags(truncated).astype(np.uint8) << 1
 
 
 def flags_of(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The flags of codes, which are uint8: terminated and truncated, bool of the same shape."""
+    """Return the flags terminated and truncated, bool, for an array of ending codes, uint8 of the same shape."""
     return (codes & 1).view(bool), (codes >> 1).view(bool)
 
 

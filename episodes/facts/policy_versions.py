@@ -1,7 +1,7 @@
-"""Which version of the policy acted at each step: runs, for one chunk and for many.
+"""Policy versions of steps, run-length encoded, for one chunk and for many.
 
-A chunk that was sampled between two updates has one version, and that is all that is kept of it. Where an update falls
-into a chunk, a run begins at the step that the new version acted at first:
+A chunk that was sampled between two updates has one version, which is stored alone. If an update falls into a chunk,
+a run begins at the first step of the new version:
 
     step        0 1 2 3 4 5 6 7
     version     4 4 4 5 5 5 5 6      versions (4, 5, 6), begins (3, 7)
@@ -20,7 +20,7 @@ from episodes.tracks.indexing import ranges
 from episodes.tracks.nested import frozen
 
 UNKNOWN = -1
-"""Stands for the version of a step of which nobody told it."""
+"""The version of a step whose version is unknown."""
 _MOST = 1 << 63
 
 
@@ -34,26 +34,26 @@ def checked_version(version: Any) -> int:
 
 
 class VersionRuns(NamedTuple):
-    """The versions of a chunk's steps, in order; the one at position k + 1 acts from step `begins[k]` on."""
+    """Run-length encoded policy versions of a chunk's steps: `versions[k + 1]` applies from step `begins[k]` on."""
 
     versions: tuple[int, ...]
     begins: tuple[int, ...] = ()
 
     @staticmethod
-    def of(told: Any, num_steps: int) -> VersionRuns | None:
-        """The runs of one version for all steps, or of one for each step; None where nobody told any.
+    def of(versions: Any, num_steps: int) -> VersionRuns | None:
+        """Return the runs for one version of all steps, or for one version per step, or None if all are unknown.
 
         Raises:
-            InvalidArgument: what is told is no whole number, 0 or more (-1: unknown).
-            TrackMismatch: versions of another number of steps.
+            InvalidArgument: a version is not an int from 0 to 2**63 - 1, or -1 for unknown.
+            TrackMismatch: there are versions for another number of steps.
         """
-        if told is None or isinstance(told, VersionRuns):
-            return told
-        array = np.asarray(told)
+        if versions is None or isinstance(versions, VersionRuns):
+            return versions
+        array = np.asarray(versions)
         is_valid = array.ndim <= 1 and (array.dtype.kind in "iu" or not array.size)
         if not is_valid or (array < UNKNOWN).any() or (array >= _MOST).any():
             raise InvalidArgument(
-                f"policy_versions={told!r}; give one number or one for each step: 0 to 2**63 - 1, or -1 for unknown"
+                f"policy_versions={versions!r}; give one number or one for each step: 0 to 2**63 - 1, or -1 for unknown"
             )
         if array.ndim and len(array) != num_steps:
             raise TrackMismatch(f"{len(array)} policy_versions for {num_steps} steps; give one for each step")
@@ -66,14 +66,14 @@ class VersionRuns(NamedTuple):
 
     @property
     def bounds(self) -> tuple[int, int] | None:
-        """The lowest and the highest that are known."""
+        """The lowest and highest known version, or None."""
         known = [version for version in self.versions if version != UNKNOWN]
         return (min(known), max(known)) if known else None
 
     def window(self, first: int, num_steps: int) -> VersionRuns | None:
         """Return the runs of `num_steps` steps from step `first` on, or None if no version of them is known."""
         part = self._part(first, num_steps)
-        return None if part == NOT_TOLD else part
+        return None if part == UNKNOWN_RUNS else part
 
     def _part(self, first: int, num_steps: int) -> VersionRuns | None:
         if not num_steps:
@@ -83,8 +83,8 @@ class VersionRuns(NamedTuple):
         low, high = bisect_right(self.begins, first), bisect_left(self.begins, first + num_steps)
         return VersionRuns(self.versions[low : high + 1], tuple(begin - first for begin in self.begins[low:high]))
 
-    def then(self, versions: VersionRuns, step: int) -> VersionRuns:
-        """These runs up to a step, and others from there on."""
+    def extended_by(self, versions: VersionRuns, step: int) -> VersionRuns:
+        """Return these runs up to step `step`, followed by other runs."""
         kept = self._part(0, step)
         if kept is None:
             return versions
@@ -93,28 +93,28 @@ class VersionRuns(NamedTuple):
         return VersionRuns(kept.versions[: len(kept.versions) - same] + versions.versions, begins)
 
     def steps(self, num_steps: int) -> np.ndarray:
-        """The version of each of so many steps, int64 [T]."""
+        """Return the version of each of `num_steps` steps, int64 [T]."""
         counts = np.diff((0, *self.begins, num_steps)) if self.begins else num_steps
         return np.repeat(np.array(self.versions), counts)
 
 
-NOT_TOLD = VersionRuns((UNKNOWN,))
+UNKNOWN_RUNS = VersionRuns((UNKNOWN,))
 
 
-def followed(runs: VersionRuns | None, other: VersionRuns | None, step: int) -> VersionRuns | None:
-    """The runs of a chunk and of the one that begins at its step `step`; None where nothing is known of either."""
+def join_runs(runs: VersionRuns | None, other: VersionRuns | None, step: int) -> VersionRuns | None:
+    """Return the runs of a chunk and of the next chunk, which begins at its step `step`. None if both are unknown."""
     if runs is None and other is None:
         return None
-    return (runs or NOT_TOLD).then(other or NOT_TOLD, step)
+    return (runs or UNKNOWN_RUNS).extended_by(other or UNKNOWN_RUNS, step)
 
 
 class VersionColumn(Sequence[VersionRuns | None]):
-    """The runs of n chunks as arrays.
+    """Policy versions of the steps of n chunks, run-length encoded as arrays.
 
     Attributes:
-        versions: of all runs, chunk after chunk, int64 [m].
-        begins: the step of its chunk at which a run begins, int64 [m]; None where each chunk has one run.
-        bounds: where the runs of a chunk begin and end, int64 [n + 1]; likewise None.
+        versions: versions of all runs, chunk by chunk, int64 [m].
+        begins: step of the chunk at which each run begins, int64 [m]; None if each chunk has one run.
+        bounds: bounds of the runs of each chunk, int64 [n + 1]; None if each chunk has one run.
     """
 
     __slots__ = ("begins", "bounds", "versions")
@@ -126,7 +126,11 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def of(values: Any) -> VersionColumn | None:
-        """The column of `VersionRuns`, None or one number for each chunk; None where nothing is known."""
+        """Return the column for `VersionRuns`, None or a number per chunk, or None if all versions are unknown.
+
+        Raises:
+            InvalidArgument: a version is not an int from 0 to 2**63 - 1, or -1 for unknown.
+        """
         if values is None or isinstance(values, VersionColumn):
             return values
         if type(values) is list and values.count(None) == len(values):
@@ -138,22 +142,23 @@ class VersionColumn(Sequence[VersionRuns | None]):
         runs = [value if isinstance(value, VersionRuns) else VersionRuns.of(value, 0) for value in values]
         if not any(runs):
             return None
-        whole = [one or NOT_TOLD for one in runs]
-        versions = np.array([version for one in whole for version in one.versions], np.int64)
+        whole = [run or UNKNOWN_RUNS for run in runs]
+        versions = np.array([version for run in whole for version in run.versions], np.int64)
         if len(versions) == len(whole):
             return VersionColumn(versions)
-        begins = np.array([begin for one in whole for begin in (0, *one.begins)], np.int64)
-        return VersionColumn(versions, begins, _bounds([len(one.versions) for one in whole]))
+        begins = np.array([begin for run in whole for begin in (0, *run.begins)], np.int64)
+        return VersionColumn(versions, begins, _bounds([len(run.versions) for run in whole]))
 
     @staticmethod
     def of_rows(
         changes: np.ndarray, versions: np.ndarray, firsts: np.ndarray, lengths: np.ndarray
     ) -> VersionColumn | None:
-        """The column of chunks that lie in consecutive rows; None where nothing is known.
+        """Return the column of chunks that are ranges of consecutive rows, or None if all versions are unknown.
 
         Args:
-            changes: the rows [k], ascending, from which on each of `versions` [k] acted; the first is 0.
-            firsts, lengths: the row of each chunk's first step, and how many it has.
+            changes: rows [k], ascending from 0, at which each of `versions` [k] begins.
+            firsts: row of each chunk's first step, [n].
+            lengths: number of steps of each chunk, [n].
         """
         low = np.searchsorted(changes, firsts, "right") - 1
         high = np.searchsorted(changes, firsts + np.maximum(lengths, 1), "left") - 1
@@ -166,7 +171,9 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def of_steps(versions: np.ndarray, lengths: np.ndarray) -> VersionColumn | None:
-        """The column of chunks whose steps, one after another, have these versions [sum(T)]."""
+        """Return the column of chunks of the given lengths [n], from the versions of their concatenated steps
+        [sum(T)].
+        """
         ends = np.cumsum(lengths)
         starts = np.zeros(len(versions) + 1, bool)
         starts[1:-1] = versions[1:] != versions[:-1]
@@ -177,32 +184,32 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def of_runs(versions: np.ndarray, begins: np.ndarray, counts: np.ndarray) -> VersionColumn | None:
-        """The column of runs [m] of which each chunk has so many [n]; of one that has none, nothing is known.
+        """Return the column of runs [m], of which each chunk has `counts` [n], or None if all versions are unknown.
 
-        None where nothing is known of any.
+        A chunk without runs has an unknown version.
 
         Raises:
-            TrackMismatch: these are no runs of so many chunks.
+            TrackMismatch: the numbers of runs differ, or the begins of a chunk do not ascend from 0.
         """
         if not (len(versions) == len(begins) == counts.sum()) or (versions < UNKNOWN).any():
             raise TrackMismatch(
-                f"{len(versions)} policy versions, {len(begins)} begins: no runs of {len(counts)} chunks"
+                f"{len(versions)} policy versions and {len(begins)} begins do not fit {len(counts)} chunks"
             )
         firsts = np.zeros(len(begins), bool)
         firsts[(counts.cumsum() - counts)[counts > 0]] = True
         if begins[firsts].any() or (np.diff(begins, prepend=0)[~firsts] <= 0).any():
-            raise TrackMismatch("policy versions whose runs do not follow one another")
+            raise TrackMismatch("policy versions: the begins of a chunk's runs do not ascend from 0")
         if (counts == 1).all() or (versions == UNKNOWN).all():
             return VersionColumn.of(versions)
         bounds = _bounds(np.maximum(counts, 1))
-        told, since = np.full(bounds[-1], UNKNOWN), np.zeros(bounds[-1], np.int64)
-        place = ranges(bounds[:-1], counts)
-        told[place], since[place] = versions, begins
-        return VersionColumn(told, since, bounds)
+        all_versions, all_begins = np.full(bounds[-1], UNKNOWN), np.zeros(bounds[-1], np.int64)
+        rows = ranges(bounds[:-1], counts)  # a chunk without runs keeps one unknown run
+        all_versions[rows], all_begins[rows] = versions, begins
+        return VersionColumn(all_versions, all_begins, bounds)
 
     @staticmethod
     def concat(parts: Sequence[VersionColumn | None], sizes: Sequence[int]) -> VersionColumn | None:
-        """The columns one after another; None stands for so many chunks of which nothing is known."""
+        """Return the columns concatenated. None is a part of n chunks with unknown versions."""
         if all(part is None for part in parts):
             return None
         whole = [
@@ -224,7 +231,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         owners = np.arange(len(self)).repeat(self.counts())
         begins, starts_of_runs = self.all_begins(), starts[owners]
         ends = np.append(begins[1:], 0)
-        ends[self.bounds[1:] - 1] = np.iinfo(np.int64).max  # the last run of a chunk has no end of its own
+        ends[self.bounds[1:] - 1] = np.iinfo(np.int64).max  # the last run of a chunk has no end
         kept = (ends > starts_of_runs) & (begins < starts_of_runs + lengths[owners]) & (lengths[owners] > 0)
         begins = np.maximum(begins - starts_of_runs, 0)[kept]
         return VersionColumn.of_runs(self.versions[kept], begins, np.bincount(owners[kept], minlength=len(self)))
@@ -233,9 +240,9 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return len(self.versions) if self.bounds is None else len(self.bounds) - 1
 
     def __getitem__(self, index: Any) -> Any:
-        """The column of the chunks that a slice or an integer array picks; the runs of one for an integer.
+        """Return the runs of a chunk for an int, or the column of the chunks at a slice or an integer array.
 
-        None where nothing is known of what is picked.
+        None if all versions are unknown.
         """
         if isinstance(index, (int, np.integer)):
             return self.item(range(len(self))[index])
@@ -250,24 +257,24 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return map(self.item, range(len(self)))
 
     def item(self, i: int) -> VersionRuns | None:
-        """The runs of chunk i; None where nothing is known of it."""
+        """Return the runs of chunk i, or None if its versions are unknown."""
         if self.bounds is None:
             version = self.versions.item(i)
             return None if version == UNKNOWN else VersionRuns((version,))
-        own = slice(self.bounds.item(i), self.bounds.item(i + 1))
-        runs = VersionRuns(tuple(self.versions[own].tolist()), tuple(self.all_begins()[own].tolist()[1:]))
-        return None if runs == NOT_TOLD else runs
+        rows = slice(self.bounds.item(i), self.bounds.item(i + 1))
+        runs = VersionRuns(tuple(self.versions[rows].tolist()), tuple(self.all_begins()[rows].tolist()[1:]))
+        return None if runs == UNKNOWN_RUNS else runs
 
     def counts(self) -> np.ndarray:
-        """How many runs each chunk has, int64 [n]."""
+        """Return the number of runs of each chunk, int64 [n]."""
         return np.ones(len(self.versions), np.int64) if self.bounds is None else np.diff(self.bounds)
 
     def all_begins(self) -> np.ndarray:
-        """The step of its chunk at which each run begins, int64 [m]."""
+        """Return the step of its chunk at which each run begins, int64 [m]."""
         return np.zeros(len(self.versions), np.int64) if self.begins is None else self.begins
 
     def steps(self, lengths: np.ndarray) -> np.ndarray:
-        """The version of each step of the chunks, int64 [sum(T)]; `UNKNOWN` where nobody told it."""
+        """Return the policy version of each step, int64 [sum(T)], or `UNKNOWN` (-1)."""
         if self.bounds is None or self.begins is None:
             return self.versions.repeat(lengths)
         ends = np.empty_like(self.begins)
@@ -276,7 +283,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return self.versions.repeat(ends - self.begins)
 
     def lowest_and_highest(self) -> np.ndarray:
-        """The lowest and the highest known version of each chunk, int64 [n, 2]; `UNKNOWN` where there is none."""
+        """Return the lowest and the highest known version of each chunk, int64 [n, 2], or `UNKNOWN` (-1)."""
         if self.bounds is None:
             return np.stack([self.versions, self.versions], 1)
         known = np.where(self.versions == UNKNOWN, np.iinfo(np.int64).max, self.versions)
@@ -290,13 +297,13 @@ class VersionColumn(Sequence[VersionRuns | None]):
     __hash__ = None  # type: ignore[assignment]
 
     def in_band(self) -> tuple[bytes | None, ...]:
-        """As bytes: they are few, and an array of its own costs more than its numbers."""
+        """Return the arrays as bytes, since few numbers cost less than an array in a pickle."""
         arrays = (self.versions, self.begins, self.bounds)
         return tuple(None if array is None else array.tobytes() for array in arrays)
 
     @classmethod
     def from_band(cls, *band: bytes | None) -> VersionColumn:
-        """The column that `in_band` made them of."""
+        """Return the column of an `in_band` value."""
         versions, *rest = (None if column is None else np.frombuffer(column, np.int64) for column in band)
         return cls(np.zeros(0, np.int64) if versions is None else versions, *rest)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from operator import attrgetter
 from time import perf_counter
 from typing import Any, Self
 
@@ -30,6 +29,7 @@ from episodes.multi_agent.agents import ALL, COMMON, Agents, ByAgent, Endings
 from episodes.multi_agent.getters import MultiAgentGetters
 from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk, complete_steps
 from episodes.single_agent import SingleAgentEpisode
+from episodes.single_agent.attributes import fact_of
 from episodes.tracks import action_units, indexing
 from episodes.tracks.casting import REAL_TYPES
 from episodes.tracks.indexing import checked_lookback
@@ -56,15 +56,6 @@ def _sent(space: Any, action: Any, outputs: Mapping[str, Any] | None) -> tuple[A
 def default_module(agent_id: Any, episode: Any) -> str:
     """The module of every agent when nothing is said."""
     return DEFAULT_MODULE_ID
-
-
-def _fact(name: str) -> Any:
-    """A property over a field of the facts; setting it makes other facts."""
-
-    def change(episode: MultiAgentEpisode, value: Any) -> None:
-        episode.facts = episode.facts._replace(**{name: value})
-
-    return property(attrgetter(f"_facts.{name}"), change)
 
 
 class MultiAgentEpisode(MultiAgentGetters):
@@ -104,11 +95,11 @@ class MultiAgentEpisode(MultiAgentGetters):
         "missing_final_observation",
     )
 
-    id_: Any = _fact("id_")
-    env_t_started: int = _fact("t_started")  # the env step of this chunk's first observations
-    ending: Ending = _fact("ending")
-    observation_space: Any = _fact("observation_space")  # a space for each agent, or None
-    action_space: Any = _fact("action_space")
+    id_: Any = fact_of("id_", "Id of the episode, the same for all its chunks.")
+    env_t_started: int = fact_of("t_started", "Env step of the chunk's first observations.")
+    ending: Ending = fact_of("ending", "How the chunk stops: an `Ending`.")
+    observation_space: Any = fact_of("observation_space", "Space of each agent's observations by agent, or None.")
+    action_space: Any = fact_of("action_space", "Space of each agent's actions by agent, or None.")
     _repr_html_ = notebook_repr("episodes.inspect.html", "multi_agent_episode")
 
     def __init__(
@@ -306,10 +297,10 @@ class MultiAgentEpisode(MultiAgentGetters):
             TrackMismatch: an extra model output that starts late or stops early.
         """
         if not self.is_reset or self.is_numpy or self._facts.ending is not _OPEN:
-            raise self._refusal("add_env_step")
+            raise self._not_growing_error("add_env_step")
         agents, now = self.agents, self.env_t + 1
         if agents.passed_on is not None:
-            raise self._refusal("add_env_step")
+            raise self._not_growing_error("add_env_step")
         if not (type(observations) is type(actions) is type(rewards) is dict):
             self._check_dicts("add_env_step", {"observations": observations, "actions": actions, "rewards": rewards})
         if infos is not None or extra_model_outputs is not None:
@@ -392,7 +383,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             self.facts = self._facts._replace(ending=ending)
             self._stop_clock()
 
-    def _refusal(self, call: str) -> EpisodeStateError:
+    def _not_growing_error(self, call: str) -> EpisodeStateError:
         """The error for a call on an episode that does not grow."""
         if not self.is_reset:
             what, how = "before the reset", "call add_env_reset(observations=...) first"
@@ -443,7 +434,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             EpisodeStateError: the episode has ended.
         """
         if self.is_done:
-            raise self._refusal("cut")
+            raise self._not_growing_error("cut")
         now, lookback = self.env_t, min(checked_lookback(len_lookback_buffer, "env steps"), self.lookback + len(self))
         successor = self._part(self.agents.cut(now, lookback), Chunk(now, now, lookback, True))
         successor.is_numpy = False
@@ -485,7 +476,7 @@ class MultiAgentEpisode(MultiAgentGetters):
 
     def _check_follows(self, other: MultiAgentEpisode) -> None:
         if self.is_done or not self.is_reset:
-            raise self._refusal("concat_episode")
+            raise self._not_growing_error("concat_episode")
         if not isinstance(other, MultiAgentEpisode):
             raise WrongType(
                 f"episode {self.id_}: concat_episode takes a MultiAgentEpisode, not a {type(other).__name__}"

@@ -1,4 +1,4 @@
-"""One agent's episode."""
+"""Episodes of one agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The attributes of an episode: properties over the fields of its facts and tracks, which never change themselves."""
+"""Properties of an episode that read and replace fields of its facts and tracks, which are immutable."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from episodes.errors import WrongType
 from episodes.tracks import Track
 
 
-def fact_of(name: str) -> Any:
-    """A property over a field of the facts; setting it makes other facts."""
+def fact_of(name: str, doc: str) -> Any:
+    """Return a property for a field of the facts. Setting it replaces the facts."""
 
     def change(episode: Any, value: Any) -> None:
         episode.facts = episode.facts._replace(**{name: value})
 
-    return property(attrgetter(f"_facts.{name}"), change)
+    return property(attrgetter(f"_facts.{name}"), change, doc=doc)
 
 
 def record_of(name: str, doc: str) -> property:
-    """A property over the facts or the tracks; setting them ends the growing by `growth`."""
+    """Return a property for the facts or the tracks. Setting it discards the lists in `growth`."""
 
     def change(episode: Any, record: Any) -> None:
-        episode.growth = None  # first: with other tracks, nobody may go on appending to what was there
+        episode.growth = None  # before the change, since its lists belong to the old tracks
         setattr(episode, name, record)
 
-    return property(attrgetter(name), change, doc=doc)  # `attrgetter` reads without a call of Python: agents are many
+    return property(attrgetter(name), change, doc=doc)  # `attrgetter` reads without a Python call
 
 
-def track_of(name: str) -> Any:
-    """A property over a track; setting it makes other tracks, `WrongType` unless a track is given."""
+def track_of(name: str, doc: str) -> Any:
+    """Return a property for a track. Setting it replaces the tracks, and raises `WrongType` for other values."""
 
     def change(episode: Any, track: Track) -> None:
         if not isinstance(track, Track):
             raise WrongType(
-                f"{name} = a {type(track).__name__}: an episode's {name} are a track, such as another episode's; "
+                f"{name} = a {type(track).__name__}: give a track, such as that of another episode; "
                 f"set_{name}(new_data=...) changes the items"
             )
         episode.tracks = episode.tracks._replace(**{name: track})
 
-    return property(attrgetter(f"_tracks.{name}"), change)
+    return property(attrgetter(f"_tracks.{name}"), change, doc=doc)

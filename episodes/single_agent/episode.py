@@ -1,7 +1,7 @@
-"""`SingleAgentEpisode`: T actions and rewards, T + 1 observations, read through getters.
+"""`SingleAgentEpisode`: T actions and rewards and T + 1 observations of one agent.
 
-An episode is two things: its `tracks` (what happened, step by step) and its `facts` (whose it is, where it begins, how
-it stops). Neither ever changes: growing appends to the lists of growing tracks, all else puts another in its place.
+An episode has `tracks` (the time series) and `facts` (the metadata). Both records are immutable: growing appends to the
+lists of growing tracks, and every other change replaces a record.
 """
 
 from __future__ import annotations
@@ -31,24 +31,36 @@ from episodes.tracks.infos.infos import EmptyInfos, same_info
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.spaces import as_item, as_items, is_nested
 
-_blank: Any = object.__new__
+_blank: Any = object.__new__  # takes half the time of calling the class
 
 
 class SingleAgentEpisode(TrackGetters, HasEnding):
     """One chunk of one agent's episode in one environment.
 
-    All given data becomes lookback with `len_lookback_buffer="auto"`, as in RLlib: the episode then starts at the
-    last observation. `from_arrays` makes a finished episode of arrays, without a lookback.
+    The chunk may grow from an empty one, step by step, or be created from lists. With `len_lookback_buffer="auto"` all
+    given data becomes lookback, as in RLlib: step 0 is then the last observation. Use `from_arrays` to create a
+    finished episode from arrays.
 
     Args:
-        observations: a list of L + T + 1 items; likewise `infos`. Nested items (dicts, tuples) are welcome.
-        actions: a list of L + T items; likewise `rewards` and each of `extra_model_outputs`.
-        t_started: the environment step of this chunk's first observation; 0 when nothing is said.
-        len_lookback_buffer: L, how many of the given items lie before step 0.
+        id_: id of the episode, by default a random one. All chunks of an episode have the same id.
+        observations: L + T + 1 items, which may be nested (dicts and tuples).
+        observation_space: space of the observations. It determines dtypes, and tuples for lists.
+        infos: L + T + 1 dicts, by default empty ones.
+        actions: L + T items, which may be nested.
+        action_space: space of the actions.
+        rewards: L + T numbers.
+        terminated: True if the episode ended in a terminal state at the last step.
+        truncated: True if the episode was ended from outside at the last step, for example by a time limit.
+        extra_model_outputs: L + T items for each key, for example log-probabilities under "action_logp".
+        t_started: env step of step 0, by default 0.
+        len_lookback_buffer: L, the number of given steps before step 0, or "auto" for all.
+        agent_id: id of the agent in a multi-agent episode.
+        module_id: id of the module that acts for the agent.
+        multi_agent_episode_id: id of the multi-agent episode that this agent belongs to.
 
     Raises:
-        TrackMismatch: the lengths do not go together.
-        InvalidArgument: a lookback that is no number, 0 or more.
+        TrackMismatch: the lengths do not fit each other, or an extra model output has the name of a reserved column.
+        InvalidArgument: the lookback is not an int of at least 0.
 
     >>> episode = SingleAgentEpisode()
     >>> episode.add_env_reset(np.zeros(4))
@@ -59,7 +71,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     __slots__ = (
         "__weakref__",
-        "_acted",
+        "_action_kind",
         "_began",
         "_duration",
         "_facts",
@@ -70,20 +82,20 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         "growth",
     )
 
-    id_: Any = fact_of("id_")
-    t_started: int = fact_of("t_started")
-    ending: Ending = fact_of("ending")
-    agent_id: Any = fact_of("agent_id")
-    module_id: Any = fact_of("module_id")
-    multi_agent_episode_id: Any = fact_of("multi_agent_episode_id")
-    observation_space: spaces.Space | None = fact_of("observation_space")
-    action_space: spaces.Space | None = fact_of("action_space")
+    id_: Any = fact_of("id_", "Id of the episode, the same for all its chunks.")
+    t_started: int = fact_of("t_started", "Env step of the chunk's first observation.")
+    ending: Ending = fact_of("ending", "How the chunk stops: an `Ending`.")
+    agent_id: Any = fact_of("agent_id", "Id of the agent in a multi-agent episode, or None.")
+    module_id: Any = fact_of("module_id", "Id of the module that acts for the agent, or None.")
+    multi_agent_episode_id: Any = fact_of("multi_agent_episode_id", "Id of the multi-agent episode, or None.")
+    observation_space: spaces.Space | None = fact_of("observation_space", "Space of the observations, or None.")
+    action_space: spaces.Space | None = fact_of("action_space", "Space of the actions, or None.")
     custom_data: dict[str, Any]
-    facts = record_of("_facts", "Whose it is, where it begins and how it stops.")
-    tracks = record_of("_tracks", "What happened, step by step.")
-    observations: Track = track_of("observations")  # L + T + 1 items
-    actions: Track = track_of("actions")  # L + T items
-    rewards: Track = track_of("rewards")  # L + T items
+    facts = record_of("_facts", "Immutable metadata: ids, start time, ending, policy versions and spaces.")
+    tracks = record_of("_tracks", "Immutable record of the time series.")
+    observations: Track = track_of("observations", "Track of L + T + 1 observations.")
+    actions: Track = track_of("actions", "Track of L + T actions.")
+    rewards: Track = track_of("rewards", "Track of L + T rewards.")
     _repr_html_ = notebook_repr("episodes.inspect.html", "single_agent_episode")
 
     def __init__(
@@ -107,25 +119,23 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     ) -> None:
         num_given = len(rewards) if rewards is not None else 0
         lookback = num_given if len_lookback_buffer == "auto" else min(checked_lookback(len_lookback_buffer), num_given)
-        observed = () if observations is None else as_items(observations, observation_space)
-        told = infos if infos is not None else [{} for _ in observed] if len(observed) else ()
-        acted = () if actions is None else as_items(actions, action_space)
-        paid = () if rewards is None else rewards
-        whose = (new_id() if id_ is None else id_, t_started or 0, Ending.of(terminated, truncated))
-        ids = (agent_id, module_id, multi_agent_episode_id)
-        self._facts = EpisodeFacts.of_all((*whose, *ids, None, observation_space, action_space))
-        check_extra_output_names(extra_model_outputs or (), f"episode {whose[0]}")
-        self._tracks = Tracks.growing(observed, told, acted, paid, extra_model_outputs, lookback)
+        observations = () if observations is None else as_items(observations, observation_space)
+        infos = [{} for _ in observations] if infos is None else infos
+        has_actions, actions = actions is not None, () if actions is None else as_items(actions, action_space)
+        rewards = () if rewards is None else rewards
+        id_ = new_id() if id_ is None else id_
+        check_extra_output_names(extra_model_outputs or (), f"episode {id_}")
+        ending, ids = Ending.of(terminated, truncated), (agent_id, module_id, multi_agent_episode_id)
+        self._facts = EpisodeFacts.of_all((id_, t_started or 0, ending, *ids, None, observation_space, action_space))
+        self._tracks = Tracks.growing(observations, infos, actions, rewards, extra_model_outputs, lookback)
         self.custom_data = {}
-        self.growth: Any = (
-            None  # the lists that a step goes to while it grows; None after any change of facts or tracks
-        )
-        self._shape: Any = None  # of the observations added; a stored one may have been rewritten
-        self._acted: Any = None  # the type of the newest action that was checked, or the shape of an array
-        self._is_cut: bool | None = None  # True once a successor grows in its place
-        self._began: float | None = None  # when this object began to grow
-        self._duration = 0.0  # seconds that it grew before
-        if len(observed) or num_given or actions is not None or extra_model_outputs:
+        self.growth: Any = None  # `Tracks.growing_lists` of a growing episode; None after a change of facts or tracks
+        self._shape: Any = None  # shape of added observations; a setter may store observations of another shape
+        self._action_kind: Any = None  # result of `checked_action_shape` for the newest action
+        self._is_cut: bool | None = None  # True after `cut`
+        self._began: float | None = None  # time of the reset or cut after which this object grows
+        self._duration = 0.0  # seconds of growth before `_began`
+        if len(observations) or num_given or has_actions or extra_model_outputs:
             self.validate()
             self._shape = track_access.shape_of(self._tracks.observations.get(-1))
 
@@ -150,24 +160,38 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         action_space: spaces.Space | None = None,
         custom_data: Mapping[str, Any] | None = None,
     ) -> Self:
-        """A finished episode of the arrays, which it views and does not copy; it has no lookback.
+        """Return a finished episode of arrays, which are not copied. It has no lookback.
 
         Args:
-            observations: nested arrays [T + 1, ...]; likewise T + 1 `infos`.
-            actions: nested arrays [T, ...]; likewise `rewards` [T] and each of `extra_model_outputs`.
-            policy_versions: of the policy that acted, the number of one, or [T], one for each step (-1: unknown).
+            observations: nested arrays [T + 1, ...].
+            actions: nested arrays [T, ...].
+            rewards: array [T].
+            infos: T + 1 dicts, by default empty ones.
+            terminated: True if the episode ended in a terminal state.
+            truncated: True if the episode was ended from outside.
+            extra_model_outputs: nested arrays [T, ...] by key.
+            id_: id of the episode, by default a random one.
+            t_started: env step of the first observation.
+            agent_id: id of the agent in a multi-agent episode.
+            module_id: id of the module that acts for the agent.
+            multi_agent_episode_id: id of the multi-agent episode that this agent belongs to.
+            policy_versions: policy version of all steps, or [T], one for each step (-1: unknown).
+            observation_space: space of the observations.
+            action_space: space of the actions.
+            custom_data: the user's own values.
 
         Raises:
-            TrackMismatch: the lengths do not go together.
+            TrackMismatch: the lengths do not fit each other, or an extra model output has the name of a reserved
+                column.
 
         >>> SingleAgentEpisode.from_arrays(np.zeros((3, 2)), [0, 1], [1.0, 1.0], terminated=True, id_="a")
         SingleAgentEpisode(a: 2 steps, return 2, terminated)
         """
-        observed, acted, paid = map(nested.as_arrays, (observations, actions, rewards))
+        observations, actions, rewards = map(nested.as_arrays, (observations, actions, rewards))
         check_extra_output_names(extra_model_outputs or (), "from_arrays" if id_ is None else f"episode {id_}")
         outputs = {key: nested.as_arrays(values) for key, values in (extra_model_outputs or {}).items()}
-        told = EmptyInfos(len(nested.first_leaf(observed))) if infos is None else infos_of(infos)
-        tracks = Tracks.finished(observed, told, acted, paid, outputs)
+        columns = EmptyInfos(len(nested.first_leaf(observations))) if infos is None else infos_of(infos)
+        tracks = Tracks.finished(observations, columns, actions, rewards, outputs)
         ending, ids = Ending.of(terminated, truncated), (agent_id, module_id, multi_agent_episode_id)
         facts = EpisodeFacts(
             new_id() if id_ is None else id_,
@@ -184,20 +208,20 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     @classmethod
     def of(cls, facts: EpisodeFacts, tracks: Tracks, custom_data: dict[str, Any]) -> Self:
-        """The episode of facts and tracks that are known to go together: nothing is checked or copied."""
+        """Return the episode of facts and tracks that fit each other. Nothing is checked or copied."""
         self = _blank(cls)
         self._facts = facts
         self._tracks = tracks
         self.custom_data = custom_data
-        self.growth = self._shape = self._acted = self._began = self._is_cut = None
+        self.growth = self._shape = self._action_kind = self._began = self._is_cut = None
         self._duration = 0.0
         return self
 
-    # --- what it is --------------------------------------------------------------------------------------------
+    # --- properties --------------------------------------------------------------------------------------------
 
     @property
     def extra_model_outputs(self) -> Mapping[str, Track]:
-        """L + T items each, by key."""
+        """Extra model outputs by key, L + T items each. The mapping is read-only; set it to replace all outputs."""
         return MappingProxyType(self._tracks.extra)
 
     @extra_model_outputs.setter
@@ -210,36 +234,50 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     @property
     def t(self) -> int:
-        """The environment step at which this chunk stops: `t_started + len(self)`."""
+        """Env step of the chunk's last observation: `t_started + len(self)`."""
         return self._facts.t_started + len(self)
 
     @property
     def is_reset(self) -> bool:
-        """True once there is a first observation."""
+        """Whether there is a first observation."""
         return len(self._tracks.observations) > 0
 
     @property
     def is_numpy(self) -> bool:
-        """True once finalized by `to_numpy`."""
+        """Whether the episode was finalized by `to_numpy`."""
         return self._tracks.is_finished
 
     is_finalized = is_numpy
 
     def get_duration_s(self) -> float:
-        """The seconds that it grew: from the reset to the end, the cut or `to_numpy`; until now while it grows."""
+        """Return the seconds of growth: from the reset to the end, the cut or `to_numpy`, or until now if the episode
+        grows.
+        """
         return self._duration + (0.0 if self._began is None else perf_counter() - self._began)
 
     def _stop_clock(self) -> None:
         self._duration, self._began = self.get_duration_s(), None
 
     def validate(self) -> None:
-        """Raise `TrackMismatch` unless all tracks have L + T items, observations and infos one more."""
+        """Raise `TrackMismatch` unless actions, rewards and outputs have L + T items, and observations and infos L + T
+        + 1.
+        """
         self._tracks.check(f"episode {self.id_}")
 
     # --- growing -----------------------------------------------------------------------------------------------
 
     def add_env_reset(self, observation: Any, infos: dict[str, Any] | None = None) -> None:
-        """Begin with the reset observation. `EpisodeStateError` when the episode was reset already."""
+        """Start the episode with its reset observation.
+
+        Args:
+            observation: the observation, nested or not.
+            infos: the environment's info, by default an empty dict.
+
+        Raises:
+            EpisodeStateError: the episode was reset already, has ended or is finalized.
+            ShapeMismatch: the observation is ragged.
+            WrongType: the info is not a dict.
+        """
         tracks: Any = self._tracks
         if tracks.is_finished or len(tracks.observations) or self._facts.ending.is_done:
             raise EpisodeStateError(
@@ -249,7 +287,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             observation = as_item(observation, self._facts.observation_space)
         if infos is not None and type(infos) is not dict:
             self._check_mapping("infos", infos)
-        self._shape = track_access.shape_of(observation, self._newest)
+        self._shape = track_access.shape_of(observation, self._place)
         tracks.observations.items.append(observation)
         tracks.observations.uniform = True
         tracks.infos.items.append({} if infos is None else infos)
@@ -267,18 +305,27 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         extra_model_outputs: Mapping[str, Any] | None = None,
         policy_version: int | None = None,
     ) -> None:
-        """Add one step: the action taken, and the reward and observation that it led to. O(1), nothing is copied.
+        """Add one step: the action taken, and the reward and observation that followed. O(1), nothing is copied.
+
+        All arguments are checked before anything is stored.
 
         Args:
+            observation: the observation after the action.
+            action: the action that was taken on the previous observation.
+            reward: one real number.
+            infos: the environment's info, by default an empty dict.
+            terminated: True if the episode ended in a terminal state.
+            truncated: True if the episode was ended from outside.
+            extra_model_outputs: items by key. Every step needs the same keys.
             policy_version: version of the policy that acted, 0 or more. If None, that of the previous step of this
                 chunk; the first step of a chunk then has no version (-1), also after `cut`.
 
-        Raises (each leaves the episode as it was):
-            EpisodeStateError: before the reset, after the end, or once finalized.
-            ShapeMismatch: an observation, action or extra model output of another shape; a reward of several numbers.
-            WrongType: a reward that is no real number; a flag that is none, such as "False".
-            TrackMismatch: an extra model output that starts late or stops early.
-            InvalidArgument: a policy version that is no number, 0 or more.
+        Raises:
+            EpisodeStateError: before the reset, after the end, after `cut`, or on a finalized episode.
+            ShapeMismatch: an observation, action or extra model output has another shape, or the reward is an array.
+            WrongType: the reward is not a real number, a flag is not a bool, or the info is not a dict.
+            TrackMismatch: the keys of the extra model outputs differ from those of earlier steps.
+            InvalidArgument: the policy version is not an int of at least 0.
         """
         if terminated is not False or truncated is not False or policy_version is not None:
             facts = self._facts.ended(Ending.of(terminated, truncated))
@@ -297,30 +344,32 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         if extra_model_outputs is not None and type(extra_model_outputs) is not dict:
             self._check_mapping("extra_model_outputs", extra_model_outputs)
         growth = self.growth or self.growing("add_env_step")
-        observed, acted, paid, told, extra = growth
+        observations, actions, rewards, all_infos, outputs = growth
         try:
             if observation.shape != self._shape:
                 observation = self._checked_observation(observation)
         except AttributeError:
             observation = self._checked_observation(observation)
-        if type(action) is not self._acted and (type(action) is not np.ndarray or action.shape != self._acted):
-            self._acted = track_access.checked_action_shape(
-                action, self._tracks.actions, self._facts.action_space, self._newest
+        if type(action) is not self._action_kind and (
+            type(action) is not np.ndarray or action.shape != self._action_kind
+        ):
+            self._action_kind = track_access.checked_action_shape(
+                action, self._tracks.actions, self._facts.action_space, self._place
             )
         if type(reward) is not float:
-            check_reward(reward, self._newest)
+            check_reward(reward, self._place)
         try:
             if extra_model_outputs:
-                if len(extra_model_outputs) != len(extra):
-                    extra = self.create_extra_tracks(extra_model_outputs)
-                for key, items in extra:
+                if len(extra_model_outputs) != len(outputs):
+                    outputs = self.create_extra_tracks(extra_model_outputs)
+                for key, items in outputs:
                     items.append(extra_model_outputs[key])
-            elif extra:
+            elif outputs:
                 raise self._extra_mismatch({})
-            observed.append(observation)
-            acted.append(action)
-            paid.append(reward)
-            told.append({} if infos is None else infos)
+            observations.append(observation)
+            actions.append(action)
+            rewards.append(reward)
+            all_infos.append({} if infos is None else infos)
         except (KeyError, ShapeMismatch) as error:
             self._drop_incomplete_step(growth)
             raise self._extra_outputs_error(extra_model_outputs or {}, error) from None
@@ -329,7 +378,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             raise
 
     def end(self, ending: Ending) -> None:
-        """End the episode at its newest step; it grows no more."""
+        """End the episode at its newest step."""
         self._facts, self.growth = self._facts.ended(ending), None
         self._stop_clock()
 
@@ -341,10 +390,14 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             self.tracks = tracks.with_extra({})
 
     def growing(self, call: str) -> tuple[Any, ...]:
-        """`Tracks.growth`, kept in `growth` until facts or tracks change; `EpisodeStateError` unless it grows."""
+        """Return `Tracks.growing_lists`, cached in `growth` until facts or tracks change.
+
+        Raises:
+            EpisodeStateError: the episode does not grow.
+        """
         tracks, facts = self._tracks, self._facts
         if facts.ending.is_done or tracks.is_finished or not len(tracks.observations) or self._is_cut:
-            raise self._refusal(call)
+            raise self._not_growing_error(call)
         self.growth = tracks.growing_lists()
         if is_nested(facts.action_space):
             self.growth = track_access.with_nested_actions(self.growth, facts.action_space)
@@ -352,39 +405,39 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     def _check_mapping(self, name: str, value: Any) -> None:
         if not isinstance(value, Mapping):
-            raise WrongType(f"{self._newest()}: {name}={value!r}; give a dict, or None")
+            raise WrongType(f"{self._place()}: {name}={value!r}; give a dict, or None")
 
     def _checked_observation(self, observation: Any) -> Any:
-        """The observation, of the shape of those before it, with tuples where its space has them."""
+        """Return the observation, with tuples for lists if its space has tuples. `ShapeMismatch` for another shape."""
         if self._shape is None:
             self._shape = track_access.shape_of(self.observations.get(-1))
-        return track_access.checked_observation(observation, self._shape, self._facts.observation_space, self._newest)
+        return track_access.checked_observation(observation, self._shape, self._facts.observation_space, self._place)
 
-    def _newest(self) -> str:
-        """Where something new belongs, for errors."""
+    def _place(self) -> str:
+        """Return the episode and its next step as the first words of error messages."""
         return f"episode {self.id_}: {f'step {len(self)}' if self.is_reset else 'the reset'}"
 
     def create_extra_tracks(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The (key, items) pairs of extra model outputs that come with the first step."""
+        """Create the tracks of extra model outputs at the first step. Return their (key, list) pairs."""
         if self._tracks.extra or self._tracks.rewards.total:
             raise self._extra_mismatch(given)
-        known = self.growth or self.growing("add_env_step")
+        growth = self.growth or self.growing("add_env_step")
         tracks, pairs = track_access.growing_extra(given)
-        observed, acted, paid, told, _ = known
-        self._tracks, self.growth = self._tracks.with_extra(tracks), (observed, acted, paid, told, pairs)
+        observations, actions, rewards, infos, _ = growth
+        self._tracks, self.growth = self._tracks.with_extra(tracks), (observations, actions, rewards, infos, pairs)
         return pairs
 
     def _extra_outputs_error(self, given: Mapping[str, Any], error: Exception) -> Exception:
-        """The error for a key that is not given or of another shape."""
-        is_odd = type(error) is ShapeMismatch
-        return ShapeMismatch(f"{self._newest()}: {error}") if is_odd else self._extra_mismatch(given)
+        """Return the error for an extra model output that is missing or has another shape."""
+        differs = type(error) is ShapeMismatch
+        return ShapeMismatch(f"{self._place()}: {error}") if differs else self._extra_mismatch(given)
 
     def _extra_mismatch(self, given: Mapping[str, Any]) -> TrackMismatch:
         known = self._tracks.extra
         late, missing = [k for k in given if k not in known], [k for k in known if k not in given]
-        what = f"{late} would start late" if late else f"{missing} would stop early"
+        problem = f"{late} would start late" if late else f"{missing} would stop early"
         return TrackMismatch(
-            f"episode {self.id_}: extra model outputs: {what}, at step {len(self)}; every step so far has "
+            f"episode {self.id_}: extra model outputs: {problem}, at step {len(self)}; every step so far has "
             f"{list(known)}, and so must this one"
         )
 
@@ -422,13 +475,13 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return self.of(self._facts._replace(action_space=action_space), tracks, own_data(self.custom_data))
 
     def to_numpy(self) -> Self:
-        """Finalize in place: each track becomes one read-only array (nested where its items are); returns itself.
+        """Finalize the episode in place and return it: each track becomes one read-only array, nested as its items.
 
-        A track takes its space's dtype when it has one, else numpy's promotion over all items. Idempotent.
+        A track has its space's dtype, or numpy's promotion over all items without a space. Idempotent.
 
         Raises:
-            ShapeMismatch: names the first item that differs.
-            EpisodeStateError: before the reset.
+            ShapeMismatch: names the first item of another shape.
+            EpisodeStateError: the episode was not reset.
         """
         if not self._tracks.is_finished:
             self.finish(self.finalized_tracks())
@@ -437,12 +490,12 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     finalize = to_numpy
 
     def finish(self, tracks: Tracks) -> None:
-        """Put its `finalized_tracks` in the place of those that grow; it grows no more."""
+        """Replace the growing tracks by its `finalized_tracks`."""
         duration = self.get_duration_s()
         self._tracks, self.growth, self._duration, self._began = tracks, None, duration, None
 
     def finalized_tracks(self) -> Tracks:
-        """Its tracks as `to_numpy` makes them; the episode stays as it is."""
+        """Return the tracks as `to_numpy` finalizes them. The episode does not change."""
         tracks, facts = self._tracks, self._facts
         if tracks.is_finished:
             return tracks
@@ -458,51 +511,53 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             raise
 
     def __getitem__(self, slice_: slice) -> Self:
-        """The sub-episode of the steps `[a:b]`; as `slice`."""
+        """Return the sub-episode of the steps `[a:b]`, as `slice` does."""
         return self.slice(slice_)
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> Self:
-        """The sub-episode of the steps of a slice, clipped as Python clips; views, not copies, once finalized.
+        """Return the sub-episode of the steps of a slice, clipped as Python clips. A finalized episode gives views.
 
-        Ids, spaces, `custom_data` (a copy) and infos stay, and so does the ending when the slice reaches the last step.
+        Ids, spaces, infos and a copy of `custom_data` stay. The ending stays if the slice includes the last step.
 
         Args:
-            len_lookback_buffer: how many items before the slice to keep, as far as they are there; this episode's
-                own lookback when None.
+            slice_: steps of this chunk.
+            len_lookback_buffer: maximal number of items before the slice to keep, by default this episode's lookback.
         """
         rewards = self._tracks.rewards
-        num_steps, own = len(rewards), rewards.lookback
+        num_steps, own_lookback = len(rewards), rewards.lookback
         start, stop = indexing.chunk_bounds(slice_, num_steps)
-        wanted = own if len_lookback_buffer is None else checked_lookback(len_lookback_buffer)
-        return self.window(start, stop, min(wanted, own + start), stop == num_steps)
+        wanted = own_lookback if len_lookback_buffer is None else checked_lookback(len_lookback_buffer)
+        return self.window(start, stop, min(wanted, own_lookback + start), stop == num_steps)
 
     def window(self, start: int, stop: int, lookback: int, reaches_end: bool) -> Self:
-        """The part of the steps [start, stop), all of which must be there, with so much lookback; views once finalized.
+        """Return the part of the existing steps [start, stop) with the given lookback. A finalized episode gives views.
 
         Args:
-            reaches_end: True when the part stops where the chunk does, and so has its ending.
+            reaches_end: True if the part includes the chunk's last step, so that it keeps the ending.
         """
-        facts, tracks, own = self._facts, self._tracks, self._tracks.rewards.lookback
+        facts, tracks, zero = self._facts, self._tracks, self._tracks.rewards.lookback  # `zero`: position of step 0
         part = self.of(
             facts.window(facts.t_started + start, stop - start, reaches_end),
-            tracks.window(own + start - lookback, own + stop, lookback),
+            tracks.window(zero + start - lookback, zero + stop, lookback),
             own_data(self.custom_data) if self.custom_data else {},
         )
         part._shape = self._shape
         return part
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """The successor chunk, which grows on where this one stops; this one grows no more once it was reset.
+        """End this chunk at its newest step, and return the next chunk, which continues the episode.
 
-        It has the same ids, `t_started = self.t`, this chunk's last observation as its first, and the last
-        `len_lookback_buffer` steps (as far as they are there) as its lookback; its `custom_data` is a copy. Before the
-        reset, the successor is one that is not reset either.
+        The next chunk has the same ids, `t_started = self.t`, this chunk's last observation as its first, and a copy of
+        `custom_data`. This chunk grows no more. Before the reset, both chunks can still be reset.
+
+        Args:
+            len_lookback_buffer: maximal number of steps of this chunk that the next chunk keeps as lookback.
 
         Raises:
-            EpisodeStateError: there is nothing to go on with: the episode has ended.
+            EpisodeStateError: the episode has ended.
         """
         if self.is_done:
-            raise self._refusal("cut")
+            raise self._not_growing_error("cut")
         num_steps = len(self)
         lookback = min(checked_lookback(len_lookback_buffer), self.lookback + num_steps)
         successor = self.window(num_steps, num_steps, lookback, False)
@@ -513,18 +568,20 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return successor
 
     def as_growing(self) -> Self:
-        """An episode of the same items that can grow; a finalized one's arrays are viewed item by item."""
+        """Return an episode of the same items that can grow. Arrays of a finalized episode are not copied."""
         episode = self.of(self._facts, self._tracks.as_growing(), own_data(self.custom_data))
         episode._shape = self._shape
         return episode
 
     def concat_episode(self, other: SingleAgentEpisode) -> None:
-        """Append the chunk that follows this one, in place: the inverse of `cut`. The other's lookback is dropped.
+        """Append the next chunk of the episode in place: the inverse of `cut`. The lookback of `other` is dropped.
 
-        Raises (each leaves the episode as it was):
-            ChunkMismatch: `other` has another id, or does not begin where this one stops, with its last observation.
-            EpisodeStateError: this one has ended.
-            TrackMismatch: an extra model output that only one of them has.
+        A rejected call changes nothing.
+
+        Raises:
+            ChunkMismatch: `other` has another id, or does not begin at this chunk's last step and observation.
+            EpisodeStateError: this episode has ended, or was not reset.
+            TrackMismatch: only one of the chunks has an extra model output.
             ShapeMismatch: this one is finalized, and items of the other have another shape.
         """
         self.check_follows(other)
@@ -548,9 +605,9 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._is_cut = other._is_cut
 
     def check_follows(self, other: SingleAgentEpisode) -> None:
-        """Raise what `concat_episode` raises unless the other chunk follows this one."""
+        """Raise the error of `concat_episode` unless `other` is the next chunk."""
         if self.is_done or not self.is_reset:
-            raise self._refusal("concat_episode")
+            raise self._not_growing_error("concat_episode")
         if not isinstance(other, SingleAgentEpisode):
             raise WrongType(f"episode {self.id_}: concat_episode takes an episode, not a {type(other).__name__}")
         if other.id_ != self.id_:
@@ -568,7 +625,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             )
         self._tracks.check_follows(other._tracks, f"episode {self.id_}", self.t)
 
-    def _refusal(self, call: str) -> EpisodeStateError:
+    def _not_growing_error(self, call: str) -> EpisodeStateError:
         if self.is_done:
             ending = "terminated" if self.is_terminated else "truncated"
             return EpisodeStateError(
@@ -585,24 +642,24 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     # --- state -------------------------------------------------------------------------------------------------
 
     def __reduce__(self) -> Any:
-        """What pickles and copies need, and nothing of what is cached."""
+        """Pickle the episode without its caches."""
         rest = (self.custom_data, self._shape, self.get_duration_s(), self._is_cut)
         return _restored, (type(self), self._facts, self._tracks, *rest)
 
     def get_state(self) -> dict[str, Any]:
-        """The whole episode as a dict of plain values and arrays; it shares no memory with the episode."""
+        """Return the whole episode as a dict of plain values and arrays that shares no memory with it."""
         state = state_of(self._facts, self._tracks, self.custom_data)
         return state | {"duration_s": self.get_duration_s(), "is_cut": bool(self._is_cut)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The episode of a `get_state`; it shares no memory with the state."""
+        """Return the episode of a `get_state`, without shared memory."""
         episode = cls.of(*parts_of(state))
         episode._duration, episode._is_cut = state["duration_s"], state.get("is_cut")
         return episode
 
     def equals(self, other: object) -> bool:
-        """True when both are the same chunk of the same episode: ids, tracks, lookback, infos, ending, custom data."""
+        """Return True if both are the same chunk: equal ids, tracks, lookback, infos, ending and custom data."""
         return (
             isinstance(other, SingleAgentEpisode)
             and self.is_numpy == other.is_numpy

@@ -1,4 +1,4 @@
-"""The history of the newest observations of ordinary episodes."""
+"""`EpisodesHistory`: the history of the newest observations of episodes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["EpisodesHistory"]
 
 
 class EpisodesHistory(History):
-    """The newest observation of each of B episodes: ones that grow by hand, agents of multi-agent episodes.
+    """The newest observation of each of B episodes that grow by hand, or of agents of multi-agent episodes.
 
     Args:
-        before: [B] how many observations before the newest one the row is; 0 when None.
+        before: number of steps [B] between each row and its episode's newest observation, 0 if None.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class EpisodesHistory(History):
 
     @cached_property
     def depth(self) -> np.ndarray:
-        there = [len(episode.rewards) + episode.rewards.lookback for episode in self.episodes]
-        return np.array(there, np.int64) - self._before
+        num_items = [len(episode.rewards) + episode.rewards.lookback for episode in self.episodes]
+        return np.array(num_items, np.int64) - self._before
 
     @property
     def t(self) -> np.ndarray:
@@ -56,9 +56,13 @@ class EpisodesHistory(History):
     def last_steps(self, track: str, k: int) -> Any:
         return self._items([_step_track(episode, track) for episode in self.episodes], k, self.depth)
 
-    def _items(self, tracks: list[Any], k: int, there: np.ndarray) -> Any:
-        """The last k items of each track, [B, k, ...], of the `there` [B] that its row may see; None without any."""
-        counts = np.minimum(np.where([track is not None for track in tracks], there, 0), k).tolist()
+    def _items(self, tracks: list[Any], k: int, num_items: np.ndarray) -> Any:
+        """Return the last k items of each track, [B, k, ...], zeros for missing ones, or None if there is no item.
+
+        Args:
+            num_items: number of items [B] that each row may read.
+        """
+        counts = np.minimum(np.where([track is not None for track in tracks], num_items, 0), k).tolist()
         example = next((track.get(-1) for track, count in zip(tracks, counts, strict=True) if count), None)
         if example is None:
             return None
@@ -88,7 +92,7 @@ class EpisodesHistory(History):
         return _objects([episode.module_id for episode in self.episodes])
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """The episode itself, or what it was at an earlier observation."""
+        """Return the episode of row i, or its part up to an earlier observation."""
         episode, before = self.episodes[i], int(self._before[i])
         return episode if not before else episode[: len(episode) - before]
 

@@ -1,4 +1,4 @@
-"""Reading and writing an episode's tracks: the getters and setters of `SingleAgentEpisode`."""
+"""Getters and setters of `SingleAgentEpisode`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from episodes.tracks.validation import checked_key
 class TrackGetters:
     """Getters and setters over the tracks of an episode.
 
-    They share their indices. An int gives one item; a slice, list, tuple, range or integer array gives a batch: a list
-    while the episode grows, arrays once it is finalized. `i >= 0` counts from step 0 of the chunk, `i < 0` from the
-    end and on into the lookback; with `neg_index_as_lookback`, -1 is the item just before step 0. Past either end:
-    `StepOutOfRange`, or `fill` in the item's shape and dtype. Slices are clipped as Python clips a list's.
+    All getters accept the same indices. An int gives one item. A slice, list, tuple, range or integer array gives a
+    batch: a list if the episode grows, arrays if it is finalized. `i >= 0` counts from step 0 of the chunk. `i < 0`
+    counts from the end and may reach into the lookback. With `neg_index_as_lookback`, -1 is the item just before step
+    0. An index past either end raises `StepOutOfRange`, or gives `fill` in the item's shape and dtype. Slices are
+    clipped as Python clips a list's.
 
-    Setters replace items and never change the length; O(track) for a finalized episode, whose arrays are read-only.
+    Setters replace items and never change the length. They take O(track) for a finalized episode, since its arrays are
+    read-only.
     """
 
     __slots__ = ()
@@ -37,12 +39,12 @@ class TrackGetters:
 
     @property
     def infos(self: Any) -> Any:
-        """L + T + 1 infos: a list while it grows, `Infos` once finalized."""
+        """L + T + 1 infos: a list if the episode grows, `Infos` if it is finalized."""
         return self._tracks.infos.whole()
 
     @property
     def lookback(self: Any) -> int:
-        """L."""
+        """Lookback L of the chunk."""
         return self._tracks.rewards.lookback
 
     @property
@@ -51,27 +53,32 @@ class TrackGetters:
         return env_space_of(self._facts.action_space)
 
     def env_steps(self: Any) -> int:
-        """The number of environment steps: `len(self)`."""
+        """Return the number of environment steps, `len(self)`."""
         return len(self)
 
     def agent_steps(self: Any) -> int:
-        """The number of agent steps: `len(self)`."""
+        """Return the number of agent steps, `len(self)`."""
         return len(self)
 
     def get_data_dict(self) -> dict[str, Any]:
-        """The T steps as columns: `obs` (but the last), `actions`, `rewards`, flags, `t`, ids, infos, extra outputs."""
+        """Return the T steps as columns: `obs` (without the last), `actions`, `rewards`, flags, `t`, ids, infos, extra
+        outputs.
+
+        Raises:
+            TrackMismatch: an extra model output has the name of another column.
+        """
         return columns_of(self._facts, self._tracks)
 
     def get_return(self: Any) -> float:
-        """The undiscounted sum of the rewards from step 0 of this chunk on."""
+        """Return the undiscounted sum of the rewards from step 0 of this chunk on."""
         rewards = self._tracks.rewards.get()
         return _array_sum(rewards) if isinstance(rewards, np.ndarray) else float(sum(map(float, rewards)))
 
     @property
     def policy_versions(self) -> tuple[int, int] | None:
-        """The lowest and the highest version of the policies that acted; None where nobody told any.
+        """The lowest and the highest policy version of the chunk's steps, or None if all are unknown.
 
-        Set one number for all steps, or [T], one for each (-1: unknown).
+        Set one number for all steps, or [T], one for each step (-1: unknown).
         """
         runs = self._facts.policy_versions
         return runs and runs.bounds
@@ -81,7 +88,7 @@ class TrackGetters:
         self.facts = self._facts._replace(policy_versions=VersionRuns.of(versions, len(self)))
 
     def get_policy_versions(self) -> np.ndarray:
-        """Which version of the policy acted at each step, int64 [T]; -1 where nobody told it."""
+        """Return the policy version of each step, int64 [T], or -1 if it is unknown."""
         runs, num_steps = self._facts.policy_versions, len(self._tracks.rewards)
         return np.full(num_steps, UNKNOWN) if runs is None else runs.steps(num_steps)
 
@@ -93,7 +100,14 @@ class TrackGetters:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """One observation, or a batch of them; all T + 1 from step 0 on when nothing is asked."""
+        """Return one observation or a batch, by default all T + 1 from step 0 on.
+
+        Args:
+            indices: see `TrackGetters`.
+            neg_index_as_lookback: True if -1 is the item just before step 0.
+            fill: value for missing items.
+            one_hot_discrete: return discrete parts as one-hot vectors; the episode needs its space.
+        """
         try:
             if one_hot_discrete:
                 space = self._facts.observation_space
@@ -115,7 +129,7 @@ class TrackGetters:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """One action, or a batch of them; all T from step 0 on when nothing is asked."""
+        """Return one action or a batch, by default all T from step 0 on. Arguments as in `get_observations`."""
         try:
             if one_hot_discrete:
                 return track_access.read_one_hot(
@@ -150,14 +164,14 @@ class TrackGetters:
         return change(self._facts.action_space, self.get_actions(**where))
 
     def get_rewards(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """One reward, or a batch of them; all T from step 0 on when nothing is asked."""
+        """Return one reward or a batch, by default all T from step 0 on. Arguments as in `get_observations`."""
         try:
             return self._tracks.rewards.get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
             raise self._named(error) from None
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """One info dict, or a list of them; all T + 1 from step 0 on when nothing is asked. `fill` is a dict."""
+        """Return one info dict or a list, by default all T + 1 from step 0 on. `fill` is a dict."""
         try:
             return self._tracks.infos.get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
@@ -166,7 +180,11 @@ class TrackGetters:
     def get_extra_model_outputs(
         self, key: str, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
     ) -> Any:
-        """One extra model output of that key, or a batch of them; all T from step 0 on when nothing is asked."""
+        """Return one item of the extra model output `key` or a batch, by default all T from step 0 on.
+
+        Raises:
+            UnknownKey: there is no such output.
+        """
         try:
             return self._extra(key).get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
@@ -186,17 +204,17 @@ class TrackGetters:
     def set_observations(
         self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Replace observations, all from step 0 on or those at the indices; O(track) once finalized."""
+        """Replace observations: all from step 0 on, or those at `at_indices`."""
         new_data = _nested_as(self._facts.observation_space, new_data, at_indices)
         self._write(self._tracks.observations, new_data, at_indices, neg_index_as_lookback)
 
     def set_actions(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Replace actions, all from step 0 on or those at the indices; O(track) once finalized."""
+        """Replace actions: all from step 0 on, or those at `at_indices`."""
         new_data = _nested_as(self._facts.action_space, new_data, at_indices)
         self._write(self._tracks.actions, new_data, at_indices, neg_index_as_lookback)
 
     def set_rewards(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Replace rewards, all from step 0 on or those at the indices; O(track) once finalized."""
+        """Replace rewards: all from step 0 on, or those at `at_indices`."""
         self._write(self._tracks.rewards, new_data, at_indices, neg_index_as_lookback)
 
     def _write(self, track: Track, new_data: Any, at_indices: Indices, neg_index_as_lookback: bool) -> None:
@@ -209,7 +227,12 @@ class TrackGetters:
     def set_extra_model_outputs(
         self, *, key: str, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Replace items of an extra model output; a new key is added whole (one item a step, lookback included)."""
+        """Replace items of an extra model output. A new key needs an item for each step, lookback included.
+
+        Raises:
+            TrackMismatch: the new key is the name of a column that batches get anyway.
+            UnknownKey: a new key was given with `at_indices`.
+        """
         if checked_key("key", key) in self._tracks.extra:
             self._write(self._tracks.extra[key], new_data, at_indices, neg_index_as_lookback)
             return
@@ -223,10 +246,10 @@ class TrackGetters:
 
 
 def _nested_as(space: Any, new_data: Any, at_indices: Indices) -> Any:
-    """New items with tuples where the space has them."""
+    """Return new items with tuples for lists where the space has tuples."""
     return as_item(new_data, space) if isinstance(at_indices, INTEGERS) else as_items(new_data, space)
 
 
-@np.errstate(over="ignore", invalid="ignore")  # of infinite rewards, as Python's own sum
+@np.errstate(over="ignore", invalid="ignore")  # infinite rewards give no warning, as in Python's sum
 def _array_sum(rewards: np.ndarray) -> float:
-    return float(np.add.reduce(rewards, dtype=np.float64))  # what `rewards.sum` calls, at three quarters of it
+    return float(np.add.reduce(rewards, dtype=np.float64))  # `rewards.sum` without its Python wrapper

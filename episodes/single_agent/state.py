@@ -1,4 +1,4 @@
-"""An episode as plain values and as columns: functions of its facts and tracks."""
+"""State dicts and columns of an episode, as functions of its facts and tracks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from episodes.tracks import Tracks
 
 
 def state_of(facts: EpisodeFacts, tracks: Tracks, custom_data: dict[str, Any]) -> dict[str, Any]:
-    """All of it as a dict of plain values and arrays, which shares no memory with it."""
+    """Return facts, tracks and custom data as a dict of plain values and arrays that shares no memory with them."""
     state = facts._asdict() | {"ending": facts.ending.code, "custom_data": custom_data}
     state |= tracks.state() | {"lookback": tracks.lookback, "is_numpy": tracks.is_finished}
     return deepcopy(state)
 
 
 def parts_of(state: Mapping[str, Any]) -> tuple[EpisodeFacts, Tracks, dict[str, Any]]:
-    """Facts, tracks and custom data of a `state_of`; they share no memory with it."""
+    """Return facts, tracks and custom data of a `state_of`, without shared memory."""
     state = deepcopy(dict(state))
-    # A state that is older than some fact lacks it.
+    # A state that is older than a fact does not have it.
     known: dict[str, Any] = {name: state[name] for name in EpisodeFacts._fields if name in state}
     known["ending"] = Ending(state["ending"])
     if known.get("policy_versions") is not None:
@@ -34,7 +34,7 @@ def parts_of(state: Mapping[str, Any]) -> tuple[EpisodeFacts, Tracks, dict[str, 
 
 
 def columns_of(facts: EpisodeFacts, tracks: Tracks) -> dict[str, Any]:
-    """The T steps as columns: lists while the tracks grow, arrays once they are finished."""
+    """Return the T steps as columns: lists if the tracks grow, arrays if they are finished."""
     steps = len(tracks.rewards)
     flags = np.zeros((2, steps), bool)
     flags[:, -1:] = [[facts.ending.is_terminated], [facts.ending.is_truncated]]

@@ -63,8 +63,8 @@ def with_policy_actions(tracks: Tracks, space: gym.Space | None, mapping: str) -
     Raises:
         InvalidArgument: there is no action space, or the mapping is "recorded" or unknown.
     """
-    if space is None or mapping == "recorded":
-        what = "the episodes have no action_space" if space is None else "mapping='recorded'"
+    if space is None or not isinstance(mapping, str) or mapping == "recorded":
+        what = "the episodes have no action_space" if space is None else f"mapping={mapping!r}"
         raise InvalidArgument(
             f"with_policy_actions: {what}; give episodes with the environment's action_space, and a mapping of "
             "'normalize', 'clip' or 'none'"

@@ -45,7 +45,7 @@ class PolicyBox(spaces.Box):
     """
 
     def __init__(self, env_space: spaces.Box, mapping: str) -> None:
-        if mapping not in MAPPINGS:
+        if not isinstance(mapping, str) or mapping not in MAPPINGS:
             raise InvalidArgument(f"PolicyBox: mapping={mapping!r}; give one of {', '.join(MAPPINGS)}")
         is_float = np.issubdtype(env_space.dtype, np.floating)
         keeps_dtype = mapping == "none" or (is_float and env_space.dtype.itemsize >= 4)

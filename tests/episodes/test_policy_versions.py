@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, pack_agents, unpack_agents
 from episodes.errors import InvalidArgument
 from episodes.facts import VersionColumn, VersionRuns
-from episodes.facts.policy_versions import followed
+from episodes.facts.policy_versions import join_runs
 from episodes.recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, episode_rows
@@ -225,7 +225,7 @@ def test_runs_of_many_chunks_say_the_version_of_every_step(chunks: list[list[int
 
 @given(st.lists(st.integers(-1, 3), max_size=8), st.lists(st.integers(-1, 3), max_size=8), st.data())
 def test_runs_of_a_chunk_are_cut_and_joined_as_its_steps_are(a: list[int], b: list[int], data: st.DataObject) -> None:
-    joined = followed(VersionRuns.of(a, len(a)), VersionRuns.of(b, len(b)), len(a))
+    joined = join_runs(VersionRuns.of(a, len(a)), VersionRuns.of(b, len(b)), len(a))
     whole = a + b
     assert versions_of(joined, len(whole)) == whole
     first, last = sorted(data.draw(st.tuples(st.integers(0, len(whole)), st.integers(0, len(whole)))))

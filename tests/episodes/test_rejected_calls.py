@@ -103,6 +103,7 @@ SINGLE: dict[str, list[Any]] = {
     "extra_model_outputs": OUTPUTS,
     "policy_version": [None, 3, -2],
     "len_lookback_buffer": [0, 2, 99],
+    "mapping": ["normalize", "clip", "none"],
     "slice_": [slice(0, 2), slice(None), slice(-2, None)],
     "key": ["vf", "state", "new", "rewards"],
     "indices": INDICES,

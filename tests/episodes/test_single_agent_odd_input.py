@@ -300,12 +300,12 @@ def test_an_env_step_in_which_one_agents_part_is_odd_is_refused_and_changes_noth
 @pytest.mark.parametrize("flag", ["False", [False], np.array([True, False])[:1], {"__all__": True}])
 def test_what_is_no_flag_ends_no_episode(flag: Any) -> None:
     episode = grown(1)
-    with pytest.raises(WrongType, match="is no flag of an ending"):
+    with pytest.raises(WrongType, match="is not a flag of an ending"):
         episode.is_truncated = flag
-    with pytest.raises(WrongType, match="is no flag of an ending"):
+    with pytest.raises(WrongType, match="is not a flag of an ending"):
         episode.add_env_step(np.zeros(2), 0, 1.0, terminated=flag)
     assert len(episode) == 1
-    with pytest.raises(WrongType, match="is no flag of an ending"):
+    with pytest.raises(WrongType, match="is not a flag of an ending"):
         SingleAgentEpisode.from_arrays(np.zeros(2), np.zeros(1), np.zeros(1), terminated=flag)
     assert not episode.is_done
 
