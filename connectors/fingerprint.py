@@ -145,7 +145,9 @@ def check_fingerprint(policy: Any, here: Mapping[str, Any], there: Mapping[str, 
         StateMismatch: it names what differs.
     """
     there = stamped(policy) if there is None else there
-    if there is None or not (differences := [text for key in _COMPARED for text in _differences(key, there, here)]):
+    if there is None or not (
+        differences := [text for key in here if key in _COMPARED for text in _differences(key, there, here)]
+    ):
         return
     raise StateMismatch(
         f"{type(policy).__name__} was trained in other pipelines: {'; '.join(differences)}. Build the pipelines as "
