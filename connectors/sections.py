@@ -148,6 +148,16 @@ class SectionedPipeline(ConnectorPipeline):
         return bool(self._sections.views) or bool(self._given_views)
 
     @property
+    def rewriters(self) -> dict[str, ObservationRewriter]:
+        """The connectors that rewrite observations before they are stored, by name."""
+        return dict(self._sections.rewriters)
+
+    @property
+    def other_pieces(self) -> dict[str, Connector]:
+        """The connectors that are neither rewriters nor views, by name."""
+        return dict(self._sections.pieces)
+
+    @property
     def view_settings(self) -> list[Any]:
         """[name, settings] of each view, as plain values."""
         views = self._given_views.views if self._given_views is not None else self._sections.views.values()

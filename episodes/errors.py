@@ -44,6 +44,10 @@ class InvalidArgument(EpisodeError, ValueError):
     """An argument has an invalid value."""
 
 
+class NotExportable(EpisodeError, ValueError):
+    """A policy, a connector or a view has no form in an exported file; the message names it, with file and line."""
+
+
 class InvalidFill(EpisodeError, ValueError):
     """A fill value cannot replace an item of the track."""
 

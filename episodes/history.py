@@ -246,6 +246,9 @@ class OtherObservations(History):
     def t(self) -> np.ndarray:
         return self._source.t
 
+    def _reaches(self, num_steps: int) -> bool:
+        return self._source._reaches(num_steps)
+
     def last_steps(self, track: str, k: int) -> Any:
         return self._source.last_steps(track, k)
 
@@ -274,6 +277,8 @@ def zeroed(items: Any, missing: np.ndarray) -> Any:
     """
 
     def blank(leaf: np.ndarray) -> np.ndarray:
+        if type(missing) is not np.ndarray:  # traced arrays are not written in place
+            return np.where(missing.reshape(*missing.shape, *(1,) * (leaf.ndim - 2)), np.zeros((), leaf.dtype), leaf)
         leaf = leaf if leaf.flags.owndata and leaf.flags.writeable else leaf.copy()
         leaf[missing] = np.zeros((), leaf.dtype)
         return leaf

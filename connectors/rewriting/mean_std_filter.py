@@ -14,6 +14,7 @@ from gymnasium import spaces
 from connectors.rewriting.rewriter import ObservationRewriter
 from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch
 from episodes.tracks import nested
+from episodes.tracks.nested import as_any_array
 from episodes.tracks.validation import checked_flag, checked_number
 
 __all__ = ["MeanStdFilter"]
@@ -148,7 +149,7 @@ class MeanStdFilter(ObservationRewriter):
         if update and self.update_stats:
             self._learn({path: np.asarray(rows[path]) for path in filtered})
         for path in filtered:
-            rows[path] = self._normalised(path, np.asarray(rows[path]))
+            rows[path] = self._normalised(path, as_any_array(rows[path]))
         return nested.unflatten_like(observations, list(rows.values()))
 
     def _filtered_paths(self, rows: dict[str, Any]) -> list[str]:

@@ -53,7 +53,7 @@ class PrevActionsPrevRewards(ViewPiece):
         parts = {OBSERVATION: history.observations()}
         if self.n_prev_actions:
             flat = history.flat_actions(self.n_prev_actions)
-            parts[ACTIONS] = flat.reshape(len(flat), self.n_prev_actions * flat.shape[2])
+            parts[ACTIONS] = flat.reshape(-1, self.n_prev_actions * flat.shape[2])
         if self.n_prev_rewards:
             parts[REWARDS] = history.rewards(self.n_prev_rewards)
         return {Columns.OBS: parts}

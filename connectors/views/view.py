@@ -206,7 +206,7 @@ class _HistoryAfterViews(OtherObservations):
 
     def last_observations(self, k: int) -> Any:
         flat = self._views.apply_first(self._count, self._source.window(k))[Columns.OBS]
-        items = nested.map_leaves(lambda leaf: leaf.reshape(len(self), k, *leaf.shape[1:]), flat)
+        items = nested.map_leaves(lambda leaf: leaf.reshape(-1, k, *leaf.shape[1:]), flat)
         return items if self._reaches(k - 1) else zeroed(items, ~self.observed(k))
 
     def window(self, k: int) -> History:

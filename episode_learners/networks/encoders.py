@@ -97,7 +97,7 @@ class ImageEncoder(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         leading = obs.shape[:-3]
-        images = obs.reshape(leading.numel(), *obs.shape[-3:])
+        images = obs.reshape(-1, *obs.shape[-3:])
         images = images if self.channels_first else images.movedim(-1, 1)
         first: Any = self.convolutions[0]
         features = self.layers(self.convolutions(images.to(first.weight.dtype) * self.scale))

@@ -10,6 +10,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from episodes.tracks.nested import as_any_array, is_foreign_array
+
 Path = tuple[Any, ...]  # keys and indices from the outermost Dict or Tuple down
 
 
@@ -37,6 +39,9 @@ class Flattener:
         if self._parts is None:
             return _flatten_irregular(self.space, rows)
         columns = [_at(rows, part.path) for part in self._parts]
+        if any(map(is_foreign_array, columns)):  # which cannot be written into an array of ours
+            vectors = [part.vectors(as_any_array(column)) for part, column in zip(self._parts, columns, strict=True)]
+            return np.concatenate([vector.astype(self.dtype) for vector in vectors], 1)
         out = np.zeros((len(columns[0]) if columns else 0, self.size), self.dtype)
         for part, column in zip(self._parts, columns, strict=True):
             part.write(out, column)
@@ -74,9 +79,16 @@ class _Part:
         for vector, item in zip(out, rows, strict=True):
             vector[self.start : self.start + self.size] = spaces.flatten(self.space, item)
 
+    def vectors(self, rows: Any) -> Any:
+        """Return the part's columns [N, size], by functions of numpy only."""
+        raise TypeError(f"items of {self.space} are flattened one by one")
+
 
 class _Raveled(_Part):
     """A part of numbers, which are copied unchanged."""
+
+    def vectors(self, rows: Any) -> Any:
+        return rows.reshape(-1, self.size)
 
     def write(self, out: np.ndarray, rows: Any) -> None:
         out[:, self.start : self.start + self.size] = np.asarray(rows).reshape(len(out), self.size)
@@ -87,6 +99,10 @@ class _OneHot(_Part):
     """A part of K choices, each written as a one-hot vector."""
 
     firsts: np.ndarray  # [K] the column of choice 0
+
+    def vectors(self, rows: Any) -> Any:
+        columns = rows.reshape(-1, len(self.firsts)) + (self.firsts - self.start)
+        return (columns[:, :, None] == np.arange(self.size)).any(axis=1)
 
     def write(self, out: np.ndarray, rows: Any) -> None:
         num_rows, width = out.shape

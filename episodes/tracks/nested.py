@@ -29,6 +29,16 @@ def is_leaf(value: Any) -> bool:
     return type(value) in _LEAF_TYPES or not isinstance(value, (dict, tuple))
 
 
+def is_foreign_array(leaf: Any) -> bool:
+    """Return True if the leaf is another library's array on which functions of numpy work."""
+    return type(leaf) is not np.ndarray and hasattr(type(leaf), "__array_function__")
+
+
+def as_any_array(leaf: Any) -> Any:
+    """Return the leaf as an array; an array of another library on which functions of numpy work stays as it is."""
+    return leaf if hasattr(type(leaf), "__array_function__") else np.asarray(leaf)
+
+
 def rebuild(container: Any, values: list[Any]) -> Any:
     """Return a container of the type and keys of `container` with other values."""
     if isinstance(container, dict):

@@ -1,0 +1,316 @@
+"""`ActorGraph`: everything between an observation and an action as one function of tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from math import prod
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from connectors.actor import Actor
+from connectors.batch_items import BatchItems
+from connectors.connector import Connector
+from connectors.distributions import distribution_for
+from connectors.env_to_module import AddObservations, AddStates, AddTimeDimension
+from connectors.export.traced_array import NotTraceable, as_tensors, as_traced
+from connectors.export.traced_history import ACTIONS, OBSERVATIONS, REWARDS, TIME, TracedHistory
+from connectors.module_to_env import GetActions, ListifyForVectorEnv, TensorToNumpy, UnbatchItems
+from connectors.module_to_env.remove_time_dimension import RemoveTimeDimension
+from connectors.policy import module_of
+from connectors.rewriting import ObservationPreprocessor, ObservationRewriter
+from connectors.tensors import NumpyToTensor
+from connectors.views.view import name_of
+from episodes.columns import Columns
+from episodes.errors import NotExportable
+from episodes.tracks import nested
+from episodes.tracks.nested import as_any_array
+from episodes.tracks.spaces import empty_items
+
+__all__ = ["ActorGraph", "Noise", "explained"]
+
+_OURS = {"torch", "numpy", "connectors", "episodes", "episode_learners", "episode_runners", "onnxscript", "onnx"}
+_DRAWS = ("multinomial", "bernoulli", "poisson", "rand", "randn", "rand_like", "randn_like", "randint", "randperm")
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Raise `NotExportable` in place of any error, with the name of the part and the line of user code that failed."""
+    try:
+        yield
+    except NotExportable:
+        raise
+    except Exception as error:
+        missing = re.search(r"No ONNX function found for <OpOverload\(op='([\w.]+)'", str(error))
+        reason = str(error).split("\n\n")[0].strip() or type(error).__name__
+        if missing:
+            reason = f"ONNX has no operation {missing[1]}; write it with other operations"
+        raise NotExportable(f"{what} cannot be exported: {reason}{_place(error.__traceback__)}") from error
+
+
+def _place(traceback: TracebackType | None) -> str:
+    """Return " (at FILE:LINE)" of the deepest frame that is not in a library, or "" if there is none."""
+    place = ""
+    while traceback is not None:
+        frame = traceback.tb_frame
+        name = frame.f_globals.get("__name__", "").split(".")[0]
+        if name not in _OURS and "site-packages" not in frame.f_code.co_filename:
+            place = f" (at {frame.f_code.co_filename.rsplit('/', 1)[-1]}:{traceback.tb_lineno})"
+        traceback = traceback.tb_next
+    return place
+
+
+class Noise(TorchFunctionMode):
+    """While active, random numbers of torch are slices of a tensor [B, K], in the order in which they are drawn.
+
+    Attributes:
+        draws: [kind, size per row] of each draw.
+    """
+
+    def __init__(self, values: Tensor | None) -> None:
+        super().__init__()
+        self.values, self.draws, self._used = values, [], 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in ("exponential_", "normal_", "uniform_"):
+            return self._drawn(name[:-1], args[0])
+        if name in _DRAWS:
+            raise NotTraceable(f"torch.{name} draws random numbers; use exponential_, normal_ or uniform_")
+        return func(*args, **(kwargs or {}))
+
+    def _drawn(self, kind: str, like: Tensor) -> Tensor:
+        rows = like if like.ndim > 1 else like[None]  # one row, flattened by the sampler
+        size = prod(rows.shape[1:])
+        self.draws.append([kind, size])
+        start, self._used = self._used, self._used + size
+        if self.values is None:
+            return torch.ones_like(like)
+        return self.values[:, start : start + size].reshape(like.shape).to(like.dtype)
+
+
+class _NoEpisodes:
+    """Raises if a connector reads episodes: an exported policy has none."""
+
+    def _raise(self, *args: Any) -> Any:
+        raise NotTraceable("an exported policy has no episodes; use a view (a function of a history)")
+
+    __getattr__ = __iter__ = __len__ = __getitem__ = _raise
+
+
+class ActorGraph(nn.Module):
+    """A module from observations, the last reward, a state and noise to environment actions and the next state.
+
+    Args:
+        actor: its policy is copied.
+        explore: sample actions from noise; otherwise the most likely ones.
+        outputs: names of further outputs.
+
+    Raises:
+        NotExportable: a part of the actor has no form in a graph.
+
+    Attributes:
+        reach: how many items of each track the views read; filled by a run.
+        draws: [kind, size per row] of the noise; filled by a run.
+    """
+
+    def __init__(self, actor: Actor, explore: bool, outputs: tuple[str, ...]) -> None:
+        super().__init__()
+        self.policy = _copied_policy(actor.policy)
+        self.explore, self.outputs = explore, outputs
+        self.rewriters, self.pieces = actor.env_to_module.rewriters, actor.env_to_module.other_pieces
+        self.views = actor.views
+        self.after = dict(zip(actor.module_to_env.names, actor.module_to_env.connectors, strict=True))
+        self.is_recurrent = module_of(self.policy).is_recurrent
+        self.action_space: Any = actor.action_space
+        distribution = module_of(self.policy).distribution
+        self.distribution = distribution_for(self.action_space) if distribution is None else distribution
+        self.stored_observation_space: Any = actor.recorded_observation_space
+        self.stored_action_space = actor.module_to_env.policy_action_space(self.action_space)
+        self.reach: dict[str, int] = {}
+        self.draws: list[Any] = []
+
+    def forward(
+        self, observations: Any, reward: Tensor | None, state: dict[str, Any], noise: Tensor | None
+    ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        """Return environment actions [B, ...], the next state and further outputs, by name."""
+        past, t = state.get("past", {}), state.get(TIME)
+        tracks = self._tracks(self._rewritten(observations), reward, past, t)
+        batch = self._batch(tracks, t, state)
+        random = Noise(noise)
+        with random, explained(f"policy {type(self.policy).__name__}"):
+            outputs = dict(self.policy(batch, explore=self.explore))
+        with random:
+            rows, module_state = self._acted(outputs)
+        self.draws = random.draws
+        actions = as_tensors(rows[Columns.ACTIONS])
+        for_env = as_tensors(rows.get(Columns.ACTIONS_FOR_ENV, rows[Columns.ACTIONS]))
+        like = empty_items(self.action_space, 1)
+        for_env = nested.map_leaves(lambda leaf, one: leaf.to(torch.as_tensor(one).dtype), for_env, like)
+        after = self._next_state(tracks, past, t, actions, module_state)
+        missing = [name for name in self.outputs if name not in rows]
+        if missing:
+            raise NotExportable(
+                f"outputs={list(self.outputs)}: the policy has no output {missing[0]!r}, but {list(rows)}"
+            )
+        return for_env, after, {name: as_tensors(rows[name]) for name in self.outputs}
+
+    def initial_state(self, reach: Mapping[str, int]) -> dict[str, Any]:
+        """Return the state at the start of an episode, nested arrays without a batch axis, for tracks of this reach."""
+
+        def zeros(space: Any, length: int) -> Any:
+            return nested.map_leaves(
+                lambda leaf: np.zeros((length, *leaf.shape[1:]), leaf.dtype), empty_items(space, 1)
+            )
+
+        state: dict[str, Any] = {}
+        past: dict[str, Any] = {}
+        if reach.get(TIME) or reach.get(REWARDS):
+            state[TIME] = np.zeros((), np.int64)
+        if reach.get(OBSERVATIONS):
+            past[OBSERVATIONS] = zeros(self.stored_observation_space, reach[OBSERVATIONS])
+        if reach.get(ACTIONS):
+            past[ACTIONS] = zeros(self.stored_action_space, reach[ACTIONS])
+        if reach.get(REWARDS, 0) > 1:
+            past[REWARDS] = np.zeros(reach[REWARDS] - 1, np.float32)
+        if past:
+            state["past"] = past
+        if self.is_recurrent:
+            state["module"] = nested.map_leaves(np.asarray, module_of(self.policy).initial_state())
+        return state
+
+    # --- before the policy -------------------------------------------------------------------------------------------
+
+    def _rewritten(self, observations: Any) -> Any:
+        """Return the observations after all rewriters, as they are stored."""
+        rows = as_traced(observations)
+        for name, rewriter in self.rewriters.items():
+            with explained(f"connector {name}"):
+                rows = (
+                    _one_rewritten(rewriter, rows) if _works_on_one(rewriter) else rewriter.rewrite(rows, None, False)
+                )
+        return as_tensors(rows)
+
+    def _tracks(
+        self, observations: Any, reward: Tensor | None, past: dict[str, Any], t: Tensor | None
+    ) -> dict[str, Any]:
+        newest = nested.map_leaves(lambda leaf: leaf[:, None], observations)
+        if OBSERVATIONS in past:
+            newest = nested.map_leaves(lambda old, new: torch.cat([old, new], 1), past[OBSERVATIONS], newest)
+        tracks = {OBSERVATIONS: newest}
+        if ACTIONS in past:
+            tracks[ACTIONS] = past[ACTIONS]
+        if reward is not None and t is not None:
+            last = torch.where(t > 0, reward, 0.0)[:, None]  # there is no reward at an episode's start
+            tracks[REWARDS] = torch.cat([past[REWARDS], last], 1) if REWARDS in past else last
+        return tracks
+
+    def _batch(self, tracks: dict[str, Any], t: Tensor | None, state: dict[str, Any]) -> dict[str, Any]:
+        times = torch.zeros(1, dtype=torch.int64) if t is None else t
+        history = TracedHistory(self.views.given, tracks, times, self.reach)
+        for count, view in enumerate(self.views.views, 1):  # one view after the other, so that an error names it
+            with explained(f"view {name_of(view)}"):
+                self.views.apply_first(count, history)
+        batch = self.views(history)
+        for name, piece in self.pieces.items():
+            if type(piece) in (AddObservations, BatchItems):
+                continue
+            with explained(f"connector {name}"):
+                if type(piece) is NumpyToTensor:
+                    batch = nested.map_leaves(_as_float32, as_tensors(batch))
+                elif type(piece) is AddTimeDimension:
+                    batch = nested.map_leaves(lambda leaf: leaf[:, None], batch)
+                elif type(piece) is AddStates:
+                    batch = {**batch, Columns.STATE_IN: as_traced(state["module"])}
+                else:
+                    batch = _called(piece, self.policy, batch, self.explore)
+        return batch
+
+    # --- after the policy --------------------------------------------------------------------------------------------
+
+    def _acted(self, outputs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """Return the outputs after all connectors, "actions_for_env" among them, and the recurrent state."""
+        module_state = outputs.pop(Columns.STATE_OUT, None)
+        rows = outputs
+        for name, piece in self.after.items():
+            with explained(f"connector {name}"):
+                if type(piece) is RemoveTimeDimension:
+                    rows = nested.map_leaves(lambda leaf: leaf[:, 0], rows)
+                elif type(piece) is GetActions:
+                    rows = self._with_actions(rows)
+                elif type(piece) is TensorToNumpy:
+                    rows = as_traced(rows)
+                elif type(piece) is not UnbatchItems and not (
+                    type(piece) is ListifyForVectorEnv and not piece.changes_rows
+                ):
+                    rows = _called(piece, self.policy, rows, self.explore)
+        return rows, module_state
+
+    def _with_actions(self, rows: dict[str, Any]) -> dict[str, Any]:
+        if Columns.ACTIONS in rows:
+            return rows
+        inputs = rows[Columns.ACTION_DIST_INPUTS]
+        inputs = inputs if inputs.dtype in (torch.float32, torch.float64) else inputs.float()
+        actions = self.distribution.sample(inputs) if self.explore else self.distribution.mode(inputs)
+        rows = {**rows, Columns.ACTIONS: actions, Columns.ACTION_DIST_INPUTS: inputs}
+        if Columns.ACTION_LOGP in self.outputs and Columns.ACTION_LOGP not in rows:
+            rows[Columns.ACTION_LOGP] = self.distribution.log_prob(inputs, actions)
+        return rows
+
+    def _next_state(
+        self, tracks: dict[str, Any], past: dict[str, Any], t: Tensor | None, actions: Any, module_state: Any
+    ) -> dict[str, Any]:
+        after: dict[str, Any] = {} if t is None else {TIME: t + 1}
+        later: dict[str, Any] = {}
+        if OBSERVATIONS in past:
+            later[OBSERVATIONS] = nested.map_leaves(lambda leaf: leaf[:, 1:], tracks[OBSERVATIONS])
+        if ACTIONS in past:
+            later[ACTIONS] = nested.map_leaves(
+                lambda old, new: torch.cat([old[:, 1:], new[:, None].to(old.dtype)], 1), past[ACTIONS], actions
+            )
+        if REWARDS in past:
+            later[REWARDS] = tracks[REWARDS][:, 1:]
+        if later:
+            after["past"] = later
+        if self.is_recurrent:
+            after["module"] = module_state
+        return after
+
+
+def _copied_policy(policy: Any) -> Any:
+    """Return a copy in evaluation mode on the CPU, with half precision as float32."""
+    if not isinstance(policy, nn.Module):
+        return policy
+    policy = deepcopy(policy).cpu().eval()
+    half = any(one.dtype in (torch.bfloat16, torch.float16) for one in policy.parameters())
+    return policy.float() if half else policy
+
+
+def _as_float32(leaf: Any) -> Any:
+    return leaf.float() if isinstance(leaf, Tensor) and leaf.dtype is torch.float64 else leaf
+
+
+def _works_on_one(rewriter: ObservationRewriter) -> bool:
+    """Return True for a preprocessor of single observations."""
+    by_row = ObservationPreprocessor.preprocess_rows
+    return isinstance(rewriter, ObservationPreprocessor) and type(rewriter).preprocess_rows is by_row
+
+
+def _one_rewritten(rewriter: Any, rows: Any) -> Any:
+    size = nested.first_leaf(rows).shape[0]
+    if type(size) is not int or size != 1:
+        raise NotTraceable("preprocess works on one observation; override preprocess_rows, or export with batch=1")
+    one = rewriter.preprocess(nested.map_leaves(lambda leaf: leaf[0], rows), None)
+    return nested.map_leaves(lambda leaf: as_any_array(leaf)[None], one)
+
+
+def _called(piece: Connector, policy: Any, batch: dict[str, Any], explore: bool) -> dict[str, Any]:
+    episodes: Any = _NoEpisodes()
+    return piece(rl_module=policy, batch=batch, episodes=episodes, explore=explore, shared_data={})

@@ -1,0 +1,238 @@
+"""`build_onnx`: an actor as one ONNX model, with everything that serving needs in its metadata."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import warnings
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import torch
+
+from connectors.actor import Actor
+from connectors.export.actor_graph import ActorGraph, explained
+from connectors.export.traced_history import ACTIONS, OBSERVATIONS, REWARDS
+from episodes.columns import Columns
+from episodes.errors import NotExportable, needing
+from episodes.storage import space_json
+from episodes.tracks import nested
+from episodes.tracks.spaces import dtypes_of, empty_items
+
+__all__ = ["METADATA", "build_onnx"]
+
+FORMAT = 1
+METADATA = "rl_episodes"  # the key of the metadata
+_MANY = 3  # rows of the traced batch; 1 and 2 are sizes that torch treats as constants
+
+
+def build_onnx(
+    actor: Actor, *, explore: bool, outputs: Sequence[str], batch: int | None, double: bool
+) -> tuple[Any, ActorGraph]:
+    """Return the ONNX model of an actor, and the graph that it was traced from.
+
+    The model also has the output "action_dist_inputs", if the policy has it.
+    """
+    with needing("export", "export writes ONNX files"):
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    names = tuple(dict.fromkeys(outputs))
+    graph = ActorGraph(actor, explore, names)
+    num_rows = _MANY if batch is None else batch
+    lookback = max(graph.views.lookback, 0)
+    _check_space("observation_space", actor.observation_space)
+    _check_space("action_space", actor.action_space)
+    observations = nested.map_leaves(torch.from_numpy, empty_items(actor.observation_space, num_rows))
+    rewards = torch.zeros(num_rows)
+    with torch.no_grad():
+        # Run once with a state that has everything that views may read. The second run has only what they did read.
+        everything = graph.initial_state({"t": 1, OBSERVATIONS: lookback, ACTIONS: lookback, REWARDS: lookback + 1})
+        graph(observations, rewards, _rows(everything, num_rows), None)
+        reach = dict(graph.reach)
+        initial = graph.initial_state(reach)
+        size = sum(size for _, size in graph.draws)
+        noise = torch.ones(num_rows, size) if size else None
+        inputs = (observations, rewards if reach.get(REWARDS) else None, _rows(initial, num_rows), noise)
+        if Columns.ACTION_DIST_INPUTS not in names and _has_inputs(graph, inputs):
+            names = graph.outputs = (*names, Columns.ACTION_DIST_INPUTS)
+        model = _traced(graph, inputs, batch)
+    _prune(model)
+    if not double:
+        _use_float32(model)
+    _strip(model)
+    entry = model.metadata_props.add()
+    entry.key, entry.value = METADATA, json.dumps(_metadata(actor, graph, initial, batch, explore, double))
+    return model, graph
+
+
+def _rows(state: Any, num_rows: int) -> Any:
+    return nested.map_leaves(lambda leaf: torch.from_numpy(np.repeat(np.asarray(leaf)[None], num_rows, 0)), state)
+
+
+def _check_space(name: str, space: Any) -> None:
+    """Raise `NotExportable` unless items of the space are arrays of numbers."""
+    if space is None:
+        raise NotExportable(f"the actor's {name} is not known; give it to Actor")
+    dtypes = dtypes_of(space)
+    if dtypes is None or any(dtype is None for dtype in nested.leaves(dtypes)):
+        raise NotExportable(
+            f"{name} {space} has parts that are not arrays of numbers; an exported file takes only these"
+        )
+
+
+def _has_inputs(graph: ActorGraph, inputs: tuple[Any, ...]) -> bool:
+    graph.outputs, before = (*graph.outputs, Columns.ACTION_DIST_INPUTS), graph.outputs
+    try:
+        graph(*inputs)
+    except NotExportable:
+        return False
+    finally:
+        graph.outputs = before
+    return True
+
+
+def _traced(graph: ActorGraph, inputs: tuple[Any, ...], batch: int | None) -> Any:
+    observations, reward, state, noise = inputs
+    actions, after, more = graph(*inputs)
+    given = nested.flatten(observations, "obs") | ({} if reward is None else {"reward": reward})
+    given |= nested.flatten(state, "state") | ({} if noise is None else {"noise": noise})
+    made = nested.flatten(actions, "action") | nested.flatten(after, "next")
+    for name, value in more.items():
+        made |= nested.flatten(value, name)
+    rows = torch.export.Dim("rows", min=1)
+    shapes = None if batch else nested.map_leaves(lambda leaf: None if leaf is None else {0: rows}, inputs)
+    with warnings.catch_warnings(), _quiet(), explained("the actor"):
+        warnings.simplefilter("ignore")
+        program = torch.export.export(graph, inputs, dynamic_shapes=shapes, strict=False)
+        exported: Any = torch.onnx.export(
+            program, dynamo=True, input_names=list(given), output_names=list(made), verbose=False, optimize=True
+        )
+        return exported.model_proto
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    """Suppress the exporter's notes about packages that it does not need."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+def _prune(model: Any) -> None:
+    """Remove state that no other output depends on, such as a critic's recurrent state, and what computes it."""
+    producers = {name: node for node in model.graph.node for name in node.output}
+    outputs = {one.name for one in model.graph.output}
+    kept = {name for name in outputs if not name.startswith("next/")}
+    while True:
+        needed = _ancestors(kept, producers)
+        states = {one.name for one in model.graph.input if one.name.startswith("state/") and one.name in needed}
+        more = kept | {f"next{name[5:]}" for name in states}
+        if more == kept:
+            break
+        kept = more
+    for values, keep in (
+        (model.graph.output, lambda one: one.name in kept),
+        (model.graph.input, lambda one: one.name in needed or not one.name.startswith("state/")),
+        (model.graph.initializer, lambda one: one.name in needed),
+        (model.graph.node, lambda node: any(name in needed for name in node.output)),
+        (model.graph.value_info, lambda one: one.name in needed),
+    ):
+        remaining = [one for one in values if keep(one)]
+        del values[:]
+        values.extend(remaining)
+
+
+def _ancestors(names: set[str], producers: dict[str, Any]) -> set[str]:
+    seen, waiting = set(names), list(names)
+    while waiting:
+        node = producers.get(waiting.pop())
+        inputs = [] if node is None else [*node.input, *_captured(node)]
+        new = [name for name in inputs if name and name not in seen]
+        seen.update(new)
+        waiting += new
+        if node is not None:
+            seen.update(node.output)
+    return seen
+
+
+def _captured(node: Any) -> list[str]:
+    """Return the names that the subgraphs of a node (If, Loop) read."""
+    graphs = [one for attribute in node.attribute for one in (attribute.g, *attribute.graphs) if one.node]
+    return [name for graph in graphs for inner in graph.node for name in (*inner.input, *_captured(inner))]
+
+
+def _use_float32(model: Any) -> None:
+    """Compute in float32 where the actor computes in float64, for devices without it."""
+    from onnx import TensorProto, numpy_helper
+
+    double, single = TensorProto.DOUBLE, TensorProto.FLOAT
+
+    def converted(tensor: Any) -> Any:
+        return numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name)
+
+    for initializer in model.graph.initializer:
+        if initializer.data_type == double:
+            initializer.CopyFrom(converted(initializer))
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.name in ("to", "dtype") and attribute.i == double:
+                attribute.i = single
+            if attribute.HasField("t") and attribute.t.data_type == double:
+                attribute.t.CopyFrom(converted(attribute.t))
+    for values in (model.graph.input, model.graph.output, model.graph.value_info):
+        for one in values:
+            if one.type.tensor_type.elem_type == double:
+                one.type.tensor_type.elem_type = single
+
+
+def _strip(model: Any) -> None:
+    """Remove stack traces with paths of this machine, which are most of a small file."""
+    for values in (model.graph.node, model.graph.value_info, model.graph.input, model.graph.output):
+        for one in values:
+            del one.metadata_props[:]
+            if hasattr(one, "doc_string"):
+                one.doc_string = ""
+    del model.graph.value_info[:]
+    del model.graph.metadata_props[:]
+    del model.metadata_props[:]
+
+
+def _metadata(
+    actor: Actor, graph: ActorGraph, initial: dict[str, Any], batch: int | None, explore: bool, double: bool
+) -> dict[str, Any]:
+    """Return what serving and a reader of the file need, as JSON values."""
+    states = nested.flatten(initial, "state")
+    return {
+        "format": FORMAT,
+        "batch": batch,
+        "explore": explore,
+        "double": double,
+        "noise": graph.draws,
+        "observation": nested.skeleton(empty_items(actor.observation_space, 1), "obs"),
+        "action": nested.skeleton(empty_items(actor.action_space, 1), "action"),
+        "initial_state": {name: np.asarray(value).tolist() if np.any(value) else 0 for name, value in states.items()},
+        "observation_space": space_json.to_json(actor.observation_space, "observation_space"),
+        "action_space": space_json.to_json(actor.action_space, "action_space"),
+        "policy": type(actor.policy).__name__,
+        "pipelines": actor.fingerprint,
+        "versions": {"rl-episodes": _version(), "torch": torch.__version__, "numpy": np.__version__},
+    }
+
+
+def _version() -> str:
+    try:
+        return version("rl-episodes")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,238 @@
+"""`check_parity`: an actor and its exported file act on the same observations, and are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from connectors.actor import Actor
+from connectors.distributions import distribution_for
+from connectors.export.actor_graph import Noise
+from connectors.export.serve import ServedPolicy
+from connectors.module_to_env import GetActions
+from connectors.policy import module_of
+from episodes.columns import Columns
+from episodes.errors import NotExportable
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import nested
+
+__all__ = ["Parity", "check_parity"]
+
+_NUM_ENVS = 2  # environments that the file acts in together; the actor acts in each alone
+_EPISODE = 25  # steps of an episode of sampled observations, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """The result of a check.
+
+    Attributes:
+        num_steps: the number of compared steps.
+        num_episodes: the number of episodes that these steps are of.
+        num_ties: steps whose discrete actions differ, because the best choices are equal up to rounding.
+        largest_difference: of distribution inputs and continuous actions, relative to their largest magnitude.
+    """
+
+    num_steps: int
+    num_episodes: int
+    num_ties: int
+    largest_difference: float
+
+
+Step = tuple[Any, float, bool]  # observation, reward of the last action, whether an episode begins
+
+
+def check_parity(
+    path: Path, actor: Actor, source: Any, *, num_steps: int, tolerance: float, explore: bool, seed: int
+) -> Parity:
+    """Let an actor and its file act for `num_steps` steps, and compare distribution inputs and actions.
+
+    Args:
+        source: where observations come from: see `export`.
+
+    Raises:
+        NotExportable: the first step that differs by more than `tolerance`.
+    """
+    served = ServedPolicy(path, _NUM_ENVS)
+    actor = _without_own_seed(actor)
+    streams = [_stream(actor, source, np.random.default_rng([seed, env]), seed + env, env) for env in range(_NUM_ENVS)]
+    generator = np.random.default_rng(seed)
+    compared = _Comparison(actor, tolerance)
+    states: list[Any] = [None] * _NUM_ENVS
+    actions: list[Any] = [None] * _NUM_ENVS
+    num_episodes = 0
+    for step in range(max(num_steps // _NUM_ENVS, 1)):
+        steps = [stream.send(action) for stream, action in zip(streams, actions, strict=True)]
+        first = np.array([one[2] for one in steps])
+        states = [None if begins else state for begins, state in zip(first, states, strict=True)]
+        num_episodes += int(first.sum())
+        noise = _noise_of(served, generator) if explore else None
+        rewards = np.array([one[1] for one in steps], np.float32)
+        file_actions = served(nested.stack([one[0] for one in steps]), rewards, first, noise)
+        for env, (observation, reward, _) in enumerate(steps):
+            with Noise(None if noise is None else torch.from_numpy(noise[env : env + 1])):
+                actions[env], states[env] = actor.act(observation, states[env], reward=reward, explore=explore)
+            if not compared.add(step, env, states[env], actions[env], nested.take(file_actions, env), served.outputs):
+                actions[env], states[env] = None, None  # after a tie both begin a new episode
+    for stream in streams:
+        stream.close()
+    return Parity(compared.num_steps, num_episodes, compared.num_ties, compared.largest)
+
+
+class _Comparison:
+    """Compares steps, and raises for the first one that differs."""
+
+    def __init__(self, actor: Actor, tolerance: float) -> None:
+        self.actor, self.tolerance = actor, tolerance
+        self.num_steps, self.num_ties, self.largest = 0, 0, 0.0
+        self._scale = 1.0
+
+    def add(self, step: int, env: int, state: Any, action: Any, file_action: Any, outputs: dict[str, Any]) -> bool:
+        """Compare one step. Return False if only a tie was decided otherwise."""
+        self.num_steps += 1
+        inputs, file_inputs = state.outputs.get(Columns.ACTION_DIST_INPUTS), outputs.get(Columns.ACTION_DIST_INPUTS)
+        if inputs is not None and file_inputs is not None:
+            self._check(step, env, "action_dist_inputs", inputs, file_inputs[env])
+        for path, (one, other) in _pairs(action, file_action).items():
+            if one.dtype.kind == "f":
+                self._check(step, env, path, one, other)
+            elif not np.array_equal(one, other):
+                if inputs is None or file_inputs is None or not self._is_tie(inputs, one, other):
+                    self._fail(step, env, path, one, other)
+                self.num_ties += 1
+                return False
+        return True
+
+    def _check(self, step: int, env: int, name: str, expected: Any, given: Any) -> None:
+        expected, given = np.asarray(expected, np.float64), np.asarray(given, np.float64)
+        finite = np.isfinite(expected)
+        same_shape = expected.shape == given.shape
+        if not same_shape or not np.array_equal(expected[~finite], given[~finite], equal_nan=True):
+            self._fail(step, env, name, expected, given)
+        self._scale = max(self._scale, float(np.abs(expected[finite]).max(initial=0.0)))
+        difference = float(np.abs(expected - given, where=finite, out=np.zeros_like(expected)).max(initial=0.0))
+        self.largest = max(self.largest, difference / self._scale)
+        if not difference <= self.tolerance * self._scale:
+            self._fail(step, env, name, expected, given)
+
+    def _is_tie(self, inputs: Any, one: Any, other: Any) -> bool:
+        """Return True if a rounding of the distribution inputs decides between both choices."""
+        log_prob = self._distribution().log_prob
+        tensor = torch.as_tensor(np.asarray(inputs))[None].double()
+        try:
+            values = [float(log_prob(tensor, torch.as_tensor(np.asarray(choice))[None])) for choice in (one, other)]
+        except (RuntimeError, TypeError, IndexError):
+            return False
+        return abs(values[0] - values[1]) <= 10 * self.tolerance * self._scale
+
+    def _distribution(self) -> Any:
+        distribution = module_of(self.actor.policy).distribution
+        return distribution_for(self.actor.action_space) if distribution is None else distribution  # type: ignore[arg-type]
+
+    def _fail(self, step: int, env: int, name: str, expected: Any, given: Any) -> None:
+        raise NotExportable(
+            f"the file does not act as the actor: at step {step} of episode stream {env}, {name} is "
+            f"{np.asarray(given).tolist()} instead of {np.asarray(expected).tolist()}. A connector or view may keep a "
+            "state, read episodes, or write into a slice of an array"
+        )
+
+
+def _pairs(expected: Any, given: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    flat, other = nested.flatten(expected, "action"), nested.flatten(given, "action")
+    return {path: (np.asarray(flat[path]), np.asarray(other[path])) for path in flat}
+
+
+def _without_own_seed(actor: Actor) -> Actor:
+    """Return a copy that samples with torch's random numbers, which `Noise` replaces."""
+    copy = actor.copy_pipelines()
+    for name, piece in zip(copy.module_to_env.names, copy.module_to_env.connectors, strict=True):
+        if type(piece) is GetActions:
+            copy.module_to_env.insert_after(name, GetActions(log_probs=False, name="sampled"))
+            copy.module_to_env.remove(name)
+    return copy
+
+
+def _noise_of(served: ServedPolicy, generator: np.random.Generator) -> np.ndarray:
+    draws = {"exponential": generator.standard_exponential, "normal": generator.standard_normal}
+    parts = [draws.get(kind, generator.random)((_NUM_ENVS, size), np.float32) for kind, size in served.about["noise"]]
+    return np.concatenate(parts, 1) if parts else np.zeros((_NUM_ENVS, 0), np.float32)
+
+
+# --- where observations come from ------------------------------------------------------------------------------------
+
+
+def _stream(actor: Actor, source: Any, generator: np.random.Generator, seed: int, env: int) -> Any:
+    """Return a generator of steps, which is sent each action (None to end the episode); it is started already."""
+    if source is None:
+        stream = _sampled(actor.observation_space, generator)
+    elif isinstance(source, (str, gym.Env)) or callable(source):
+        stream = _played(
+            gym.make(source) if isinstance(source, str) else source() if callable(source) else source, seed
+        )
+    else:
+        stream = _recorded(list(source)[env::_NUM_ENVS] or list(source))
+    return _Sender(stream)
+
+
+class _Sender:
+    """A generator whose first `send` starts it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._is_started = stream, False
+
+    def send(self, action: Any) -> Step:
+        if not self._is_started:
+            self._is_started = True
+            return next(self._stream)
+        return self._stream.send(action)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _sampled(space: Any, generator: np.random.Generator) -> Iterator[Step]:
+    """Yield random observations and rewards, in episodes of random length."""
+    space.seed(int(generator.integers(2**31)))
+    while True:
+        for t in range(int(generator.integers(1, _EPISODE + 1))):
+            action = yield space.sample(), 0.0 if not t else float(np.float32(generator.normal())), t == 0
+            if action is None:
+                break
+
+
+def _played(env: Any, seed: int) -> Iterator[Step]:
+    """Yield the steps of an environment, in which the actor's actions are taken."""
+    try:
+        observation, _ = env.reset(seed=seed)
+        reward, begins = 0.0, True
+        while True:
+            action = yield observation, float(reward), begins
+            if action is None:
+                (observation, _), reward, begins = env.reset(), 0.0, True
+                continue
+            observation, reward, terminated, truncated, _ = env.step(action)
+            begins = terminated or truncated
+            if begins:
+                (observation, _), reward = env.reset(), 0.0
+    finally:
+        env.close()
+
+
+def _recorded(episodes: Sequence[SingleAgentEpisode]) -> Iterator[Step]:
+    """Yield the observations and rewards of recorded episodes, again and again."""
+    while True:
+        for episode in episodes:
+            rewards = np.asarray(episode.get_rewards(), np.float32)
+            for t in range(len(episode) + 1):
+                action = yield episode.get_observations(t), float(rewards[t - 1]) if t else 0.0, t == 0
+                if action is None:
+                    break
+
+
+Source = str | Callable[[], gym.Env] | Sequence[SingleAgentEpisode] | None

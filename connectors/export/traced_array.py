@@ -1,0 +1,484 @@
+"""`TracedArray`: numpy code runs on it, and torch records the operations.
+
+numpy passes each operation to its arguments first (`__array_ufunc__`, `__array_function__`). A traced array does the
+same operation on a torch tensor, with numpy's dtypes. Operations that need the numbers themselves, or have no form
+here, raise `NotTraceable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from torch import Tensor
+
+from episodes.tracks import nested
+
+__all__ = ["NotTraceable", "TracedArray", "as_tensors", "as_traced"]
+
+
+class NotTraceable(TypeError):
+    """An operation needs the numbers themselves, or has no traced form."""
+
+
+_NUMPY_DTYPES = {torch.from_numpy(np.empty(0, char)).dtype: np.dtype(char) for char in "?bBhilefd"}
+
+
+class TracedArray(NDArrayOperatorsMixin):
+    """A torch tensor with the interface of a numpy array.
+
+    A slice is a new array: writing into it does not change the array that it was taken from.
+    """
+
+    __slots__ = ("tensor",)
+    __array_priority__ = 1000
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    # --- operations of numpy -----------------------------------------------------------------------------------------
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        if method == "reduce" and ufunc in _REDUCTIONS:
+            return self.__array_function__(_REDUCTIONS[ufunc], (), args, {**kwargs, "out": out and out[0]})
+        compute = _UFUNCS.get(ufunc.__name__)
+        if method != "__call__" or compute is None or kwargs:
+            raise NotTraceable(f"np.{ufunc.__name__}{'' if method == '__call__' else '.' + method} has no traced form")
+        kinds = [a.dtype if hasattr(a, "dtype") else type(a) for a in map(_arrays_in, args)]
+        *needed, given = ufunc.resolve_dtypes((*kinds, None))[: ufunc.nin + 1]
+        tensors = [_tensor(a, dtype) for a, dtype in zip(args, needed, strict=True)]
+        return _into(out and out[0], TracedArray(_cast(compute(*tensors), given)))
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        compute = _FUNCTIONS.get(func)
+        if compute is None:
+            raise NotTraceable(f"np.{func.__name__} has no traced form")
+        options = dict(kwargs)
+        out = options.pop("out", None)
+        try:
+            return _into(out, compute(*args, **options))
+        except TypeError as error:
+            if isinstance(error, NotTraceable) or "argument" not in str(error):
+                raise
+            raise NotTraceable(f"np.{func.__name__} with {sorted(options)} has no traced form: {error}") from error
+
+    # --- operations that need numbers --------------------------------------------------------------------------------
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise _needs_numbers("np.asarray, np.array or writing into an array of numbers")
+
+    def __bool__(self) -> bool:
+        raise _needs_numbers("`if`, `and` or bool()")
+
+    def __int__(self) -> int:
+        raise _needs_numbers("int()")
+
+    def __float__(self) -> float:
+        raise _needs_numbers("float()")
+
+    def __index__(self) -> int:
+        raise _needs_numbers("an index")
+
+    def item(self, *args: Any) -> Any:
+        raise _needs_numbers(".item()")
+
+    def tolist(self) -> Any:
+        raise _needs_numbers(".tolist()")
+
+    # --- the interface of an array -----------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The shape; its first axis is symbolic while a graph for any batch size is traced."""
+        return tuple(self.tensor.shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.tensor.ndim
+
+    @property
+    def size(self) -> Any:
+        """The number of elements."""
+        return self.tensor.numel()
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The numpy dtype."""
+        return _NUMPY_DTYPES[self.tensor.dtype]
+
+    @property
+    def T(self) -> TracedArray:
+        """The array with its axes reversed."""
+        return TracedArray(self.tensor.permute(*reversed(range(self.ndim))))
+
+    def __len__(self) -> int:
+        size: Any = self.tensor.shape[0]
+        if type(size) is not int:
+            raise NotTraceable("len() of a batch is not known; write x.shape[0], or reshape(-1, ...)")
+        return size
+
+    def __iter__(self) -> Any:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, key: Any) -> TracedArray:
+        tensor, key = _without_negative_steps(self.tensor, key if isinstance(key, tuple) else (key,))
+        return TracedArray(tensor[tuple(map(_index, key))])
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        value = _tensor(value, self.dtype)
+        if isinstance(key, TracedArray) and key.dtype == bool and key.ndim == self.ndim:
+            self.tensor = torch.where(key.tensor, value, self.tensor)
+            return
+        changed = self.tensor.clone()
+        keys = key if isinstance(key, tuple) else (key,)
+        changed[tuple(map(_index, keys))] = value
+        self.tensor = changed
+
+    def astype(self, dtype: Any, **options: Any) -> TracedArray:
+        """Return a copy in another dtype."""
+        return TracedArray(_cast(self.tensor, np.dtype(dtype)))
+
+    def copy(self, *args: Any) -> TracedArray:
+        """Return a copy."""
+        return TracedArray(self.tensor)
+
+    def reshape(self, *shape: Any, **options: Any) -> TracedArray:
+        """Return the array in another shape."""
+        return TracedArray(self.tensor.reshape(_sizes(shape)))
+
+    def transpose(self, *axes: Any) -> TracedArray:
+        """Return the array with its axes in another order."""
+        order = _sizes(axes)
+        return TracedArray(self.tensor.permute(*order)) if order else self.T
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _METHODS:
+            raise AttributeError(f"a traced array has no {name}")
+        function = getattr(np, name)
+        return lambda *args, **kwargs: function(self, *args, **kwargs)
+
+
+def as_traced(value: Any) -> Any:
+    """Return nested tensors as traced arrays."""
+    return nested.map_leaves(TracedArray, value)
+
+
+def as_tensors(value: Any) -> Any:
+    """Return nested traced arrays, arrays and numbers as tensors."""
+    return nested.map_leaves(_tensor, value)
+
+
+def _needs_numbers(what: str) -> NotTraceable:
+    return NotTraceable(f"{what} needs the numbers themselves; use np.where or other array operations")
+
+
+def _arrays_in(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, (list, tuple)) else value
+
+
+def _tensor(value: Any, dtype: Any = None) -> Tensor:
+    if isinstance(value, TracedArray):
+        value = value.tensor
+    elif not isinstance(value, Tensor):
+        value = torch.from_numpy(
+            np.array(value) if dtype is None or isinstance(value, np.ndarray) else np.array(value, dtype)
+        )
+    return value if dtype is None else _cast(value, dtype)
+
+
+def _cast(tensor: Tensor, dtype: np.dtype) -> Tensor:
+    target = torch.from_numpy(np.empty(0, dtype)).dtype
+    return tensor if tensor.dtype is target else tensor.to(target)
+
+
+def _into(out: Any, result: Any) -> Any:
+    """Return the result, or `out` with the result in place of its contents."""
+    if out is None:
+        return result
+    if not isinstance(out, TracedArray):
+        raise NotTraceable("out= is an array of numbers; leave it out, so that a new array is made")
+    out.tensor = _cast(result.tensor, out.dtype)
+    return out
+
+
+def _sizes(shape: Any) -> tuple[Any, ...]:
+    """Return the sizes of `f(2, 3)`, `f((2, 3))` and `f(6)` as a tuple."""
+    return tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else tuple(shape)
+
+
+def _index(key: Any) -> Any:
+    if isinstance(key, TracedArray):
+        if key.dtype == bool:
+            raise NotTraceable("an index by a mask gives as many rows as the numbers say; use np.where")
+        return key.tensor.long()
+    return torch.from_numpy(np.asarray(key)) if isinstance(key, (np.ndarray, list)) else key
+
+
+def _without_negative_steps(tensor: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+    """Return a tensor with flipped axes and a key without negative steps, which torch does not know."""
+    if not any(isinstance(part, slice) and part.step is not None and part.step < 0 for part in key):
+        return tensor, key
+    if any(part is None or part is Ellipsis for part in key):
+        raise NotTraceable("a negative step beside None or ... in an index; use np.flip")
+    parts = []
+    for axis, part in enumerate(key):
+        if isinstance(part, slice) and part.step is not None and part.step < 0:
+            if part != slice(None, None, -1):
+                raise NotTraceable("a negative step that is not [::-1]; use np.flip and a slice")
+            tensor, part = tensor.flip(axis), slice(None)
+        parts.append(part)
+    return tensor, tuple(parts)
+
+
+# --- operations ------------------------------------------------------------------------------------------------------
+
+_SAME_NAMES = (
+    "add subtract multiply true_divide negative positive absolute sign sqrt square exp exp2 expm1 log log2 log10 log1p "
+    "sin cos tan arcsin arccos arctan arctan2 sinh cosh tanh arcsinh arccosh arctanh hypot floor ceil trunc maximum "
+    "minimum fmax fmin greater greater_equal less less_equal not_equal logical_and logical_or logical_not logical_xor "
+    "bitwise_and bitwise_or bitwise_xor isfinite isnan isinf float_power reciprocal deg2rad rad2deg copysign logaddexp "
+    "logaddexp2 floor_divide remainder fmod matmul"
+)
+_OTHER_NAMES = {"equal": "eq", "power": "pow", "invert": "bitwise_not", "rint": "round", "fabs": "abs", "clip": "clamp"}
+_UFUNCS: dict[str, Callable[..., Tensor]] = {
+    **{name: getattr(torch, name) for name in _SAME_NAMES.split()},
+    **{name: getattr(torch, other) for name, other in _OTHER_NAMES.items()},
+}
+
+
+def _joined(parts: Sequence[Any]) -> list[Tensor]:
+    """Return the parts as tensors of their common dtype."""
+    parts = list(map(_arrays_in, parts))
+    common = np.result_type(*[part.dtype if hasattr(part, "dtype") else part for part in parts])
+    return [_tensor(part, common) for part in parts]
+
+
+def _concatenate(arrays: Any, axis: int | None = 0) -> TracedArray:
+    parts = _joined(arrays)
+    return TracedArray(torch.cat([part.reshape(-1) for part in parts]) if axis is None else torch.cat(parts, axis))
+
+
+def _stack(arrays: Any, axis: int = 0) -> TracedArray:
+    return TracedArray(torch.stack(_joined(arrays), axis))
+
+
+def _where(condition: Any, *choices: Any) -> TracedArray:
+    if not choices:
+        raise NotTraceable("np.where with one argument gives as many rows as the numbers say; give it three")
+    kinds = [choice.dtype if hasattr(choice, "dtype") else choice for choice in map(_arrays_in, choices)]
+    common = np.result_type(*kinds)
+    return TracedArray(torch.where(_tensor(condition).bool(), *(_tensor(choice, common) for choice in choices)))
+
+
+def _filled(value: Any) -> Callable[..., TracedArray]:
+    def like(a: Any, fill_value: Any = value, dtype: Any = None) -> TracedArray:
+        tensor = _tensor(a) if dtype is None else _cast(_tensor(a), np.dtype(dtype))
+        return TracedArray(torch.full_like(tensor, fill_value))
+
+    return like
+
+
+def _axes(tensor: Tensor, axis: Any) -> tuple[int, ...]:
+    return tuple(range(tensor.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+
+
+def _reduction(compute: Callable[..., Tensor], dtype_of: Callable[[np.dtype], Any]) -> Callable[..., TracedArray]:
+    """Return a numpy reduction of a function of (tensor, axes, keepdims)."""
+
+    def reduce(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, **options: Any) -> TracedArray:
+        tensor = _tensor(a)
+        target = dtype_of(_NUMPY_DTYPES[tensor.dtype]) if dtype is None else np.dtype(dtype)
+        return TracedArray(compute(_cast(tensor, target), _axes(tensor, axis), keepdims, **options))
+
+    return reduce
+
+
+def _as_sum(dtype: np.dtype) -> Any:
+    return np.int64 if dtype.kind in "bi" and dtype.itemsize < 8 else dtype
+
+
+def _as_mean(dtype: np.dtype) -> Any:
+    return dtype if dtype.kind == "f" else np.float64
+
+
+def _same(dtype: np.dtype) -> Any:
+    return dtype
+
+
+def _variance(tensor: Tensor, axes: tuple[int, ...], keepdims: bool, ddof: int = 0) -> Tensor:
+    return tensor.var(axes, correction=ddof, keepdim=keepdims)
+
+
+def _deviation(tensor: Tensor, axes: tuple[int, ...], keepdims: bool, ddof: int = 0) -> Tensor:
+    return tensor.std(axes, correction=ddof, keepdim=keepdims)
+
+
+def _product(tensor: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    for axis in sorted((axis % tensor.ndim for axis in axes), reverse=True):
+        tensor = tensor.prod(axis, keepdim=keepdims)
+    return tensor
+
+
+def _position(compute: Callable[..., Tensor]) -> Callable[..., TracedArray]:
+    def position(a: Any, axis: int | None = None, *, keepdims: bool = False) -> TracedArray:
+        tensor = _tensor(a)
+        return TracedArray(compute(tensor.to(torch.uint8) if tensor.dtype is torch.bool else tensor, axis, keepdims))
+
+    return position
+
+
+def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> TracedArray:
+    tensor = _tensor(x)
+    tensor = _cast(tensor, np.dtype(_as_mean(_NUMPY_DTYPES[tensor.dtype])))
+    if ord not in (None, 2) or (isinstance(axis, tuple) and len(axis) > 1):
+        raise NotTraceable(f"np.linalg.norm with ord={ord!r} and axis={axis!r} has no traced form")
+    return TracedArray(tensor.square().sum(_axes(tensor, axis), keepdim=keepdims).sqrt())
+
+
+def _diff(a: Any, n: int = 1, axis: int = -1) -> TracedArray:
+    return TracedArray(torch.diff(_tensor(a), n=n, dim=axis))
+
+
+def _expand_dims(a: Any, axis: Any) -> TracedArray:
+    tensor = _tensor(a)
+    for place in sorted(axis if isinstance(axis, (tuple, list)) else (axis,)):
+        tensor = tensor.unsqueeze(place)
+    return TracedArray(tensor)
+
+
+def _squeeze(a: Any, axis: Any = None) -> TracedArray:
+    if axis is None:
+        raise NotTraceable("np.squeeze without axis would remove a batch of one; name the axis")
+    return TracedArray(_tensor(a).squeeze(axis))
+
+
+def _take(a: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> TracedArray:
+    tensor, index = _tensor(a), _tensor(indices).long()
+    if axis is None:
+        tensor, axis = tensor.reshape(-1), 0
+    index = torch.where(index < 0, index + tensor.shape[axis], index)
+    shape = (*tensor.shape[:axis], *index.shape, *tensor.shape[axis % tensor.ndim + 1 :])
+    return TracedArray(tensor.index_select(axis, index.reshape(-1)).reshape(shape))
+
+
+def _clip(a: Any, a_min: Any = None, a_max: Any = None) -> Any:
+    result = a if a_min is None else np.maximum(a, a_min)
+    return result if a_max is None else np.minimum(result, a_max)
+
+
+def _round(a: Any, decimals: int = 0) -> Any:
+    tensor = _tensor(a)
+    scale = 10.0**decimals
+    return TracedArray(tensor.round() if not decimals else (tensor * scale).round() / scale)
+
+
+def _repeat(a: Any, repeats: int, axis: int | None = None) -> TracedArray:
+    tensor = _tensor(a)
+    return TracedArray(
+        tensor.reshape(-1).repeat_interleave(repeats) if axis is None else tensor.repeat_interleave(repeats, axis)
+    )
+
+
+def _einsum(subscripts: str, *operands: Any) -> TracedArray:
+    return TracedArray(torch.einsum(subscripts, *_joined(operands)))
+
+
+def _split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[TracedArray]:
+    tensor = _tensor(ary)
+    if isinstance(indices_or_sections, int):
+        return [TracedArray(part) for part in tensor.chunk(indices_or_sections, axis)]
+    return [TracedArray(part) for part in torch.tensor_split(tensor, list(map(int, indices_or_sections)), axis)]
+
+
+def _digitize(x: Any, bins: Any, right: bool = False) -> TracedArray:
+    edges = np.asarray(bins)
+    if len(edges) > 1 and not (np.diff(edges) >= 0).all():
+        raise NotTraceable("np.digitize with descending bins has no traced form")
+    values, edges = np.asarray(0) if x is None else x, _tensor(edges)
+    tensor = _tensor(values)
+    common = _cast(tensor, np.dtype(np.result_type(_NUMPY_DTYPES[tensor.dtype], np.asarray(bins).dtype)))
+    edges = edges.to(common.dtype)
+    above = common[..., None] > edges if right else common[..., None] >= edges
+    return TracedArray(above.sum(-1))
+
+
+def _nan_to_num(x: Any, copy: bool = True, nan: float = 0.0, posinf: Any = None, neginf: Any = None) -> TracedArray:
+    return TracedArray(torch.nan_to_num(_tensor(x), nan, posinf, neginf))
+
+
+def _wrapped(method: str) -> Callable[..., TracedArray]:
+    """Return a function that calls a tensor's method with its other arguments."""
+    return lambda a, *args, **kwargs: TracedArray(getattr(_tensor(a), method)(*args, **kwargs))
+
+
+_SUM = _reduction(lambda tensor, axes, keepdims: tensor.sum(axes, keepdim=keepdims), _as_sum)
+_MAX = _reduction(lambda tensor, axes, keepdims: tensor.amax(axes, keepdim=keepdims), _same)
+_MIN = _reduction(lambda tensor, axes, keepdims: tensor.amin(axes, keepdim=keepdims), _same)
+_ANY = _reduction(lambda tensor, axes, keepdims: tensor.bool().any(axes, keepdim=keepdims), _same)
+_ALL = _reduction(lambda tensor, axes, keepdims: tensor.bool().all(axes, keepdim=keepdims), _same)
+_PROD = _reduction(_product, _as_sum)
+_REDUCTIONS = {np.add: np.sum, np.maximum: np.max, np.minimum: np.min, np.multiply: np.prod}
+_REDUCTIONS |= {np.logical_or: np.any, np.logical_and: np.all}
+_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    np.concatenate: _concatenate,
+    np.stack: _stack,
+    np.hstack: lambda tup: _concatenate(tup, 0 if getattr(tup[0], "ndim", 1) == 1 else 1),
+    np.where: _where,
+    np.zeros_like: _filled(0),
+    np.ones_like: _filled(1),
+    np.empty_like: _filled(0),
+    np.full_like: _filled(0),
+    np.sum: _SUM,
+    np.mean: _reduction(lambda tensor, axes, keepdims: tensor.mean(axes, keepdim=keepdims), _as_mean),
+    np.max: _MAX,
+    np.amax: _MAX,
+    np.min: _MIN,
+    np.amin: _MIN,
+    np.any: _ANY,
+    np.all: _ALL,
+    np.prod: _PROD,
+    np.var: _reduction(_variance, _as_mean),
+    np.std: _reduction(_deviation, _as_mean),
+    np.argmax: _position(lambda tensor, axis, keepdims: tensor.argmax(axis, keepdims)),
+    np.argmin: _position(lambda tensor, axis, keepdims: tensor.argmin(axis, keepdims)),
+    np.cumsum: lambda a, axis=None: TracedArray(
+        _tensor(a).reshape(-1).cumsum(0) if axis is None else _tensor(a).cumsum(axis)
+    ),
+    np.linalg.norm: _norm,
+    np.diff: _diff,
+    np.reshape: lambda a, shape: TracedArray(_tensor(a).reshape(_sizes((shape,)))),
+    np.ravel: lambda a: TracedArray(_tensor(a).reshape(-1)),
+    np.expand_dims: _expand_dims,
+    np.squeeze: _squeeze,
+    np.transpose: lambda a, axes=None: TracedArray(_tensor(a)).transpose(*(axes or ())),
+    np.swapaxes: _wrapped("swapaxes"),
+    np.moveaxis: _wrapped("movedim"),
+    np.broadcast_to: lambda array, shape: TracedArray(_tensor(array).expand(_sizes((shape,)))),
+    np.clip: _clip,
+    np.take: _take,
+    np.take_along_axis: lambda arr, indices, axis=-1: TracedArray(_tensor(arr).gather(axis, _tensor(indices).long())),
+    np.einsum: _einsum,
+    np.dot: lambda a, b: np.matmul(a, b),
+    np.round: _round,
+    np.around: _round,
+    np.repeat: _repeat,
+    np.tile: lambda A, reps: TracedArray(_tensor(A).tile(_sizes((reps,)))),
+    np.flip: lambda m, axis=None: TracedArray(_tensor(m).flip(_axes(_tensor(m), axis))),
+    np.roll: lambda a, shift, axis: TracedArray(_tensor(a).roll(shift, axis)),
+    np.split: _split,
+    np.digitize: _digitize,
+    np.nan_to_num: _nan_to_num,
+    np.sort: lambda a, axis=-1: TracedArray(_tensor(a).sort(axis).values),
+    np.copy: lambda a: TracedArray(_tensor(a)),
+    np.ndim: lambda a: a.ndim,
+    np.shape: lambda a: a.shape,
+    np.count_nonzero: lambda a, axis=None: TracedArray((_tensor(a) != 0).sum(_axes(_tensor(a), axis))),
+}
+_METHODS = (
+    *("sum", "mean", "max", "min", "any", "all", "prod", "var", "std", "argmax", "argmin", "cumsum"),
+    *("ravel", "squeeze", "swapaxes", "clip", "take", "dot", "round", "repeat"),
+)
