@@ -1,4 +1,4 @@
-"""Episodes into batches, batches into tensors, model outputs into actions."""
+"""Pipelines between episodes, tensors and actions."""
 
 from __future__ import annotations
 

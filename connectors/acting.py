@@ -1,6 +1,6 @@
-"""What a runner asks of its two pipelines: from observations to the policy's batch, and from its outputs to actions.
+"""Interfaces of the two pipelines of a runner: env-to-module and module-to-env.
 
-`EnvToModulePipeline` and `ModuleToEnvPipeline` are such pipelines; a runner looks at nothing else of them.
+`EnvToModulePipeline` and `ModuleToEnvPipeline` implement them. A runner uses no other members of its pipelines.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ Acted = tuple[Any, Any, dict[str, Any]]  # actions as the policy made them, as t
 
 
 class EnvToModule(Protocol):
-    """From the newest observations to what the policy sees of them."""
+    """Interface of a pipeline from the newest observations to the policy's batch."""
 
     @property
     def recorded_observation_space(self) -> gym.Space | None:
-        """The space of the observations that `rewrite` gives, which are recorded."""
+        """Space of the observations that `rewrite` returns and episodes store, or None if it is not known."""
         ...
 
     @property
     def observation_space(self) -> gym.Space:
-        """The space of the observations that the policy sees, once the pipeline is bound."""
+        """Space of the observations that the policy sees."""
         ...
 
     @property
     def fingerprint(self) -> list[Any]:
-        """What a policy that was trained in this pipeline relies on: [name, settings] of each piece."""
+        """Name and settings of each connector, as plain values."""
         ...
 
     def bind_policy(self, policy: Any) -> None:
@@ -44,48 +44,48 @@ class EnvToModule(Protocol):
 
     @property
     def lookback(self) -> int:
-        """How many items from before its first step a chunk must bring along, to be learned from as it was acted."""
+        """Number of items before a chunk's first step that the learner needs to see what the policy saw."""
         ...
 
     @property
     def rewrites(self) -> bool:
-        """False where `rewrite` gives back what it gets."""
+        """Whether `rewrite` changes observations."""
         ...
 
     def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Take one environment's spaces, where the pipeline was built without any."""
+        """Set the spaces of one environment, unless the pipeline has spaces."""
         ...
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """The observations [N, ...] as they are recorded; called once for each."""
+        """Return the observations [N, ...] that episodes store. Runners call it one time per observation."""
         ...
 
     def see(
         self, rl_module: Any, batch: ColumnDict, episodes: Any, explore: bool, shared_data: dict[str, Any]
     ) -> ColumnDict:
-        """The policy's batch out of one with the newest recorded observations, "obs" [N, ...]."""
+        """Return the policy's batch for a batch with the newest stored observations, "obs" [N, ...]."""
         ...
 
     def get_state(self) -> dict[str, Any]:
-        """What the pieces have learned from data."""
+        """Return the statistics that the connectors have learned from data."""
         ...
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` gave."""
+        """Restore a state that `get_state` returned."""
         ...
 
 
 class ModuleToEnv(Protocol):
-    """Pipeline from the policy's outputs to actions."""
+    """Interface of a pipeline from the policy's outputs to actions, and from environment actions to policy actions."""
 
     @property
     def input_action_space(self) -> gym.Space | None:
-        """The environment's action space."""
+        """Action space of the environment, or None if it is not known."""
         ...
 
     @property
     def fingerprint(self) -> list[Any]:
-        """What a policy that was trained in this pipeline relies on: [name, settings] of each piece."""
+        """Name and settings of each connector, as plain values."""
         ...
 
     @property
@@ -94,11 +94,11 @@ class ModuleToEnv(Protocol):
         ...
 
     def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Take one environment's spaces, where the pipeline was built without any."""
+        """Set the spaces of one environment, unless the pipeline has spaces."""
         ...
 
     def bind_policy(self, policy: Any) -> None:
-        """Add what a recurrent policy needs."""
+        """Add the connectors that a recurrent policy needs."""
         ...
 
     def policy_action_space(self, space: gym.Space) -> gym.Space:
@@ -106,28 +106,32 @@ class ModuleToEnv(Protocol):
         ...
 
     def act(self, policy: Any, outputs: Any, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Acted:
-        """The actions [N, ...] as the policy made them, as the environment takes them, and its other outputs."""
+        """Return the policy's actions [N, ...], the environment's actions [N, ...], and the policy's other outputs."""
         ...
 
     def log_probs(self, policy: Any, outputs: dict[str, Any], actions: Any) -> np.ndarray | None:
-        """The "action_logp" [n] of recorded actions [n, ...]; None where `act` gave them, or nothing says them."""
+        """Return the log-probabilities [n] of recorded actions [n, ...].
+
+        Returns:
+            None if `act` has returned them already, or if the outputs do not determine them.
+        """
         ...
 
     def with_log_probs(self, policy: Any, pack: EpisodePack) -> EpisodePack:
-        """The pack with "action_logp" of all its steps; the pack itself where `act` gave them, or nothing says them."""
+        """Return the pack with "action_logp" for all of its steps, or the pack itself if nothing has to be added."""
         ...
 
     def get_state(self) -> dict[str, Any]:
-        """What the pieces have learned from data."""
+        """Return the statistics that the connectors have learned from data."""
         ...
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` gave."""
+        """Restore a state that `get_state` returned."""
         ...
 
 
 def fingerprint_of(env_to_module: EnvToModule, module_to_env: ModuleToEnv) -> dict[str, Any]:
-    """What a policy relies on that is trained in these pipelines; see `connectors.fingerprint`."""
+    """Return what a policy trained in these pipelines depends on. See `connectors.fingerprint`."""
     return {
         "observations": describe_space(env_to_module.observation_space),
         "actions": describe_space(module_to_env.input_action_space, bounds=True),
@@ -138,7 +142,7 @@ def fingerprint_of(env_to_module: EnvToModule, module_to_env: ModuleToEnv) -> di
 
 
 def check_pipeline(pipeline: Any, protocol: type, argument: str) -> None:
-    """Raise `WrongType` unless the pipeline has all that the protocol asks; the error names what is missing."""
+    """Raise `WrongType` if the pipeline lacks members of the protocol. The error names them."""
     asked = [name for name in vars(protocol) if not name.startswith("_")]
     missing = [name for name in asked if not hasattr(type(pipeline), name) and not hasattr(pipeline, name)]
     if missing:

@@ -1,4 +1,4 @@
-"""Whose row is whose: from the agents of multi-agent episodes to the modules that act and learn for them."""
+"""Grouping of agents by module: which agent belongs to which row of a module's batch."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from episodes.tracks import nested
 
 __all__ = ["SEATS", "AgentToModuleMapping", "AgentRow"]
 
-SEATS = "seats"  # the key of `shared_data` under which the rows' agents are: {module_id: [Seat, ...]}
+SEATS = "seats"  # key in `shared_data` of the agent behind each row: {module_id: [AgentRow, ...]}
 
 
 class AgentRow(NamedTuple):
-    """Whose row it is."""
+    """Agent behind one row of a module's batch."""
 
-    place: int  # of the multi-agent episode among the episodes
+    place: int  # index of the multi-agent episode
     agent_id: Any
     episode: SingleAgentEpisode
 
 
 class AgentToModuleMapping(Connector):
-    """The first piece of multi-agent pipelines, and the one dealer of agents to modules.
+    """First connector of multi-agent pipelines. It groups agents by module.
 
-    Acting, `rows_by_module` gives each module the agents that it must act for; called as a piece it makes
-    `{module_id: {"obs": [n, ...]}}` of their newest observations, and notes in `shared_data["seats"]` whose rows they
-    are. Learning, `packs` gives each module the episodes of its agents.
+    While acting, `rows_by_module` returns the agents that must act. A call writes `{module_id: {"obs": [n, ...]}}` of
+    their newest observations, and stores the agent of each row in `shared_data["seats"]`. While learning, `packs`
+    returns the episodes of each module's agents.
     """
 
     writes = (Columns.OBS,)
@@ -52,7 +52,7 @@ class AgentToModuleMapping(Connector):
 
     @staticmethod
     def rows_by_module(episodes: Sequence[MultiAgentEpisode]) -> dict[Any, list[AgentRow]]:
-        """The agents that must act, by module, in the order of the episodes."""
+        """Return the agents that must act, grouped by module, in the order of the episodes."""
         seats: dict[Any, list[AgentRow]] = {}
         for place, episode in enumerate(episodes):
             for agent_id, own in episode.episodes_to_act():
@@ -61,11 +61,11 @@ class AgentToModuleMapping(Connector):
 
     @staticmethod
     def packs(episodes: Iterable[MultiAgentEpisode | SingleAgentEpisode]) -> dict[Any, EpisodePack]:
-        """The episodes of each module's agents, one pack for each module.
+        """Return one pack per module with the episodes of its agents.
 
         Args:
-            episodes: multi-agent episodes, whose agents without a step are left out, or agents' own episodes, or a pack
-                of those; without a module id they belong to the default module.
+            episodes: multi-agent episodes, agents' episodes, or a pack of agents' episodes. Agents without a step are
+                left out of multi-agent episodes. Episodes without a module id belong to the default module.
         """
         dealt = AgentToModuleMapping.dealt(episodes)
         return {module_id: EpisodePack.from_episodes(own) for module_id, own in dealt.items()}
@@ -74,7 +74,7 @@ class AgentToModuleMapping(Connector):
     def dealt(
         episodes: Iterable[MultiAgentEpisode | SingleAgentEpisode],
     ) -> Mapping[Any, Sequence[SingleAgentEpisode]]:
-        """As `packs`; the agents' own episodes, which are not put into packs yet."""
+        """Return the agents' episodes grouped by module, without packing. See `packs` for the arguments."""
         if isinstance(episodes, EpisodePack):
             return _split_by_module(episodes)
         by_module: dict[Any, list[SingleAgentEpisode]] = {}
@@ -85,10 +85,10 @@ class AgentToModuleMapping(Connector):
 
 
 def newest_rows(module_id: Any, owners: Sequence[SingleAgentEpisode]) -> Any:
-    """The newest observations [n, ...] of a module's agents.
+    """Return the newest observations [n, ...] of a module's agents as one batch.
 
     Raises:
-        ShapeMismatch: they do not go into one batch; it names two of the agents.
+        ShapeMismatch: the observations have different shapes. The error names two of the agents.
     """
     items = [own.observations.get(-1) for own in owners]
     try:

@@ -1,4 +1,4 @@
-"""Columns that are still parts become arrays, and all columns have one length."""
+"""Connector that joins the parts of columns and checks that all columns have one length."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["BatchItems"]
 
 
 class BatchItems(Connector):
-    """Makes nested arrays [B, ...] of the columns that were added item by item: one concatenate a leaf.
+    """Connector that joins columns of parts into nested arrays [B, ...], with one concatenation per leaf.
 
     Raises:
-        TrackMismatch: columns differ in length, or, acting, have another number of rows than there are episodes.
+        TrackMismatch: columns differ in length. While acting: their length is not the number of episodes.
     """
 
     reads_tracks = True

@@ -1,7 +1,7 @@
-"""A column still being filled: whole arrays, one concatenate away from being a column of a batch.
+"""Columns of a batch that are still being filled.
 
-A batch is a dict of columns `{name: nested arrays [B, ...]}`. Pieces that add rows episode by episode leave
-`ColumnParts` in it, and `BatchItems` makes arrays of them. Each part knows whose rows it holds.
+A batch is a dict of columns, `{name: nested arrays [B, ...]}`. Connectors that add rows episode by episode store
+`ColumnParts` in it. `BatchItems` joins the parts into arrays. Each part records the episode of its rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from episodes.tracks import nested
 
 
 class RowOwner(NamedTuple):
-    """Whose rows a part holds; None where that is not known."""
+    """Episode, agent and module behind the rows of a part. None means unknown."""
 
     eps_id: str | None = None
     agent_id: Any = None
@@ -26,7 +26,7 @@ class RowOwner(NamedTuple):
 
     @classmethod
     def of(cls, episode: Any) -> RowOwner:
-        """The owner of an episode's rows; for None, nobody in particular."""
+        """Return the owner of an episode's rows. The owner is unknown if `episode` is None."""
         if episode is None:
             return cls()
         return cls(episode.multi_agent_episode_id or episode.id_, episode.agent_id, episode.module_id)
@@ -40,7 +40,7 @@ class ColumnParts:
     owners: list[RowOwner] = field(default_factory=list)
 
     def append(self, rows: Any, owner: RowOwner) -> None:
-        """Add nested arrays [n, ...]."""
+        """Append nested arrays [n, ...] as one part."""
         self.parts.append(rows)
         self.owners.append(owner)
 
@@ -48,28 +48,28 @@ class ColumnParts:
         return sum(num_rows(part) for part in self.parts)
 
     def joined(self) -> Any:
-        """The column: nested arrays [sum of n_i, ...], one concatenate a leaf."""
+        """Return the column as nested arrays [sum of n_i, ...]."""
         return self.parts[0] if len(self.parts) == 1 else nested.map_leaves(_concatenate, nested.transpose(self.parts))
 
     def row_owners(self) -> list[RowOwner]:
-        """The owner of each row."""
+        """Return the owner of each row."""
         pairs = zip(self.parts, self.owners, strict=True)
         return [owner for part, owner in pairs for _ in range(num_rows(part))]
 
     def with_known_owners(self) -> ColumnParts:
-        """The parts that somebody owns; all where nobody does."""
+        """Return only the parts with a known owner, or all parts if no owner is known."""
         pairs = [pair for pair in zip(self.parts, self.owners, strict=True) if pair[1] != RowOwner()]
         return ColumnParts([part for part, _ in pairs], [owner for _, owner in pairs]) if pairs else self
 
     def with_rows(self, rows: Any) -> ColumnParts:
-        """Parts of the same sizes and owners that hold other rows, nested arrays [sum of n_i, ...]."""
+        """Return parts of the same sizes and owners with other rows, nested arrays [sum of n_i, ...]."""
         ends = np.cumsum([num_rows(part) for part in self.parts]).tolist()
         spans = zip([0, *ends], ends, strict=False)
         return ColumnParts([nested.take(rows, slice(start, end)) for start, end in spans], list(self.owners))
 
 
 def joined(column: Any) -> Any:
-    """The column's nested arrays, whether it is parts or arrays already."""
+    """Return a column as nested arrays, joining its parts if it has parts."""
     return column.joined() if isinstance(column, ColumnParts) else column
 
 
@@ -78,7 +78,11 @@ def _concatenate(arrays: list[Any]) -> Any:
 
 
 def as_rows(items: Any, num_items: int, column: str) -> Any:
-    """Items, a list of them or nested arrays [num_items, ...], as nested arrays; ShapeMismatch for another number."""
+    """Return `items`, a list or nested arrays [num_items, ...], as nested arrays.
+
+    Raises:
+        ShapeMismatch: there are not `num_items` items.
+    """
     rows = nested.stack(items) if isinstance(items, list) and items else nested.map_leaves(_as_array, items)
     lengths = {len(leaf) if np.ndim(leaf) else None for leaf in nested.leaves(rows)}
     if lengths != {num_items}:
@@ -90,7 +94,7 @@ def as_rows(items: Any, num_items: int, column: str) -> Any:
 
 
 def as_single_row(item: Any) -> Any:
-    """One item as nested arrays [1, ...]."""
+    """Return one item as nested arrays [1, ...]."""
     return nested.map_leaves(lambda leaf: _as_array(leaf)[None], item)
 
 
@@ -99,19 +103,19 @@ def _as_array(leaf: Any) -> Any:
 
 
 def num_rows(column: Any) -> int:
-    """The number of rows of a column (or of its first leaf)."""
+    """Return the number of rows of a column."""
     return len(column if type(column) is np.ndarray else nested.first_leaf(column))
 
 
 def rows_of(column: Any) -> list[Any]:
-    """The items of a column, nested as it is."""
+    """Return the rows of a column as a list of nested items."""
     if type(column) is np.ndarray:
         return list(column)
     return [nested.take(column, row) for row in range(num_rows(column))]
 
 
 def changed_items(columns: list[Any], func: Callable[..., Any]) -> list[Any]:
-    """The columns with the tuple `func(items, eps_id, agent_id, module_id)` in the place of each row's items."""
+    """Return the columns after `func(items, eps_id, agent_id, module_id)` was applied to each row."""
     parts = next((column for column in columns if isinstance(column, ColumnParts)), None)
     rows = list(zip(*[rows_of(joined(column)) for column in columns], strict=True))
     owners = parts.row_owners() if parts is not None else [RowOwner()] * len(rows)

@@ -1,11 +1,11 @@
-"""A connector: one step on the way from episodes to tensors, or from a policy's outputs to actions.
+"""`Connector`: one step from episodes to tensors, or from a policy's outputs to actions.
 
-A piece written for RLlib works when its base class is imported from here: the call signature, the spaces, the state
-methods and the batch methods are the ones RLlib documents.
+A connector written for RLlib runs if its base class is imported from here. The call signature, the spaces, the state
+methods and the batch methods are those that RLlib documents.
 
 >>> import numpy as np
 >>> class ClipRewards(Connector):
-...     '''Rewards between -1 and 1.'''
+...     '''Clip rewards to [-1, 1].'''
 ...
 ...     def __call__(self, *, rl_module=None, batch, episodes, **kwargs):
 ...         for episode in self.single_agent_episode_iterator(episodes):
@@ -30,24 +30,24 @@ from episodes.tracks.validation import checked_space
 
 __all__ = ["Connector"]
 
-ColumnDict = dict[str, Any]  # a batch on its way through a pipeline: values by column
+ColumnDict = dict[str, Any]  # a batch within a pipeline: values by column
 
 
 class Connector:
-    """A callable object in a pipeline.
+    """Callable step of a pipeline that changes a batch.
 
     Args:
-        input_observation_space: the space of the observations that come in; a pipeline sets it.
-        input_action_space: likewise for actions.
-        name: what the pipeline calls the piece; the class's name by default.
+        input_observation_space: space of the observations before this connector. A pipeline sets it.
+        input_action_space: space of the actions before this connector. A pipeline sets it.
+        name: name of the connector in its pipeline; by default the name of its class.
     """
 
-    reads: tuple[str, ...] = ()  # columns that must be in the batch
-    writes: tuple[str, ...] = ()  # columns that it may put there
-    reads_tracks: ClassVar[bool] = False  # it works on whole tracks of a pack or a recorder, not episode by episode
+    reads: tuple[str, ...] = ()  # columns that the batch must have
+    writes: tuple[str, ...] = ()  # columns that the connector may add
+    reads_tracks: ClassVar[bool] = False  # reads whole tracks of a pack or recorder, and no single episodes
     changes_rows: bool = True  # False: a runner skips the connector, because it leaves complete vector rows unchanged
-    is_empty_filter: bool = False  # it learns statistics of observations, and has not seen any
-    lookback: int = 0  # items before a chunk's first step that must be kept for learning from it as it was acted
+    is_empty_filter: bool = False  # learns statistics of observations, and has not seen any observation
+    lookback: int = 0  # items before a chunk's first step that the learner needs to see what the policy saw
 
     _input_observation_space: gym.Space | None = None
     _input_action_space: gym.Space | None = None
@@ -77,19 +77,28 @@ class Connector:
         metrics: Any = None,
         **kwargs: Any,
     ) -> ColumnDict:
-        """The batch with this piece's work done; it may be the same dict."""
+        """Return the batch with this connector's changes. It may be the same dict.
+
+        Args:
+            rl_module: the policy.
+            batch: columns by name.
+            episodes: the episodes that the batch is made from.
+            explore: whether actions are sampled; None while learning.
+            shared_data: a dict that all connectors of a call share.
+            metrics: a metrics logger, or None.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no __call__")
 
     @property
     def name(self) -> str:
-        """What the piece is called unless its pipeline has another of that name."""
+        """Name of the connector in its pipeline, unless another connector has this name."""
         return self._name or type(self).__name__
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a policy that was trained behind the piece relies on: plain values by name.
+        """Settings that a policy trained with this connector depends on, as plain values by name.
 
-        By default the constructor's arguments, those that are kept as attributes of their names.
+        By default they are the constructor's arguments that are stored under their names.
         """
         return settings_of(self)
 
@@ -100,7 +109,7 @@ class Connector:
 
     @property
     def input_observation_space(self) -> gym.Space | None:
-        """The space of the observations that come in."""
+        """Space of the observations before this connector."""
         return self._input_observation_space
 
     @input_observation_space.setter
@@ -109,7 +118,7 @@ class Connector:
 
     @property
     def input_action_space(self) -> gym.Space | None:
-        """The space of the actions that come in."""
+        """Space of the actions before this connector."""
         return self._input_action_space
 
     @input_action_space.setter
@@ -118,16 +127,16 @@ class Connector:
 
     @property
     def observation_space(self) -> gym.Space | None:
-        """The space of the observations that go out."""
+        """Space of the observations after this connector."""
         return self._observation_space
 
     @property
     def action_space(self) -> gym.Space | None:
-        """The space of the actions that go out."""
+        """Space of the actions after this connector."""
         return self._action_space
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Take new input spaces and recompute the output spaces from them."""
+        """Set the input spaces and recompute the output spaces."""
         self._input_observation_space = checked_space("input_observation_space", observation_space)
         self._input_action_space = checked_space("input_action_space", action_space)
         if observation_space is None:
@@ -142,29 +151,31 @@ class Connector:
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """The space of the observations that go out, given what comes in; override where the piece changes them."""
+        """Return the space of the observations after this connector. Override it if the connector changes
+        observations.
+        """
         return input_observation_space
 
     def recompute_output_action_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """The space of the actions that go out, given what comes in; override where the piece changes them."""
+        """Return the space of the actions after this connector. Override it if the connector changes actions."""
         return input_action_space
 
     # State
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """What the piece has learned from data: a dict that shares no memory with it."""
+        """Return a copy of what the connector has learned from data."""
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` gave."""
+        """Restore a state that `get_state` returned."""
 
     def reset_state(self) -> None:
-        """Forget what was learned from data."""
+        """Reset what the connector has learned from data."""
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """One state out of those of several copies of this piece; the first, unless a piece knows better."""
+        """Return one state for the states of several copies of this connector. By default it is the first state."""
         return states[0] if states else {}
 
     # Batches
@@ -173,11 +184,13 @@ class Connector:
     def single_agent_episode_iterator(
         episodes: Sequence[Any], agents_that_stepped_only: bool = True, zip_with_batch_column: Any = None
     ) -> Iterator[Any]:
-        """The single-agent episodes among and inside the episodes; with a column, pairs (episode, its item).
+        """Yield the single-agent episodes in `episodes`, including the agents' episodes of multi-agent episodes.
 
         Args:
-            agents_that_stepped_only: of a multi-agent episode, only agents that observed something at its last step.
-            zip_with_batch_column: a column, arrays [B, ...], with one row an episode.
+            episodes: single-agent and multi-agent episodes.
+            agents_that_stepped_only: leave out agents without an observation at the newest env step.
+            zip_with_batch_column: a column [B, ...] with one row per episode. If given, pairs (episode, row) are
+                yielded.
         """
         singles = _single_agent_episodes(episodes, agents_that_stepped_only)
         if zip_with_batch_column is None:
@@ -187,14 +200,14 @@ class Connector:
 
     @staticmethod
     def add_batch_item(batch: ColumnDict, column: str, item_to_add: Any, single_agent_episode: Any = None) -> None:
-        """Add one item to a column, which is made when missing."""
+        """Add one item to a column, and create the column if it is missing."""
         _parts(batch, column).append(as_single_row(item_to_add), RowOwner.of(single_agent_episode))
 
     @staticmethod
     def add_n_batch_items(
         batch: ColumnDict, column: str, items_to_add: Any, num_items: int, single_agent_episode: Any = None
     ) -> None:
-        """Add several items, a list of them or nested arrays [num_items, ...] (kept whole), to a column.
+        """Add `num_items` items, a list or nested arrays [num_items, ...], to a column.
 
         Raises:
             ShapeMismatch: there are not `num_items` items.
@@ -205,13 +218,13 @@ class Connector:
     def foreach_batch_item_change_in_place(
         batch: ColumnDict, column: str | Sequence[str], func: Callable[..., Any]
     ) -> None:
-        """Put `func(item, eps_id, agent_id, module_id)` in the place of each item of a column.
+        """Replace each item of a column by `func(item, eps_id, agent_id, module_id)`.
 
-        With several columns, `func` gets a tuple of items and gives one. Ids are None where the column is an array
-        already, whose rows no longer say whose they are.
+        With several columns, `func` takes a tuple of items and returns one. The ids are None if the column is an array
+        already, because its rows have no recorded owners.
 
         Raises:
-            UnknownKey: there is no such column.
+            UnknownKey: the batch has no such column.
         """
         names = [column] if isinstance(column, str) else list(column)
         each = (lambda items, *ids: (func(items[0], *ids),)) if isinstance(column, str) else func
@@ -224,7 +237,7 @@ class Connector:
 
     @staticmethod
     def switch_batch_from_column_to_module_ids(batch: dict[str, dict[Any, Any]]) -> dict[Any, ColumnDict]:
-        """{column: {module_id: values}} as {module_id: {column: values}}."""
+        """Return `{column: {module_id: values}}` as `{module_id: {column: values}}`."""
         modules: dict[Any, ColumnDict] = {}
         for column, by_module in batch.items():
             for module_id, values in by_module.items():
@@ -243,7 +256,7 @@ def _single_agent_episodes(episodes: Sequence[Any], stepped_only: bool) -> Itera
 
 
 def _parts(batch: ColumnDict, column: str) -> ColumnParts:
-    """The column as parts: made when missing, and of the array when it is one already."""
+    """Return a column as parts. Create it if it is missing, and convert it if it is an array."""
     parts = batch.get(column)
     if isinstance(parts, ColumnParts):
         return parts

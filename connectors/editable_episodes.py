@@ -1,4 +1,4 @@
-"""Ordinary episodes out of columns, for pieces that go through them one by one and may change them."""
+"""Episodes of a pack or recorder as objects, for connectors that change single episodes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class EditableEpisodes(Sequence[SingleAgentEpisode]):
-    """The episodes of a pack or a recorder, each made when it is first read and then kept, with what is written to it.
+    """Sequence of the episodes of a pack or recorder. Each is created once and keeps what is written to it.
 
-    The source is not changed: its episodes are views, and copy what is written to.
+    The source is not changed: its episodes are views, and a written track is copied first.
     """
 
     def __init__(self, source: Sequence[SingleAgentEpisode]) -> None:
@@ -50,18 +50,18 @@ class EditableEpisodes(Sequence[SingleAgentEpisode]):
 
     @property
     def changed(self) -> bool:
-        """True when something was written to an episode."""
+        """Whether an episode was written to."""
         return not all(_same(_tracks(episode), self._as_made[i]) for i, episode in self._made.items())
 
     def packed(self) -> EpisodePack:
-        """A pack of the episodes with what was written to them; the very pack they are from where nothing was."""
+        """Return a pack of the episodes with all changes, or the source pack if nothing changed."""
         if not self.changed and isinstance(self._source, EpisodePack):
             return self._source
         return EpisodePack.from_episodes(list(self))
 
 
 def _tracks(episode: SingleAgentEpisode) -> list[Any]:
-    """What setters replace: the tracks, the flags, the names of the extra outputs, the id, the dict of custom data."""
+    """Return everything that setters of an episode replace: tracks, flags, names of extra outputs, id, custom data."""
     extra = episode.extra_model_outputs
     tracks = [episode.observations, episode.actions, episode.rewards, *extra.values()]
     own = (episode.id_, episode.custom_data)

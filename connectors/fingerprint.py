@@ -1,14 +1,14 @@
-"""What a policy relies on of the pipelines that it was trained in, and whether others are like them.
+"""Fingerprints of pipelines: plain values with which a policy can be checked for the pipelines that it was trained in.
 
-A runner that samples with a policy to learn writes the fingerprint of its pipelines onto it, as the attribute
-`pipeline_fingerprint`, where the policy is a `torch.nn.Module`; that of a `episode_learners.Policy` goes along in its
-`state_dict()`. A runner of other pipelines refuses the policy then. A fingerprint is made of plain values: the space
-that the policy sees, that of its actions, and the pieces with their settings. What pieces have learned is not in it.
+A runner writes the fingerprint of its pipelines to the attribute `pipeline_fingerprint` of a `torch.nn.Module` that it
+samples with for learning. The `state_dict()` of an `episode_learners.Policy` contains it. A runner with other pipelines
+then rejects the policy. A fingerprint has the space that the policy sees, the action space, and the settings of all
+connectors. It does not have their statistics.
 
-Functions and classes among the settings are told by their names. A lambda, and a function made in another, has none of
-its own: it is told by its place and by what it does too, that is by the names, constants and operators in it, its
-defaults and the plain values that it closes over. That is the same in every process; another version of Python may
-see a comprehension in it with other eyes, and refuse.
+Functions and classes among the settings are identified by their names. Lambdas and nested functions have no unique
+name.
+They are identified by their position and their code: names, constants, operators, defaults, and the plain values that
+they close over. This is the same in each process. Another Python version may compile a comprehension differently.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ ATTRIBUTE = "pipeline_fingerprint"
 _COMPARED = ("observations", "actions", "env_to_module", "module_to_env")
 
 _NO_SETTINGS = frozenset({"input_observation_space", "input_action_space", "name", "seed", "device"})
-_TOLD = (type(None), bool, int, float, complex, str, bytes, np.generic, np.ndarray, Enum, spaces.Space)  # told whole
-_MANY = 32  # numbers; longer arrays are described by their shapes
+_STABLE = (type(None), bool, int, float, complex, str, bytes, np.generic, np.ndarray, Enum, spaces.Space)
+_MANY = 32  # arrays with more numbers are described by their shapes
 
 
 def settings_of(made: Any) -> dict[str, Any]:
-    """The arguments that an object was made with, as plain values, as far as it keeps them under their names."""
+    """Return an object's constructor arguments as plain values, as far as the object stores them under their names."""
     if isinstance(made, partial):
         return {"function": _plain(made.func), "arguments": _plain([*made.args, dict(made.keywords)])}
     if isinstance(made, FunctionType):
@@ -50,12 +50,12 @@ def settings_of(made: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as one that JSON knows; of what has none, a name."""
+    """Return a value as one that JSON can represent. Objects without such a form are represented by a name."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, (float, np.generic)):
         number = value.item() if isinstance(value, np.generic) else value
-        return number if number == number else "nan"  # which is equal to that of another process
+        return number if number == number else "nan"  # NaN is not equal to itself
     if isinstance(value, np.ndarray):
         return _plain(value.tolist()) if value.size <= _MANY else f"array {value.shape} {value.dtype}"
     if isinstance(value, (bytes, complex)):
@@ -78,18 +78,20 @@ def _plain(value: Any) -> Any:
 
 
 def _describe_code(function: FunctionType) -> str:
-    """What a function without a name of its own does, in words that any process says in the same way."""
+    """Return text on what a function without a unique name does. All processes return the same text."""
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     for cell in function.__closure__ or ():
-        with suppress(ValueError):  # nothing is in it yet
+        with suppress(ValueError):  # the cell is empty
             held.append(cell.cell_contents)
     values = [_plain(value) if _has_stable_value(value) else _named(value) for value in held]
     return " ".join(_words(function.__code__)) + (f" with {values}" if values else "")
 
 
 def _has_stable_value(value: Any) -> bool:
-    """Whether a value is told whole; what may hold itself, or grow, is not."""
-    return isinstance(value, _TOLD) or (isinstance(value, (tuple, frozenset)) and all(map(_has_stable_value, value)))
+    """Return True if the whole value can be described. Lists, dicts and other objects may contain themselves or
+    change.
+    """
+    return isinstance(value, _STABLE) or (isinstance(value, (tuple, frozenset)) and all(map(_has_stable_value, value)))
 
 
 def _named(value: Any) -> str:
@@ -97,7 +99,7 @@ def _named(value: Any) -> str:
 
 
 def _words(code: CodeType) -> Iterator[str]:
-    """The names, constants and operators of code in their order."""
+    """Yield the names, constants and operators of a code object in order."""
     for step in dis.get_instructions(code):
         if isinstance(step.argval, CodeType):
             yield from _words(step.argval)
@@ -113,7 +115,7 @@ def _words(code: CodeType) -> Iterator[str]:
 
 
 def describe_space(space: spaces.Space | None, *, bounds: bool = False) -> str:
-    """A space in words; of a Box its shape and dtype, and its bounds where they are asked for."""
+    """Return a space as text. The bounds of a Box are included only if `bounds` is true."""
     if isinstance(space, spaces.Box) and not bounds:
         return f"Box({space.shape}, {space.dtype})"
     if isinstance(space, spaces.Dict):
@@ -124,25 +126,26 @@ def describe_space(space: spaces.Space | None, *, bounds: bool = False) -> str:
 
 
 def stamp(policy: Any, fingerprint: dict[str, Any] | None) -> None:
-    """Write the fingerprint onto a policy that is a module; other callables have no weights that rely on it."""
+    """Write the fingerprint to a policy that is a module. Other callables have no trained weights."""
     if getattr(policy, ATTRIBUTE, None) is not fingerprint and isinstance(policy, torch.nn.Module):
         setattr(policy, ATTRIBUTE, fingerprint)
 
 
 def stamped(policy: Any) -> dict[str, Any] | None:
-    """The fingerprint that was written onto a policy; None where there is none."""
+    """Return the fingerprint of a policy, or None if it has none."""
     return getattr(policy, ATTRIBUTE, None)
 
 
 def check_fingerprint(policy: Any, here: Mapping[str, Any], there: Mapping[str, Any] | None = None) -> None:
-    """Raise unless the policy has no fingerprint, or this one.
+    """Raise `StateMismatch` if a policy has another fingerprint.
 
     Args:
-        here: that of the pipelines where it is to act.
-        there: that of its training, where it is not written onto the policy itself.
+        policy: the policy.
+        here: the fingerprint of the pipelines in which it is used.
+        there: the fingerprint of its training, if the policy does not have it itself.
 
     Raises:
-        StateMismatch: it names what differs.
+        StateMismatch: the fingerprints differ. The error names the differences.
     """
     there = stamped(policy) if there is None else there
     if there is None or not (
@@ -197,7 +200,7 @@ def _in_words(views: list[Any]) -> str:
 
 
 def check_statistics(policy: Any, env_to_module: Any) -> None:
-    """Raise `StateMismatch` if a trained policy is to act behind a filter that has not seen any observation."""
+    """Raise `StateMismatch` if a trained policy would act with a filter that has not seen any observation."""
     empty = getattr(env_to_module, "empty_filters", ())
     if stamped(policy) is not None and empty:
         raise StateMismatch(

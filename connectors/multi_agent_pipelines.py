@@ -1,4 +1,4 @@
-"""Pipelines over several agents: one pipeline for each module, and what deals rows out to them and collects them."""
+"""Pipelines for several agents: one pipeline per module, and the grouping of agents by module."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ P = TypeVar("P", bound=ConnectorPipeline)
 
 
 class MultiAgentPipeline(Connector):
-    """One pipeline for each module; batches are `{module_id: {column: array}}`, `rl_module` is `{module_id: policy}`.
+    """Base class of pipelines with one pipeline per module.
 
-    Each module has spaces, pieces and filters of its own, and the pieces know nothing of agents. `joint` pieces see the
-    observations of all agents first.
+    Batches are `{module_id: {column: array}}`, and `rl_module` is `{module_id: policy}`. Each module has separate
+    spaces, connectors and filters. The `joint` preprocessors run first, on the observations of all agents.
     """
 
     _repr_html_ = notebook_repr("connectors.notebook_cards", "multi_agent_pipeline")
@@ -59,7 +59,7 @@ class MultiAgentPipeline(Connector):
         self.joint = ConnectorPipeline(connectors=as_joint(joint))
 
     def __getitem__(self, module_id: Any) -> Any:
-        """The module's pipeline; `UnknownKey` when there is none."""
+        """Return the pipeline of a module, or raise `UnknownKey`."""
         try:
             return self.modules[module_id]
         except KeyError:
@@ -79,23 +79,27 @@ class MultiAgentPipeline(Connector):
         metrics: Any = None,
         **kwargs: Any,
     ) -> ColumnDict:
-        """`{module_id: columns}`: what the modules' pipelines make of the episodes; see `_run` of each kind.
+        """Return the output of each module's pipeline, `{module_id: columns}`.
 
         Args:
-            batch: columns to start from; the dict itself is left as it is.
-            shared_data: a dict that all pieces of all modules see.
+            rl_module: policies by module.
+            batch: columns to start from. The dict is not changed.
+            episodes: the episodes.
+            explore: whether actions are sampled; None while learning.
+            shared_data: a dict that all connectors of all modules share.
+            metrics: a metrics logger, or None.
         """
         context = {"explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
         return self._run(rl_module, dict(batch or {}), episodes, context)
 
     def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
-        """The call, its other arguments as `context`."""
+        """Return the output of each module's pipeline. `context` has the other arguments of the call."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its modules' pipelines are given")
 
     def _called(
         self, batches: Mapping[Any, ColumnDict], episodes: Mapping[Any, Any], rl_module: Any, context: dict[str, Any]
     ) -> dict[Any, ColumnDict]:
-        """What each module's pipeline makes of its batch: `{module_id: columns}` of the modules with episodes."""
+        """Call the pipeline of each module in `episodes`, and return `{module_id: columns}`."""
         return {
             module_id: self[module_id](
                 rl_module=None if rl_module is None else rl_module[module_id],
@@ -109,7 +113,7 @@ class MultiAgentPipeline(Connector):
     def _called_for_rows(
         self, batches: Mapping[Any, ColumnDict], episodes: Mapping[Any, Any], rl_module: Any, context: dict[str, Any]
     ) -> dict[Any, ColumnDict]:
-        """As `_called`, of batches of whole rows [n, ...]: what a runner calls at each step."""
+        """Call the pipeline of each module for whole rows [n, ...], as a runner does in each step."""
         if context.keys() != _OF_ROWS or context["metrics"] is not None:
             return self._called(batches, episodes, rl_module, context)
         explore, shared_data = context["explore"], context["shared_data"]
@@ -126,20 +130,24 @@ class MultiAgentPipeline(Connector):
 
     @property
     def lookback(self) -> int:  # type: ignore[override]
-        """The most items that any module's pipeline needs from before a chunk's first step."""
+        """Largest lookback of all modules' pipelines."""
         return max((pipeline.lookback for pipeline in self.modules.values()), default=0)
 
     @property
     def _parts(self) -> dict[Any, Any]:
-        """What has a state: the modules' pipelines, and that of the joint pieces where there are some."""
+        """Pipelines with a state: one per module, and the joint preprocessors."""
         return {_JOINT: self.joint, **self.modules} if len(self.joint) else self.modules
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[Any, Any]:
-        """The states of the modules' pipelines, by module; that of the joint pieces is under "__joint__"."""
+        """Return the states of the modules' pipelines by module, and of the joint preprocessors as "__joint__"."""
         return {module_id: pipeline.get_state() for module_id, pipeline in self._parts.items()}
 
     def set_state(self, state: dict[Any, Any]) -> None:
-        """Restore what `get_state` gave; `StateMismatch` for other modules, and nothing is changed."""
+        """Restore a state that `get_state` returned.
+
+        Raises:
+            StateMismatch: the state is of other modules. Nothing is changed.
+        """
         if state.keys() != self._parts.keys():
             raise StateMismatch(
                 f"{self.name}.set_state: the state has the modules {list(state)}, this has {list(self._parts)}"
@@ -147,12 +155,12 @@ class MultiAgentPipeline(Connector):
         set_states(self._parts, state, self.get_state())
 
     def reset_state(self) -> None:
-        """Forget what any module's pieces have learned from data."""
+        """Reset what the connectors of all modules have learned from data."""
         for pipeline in self._parts.values():
             pipeline.reset_state()
 
     def merge_states(self, states: list[dict[Any, Any]]) -> dict[Any, Any]:
-        """One state out of those of several copies, merged module by module."""
+        """Return one state for the states of several copies, merged by module."""
         modules = dict.fromkeys(module_id for state in states for module_id in state)
         return {
             module_id: (self.joint if module_id == _JOINT else self[module_id]).merge_states(
@@ -166,12 +174,13 @@ class MultiAgentPipeline(Connector):
 
 
 class MultiAgentEnvToModule(MultiAgentPipeline):
-    """Makes each module's input batch out of the observations of its agents that must act, batched together.
+    """Pipelines from the observations of agents that must act to one batch per module.
 
     Args:
-        joint: preprocessors of the observations of all agents; a runner sends those of each env step through them
-            before they are stored. The modules' pipelines have the spaces that these give. A rewriter such as
-            `MeanStdFilter(multi_agent=True)` or `FlattenObservations(agent_ids=[...])` has a copy for each agent there.
+        modules: an env-to-module pipeline per module.
+        joint: preprocessors of the observations of all agents. A runner applies them to each env step before the
+            observations are stored. The modules' pipelines have the spaces after them. A rewriter such as
+            `MeanStdFilter(multi_agent=True)` or `FlattenObservations(agent_ids=[...])` gets a copy per agent.
     """
 
     modules: dict[Any, EnvToModulePipeline]  # type: ignore[assignment]
@@ -181,11 +190,11 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
         self.mapping = AgentToModuleMapping()
 
     def rewrite_joint(self, episode: MultiAgentEpisode, observations: Mapping[Any, Any], update: bool = True) -> None:
-        """Send the observations of a growing episode's newest env step through the joint preprocessors, in place."""
+        """Apply the joint preprocessors, in place, to the newest env step of a growing episode."""
         rewrite_newest(self.joint.connectors, episode, observations, update)
 
     def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
-        """`{module_id: columns}` of the modules that have an agent to act for."""
+        """Return `{module_id: columns}` for the modules with agents that must act."""
         if context["shared_data"] is None:
             context["shared_data"] = {}
         given = bool(batch)  # its columns may be parts
@@ -196,7 +205,11 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
 
 
 class MultiAgentModuleToEnv(MultiAgentPipeline):
-    """Makes actions of agents out of the modules' outputs; see `ModuleToAgentUnmapping` for what it gives."""
+    """Pipelines from the modules' outputs to the actions of agents. See `ModuleToAgentUnmapping` for the result.
+
+    Args:
+        modules: a module-to-env pipeline per module.
+    """
 
     modules: dict[Any, ModuleToEnvPipeline]  # type: ignore[assignment]
 
@@ -205,15 +218,15 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
         self.unmapping = ModuleToAgentUnmapping()
 
     def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
-        """The actions and other outputs of each agent, for each episode.
+        """Return the actions and other outputs of each agent of each episode.
 
-        Args:
-            shared_data: what the env-to-module pipeline was given, with the rows' agents in it.
+        `context["shared_data"]` must be the dict that the env-to-module pipeline got, because it has the agent of each
+        row.
 
         Raises:
-            UnknownKey: outputs without a `shared_data` that says whose rows they are, or without actions.
-            WrongType: a module's outputs are no dict.
-            ShapeMismatch: a module's actions are none of its space.
+            UnknownKey: `shared_data` has no agents, or there are no actions.
+            WrongType: the outputs of a module are not a dict.
+            ShapeMismatch: the actions of a module are not in its action space.
         """
         shared_data = context["shared_data"] or {}
         seats = shared_data.get(SEATS, {})
@@ -240,9 +253,10 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
 
 
 class MultiAgentLearner(MultiAgentPipeline):
-    """Makes each module's train batch of exactly the real steps of its agents.
+    """Pipelines from episodes to one train batch per module, with one row per step of the module's agents.
 
     Args:
+        modules: a learner pipeline per module.
         joint: preprocessors of the observations of all agents, for episodes that were stored without them.
     """
 
@@ -252,10 +266,13 @@ class MultiAgentLearner(MultiAgentPipeline):
         self._agents = AgentSpaces(self.joint)
 
     def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
-        """`{module_id: train batch}` of the modules that have steps.
+        """Return `{module_id: train batch}` for the modules with steps.
 
         Args:
-            episodes: multi-agent episodes, agents' own episodes, their pack, or `{module_id: its agents' episodes}`.
+            rl_module: policies by module.
+            batch: columns to start from.
+            episodes: multi-agent episodes, agents' episodes, a pack of them, or `{module_id: agents' episodes}`.
+            context: the other arguments of the call.
         """
         if len(self.joint):
             for episode in (each for each in episodes if isinstance(each, MultiAgentEpisode)):
@@ -279,11 +296,14 @@ def multi_agent_env_to_module(
     joint: Joint = (),
     **options: Any,
 ) -> MultiAgentEnvToModule:
-    """The default env-to-module pipeline of each module; `options` are those of `env_to_module_pipeline`.
+    """Return the default env-to-module pipeline of each module.
 
     Args:
-        observation_spaces: by module, behind the joint preprocessors.
-        joint: see `MultiAgentEnvToModule`; likewise `multi_agent_learner(joint=...)`.
+        observation_spaces: by module, after the joint preprocessors.
+        action_spaces: by module.
+        policies: by module; see `env_to_module_pipeline`.
+        joint: see `MultiAgentEnvToModule`.
+        options: options of `env_to_module_pipeline`. A callable `pieces` returns the connectors of each module.
     """
     pipelines = _each(env_to_module_pipeline, observation_spaces, action_spaces, policies, options)
     return MultiAgentEnvToModule(pipelines, joint)
@@ -292,7 +312,14 @@ def multi_agent_env_to_module(
 def multi_agent_module_to_env(
     observation_spaces: Spaces, action_spaces: Spaces, *, policies: Mapping[Any, Any] | None = None, **options: Any
 ) -> MultiAgentModuleToEnv:
-    """The default module-to-env pipeline of each module; `options` are those of `module_to_env_pipeline`."""
+    """Return the default module-to-env pipeline of each module.
+
+    Args:
+        observation_spaces: by module.
+        action_spaces: by module.
+        policies: by module; see `module_to_env_pipeline`.
+        options: options of `module_to_env_pipeline`. A callable `pieces` returns the connectors of each module.
+    """
     return MultiAgentModuleToEnv(_each(module_to_env_pipeline, observation_spaces, action_spaces, policies, options))
 
 
@@ -305,12 +332,16 @@ def multi_agent_learner(
     joint: Joint = (),
     **options: Any,
 ) -> MultiAgentLearner:
-    """The default learner pipeline of each module; `options` are those of `learner_pipeline`.
-
-    `views` is a mapping: `{module_id: pipeline.views}` of the pipelines that acted.
+    """Return the default learner pipeline of each module.
 
     Args:
-        returns: makes the piece that computes advantages or targets, one for each module.
+        observation_spaces: by module.
+        action_spaces: by module.
+        policies: by module; see `learner_pipeline`.
+        returns: a function that returns the connector for advantages or targets; it is called once per module.
+        joint: see `MultiAgentLearner`.
+        options: options of `learner_pipeline`. `views` is a mapping `{module_id: pipeline.views}` of the pipelines that
+            acted.
     """
     if not (returns is None or callable(returns)):
         raise WrongType(f"returns={returns!r}: give what makes a piece, such as the piece's class, or None")
@@ -328,7 +359,9 @@ def _each(
     policies: Mapping[Any, Any] | None,
     options: Mapping[str, Any],
 ) -> dict[Any, P]:
-    """A pipeline for each module; a callable `pieces` makes each its own, a mapping `views` has each its own."""
+    """Return a pipeline per module. A callable `pieces` is called for each module, and a mapping `views` is split by
+    module.
+    """
     observation_spaces, action_spaces = (
         checked_mapping(name, own, "of a space for each module")
         for name, own in (("observation_spaces", observation_spaces), ("action_spaces", action_spaces))

@@ -1,4 +1,4 @@
-"""What a notebook shows of pipelines and their traces, as cards of `episodes.inspect`."""
+"""Notebook views of pipelines and traces."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ MOST_MODULES = 12
 
 
 def pipeline(pieces: Any) -> str:
-    """A pipeline: its pieces in order, with the columns that each reads and writes, and its last trace."""
+    """Return the HTML of a pipeline: its connectors in order, their columns, and its last trace."""
     return rendered(_pipeline_card(pieces))
 
 
 def multi_agent_pipeline(pipelines: Any) -> str:
-    """The pipelines of several modules."""
+    """Return the HTML of the pipelines of several modules."""
     modules = list(pipelines.modules.items())
     parts = [_pipeline_card(own, formatting.clipped(module_id, 40)) for module_id, own in modules[:MOST_MODULES]]
     return rendered(Card(pipelines.name, "", [formatting.counted(len(modules), "module")], parts=parts))
 
 
 def trace(calls: Any) -> str:
-    """A trace: for each piece its time, and the columns that it changed."""
+    """Return the HTML of a trace: time and changed columns of each connector."""
     return rendered(_trace_card(calls))
 
 

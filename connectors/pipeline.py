@@ -1,8 +1,7 @@
-"""A pipeline of connectors: pieces that run one after another, each on the batch the one before it gave.
+"""`ConnectorPipeline`: connectors that run in order, each on the batch of the one before.
 
-A pipeline is a connector too. Its pieces have unique names, by which they are found, and their state is kept, restored
-and merged. When it is built, and whenever it is changed, each piece must find the columns it reads, and the spaces are
-computed anew from piece to piece.
+A pipeline is a connector too. Its connectors have unique names, which also identify their states. When a pipeline is
+built or changed, it checks that each connector finds the columns it reads, and it recomputes all spaces.
 """
 
 from __future__ import annotations
@@ -24,20 +23,23 @@ __all__ = ["ConnectorPipeline"]
 
 
 class ConnectorPipeline(Connector):
-    """Connectors in a row.
+    """Sequence of connectors.
 
     Args:
-        connectors: the pieces, in order.
-        given: columns that the caller brings in its batch, beside those that the class names.
+        input_observation_space: space of the observations before the first connector.
+        input_action_space: space of the actions before the first connector.
+        connectors: the connectors in order.
+        given: columns that the caller puts into the batch, in addition to those of the class.
+        name: name of the pipeline; by default the name of its class.
 
     Raises:
-        UnwiredPipeline: a piece reads a column that is neither given nor written by a piece before it.
-        InvalidArgument: the same piece twice, or two pieces that were given one name.
+        UnwiredPipeline: a connector reads a column that is neither given nor written by an earlier connector.
+        InvalidArgument: a connector or a name occurs twice.
     """
 
     given: tuple[str, ...] = ()
     _repr_html_ = notebook_repr("connectors.notebook_cards", "pipeline")
-    _straight = True  # pieces may be called one after another with nothing in between
+    _straight = True  # connectors can be called one after another with the same episodes
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class ConnectorPipeline(Connector):
         self.given = (*type(self).given, *checked_items("given", given, "names of columns"))
         self.trace: Trace | None = None  # of the last call with trace=True
         self._pieces: dict[str, Connector] = {}
-        self._row_pieces: tuple[Connector, ...] = ()  # those that `on_rows` calls
+        self._row_pieces: tuple[Connector, ...] = ()  # the connectors that `on_rows` calls
         self._input_observation_space = checked_space("input_observation_space", input_observation_space)
         self._input_action_space = checked_space("input_action_space", input_action_space)
         self._name = name
@@ -69,12 +71,17 @@ class ConnectorPipeline(Connector):
         trace: bool = False,
         **kwargs: Any,
     ) -> ColumnDict:
-        """The batch after all pieces.
+        """Return the batch after all connectors.
 
         Args:
-            batch: columns to start from; the dict itself is left as it is.
-            shared_data: a dict that all pieces see, made when None.
-            trace: note in `self.trace` what each piece got and gave.
+            rl_module: the policy.
+            batch: columns to start from. The dict is not changed.
+            episodes: the episodes.
+            explore: whether actions are sampled; None while learning.
+            shared_data: a dict that all connectors share; by default a new one.
+            metrics: a metrics logger, or None.
+            trace: record the input and output of each connector in `self.trace`.
+            kwargs: further arguments for all connectors.
         """
         batch = {} if batch is None else dict(batch)
         shared_data = {} if shared_data is None else shared_data
@@ -125,12 +132,12 @@ class ConnectorPipeline(Connector):
 
     @property
     def connectors(self) -> tuple[Connector, ...]:
-        """The pieces in order."""
+        """The connectors in order."""
         return tuple(self._pieces.values())
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The pieces' names in order."""
+        """The names of the connectors in order."""
         return tuple(self._pieces)
 
     def __len__(self) -> int:
@@ -143,30 +150,32 @@ class ConnectorPipeline(Connector):
         return self._find(name_or_class) is not None
 
     def __getitem__(self, name_or_class: str | type[Connector]) -> Any:
-        """The piece of that name, or the first of that class; UnknownKey when there is none."""
+        """Return the connector with this name, or the first connector of this class. Raise `UnknownKey` if no
+        connector matches.
+        """
         return self._pieces[self._key(name_or_class)]
 
     def __repr__(self) -> str:
         return f"{self.name}({' > '.join(self._pieces)})"
 
     def prepend(self, connector: Connector) -> None:
-        """Put a piece first."""
+        """Insert a connector at the beginning."""
         self._insert(0, connector)
 
     def append(self, connector: Connector) -> None:
-        """Put a piece last."""
+        """Insert a connector at the end."""
         self._insert(len(self._pieces), connector)
 
     def insert_before(self, name_or_class: str | type[Connector], connector: Connector) -> None:
-        """Put a piece before another; UnknownKey when that is not there."""
+        """Insert a connector before another connector. Raise `UnknownKey` if no connector matches."""
         self._insert(self.names.index(self._key(name_or_class)), connector)
 
     def insert_after(self, name_or_class: str | type[Connector], connector: Connector) -> None:
-        """Put a piece after another; UnknownKey when that is not there."""
+        """Insert a connector after another connector. Raise `UnknownKey` if no connector matches."""
         self._insert(self.names.index(self._key(name_or_class)) + 1, connector)
 
     def remove(self, name_or_class: str | type[Connector]) -> Connector:
-        """Take a piece out and return it; UnknownKey when it is not there."""
+        """Remove and return a connector. Raise `UnknownKey` if no connector matches."""
         key = self._key(name_or_class)
         removed = self._pieces[key]
         self._rewire({name: piece for name, piece in self._pieces.items() if name != key})
@@ -178,7 +187,9 @@ class ConnectorPipeline(Connector):
         self._rewire(dict([*items[:position], *new, *items[position:]]))
 
     def _rewire(self, pieces: dict[str, Connector]) -> None:
-        """Take the pieces if each finds what it reads and can work on the spaces; otherwise nothing changes."""
+        """Replace the connectors. If the columns or spaces do not fit, restore the connectors before and raise the
+        error.
+        """
         before = self._pieces
         try:
             self._take(pieces)
@@ -188,7 +199,7 @@ class ConnectorPipeline(Connector):
             raise
 
     def _columns_given(self) -> tuple[str, ...]:
-        """Columns that are there before the first piece."""
+        """Return the columns that exist before the first connector."""
         return self.given
 
     def _take(self, pieces: dict[str, Connector]) -> None:
@@ -212,7 +223,7 @@ class ConnectorPipeline(Connector):
     # Spaces
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Take new input spaces and recompute them from piece to piece."""
+        """Set the input spaces and recompute the spaces of all connectors."""
         self._input_observation_space = observation_space
         self._input_action_space = action_space
         for piece in self._pieces.values():
@@ -223,7 +234,7 @@ class ConnectorPipeline(Connector):
         self._row_pieces = self._pieces_for_rows()
 
     def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Take these input spaces, unless there are some."""
+        """Set the input spaces, unless the pipeline has some."""
         if self._input_observation_space is None and self._input_action_space is None:
             self.set_input_spaces(observation_space, action_space)
 
@@ -236,26 +247,26 @@ class ConnectorPipeline(Connector):
 
     @property
     def fingerprint(self) -> list[Any]:
-        """[name, settings] of each piece: what a policy that was trained in this pipeline relies on."""
+        """Name and settings of each connector, as plain values."""
         return [[name, piece.settings] for name, piece in self._pieces.items()]
 
     # State
 
     @property
     def empty_filters(self) -> list[str]:
-        """The names of connectors that learn statistics from observations and have not seen any."""
+        """Names of connectors that learn statistics of observations and have not seen any observation."""
         return [name for name, piece in self._pieces.items() if piece.is_empty_filter]
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """The states of the pieces that have one, by name."""
+        """Return the non-empty states of the connectors by name."""
         states = {name: piece.get_state() for name, piece in self._pieces.items()}
         return {name: state for name, state in states.items() if state}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` gave.
+        """Restore a state that `get_state` returned.
 
         Raises:
-            StateMismatch: it is the state of a pipeline with other pieces; nothing is changed.
+            StateMismatch: the state is of a pipeline with other connectors. Nothing is changed.
         """
         before = self.get_state()
         unknown = [name for name in state if name not in self._pieces]
@@ -268,12 +279,12 @@ class ConnectorPipeline(Connector):
         set_states(self._pieces, state, before)
 
     def reset_state(self) -> None:
-        """Forget what any piece has learned from data."""
+        """Reset what all connectors have learned from data."""
         for piece in self._pieces.values():
             piece.reset_state()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """One state out of those of several copies of this pipeline, merged piece by piece by name."""
+        """Return one state for the states of several copies of this pipeline, merged by connector name."""
         names = dict.fromkeys(name for state in states for name in state)
         return {
             name: self._pieces[self._key(name)].merge_states([state[name] for state in states if name in state])
@@ -282,7 +293,7 @@ class ConnectorPipeline(Connector):
 
 
 def set_states(pieces: Mapping[Any, Any], states: Mapping[Any, Any], before: Mapping[Any, Any]) -> None:
-    """Restore the state of every piece, or of none: where one refuses its state, all get back the one `before`."""
+    """Restore the states of all connectors. If one fails, restore the states `before` and raise its error."""
     try:
         for name, state in states.items():
             pieces[name].set_state(state)
@@ -293,14 +304,14 @@ def set_states(pieces: Mapping[Any, Any], states: Mapping[Any, Any], before: Map
 
 
 def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict[str, Any]) -> ColumnDict:
-    """Return the batch after one connector, and record the call in `trace` if there is one."""
+    """Call one connector and return its batch. If there is a `trace`, record the call."""
     call = piece if trace is None else trace.watcher(name, piece)
     batch = call(**arguments)
     return batch if type(batch) is dict else checked_batch(batch, piece)
 
 
 def checked_batch(returned: Any, piece: Any) -> ColumnDict:
-    """Return a connector's result that is not a plain dict, or raise `WrongType` if it is not a mapping."""
+    """Return the result of a connector that is not a plain dict. Raise `WrongType` if it is not a mapping."""
     if not isinstance(returned, MutableMapping):
         what = "None" if returned is None else f"a {type(returned).__name__}"
         raise WrongType(f"{piece.name} returned {what}, not a batch; end its __call__ with `return batch`")

@@ -1,18 +1,18 @@
-"""What pipelines, runners and learners ask of a policy. This is the only place where it is looked at.
+"""The interface of policies for pipelines, runners and learners. Only this module reads attributes of policies.
 
-A policy is anything that can be called; what else it may have is optional, and `Module` fills in what is not there.
+A policy is any callable. Everything else is optional, and `Module` supplies defaults.
 
 >>> import torch
->>> class Forgetful:
+>>> class Stateless:
 ...     def __call__(self, batch, explore=None):
 ...         return {"action_dist_inputs": torch.zeros(len(batch["obs"]), 2)}
->>> module = module_of(Forgetful())
+>>> module = module_of(Stateless())
 >>> module.initial_state(), module.device, module.distribution
 ({}, device(type='cpu'), None)
 >>> module.compute_values({"obs": torch.zeros(1, 3)})
 Traceback (most recent call last):
     ...
-episodes.errors.InvalidArgument: values are asked of Forgetful, which has no compute_values(batch); give it one, ...
+episodes.errors.InvalidArgument: values are asked of Stateless, which has no compute_values(batch); give it one, ...
 """
 
 from __future__ import annotations
@@ -38,43 +38,44 @@ __all__ = [
 
 
 class Policy(Protocol):
-    """A batch of columns in, a dict of columns out. Only the call is required.
+    """Interface of a policy: a batch of columns in, a dict of columns out. Only the call is required.
 
-    What else a policy may have, and what holds where it does not:
+    These members are optional:
 
-    ======================== =========================================================================================
-    `get_initial_state()`    the state at an episode's start, nested arrays without a batch axis; empty (and that is the
-                             default) for a policy without a memory. With one, columns have a time axis, [B, T, ...];
-                             the batch has "state_in" [B, ...], and the outputs "state_out" [B, ...].
-    `compute_values(batch)`  values [B] (with a memory [B, T]) of the batch's observations; asked for by advantages.
-    `device`                 where the batch is to be; by default where the first parameter is, or the CPU.
-    `distribution`           the `ActionDistribution` that "action_dist_inputs" describe; by default the one for the
-                             action space (`distribution_for`).
-    `random_action_probability`  probability of a uniformly random action while exploring, 0..1 and by
-                             default 0; else it is the likeliest one, as without exploring. A runner of one environment
-                             that stores no other outputs does not ask the policy for such an action.
-    ======================== =========================================================================================
+    ============================ =====================================================================================
+    `get_initial_state()`        the state at an episode's start, nested arrays without a batch axis. It is empty for a
+                                 policy that is not recurrent (the default). For a recurrent policy, columns have a time
+                                 axis, [B, T, ...]; the batch has "state_in" [B, ...], and the outputs have "state_out"
+                                 [B, ...].
+    `compute_values(batch)`      values [B] (recurrent: [B, T]) of the batch's observations. Advantages need it.
+    `device`                     the device of batches; by default that of the first parameter, or the CPU.
+    `distribution`               the `ActionDistribution` for "action_dist_inputs"; by default that of the action space
+                                 (`distribution_for`).
+    `random_action_probability`  probability of a uniformly random action while exploring, 0 by default. Otherwise the
+                                 action is the most likely one. A runner of one environment that stores no other outputs
+                                 does not call the policy for a random action.
+    ============================ =====================================================================================
 
-    Algorithms ask more, since they train it: a `torch.nn.Module` such as `episode_learners.Policy` has all of it.
+    Algorithms need a `torch.nn.Module` such as `episode_learners.Policy`, which has all of them.
     """
 
     def __call__(self, batch: Mapping[str, Any], explore: bool | None = None) -> Mapping[str, Any]:
-        """The outputs: "actions" [B, ...], or "action_dist_inputs" [B, num_inputs] to sample from, and any others.
+        """Return "actions" [B, ...], or "action_dist_inputs" [B, num_inputs] to sample from, and any other outputs.
 
-        What is put out beside the actions is recorded. The batch belongs to the caller: nothing is written to it.
+        Other outputs are recorded. A policy must not write to the batch.
 
         Args:
-            batch: the columns that the env-to-module pipeline or the learner pipeline makes, "obs" [B, ...] above all.
-            explore: a bool while acting; None while learning, where an algorithm may ask for more outputs, or for
-                others instead (DQN: what each action is worth).
+            batch: the columns of the env-to-module or learner pipeline; "obs" [B, ...] is one of them.
+            explore: a bool while acting, None while learning. While learning, an algorithm may need other outputs (DQN:
+                the Q-values of all actions).
         """
         ...
 
 
 class Module:
-    """A policy with everything that may be asked of one; what it lacks is filled in, or an error that says so.
+    """A policy with defaults for all optional members.
 
-    Nothing is kept of the policy's answers: it may move to another device, or change its initial state.
+    Nothing is cached, so the policy may move to another device or change its initial state.
     """
 
     __slots__ = ("policy",)
@@ -83,22 +84,24 @@ class Module:
         self.policy = policy
 
     def initial_state(self) -> dict[str, Any]:
-        """The state at an episode's start, nested arrays without a batch axis; empty for a policy without a memory."""
+        """Return the state at an episode's start, nested arrays without a batch axis. It is empty if the policy has
+        none.
+        """
         get = getattr(self.policy, "get_initial_state", None)
         return {} if get is None else get() or {}
 
     @property
     def is_recurrent(self) -> bool:
-        """True for a policy with an initial state: its batches have a time axis and "state_in"."""
+        """Whether the policy has an initial state. Its batches then have a time axis and "state_in"."""
         return bool(self.initial_state())
 
     @property
     def has_values(self) -> bool:
-        """True for a policy with a value function."""
+        """Whether the policy has a value function."""
         return hasattr(self.policy, "compute_values")
 
     def compute_values(self, batch: Mapping[str, Any]) -> torch.Tensor:
-        """Values [B], or [B, T] of a policy with a memory, of the batch's observations.
+        """Return the values [B], or [B, T] of a recurrent policy, of the batch's observations.
 
         Raises:
             InvalidArgument: the policy has no value function.
@@ -113,7 +116,7 @@ class Module:
 
     @property
     def device(self) -> torch.device:
-        """Where batches for the policy are to be: its `device`, its first parameter's, or the CPU."""
+        """Device of batches for the policy: its `device`, that of its first parameter, or the CPU."""
         own = getattr(self.policy, "device", None)
         if own is not None:
             return torch.device(own)
@@ -123,27 +126,29 @@ class Module:
 
     @property
     def distribution(self) -> ActionDistribution | None:
-        """The policy's own distribution over actions; None where it is the action space's."""
+        """Action distribution of the policy, or None if it uses the one of the action space."""
         return distribution_of(self.policy)
 
 
 def distribution_of(policy: Any) -> ActionDistribution | None:
-    """`module_of(policy).distribution`, for where it is read at every step."""
+    """Return the policy's `distribution`, or None. It is faster than `module_of(policy).distribution`."""
     return getattr(policy, "distribution", None)
 
 
 def random_action_probability_of(policy: Any) -> float:
-    """How often exploring is an action drawn evenly; 0 for a policy that does not say so."""
+    """Return the probability of a uniformly random action while exploring, 0 by default."""
     return getattr(policy, "random_action_probability", 0.0)
 
 
 def module_of(policy: Any) -> Module:
-    """The policy with defaults for what it does not have; for None, defaults only."""
+    """Return the policy with defaults for missing members. None gives the defaults only."""
     return Module(policy)
 
 
 def seen_columns(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a train batch that a policy may read: all but what came of the steps and of earlier policies."""
+    """Return the columns of a train batch that a policy may read: without rewards, endings and outputs of older
+    policies.
+    """
     return {name: column for name, column in batch.items() if name not in _UNSEEN}
 
 
@@ -157,11 +162,11 @@ _UNSEEN = frozenset(
 
 
 def check_interface(policy: Any, asked_by: str, names: Sequence[str] = ()) -> None:
-    """Raise unless the policy can be called and has these attributes and methods.
+    """Raise an error unless the policy is callable and has the given attributes and methods.
 
     Raises:
-        WrongType: it cannot be called, or is a class.
-        InvalidArgument: something is missing; the error names all of it.
+        WrongType: the policy is not callable, or it is a class.
+        InvalidArgument: attributes are missing. The error names all of them.
     """
     if isinstance(policy, type):
         raise WrongType(

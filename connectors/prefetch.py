@@ -1,4 +1,4 @@
-"""`Prefetch`: batches of a replay buffer, drawn and moved to the device by a thread while the learner computes."""
+"""`Prefetch`: a thread samples batches and moves them to the device while the learner computes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _INDICES = "indices"
 
 
 class Prefetch(Iterator[Batch]):
-    """An endless iterator over the batches that `draw` gives; use it as a context manager, or close it.
+    """Endless iterator over the batches that `draw` returns. Use it as a context manager, or close it.
 
-    A thread calls `draw`, up to `depth` batches ahead, so a batch may have been drawn before the newest steps were
-    added and the newest priorities set. Those may be set meanwhile, by any thread: each call of a buffer holds its
-    lock. What `draw` raises is raised where the batch is asked for, and is the end.
+    A thread calls `draw` up to `depth` batches ahead. A batch may thus be older than the newest steps and priorities.
+    Other threads may add steps and set priorities meanwhile, because each call of a buffer is atomic. An error in
+    `draw` is raised by the next call that needs a batch, and ends the iteration.
 
         with Prefetch.of(buffer, 256, device="cuda", n_step=3) as batches:
             for batch in itertools.islice(batches, 10_000):
@@ -33,11 +33,10 @@ class Prefetch(Iterator[Batch]):
                 buffer.update_priorities(batch.indices, errors)
 
     Args:
-        draw: gives a `Batch`.
-        device: numeric columns become tensors there, as `NumpyToTensor` makes them; for CUDA by one copy from
-            page-locked memory, on a stream of its own. `indices` stay numpy's, for `update_priorities`. With None,
-            nothing is moved.
-        depth: so many batches are kept ready, at least 1.
+        draw: function that returns a `Batch`.
+        device: the device for numeric columns, which become tensors as in `NumpyToTensor`. For CUDA they are copied
+            once from page-locked memory, on a separate stream. `indices` stay numpy arrays. None moves nothing.
+        depth: number of batches that are kept ready, at least 1.
     """
 
     def __init__(self, draw: Callable[[], Batch], *, device: str | torch.device | None = None, depth: int = 2) -> None:
@@ -45,7 +44,7 @@ class Prefetch(Iterator[Batch]):
             raise InvalidArgument(f"depth={depth!r}: give an int, at least 1")
         move = None if device is None else _Mover(torch.device(device))
         self._ready = _Ready(depth)
-        # The thread knows nothing of this object, which may be forgotten without being closed.
+        # The thread holds no reference to this object, so that an unclosed iterator can be garbage-collected.
         self._thread = threading.Thread(target=_fill, args=(self._ready, draw, move), name="prefetch", daemon=True)
         self._forget = weakref.finalize(self, self._ready.stop)
         self._thread.start()
@@ -54,21 +53,21 @@ class Prefetch(Iterator[Batch]):
     def of(
         cls, buffer: Any, n: int, *, device: str | torch.device | None = None, depth: int = 2, **options: Any
     ) -> Self:
-        """Prefetched draws of `n` transitions: `buffer.sample(n, **options)`, again and again.
+        """Return an iterator over batches of `n` transitions, `buffer.sample(n, **options)`.
 
-        It is not a method of the buffer, since what lies in `episodes` never imports torch.
+        It is not a method of the buffer, because `episodes` does not import torch.
         """
         return cls(lambda: buffer.sample(n, **options), device=device, depth=depth)
 
     def __next__(self) -> Batch:
-        """The next batch, as soon as it is there."""
+        """Return the next batch. Block until it is ready."""
         batch, arrived = self._ready.take()
         if arrived is not None:
             arrived(batch)
         return batch
 
     def close(self) -> None:
-        """Stop the thread, and wait until it has; batches that are ready are dropped. Closing again does nothing."""
+        """Stop the thread and drop the prepared batches. Closing twice is allowed."""
         self._forget()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -81,7 +80,7 @@ class Prefetch(Iterator[Batch]):
 
 
 class _Ready:
-    """Batches that wait, at most `depth`; or the error that ended them."""
+    """Queue of at most `depth` batches. A failed producer stores its error."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -91,7 +90,7 @@ class _Ready:
         self._stopped = False
 
     def wait_for_room(self) -> bool:
-        """Wait until a batch is wanted; False when none is, ever again."""
+        """Block until the queue has space. Return False if the queue was stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or len(self._batches) < self._depth)
             return not self._stopped
@@ -125,7 +124,7 @@ class _Ready:
 
 
 def _fill(ready: _Ready, draw: Callable[[], Batch], move: _Mover | None) -> None:
-    """The thread: draw, move, put, until nobody wants more."""
+    """Sample, move and enqueue batches until the queue is stopped. This runs in the thread."""
     try:
         while ready.wait_for_room():
             batch = draw()
@@ -135,7 +134,7 @@ def _fill(ready: _Ready, draw: Callable[[], Batch], move: _Mover | None) -> None
 
 
 class _Mover:
-    """Moves batches to a device; on CUDA on a stream of its own, beside what the learner computes."""
+    """Copier of batches to a device. On CUDA it uses a separate stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -143,7 +142,7 @@ class _Mover:
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def __call__(self, batch: Batch) -> tuple[Batch, Callable[[Batch], None] | None]:
-        """The moved batch, and what its taker has to do first."""
+        """Return the moved batch, and a function that the consumer must call first (None on the CPU)."""
         columns = dict(batch.items())
         indices = {name: columns.pop(name) for name in (_INDICES,) if name in columns}
         if self._stream is None:
@@ -155,7 +154,7 @@ class _Mover:
         return batch.with_columns({**moved, **indices}), lambda taken: self._hand_over(taken, copied)
 
     def _hand_over(self, batch: Batch, copied: Any) -> None:
-        """Let the taker's stream wait for the copy; its memory is given back only when that stream is through."""
+        """Make the consumer's stream wait for the copy, and keep the memory while that stream uses the batch."""
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(copied)
         for leaf in nested.leaves(dict(batch.items())):

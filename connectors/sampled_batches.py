@@ -1,4 +1,4 @@
-"""`SampledBatches`: a data set's sampler as what torch's `DataLoader` takes, with workers that share its batches."""
+"""`SampledBatches`: a data set's sampler as an iterable data set for torch's `DataLoader`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ __all__ = ["SampledBatches", "sampled_loader"]
 
 
 class SampledBatches(IterableDataset[Any]):
-    """The batches of what is left of a sampler's epoch, numeric columns as tensors.
+    """Iterable over the remaining batches of a sampler's epoch, with numeric columns as tensors.
 
-    In a worker, those whose turn it is: of W workers, worker w has every W-th batch from the w-th on. A `DataLoader`
-    asks them in turn, so its batches are those of the sampler, in its order, with any number of workers. Workers by
-    fork and by spawn open the files themselves.
+    In a `DataLoader` with W workers, worker w yields every W-th batch from the w-th on. The loader reads the workers in
+    turn, so it yields the batches of the sampler in order, for any number of workers. Each worker opens the files
+    itself.
 
-    A copy of the sampler draws, so the sampler itself does not move; `sampled_loader` counts what came.
+    A copy of the sampler is used, so the position of the sampler does not change. `sampled_loader` advances it.
+
+    Args:
+        sampler: the sampler of a data set.
     """
 
     def __init__(self, sampler: Sampler) -> None:
@@ -50,15 +53,17 @@ class SampledBatches(IterableDataset[Any]):
 
 
 def sampled_loader(sampler: Sampler, num_workers: int = 0, **of_loader: Any) -> Iterator[Any]:
-    """The batches that are left of a sampler's epoch, drawn by workers and handed over as tensors.
+    """Yield the remaining batches of a sampler's epoch, sampled by workers and converted to tensors.
 
-    The sampler moves on with each batch that is taken, so its `state_dict` says what was learned from, whatever the
-    workers have drawn ahead.
+    The sampler advances with each batch that is yielded. Its `state_dict` is therefore the position of the learner,
+    even if the workers are ahead.
 
         for batch in sampled_loader(sampler, num_workers=4):
             learn(batch)
 
     Args:
+        sampler: the sampler of a data set.
+        num_workers: number of worker processes; 0 samples in this process.
         of_loader: other arguments of torch's `DataLoader`, such as `multiprocessing_context="spawn"`.
     """
     loader: Any = DataLoader(SampledBatches(sampler), batch_size=None, num_workers=num_workers, **of_loader)

@@ -1,10 +1,10 @@
-"""Pipelines in sections: what rewrites observations, then what the module sees of them, then all else.
+"""`SectionedPipeline`: a pipeline with three sections of connectors.
 
-    rewriters    ObservationRewriter   what episodes store of an observation; may have a state
-    views        ViewPiece             what the module sees at it; no state; bound together as one `Views`
-    pieces       Connector             columns and, learning, episodes; padding and tensors come last
+    rewriters    ObservationRewriter   change the observations that episodes store; may have a state
+    views        ViewPiece             compute what the policy sees; have no state; bound together as one `Views`
+    others       Connector             add columns; padding and conversion to tensors come last
 
-A rewriter or a view joins its section wherever it is put; within a section pieces keep their order.
+Rewriters and views move to their section, wherever they are inserted. Within a section connectors keep their order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Pieces = dict[str, Connector]  # by name
 
 @dataclass(frozen=True)
 class Sections:
-    """The pieces of a pipeline by name, a section each."""
+    """Connectors of a pipeline by name, in three sections."""
 
     rewriters: dict[str, ObservationRewriter] = field(default_factory=dict)
     views: dict[str, ViewPiece] = field(default_factory=dict)
@@ -40,11 +40,13 @@ class Sections:
 
     @classmethod
     def of(cls, pieces: Pieces) -> Sections:
-        """The pieces sorted; `FlattenObservations` rewrites before the first view and is one behind it.
+        """Return the connectors sorted into sections.
+
+        `FlattenObservations` is a rewriter before the first view and a view after it.
 
         Raises:
-            UnwiredPipeline: a rewriter that is no view comes after a view.
-            InvalidArgument: a rewriter that has agents of its own, and is made for `joint=`.
+            UnwiredPipeline: a rewriter that is not a view comes after a view.
+            InvalidArgument: a rewriter is only usable in `joint=`.
         """
         sections = cls()
         for name, piece in pieces.items():
@@ -65,16 +67,20 @@ class Sections:
         return sections
 
     def in_order(self) -> Pieces:
-        """All pieces as they run."""
+        """Return all connectors in the order in which they run."""
         return {**self.rewriters, **self.views, **self.pieces}
 
 
 class SectionedPipeline(ConnectorPipeline):
-    """A pipeline whose views are bound together as soon as the spaces are known.
+    """Pipeline whose views are bound together when the spaces are known.
 
     Args:
-        connectors: the pieces; a plain function of a history is a view.
-        views: bound already, those of the pipeline that acted; then there are no others among the pieces.
+        input_observation_space: space of the observations before the first connector.
+        input_action_space: space of the actions before the first connector.
+        connectors: the connectors. A plain function of a history is a view.
+        given: columns that the caller puts into the batch.
+        views: bound views of the pipeline that acted. `connectors` must then have no views.
+        name: name of the pipeline; by default the name of its class.
     """
 
     def __init__(
@@ -90,7 +96,7 @@ class SectionedPipeline(ConnectorPipeline):
         if views is not None and not isinstance(views, Views):
             raise WrongType(f"views={views!r}: give the views of another pipeline, `pipeline.views`, or leave them out")
         self._given_views = views
-        self.bound_views: Views | None = None  # `views`; None before the spaces are known
+        self.bound_views: Views | None = None  # None before the spaces are known
         self._sections = Sections()
         self._see = self._make_section()
         self._stages: Pieces = {}
@@ -104,12 +110,12 @@ class SectionedPipeline(ConnectorPipeline):
         )
 
     def _make_section(self) -> Connector:
-        """What runs the section of views."""
+        """Return the connector that runs all views."""
         raise NotImplementedError(f"{type(self).__name__} does not say how its views are run")
 
     @property
     def views(self) -> Views:
-        """What the module sees, bound to the spaces of what is stored; hand it on to whatever shows the module data.
+        """Views bound to the spaces of the stored observations. Pass them to the learner and to replay.
 
         Raises:
             InvalidArgument: the spaces are not known yet.
@@ -119,7 +125,7 @@ class SectionedPipeline(ConnectorPipeline):
         return self.bound_views
 
     def views_of(self, make_history: Callable[[], History]) -> Views:
-        """The views; where the pipeline knows no observation space, bound to what a history's are like."""
+        """Return the views. If the observation space is unknown, derive it from the history."""
         if self.bound_views is not None:
             return self.bound_views
         if not self.has_views:
@@ -128,7 +134,7 @@ class SectionedPipeline(ConnectorPipeline):
 
     @property
     def observation_space(self) -> gym.Space:
-        """The space of the observations that the policy sees.
+        """Space of the observations that the policy sees.
 
         Raises:
             InvalidArgument: the pipeline has no observation space yet.
@@ -144,7 +150,7 @@ class SectionedPipeline(ConnectorPipeline):
 
     @property
     def has_views(self) -> bool:
-        """Whether the module sees something else than what is stored."""
+        """Whether the policy sees something other than the stored observations."""
         return bool(self._sections.views) or bool(self._given_views)
 
     @property
@@ -165,7 +171,7 @@ class SectionedPipeline(ConnectorPipeline):
 
     @property
     def recorded_observation_space(self) -> gym.Space | None:
-        """The space of the observations that are stored."""
+        """Space of the observations that episodes store."""
         *_, last = (None, *self._sections.rewriters.values())
         return self.input_observation_space if last is None else last.observation_space
 
@@ -190,7 +196,7 @@ class SectionedPipeline(ConnectorPipeline):
         super()._take(pieces)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Take new input spaces, bind the views to what is stored, and recompute the spaces of the other pieces."""
+        """Set the input spaces, bind the views, and recompute the spaces of the other connectors."""
         self._input_observation_space, self._input_action_space = observation_space, action_space
         sections = self._sections
         spaces = _through(sections.rewriters.values(), observation_space, action_space)
@@ -225,7 +231,7 @@ class SectionedPipeline(ConnectorPipeline):
 
 
 def _through(pieces: Iterable[Connector], observation_space: Any, action_space: Any) -> tuple[Any, Any]:
-    """The spaces after the pieces, which take theirs one after another."""
+    """Set the input spaces of the connectors in order, and return the resulting spaces."""
     for piece in pieces:
         piece.set_input_spaces(observation_space, action_space)
         observation_space = None if observation_space is None else piece.observation_space
@@ -234,7 +240,7 @@ def _through(pieces: Iterable[Connector], observation_space: Any, action_space: 
 
 
 def as_piece(piece: Any) -> Any:
-    """The piece; of a plain view, its place in a pipeline."""
+    """Return a connector unchanged, and a plain view function as a `ViewPiece`."""
     if isinstance(piece, (Connector, type)) or not callable(piece):
         return piece
     view: Any = piece

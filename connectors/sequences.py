@@ -1,7 +1,7 @@
-"""Episodes cut into rows of at most `max_seq_len` steps: where each step lies, as index arithmetic.
+"""Index arithmetic for episodes cut into rows of at most `max_seq_len` steps.
 
-A column of real steps [S, ...] becomes [R, max_seq_len, ...], zero on the right where a row is shorter. No row mixes
-episodes, and the rows of an episode follow one another.
+A column with one row per step, [S, ...], becomes [R, max_seq_len, ...]. Short rows are padded with zeros on the right.
+A row has steps of one episode only, and the rows of an episode are consecutive.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from episodes.tracks.validation import checked_count
 
 @dataclass(frozen=True)
 class Sequences:
-    """R rows of steps."""
+    """Positions of steps in R padded rows."""
 
-    episodes: np.ndarray  # [R] which episode each row is a piece of
-    starts: np.ndarray  # [R] the row's first step in its chunk
-    lengths: np.ndarray  # [R] real steps of the row
+    episodes: np.ndarray  # [R] index of the row's episode
+    starts: np.ndarray  # [R] index of the row's first step in its chunk
+    lengths: np.ndarray  # [R] number of steps of the row
     lasts: np.ndarray  # [R] bool: the row ends its chunk
     max_seq_len: int
 
     @classmethod
     def of(cls, lengths: np.ndarray, max_seq_len: int, *, with_empty: bool = False) -> Sequences:
-        """The rows of chunks of `lengths` [n] steps; a chunk without steps has none, or one empty row `with_empty`."""
+        """Return the rows of chunks with `lengths` [n] steps.
+
+        A chunk without steps has no row, or one empty row if `with_empty`.
+        """
         check_max_seq_len(max_seq_len)
         counts = np.maximum(-(-lengths // max_seq_len), 1 if with_empty else 0)
         ends = np.cumsum(counts)
@@ -45,17 +48,17 @@ class Sequences:
 
     @cached_property
     def num_steps(self) -> int:
-        """The number of real steps of all rows."""
+        """Number of steps in all rows."""
         return int(self.lengths.sum())
 
     @cached_property
     def mask(self) -> np.ndarray:
-        """Which places hold real steps, bool [R, max_seq_len]."""
+        """Mask of the cells with steps, bool [R, max_seq_len]."""
         return np.arange(self.max_seq_len) < self.lengths[:, None]
 
     @cached_property
     def _steps(self) -> np.ndarray:
-        """The step of a column [S] for each place [R * max_seq_len]; 0 for the empty ones."""
+        """Index of the step in each cell, int [R * max_seq_len], and 0 for padding."""
         begins = np.cumsum(self.lengths) - self.lengths
         places = begins[:, None] + np.arange(self.max_seq_len)
         return np.where(self.mask, places, 0).ravel()
@@ -65,7 +68,11 @@ class Sequences:
         return np.flatnonzero(~self.mask)
 
     def pad(self, column: Any, name: str = "column") -> Any:
-        """A column, nested arrays [S, ...], as rows [R, max_seq_len, ...]; TrackMismatch for another length."""
+        """Return a column, nested arrays [S, ...], as padded rows [R, max_seq_len, ...].
+
+        Raises:
+            TrackMismatch: the column does not have one row per step.
+        """
         return nested.map_leaves(lambda leaf: self._padded(leaf, name), column)
 
     def _padded(self, leaf: Any, name: str) -> np.ndarray:
@@ -82,23 +89,23 @@ class Sequences:
         return out.reshape(len(self), self.max_seq_len, *leaf.shape[1:])
 
     def minibatches(self, size: int) -> Iterator[slice]:
-        """Slices of rows that hold about `size` places each."""
+        """Yield slices of rows with about `size` cells each."""
         rows = max(size // self.max_seq_len, 1)
         return (slice(start, min(start + rows, len(self))) for start in range(0, len(self), rows))
 
 
 def padded_rows(lengths: np.ndarray, max_seq_len: int) -> int:
-    """How many rows chunks of these lengths make."""
+    """Return the number of rows for chunks with `lengths` steps."""
     return int((-(-lengths // max_seq_len)).sum())
 
 
 def padded_numbers(lengths: np.ndarray, max_seq_len: int) -> np.ndarray:
-    """Numbers of all steps of chunks as rows [R, max_seq_len], -1 where there is none."""
+    """Return the indices of all steps as padded rows, int [R, max_seq_len], with -1 for padding."""
     return Sequences.of(lengths, max_seq_len).pad(np.arange(1, int(lengths.sum()) + 1)) - 1
 
 
 def check_max_seq_len(max_seq_len: int) -> int:
-    """The number, if it is at least 1; else InvalidArgument."""
+    """Return `max_seq_len`, or raise `InvalidArgument` if it is not an int of at least 1."""
     return checked_count("max_seq_len", max_seq_len)
 
 

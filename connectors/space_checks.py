@@ -1,4 +1,4 @@
-"""In which way rows are none of a space's."""
+"""Comparison of rows with a space."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from episodes.tracks import nested
 
 
 def describe_mismatch(rows: Any, space: gym.Space | None, num_rows: int) -> str | None:
-    """In which way rows [N, ...] are none of the space's, in words; None where they are, or nobody knows."""
+    """Describe how `rows` [N, ...] differ from the space in structure, shape or dtype.
+
+    Returns:
+        text, or None if they match or the space cannot be checked.
+    """
     if isinstance(space, spaces.Dict) and isinstance(rows, Mapping):
         parts = (describe_mismatch(rows.get(key), part, num_rows) for key, part in space.spaces.items())
     elif isinstance(space, spaces.Tuple) and isinstance(rows, tuple):

@@ -1,4 +1,4 @@
-"""Many arrays to a device in one copy: laid side by side in one page-locked buffer that is used again and again."""
+"""`StagingBuffer`: one reused page-locked buffer, from which many arrays go to a device in one copy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALIGNMENT = 64  # bytes; every array of the buffer starts at a multiple, so that
 
 
 def checked_device(device: Any) -> torch.device:
-    """The device; `InvalidArgument` unless torch knows it."""
+    """Return a torch device, or raise `InvalidArgument` for an unknown device."""
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -21,10 +21,10 @@ def checked_device(device: Any) -> torch.device:
 
 
 class StagingBuffer:
-    """One host buffer, grown when needed, and the event after which it may be written again.
+    """Host buffer that grows as needed, with the event after which it may be written again.
 
     Args:
-        device: where the arrays go. For CUDA the buffer is page-locked and the copy does not block the host.
+        device: the target device. For CUDA the buffer is page-locked and copies do not block the host.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -38,11 +38,11 @@ class StagingBuffer:
 
     @property
     def capacity(self) -> int:
-        """Bytes of the buffer."""
+        """Size of the buffer in bytes."""
         return self._buffer.numel()
 
     def send(self, arrays: list[np.ndarray], dtypes: list[torch.dtype]) -> list[torch.Tensor]:
-        """The arrays as tensors of the dtypes on the device; they share one allocation there."""
+        """Return the arrays as tensors with the given dtypes on the device. They share one allocation."""
         sizes = [array.size * dtype.itemsize for array, dtype in zip(arrays, dtypes, strict=True)]
         ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]).tolist()
         starts = [0, *ends][:-1]
@@ -58,7 +58,7 @@ class StagingBuffer:
         return [_view(on_device, start, size, dtype, array.shape) for array, dtype, start, size in spans]
 
     def _reserve(self, total: int) -> None:
-        """Wait until the last copy has left the buffer, and grow it when it is too small."""
+        """Wait until the last copy is complete, and grow the buffer if it is too small."""
         if self._on_cuda:
             if self._copied is None:
                 self._copied = torch.cuda.Event()
@@ -72,14 +72,14 @@ def _view(buffer: torch.Tensor, start: int, size: int, dtype: torch.dtype, shape
 
 
 def _source(array: np.ndarray) -> torch.Tensor:
-    """A tensor over the array's memory, to read from; numpy may call that memory read-only, torch would warn of it."""
+    """Return a tensor that shares the array's memory, for reading only."""
     if any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array if array.flags.writeable else np.asarray(_Alias(array)))
 
 
 class _Alias:
-    """An array's memory under another name, not marked read-only."""
+    """Array interface to an array's memory without its read-only flag, because torch warns about read-only arrays."""
 
     def __init__(self, array: np.ndarray) -> None:
         interface = array.__array_interface__

@@ -1,4 +1,4 @@
-"""Where a batch goes to the device."""
+"""`NumpyToTensor`: conversion of a batch to tensors on a device."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ _WRAPPED = frozenset("?bBhilqfeFD")  # dtypes that torch knows and that stay wha
 
 
 class NumpyToTensor(Connector):
-    """Makes tensors of all numeric arrays, on a device; float64 becomes float32, everything else keeps its dtype.
+    """Connector that converts numeric arrays to tensors on a device. float64 becomes float32; other dtypes are kept.
 
-    On the CPU, an array that may be written is wrapped, not copied; a read-only one (a view of a pack) is copied.
-    For CUDA all arrays are laid into one page-locked buffer, used again for each batch, and moved by one copy that
-    does not block the host. What is no numeric array (tensors, infos, strings) is left as it is.
+    On the CPU, a writeable array is wrapped and a read-only one is copied. For CUDA, all arrays are written into one
+    page-locked buffer, which is reused, and moved by one copy that does not block the host. Other values (tensors,
+    infos, strings) stay unchanged.
 
     Args:
-        device: where to; the CPU by default.
+        input_observation_space: space of the observations before this connector.
+        input_action_space: space of the actions before this connector.
+        device: the target device; the CPU by default.
+        name: name of the connector in its pipeline.
     """
 
     reads_tracks = True
@@ -43,7 +46,7 @@ class NumpyToTensor(Connector):
         self.to("cpu" if device is None else device)
 
     def to(self, device: str | torch.device) -> None:
-        """Move batches to this device from now on."""
+        """Set the device for later batches."""
         self.device = checked_device(device)
         self._staging = None if self.device.type == "cpu" else StagingBuffer(self.device)
 
@@ -55,12 +58,12 @@ class NumpyToTensor(Connector):
         return batch
 
     def to_tensors(self, values: Any) -> Any:
-        """The nested value with tensors in the place of its numeric arrays."""
+        """Return nested values with tensors in place of numeric arrays."""
         return nested.map_leaves(tensor_of, values) if self._staging is None else _staged(values, self._staging)
 
 
 def tensor_of(leaf: Any) -> Any:
-    """A numeric array as a CPU tensor (shared memory where it may be written), anything else as it is."""
+    """Return a numeric array as a CPU tensor, and any other value unchanged. A writeable array shares its memory."""
     if type(leaf) is not np.ndarray:
         return leaf
     flags = leaf.flags
@@ -73,7 +76,7 @@ def tensor_of(leaf: Any) -> Any:
     if not leaf.dtype.isnative:
         leaf = leaf.astype(leaf.dtype.newbyteorder("="))
     if not flags.writeable or any(stride < 0 for stride in leaf.strides):
-        leaf = leaf.copy("K")  # in the order that it has in memory: a view of swapped axes stays one
+        leaf = leaf.copy("K")  # keeps the memory order of transposed arrays
     return torch.from_numpy(leaf)
 
 
@@ -90,5 +93,5 @@ def _staged(values: Any, staging: StagingBuffer) -> Any:
 
 
 def torch_dtype(dtype: np.dtype) -> torch.dtype:
-    """The dtype of the tensor that an array of this dtype becomes."""
+    """Return the dtype of the tensor for an array with this dtype."""
     return torch.float32 if dtype == np.float64 else torch.from_numpy(np.empty(0, dtype)).dtype

@@ -1,4 +1,4 @@
-"""What each piece of a pipeline got and gave: columns, shapes, dtypes and milliseconds."""
+"""Records of a pipeline's calls: columns, shapes, dtypes and times of each connector."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ColumnSummary", "PieceTrace", "Trace"]
 
 @dataclass(frozen=True, slots=True)
 class ColumnSummary:
-    """The kind ("numpy", "torch", "parts", or a type's name), dtype and shape of one leaf of a column."""
+    """Kind ("numpy", "torch", "parts" or a type's name), dtype and shape of one leaf of a column."""
 
     kind: str
     dtype: str
@@ -28,7 +28,7 @@ class ColumnSummary:
 
     @classmethod
     def of(cls, leaf: Any) -> ColumnSummary:
-        """The summary of a leaf."""
+        """Return the summary of a leaf."""
         if isinstance(leaf, ColumnParts):
             return cls("parts", "", (len(leaf),))
         kinds = {np.ndarray: "numpy", torch.Tensor: "torch"}
@@ -43,7 +43,9 @@ class ColumnSummary:
 
 
 def fingerprints(batch: dict[str, Any]) -> dict[str, Any]:
-    """What tells whether a leaf was rewritten: a checksum of what is in memory, the object itself elsewhere."""
+    """Return a value per leaf that changes if the leaf is rewritten: a checksum for arrays in host memory, else the
+    id.
+    """
     return {path: _fingerprint(leaf) for path, leaf in nested.flatten(batch).items() if path}
 
 
@@ -56,13 +58,13 @@ def _fingerprint(leaf: Any) -> Any:
 
 
 def summarise(batch: dict[str, Any]) -> dict[str, ColumnSummary]:
-    """The summaries of a batch's leaves by path (`obs`, `state_in/h`)."""
+    """Return the summaries of a batch's leaves by path (`obs`, `state_in/h`)."""
     return {path: ColumnSummary.of(leaf) for path, leaf in nested.flatten(batch).items() if path}
 
 
 @dataclass(frozen=True, slots=True)
 class PieceTrace:
-    """One piece's call. `rewritten` are the columns that it left of the same kind, with other values."""
+    """Record of one connector's call. `rewritten` has the columns with new values of the same kind."""
 
     piece: str
     got: dict[str, ColumnSummary]
@@ -72,7 +74,7 @@ class PieceTrace:
 
     @property
     def changed(self) -> dict[str, ColumnSummary]:
-        """The columns of `gave` that were not in `got`, or not like that."""
+        """Columns in `gave` that are new or different from `got`."""
         got, rewritten = self.got, self.rewritten
         return {path: kind for path, kind in self.gave.items() if got.get(path) != kind or path in rewritten}
 
@@ -83,7 +85,7 @@ class PieceTrace:
 
 @dataclass(slots=True)
 class Trace:
-    """The calls of one pass through a pipeline, in order. `print(trace)` is a table."""
+    """Calls of one pass through a pipeline, in order. `print(trace)` prints a table."""
 
     pieces: list[PieceTrace] = field(default_factory=list)
     _repr_html_ = notebook_repr("connectors.notebook_cards", "trace")
@@ -98,7 +100,7 @@ class Trace:
         return self.pieces[index]
 
     def watcher(self, name: str, call: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-        """`call`, whose calls are noted down under the name."""
+        """Return a function that calls `call` and records the call under `name`."""
 
         def watched(**arguments: Any) -> dict[str, Any]:
             got, before = summarise(arguments["batch"]), fingerprints(arguments["batch"])

@@ -1,4 +1,4 @@
-"""How pieces of a pipeline are named, and whether each finds the columns that it reads."""
+"""Unique names of a pipeline's connectors, and the check that each one finds its columns."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from episodes.tracks.validation import checked_items
 
 
 def named(connectors: Iterable[Connector], beside: Mapping[str, Connector] | None = None) -> dict[str, Connector]:
-    """The pieces by unique name; a piece without a name of its own gets its class's, numbered when taken.
+    """Return the connectors by unique name. Unnamed ones get the name of their class, with a number if it is taken.
 
     Raises:
-        InvalidArgument: a piece that is there already, or a name of its own that is taken.
-        WrongType: something that is not a connector.
+        InvalidArgument: a connector occurs twice, or a given name is taken.
+        WrongType: an item is not a connector.
     """
     taken = dict(beside or {})
     new: dict[str, Connector] = {}
@@ -43,7 +43,7 @@ def _free_name(piece: Connector, taken: Mapping[str, Connector]) -> str:
 
 
 def check_wiring(pieces: Mapping[str, Connector], given: Iterable[str]) -> None:
-    """Raise UnwiredPipeline unless each piece's columns are given or written by a piece before it."""
+    """Raise `UnwiredPipeline` if a connector reads a column that is neither given nor written before."""
     there = dict.fromkeys(given)
     for name, piece in pieces.items():
         missing = [column for column in piece.reads if column not in there]

@@ -1,4 +1,4 @@
-"""The newest observation of each episode, as the policy's input."""
+"""Connector that adds the newest observation of each episode."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["AddObservations"]
 
 
 class AddObservations(Connector):
-    """Adds "obs" [N, ...], each episode's newest observation; where the runner has brought the row, it is left.
+    """Connector that adds "obs" [N, ...], the newest observation of each episode. Rows of the runner are kept.
 
-    Items that pieces before it have added for their episodes take the place of the runner's row, as in RLlib.
+    Items that earlier connectors added for episodes replace the runner's rows, as in RLlib.
     """
 
     writes = (Columns.OBS,)
@@ -33,10 +33,10 @@ class AddObservations(Connector):
 
 
 def newest_observations(episodes: Any) -> Any:
-    """The newest observation of each episode, nested arrays [N, ...]."""
+    """Return the newest observation of each episode, nested arrays [N, ...]."""
     if type(episodes) is list and episodes:
         try:
             return nested.stack([episode.get_observations(-1) for episode in episodes])
-        except StepOutOfRange:  # one that has not begun
+        except StepOutOfRange:  # an episode without a reset observation
             pass
     return nested.take(recent(episodes, "observations", 1)[0], 0)

@@ -1,4 +1,4 @@
-"""The recurrent state of each episode."""
+"""Connector that adds the recurrent state of each episode, while acting."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["AddStates"]
 
 
 class AddStates(Connector):
-    """Adds "state_in", nested arrays [N, ...]: the newest "state_out" of each episode, at its start the initial state.
+    """Connector that adds "state_in" [N, ...]: the newest "state_out" of each episode, or its initial state.
 
-    A module without a state gets nothing.
+    It adds nothing for a policy that is not recurrent.
     """
 
     writes = (Columns.STATE_IN,)

@@ -1,4 +1,4 @@
-"""A time axis of one step, for policies with a memory."""
+"""Connector that adds a time axis of one step, for recurrent policies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AddTimeDimension"]
 
 
 class AddTimeDimension(Connector):
-    """Makes [N, 1, ...] of every column [N, ...] but "state_in"."""
+    """Connector that reshapes every column [N, ...] except "state_in" to [N, 1, ...]."""
 
     reads_tracks = True
 

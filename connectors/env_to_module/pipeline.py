@@ -1,4 +1,4 @@
-"""Episodes -> the policy's input."""
+"""`EnvToModulePipeline`: from episodes to the policy's batch."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ __all__ = ["EnvToModulePipeline", "env_to_module_pipeline"]
 
 
 class EnvToModulePipeline(SectionedPipeline):
-    """Makes the policy's input batch out of ongoing episodes, or out of the vector row that the runner has.
+    """Pipeline from ongoing episodes, or from a runner's vector row, to the policy's batch.
 
-    `rewrite` sends observations through the pieces that rewrite them, which come first: what it gives is what an
-    episode stores. `recorded_observation_space` is the space of that, `observation_space` of what the policy sees, and
-    `lookback` the least `len_lookback_buffer` with which the learner pipeline can see the same. `views` are what
-    it needs for that.
+    `rewrite` applies the rewriters; its result is what episodes store. `recorded_observation_space` is the space of the
+    stored observations, and `observation_space` that of the policy's. `lookback` is the smallest `len_lookback_buffer`
+    with which the learner sees the same. The learner needs `views` for that.
     """
 
     given = (Columns.OBS,)
     rewrites: bool  # whether there are rewriters
-    see = ConnectorPipeline.on_rows  # the runner's way in
+    see = ConnectorPipeline.on_rows  # called by runners
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """The observations, nested arrays [N, ...], after all rewriters; for each new observation called once.
+        """Return observations [N, ...] after all rewriters. Call it once per new observation.
 
         Args:
-            episodes: those that the observations belong to [N], each with its observation as the last one.
-            update: pieces that learn from observations learn from these.
+            observations: nested arrays [N, ...].
+            episodes: the episodes [N] of the observations, each with its observation as the last one.
+            update: whether rewriters learn statistics from the observations.
 
         Raises:
-            ShapeMismatch: the first row that a rewriter gives is none of the space that it declares.
+            ShapeMismatch: the first row after a rewriter is not in the space that the rewriter declares.
         """
         for name, rewriter in self._sections.rewriters.items():
             given, observations = observations, rewriter.rewrite(observations, episodes, update)
@@ -87,9 +87,9 @@ class EnvToModulePipeline(SectionedPipeline):
         return _SeeNewest(self)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """See `SectionedPipeline`; the first rows that rewriters give are compared with their spaces anew."""
+        """Set the input spaces, and check the first rows of all rewriters again. See `SectionedPipeline`."""
         super().set_input_spaces(observation_space, action_space)
-        self._in_their_spaces: set[str] = set()  # rewriters whose rows have been
+        self._in_their_spaces: set[str] = set()  # names of rewriters whose first rows were checked
 
     def _take(self, pieces: dict[str, Connector]) -> None:
         super()._take(pieces)
@@ -122,7 +122,7 @@ _NOT_HERE = (
 
 
 class _SeeNewest(Connector):
-    """The section of views while acting: what the module sees at each episode's newest observation."""
+    """Connector that runs all views on the newest observation of each episode."""
 
     reads_tracks = True
 
@@ -145,13 +145,14 @@ def env_to_module_pipeline(
     policy: Any = None,
     device: str | torch.device | None = None,
 ) -> EnvToModulePipeline:
-    """The default pipeline from episodes to the policy's input, on a device.
+    """Return the default pipeline from episodes to the policy's batch.
 
     Args:
-        observation_space: the space of one environment's observations.
-        action_space: the space of one environment's actions.
-        pieces: your own: rewriters, views and others, which come before the default ones.
+        observation_space: space of one environment's observations.
+        action_space: space of one environment's actions.
+        pieces: rewriters, views and other connectors, which run before the default ones.
         policy: see `EnvToModulePipeline.bind_policy`. Runners and `Actor` bind their policy themselves.
+        device: the device of the batch.
     """
     pieces = [as_piece(piece) for piece in checked_items("pieces", pieces, "your pieces")]
     pipeline = EnvToModulePipeline(

@@ -1,4 +1,4 @@
-"""The newest items of ongoing episodes' tracks, one row an environment."""
+"""The newest items of ongoing episodes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from episodes.tracks import nested
 
 
 def recent(episodes: Any, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-    """The newest rows of a track, oldest first: nested arrays [k, N, ...], and whether they are valid, bool [k, N].
+    """Return the newest items of a track, oldest first: nested arrays [k, N, ...], and whether they exist, bool [k, N].
 
-    Where an episode has fewer items, lookback included, the rows are zeros and not valid. When no episode has any
-    item there is nothing to take a shape from: None. A recorder's ongoing episodes answer themselves; a list of
-    ordinary episodes is gone through.
+    Missing items are zeros. Items in the lookback count. A recorder's episodes are read as arrays, and a list of
+    episodes one by one.
 
     Args:
+        episodes: N ongoing episodes.
         track: "observations", "actions", "rewards", or the key of an extra model output.
+        num_items: k, the number of items per episode.
+
+    Returns:
+        None in place of the arrays if no episode has any item.
     """
     if hasattr(episodes, "recent"):
         return episodes.recent(track, num_items)
@@ -36,7 +40,7 @@ def recent(episodes: Any, track: str, num_items: int) -> tuple[Any, np.ndarray]:
 
 
 def _newest(episode: Any, track: str, num_items: int) -> list[Any]:
-    """Up to `num_items` newest items of an episode's track, the lookback included, oldest first."""
+    """Return up to `num_items` newest items of an episode's track, lookback included, oldest first."""
     series = {"observations": episode.observations, "actions": episode.actions, "rewards": episode.rewards}
     column = series.get(track, episode.extra_model_outputs.get(track))
     if column is None:

@@ -1,4 +1,4 @@
-"""From finished episodes and chunks to a train batch."""
+"""Connectors from episodes and chunks to a train batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Actions, rewards, endings, and what the policy said when it acted."""
+"""Connector that adds actions, rewards, endings and recorded outputs of the policy."""
 
 from __future__ import annotations
 
@@ -21,20 +21,23 @@ __all__ = ["AddColumns"]
 
 _STEP_COLUMNS = (Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
 _POLICY_COLUMNS = (Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP, Columns.VF_PREDS)
-_STATES = frozenset((Columns.STATE_IN, Columns.STATE_OUT))  # a matter of AddStates
+_STATES = frozenset((Columns.STATE_IN, Columns.STATE_OUT))  # AddStates adds them
 
 
 class AddColumns(Connector):
-    """Adds "actions", "rewards", "terminateds", "truncateds" [B, ...] and the extra model outputs [B, ...].
+    """Connector that adds "actions", "rewards", "terminateds", "truncateds" and the extra model outputs, [B, ...] each.
 
-    Without a lookback the tracks are the columns: nothing is copied. Endings are set at each episode's last step, and
-    nowhere for a cut one. Columns that are there are left.
+    Without lookbacks the columns are the tracks, without a copy. The ending flags are set at the last step of each
+    episode, and nowhere for a chunk that was cut. Existing columns are kept.
 
     Args:
-        extra_model_outputs: which ones; by default all that the episodes have, but for recurrent states.
+        input_observation_space: space of the observations before this connector.
+        input_action_space: space of the actions before this connector.
+        extra_model_outputs: names of the outputs to add; by default all except recurrent states.
+        name: name of the connector in its pipeline.
 
     Raises:
-        UnknownKey: the episodes lack an output that is asked for.
+        UnknownKey: the episodes lack one of the outputs.
     """
 
     reads_tracks = True
@@ -77,7 +80,7 @@ class AddColumns(Connector):
 
 
 def ending_columns(pack: EpisodePack) -> dict[str, np.ndarray]:
-    """Flags [num_steps] of each kind of ending: set at an episode's last step, and nowhere for a cut one."""
+    """Return the flags "terminateds" and "truncateds", bool [num_steps] each, true at the last steps of episodes."""
     some = pack.lengths.nonzero()  # an episode without steps has no last one
     codes = np.zeros(pack.num_steps, np.uint8)
     codes[pack.lengths.cumsum()[some] - 1] = pack.facts.endings[some]

@@ -1,4 +1,4 @@
-"""The info dicts of the steps."""
+"""Connector that adds the info dicts of the steps."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["AddInfos"]
 
 
 class AddInfos(Connector):
-    """Adds "infos", a sequence of B dicts: the info that came with the observation before each step.
+    """Connector that adds "infos", a sequence of B dicts: the info of the observation before each step.
 
-    The dicts are made when they are read. `NumpyToTensor` leaves them alone.
+    The dicts are created when they are read. `NumpyToTensor` leaves them unchanged.
     """
 
     writes = (Columns.INFOS,)

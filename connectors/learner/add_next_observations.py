@@ -1,4 +1,4 @@
-"""The observation after each step."""
+"""Connector that adds the observation after each step."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["AddNextObservations"]
 
 
 class AddNextObservations(Connector):
-    """Adds "new_obs" [B, ...], the observation each action led to: the true last one where the episode ended.
+    """Connector that adds "new_obs" [B, ...], the observation after each step. At an ending it is the true last one.
 
-    Of every other column that views make there is a "new_<column>" too. Columns that are there are left.
+    Each other column of the views also gets a column "new_<column>". Existing columns are kept.
     """
 
     writes = (Columns.NEXT_OBS,)

@@ -1,4 +1,4 @@
-"""The observation before each step."""
+"""Connector that adds the observation before each step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["AddObservations"]
 
 
 class AddObservations(Connector):
-    """Adds "obs" [B, ...], the observation each action was taken in as the module sees it. A column there is left."""
+    """Connector that adds "obs" [B, ...], the observation before each step as the policy sees it, unless it exists."""
 
     writes = (Columns.OBS,)
     reads_tracks = True

@@ -1,4 +1,4 @@
-"""Which version of the policy made each step, and how old it is."""
+"""Connector that adds the policy version of each step."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ __all__ = ["AddPolicyVersions"]
 
 
 class AddPolicyVersions(Connector):
-    """Adds "policy_version" [B] of each step, -1 where nobody told it; see `runner.policy_version`.
+    """Connector that adds "policy_version" [B], -1 if unknown. See `runner.policy_version`.
 
     Args:
-        newest: gives the version that learns now; then there is also "policy_age" [B], how many versions older the one
-            was that made the step, -1 where it is unknown.
+        input_observation_space: space of the observations before this connector.
+        input_action_space: space of the actions before this connector.
+        newest: function that returns the current version. If given, "policy_age" [B] is added: the number of versions
+            since the step, -1 if unknown.
+        name: name of the connector in its pipeline.
     """
 
     reads_tracks = True

@@ -1,4 +1,4 @@
-"""The recurrent state each row begins with."""
+"""Connector that adds the recurrent state before each row, while learning."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["AddStates"]
 
 
 class AddStates(Connector):
-    """Adds "state_in", nested arrays [R, ...] without a time axis: the state before each row's first step.
+    """Connector that adds "state_in" [R, ...], without a time axis: the state before the first step of each row.
 
-    It is the "state_out" recorded with the step before, in the lookback for a chunk that goes on in the middle of an
-    episode, and the module's initial state at an episode's start; the initial state for every row, where no states
-    were recorded. A module without a state gets nothing.
+    It is the "state_out" of the previous step, which may be in the lookback, or the initial state at the start of an
+    episode. If no states were recorded, it is the initial state for all rows. It adds nothing for a policy that is not
+    recurrent.
 
     Raises:
-        InvalidArgument: a chunk in the middle of an episode has no lookback, so the state before it is not known.
+        InvalidArgument: a chunk starts in the middle of an episode and has no lookback.
     """
 
     reads = (Columns.LOSS_MASK,)
@@ -42,7 +42,7 @@ class AddStates(Connector):
 
 
 def states_before(sequences: Sequences, pack: EpisodePack, initial: Any) -> Any:
-    """The states [R, ...] before the first step of each row; at an episode's start the `initial` one."""
+    """Return the states [R, ...] before the first step of each row, `initial` at the start of an episode."""
     initial = nested.map_leaves(np.asarray, initial)
     recorded = pack.extra_model_outputs.get(Columns.STATE_OUT)
     num_rows = len(sequences)
@@ -60,7 +60,7 @@ def states_before(sequences: Sequences, pack: EpisodePack, initial: Any) -> Any:
 
 
 def _with_first(states: np.ndarray, rows: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """The states [R, ...], which nobody else has, with the `first` one in some rows; their dtype is one for both."""
+    """Return the states [R, ...] with `first` in `rows`. The states must not be shared."""
     states = states.astype(np.result_type(states, first), copy=False)
     states[rows] = first
     return states

@@ -1,4 +1,4 @@
-"""Rows of several steps, for policies with a memory."""
+"""Connector that turns steps into padded sequences, for recurrent policies."""
 
 from __future__ import annotations
 
@@ -16,10 +16,16 @@ __all__ = ["AddTimeDimensionAndZeroPad"]
 
 
 class AddTimeDimensionAndZeroPad(Connector):
-    """Makes [R, max_seq_len, ...] of every column [B, ...], with "loss_mask" [R, max_seq_len] and "seq_lens" [R].
+    """Connector that pads every column [B, ...] to [R, max_seq_len, ...], and adds "loss_mask" and "seq_lens".
 
-    Episodes are cut into rows of `max_seq_len` steps; the last row of each is filled with zeros on the right, where
-    the mask is False.
+    Episodes are cut into rows of `max_seq_len` steps. The last row of each episode is padded with zeros on the right.
+    "loss_mask", bool [R, max_seq_len], is false for padding. "seq_lens" [R] has the number of steps.
+
+    Args:
+        input_observation_space: space of the observations before this connector.
+        input_action_space: space of the actions before this connector.
+        max_seq_len: the number of steps in a row.
+        name: name of the connector in its pipeline.
     """
 
     writes = (Columns.LOSS_MASK, Columns.SEQ_LENS)
@@ -46,17 +52,17 @@ class AddTimeDimensionAndZeroPad(Connector):
 
 
 def sequences_of(batch: ColumnDict, pack: EpisodePack) -> Sequences | None:
-    """How a batch's rows are made of the pack's steps; None where each row is a step."""
+    """Return the padded rows of a batch, or None if each row is one step."""
     mask = batch.get(Columns.LOSS_MASK)
     return None if mask is None else Sequences.of(pack.lengths, mask.shape[1])
 
 
 def in_batch_form(column: Any, batch: ColumnDict, pack: EpisodePack) -> Any:
-    """A column of real steps [S, ...] in the form of the batch's other columns: as it is, or as padded rows."""
+    """Return a column [S, ...] in the form of the batch: unchanged, or as padded rows."""
     return all_in_batch_form({"column": column}, batch, pack)["column"]
 
 
 def all_in_batch_form(columns: dict[str, Any], batch: ColumnDict, pack: EpisodePack) -> dict[str, Any]:
-    """The same of several columns, whose places in padded rows are worked out once."""
+    """Return columns [S, ...] in the form of the batch: unchanged, or as padded rows."""
     sequences = sequences_of(batch, pack)
     return columns if sequences is None else {name: sequences.pad(column, name) for name, column in columns.items()}

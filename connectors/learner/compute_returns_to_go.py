@@ -1,4 +1,4 @@
-"""Discounted sums of what is still to come."""
+"""Connector that adds discounted returns to go."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["ComputeReturnsToGo"]
 
 
 class ComputeReturnsToGo(Connector):
-    """Adds "returns_to_go" [B], the discounted sum of the batch's rewards from each step to the last of its chunk.
+    """Connector that adds "returns_to_go" [B], the discounted sum of rewards from each step to the end of its chunk.
 
     Args:
-        gamma: the discount.
+        gamma: the discount factor.
     """
 
     writes = (Columns.RETURNS_TO_GO,)

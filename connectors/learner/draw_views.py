@@ -1,4 +1,4 @@
-"""What the module sees of draws from replay that a learner pipeline's rewriters change first."""
+"""Views for batches from replay in a learner pipeline with rewriters."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ __all__ = ["DrawViews"]
 
 
 class DrawViews:
-    """Rewriters, then views, of what is stored: `buffer.sample(n, views=...)` takes it as it takes `Views`.
+    """Rewriters followed by views. `buffer.sample(n, views=...)` takes it in place of `Views`.
 
-    Rewriters learn nothing from draws.
+    Rewriters learn no statistics from sampled batches.
 
     Args:
-        given: the spaces of what is stored.
-        views: of what the rewriters make.
+        given: the spaces of the stored observations and actions.
+        rewriters: the rewriters in order.
+        views: views of the rewritten observations.
     """
 
     def __init__(self, given: HistorySpaces, rewriters: Sequence[ObservationRewriter], views: Views) -> None:
@@ -28,18 +29,18 @@ class DrawViews:
         self._rewriters = tuple(rewriters)
 
     def __call__(self, history: History) -> dict[str, Any]:
-        """All columns that the module sees, nested arrays [B, ...]."""
+        """Return all columns that the policy sees, nested arrays [B, ...]."""
         return self.views(_Rewritten(self, history))
 
     def rewritten(self, observations: Any) -> Any:
-        """The observations, nested arrays [n, ...], after all rewriters."""
+        """Return observations [n, ...] after all rewriters."""
         for rewriter in self._rewriters:
             observations = rewriter.rewrite(observations, None, False)
         return observations
 
 
 class _Rewritten(OtherObservations):
-    """A history of what the rewriters make of its observations."""
+    """History with rewritten observations."""
 
     def __init__(self, draws: DrawViews, source: History) -> None:
         super().__init__(source, draws.views.given)

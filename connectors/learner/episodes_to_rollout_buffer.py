@@ -1,4 +1,4 @@
-"""Episodes laid into a rollout buffer."""
+"""Connector that writes episodes into a rollout buffer."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["EpisodesToRolloutBuffer"]
 
 
 class EpisodesToRolloutBuffer(Connector):
-    """Adds "rollout": the episodes' steps as a TensorDict [N, T + 1] of the buffer, with `advantage` and `return`.
+    """Connector that adds "rollout": the steps as a TensorDict [N, T + 1] of the buffer, with `advantage` and `return`.
 
-    Chunks of a runner or a `VectorRecorder` get back the rows they came from; episodes that go on from one call to the
-    next stay in their environment. Values are those of `rl_module.compute_values`, or the recorded "vf_preds" where
-    the module has no value function. The rollout is the buffer's storage, good until the next call.
+    Chunks of a runner or `VectorRecorder` get the rows from which they came. An episode that continues in the next call
+    stays in its environment. Values come from `rl_module.compute_values`, or from the recorded "vf_preds" if the policy
+    has no value function. The rollout is the storage of the buffer and is valid until the next call.
 
     Args:
-        buffer: holds `num_envs` environments of `rollout_len` rows.
-        autoreset_mode: how the environments were reset.
-        gamma: the discount.
-        lambda_: how far advantages look past the value function.
-        minibatch_size: observations in one forward pass of the value function.
+        buffer: the buffer, for `num_envs` environments and `rollout_len` rows.
+        autoreset_mode: the autoreset mode of the environments.
+        gamma: the discount factor.
+        lambda_: the parameter of GAE.
+        minibatch_size: number of observations in one forward pass of the value function.
     """
 
     writes = ("rollout",)
@@ -79,14 +79,14 @@ class EpisodesToRolloutBuffer(Connector):
         return batch
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Which episodes go on in which environment."""
+        """Return the ongoing episode of each environment."""
         return self._edge.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` gave."""
+        """Restore a state that `get_state` returned."""
         self.reset_state()
         self._edge.set_state(state)
 
     def reset_state(self) -> None:
-        """Expect new episodes in all environments."""
+        """Reset to new episodes in all environments."""
         self._edge = BlockEdge(self.buffer.num_envs, self._edge.autoreset_mode)

@@ -1,4 +1,4 @@
-"""Advantages (GAE) and value targets."""
+"""Connector that adds advantages (GAE) and value targets."""
 
 from __future__ import annotations
 
@@ -20,23 +20,27 @@ from episodes.tracks.validation import checked_flag
 
 __all__ = ["GeneralizedAdvantageEstimation"]
 
-SMALLEST_DEVIATION = 1e-4  # that advantages are divided by
+SMALLEST_DEVIATION = 1e-4  # smallest divisor of advantages
 
 
 class GeneralizedAdvantageEstimation(Connector):
-    """Adds "advantages" and "value_targets" [B], from the batch's rewards and values of all T + 1 observations.
+    """Connector that adds "advantages" and "value_targets" [B], computed by generalized advantage estimation.
 
-    `rl_module.compute_values({"obs": [n, ...]}) -> [n]` runs once over them, in minibatches and without gradients (with
-    padded rows in the batch: `{"obs": [r, m + 1, ...], "state_in": [r, ...], "seq_lens": [r]} -> [r, m + 1]`); no step
-    is added to any episode. Terminated episodes end with value 0, truncated and cut ones with that of their last
-    observation. Where the batch has rewards and endings, they are those of the batch. https://arxiv.org/abs/1506.02438
+    `rl_module.compute_values({"obs": [n, ...]}) -> [n]` runs once over all T + 1 observations, in minibatches and
+    without gradients. With padded rows in the batch it gets `{"obs": [r, m + 1, ...], "state_in": [r, ...], "seq_lens":
+    [r]}` and returns [r, m + 1]. Terminated episodes have value 0 at their end. Truncated and cut ones have the value
+    of their last observation. Rewards and endings are those of the batch if it has them. Source:
+    https://arxiv.org/abs/1506.02438
 
     Args:
-        gamma: the discount.
-        lambda_: how far advantages look past the value function.
-        normalize: bring the advantages to mean 0 and deviation 1, over the real steps of the whole batch.
-        minibatch_size: observations in one forward pass of the value function.
-        with_values: add "vf_preds" [B] too, the values that the advantages were computed with.
+        input_observation_space: space of the observations before this connector.
+        input_action_space: space of the actions before this connector.
+        gamma: the discount factor.
+        lambda_: the parameter of GAE, from 0 (one-step) to 1 (Monte Carlo).
+        normalize: scale the advantages of the whole batch to mean 0 and standard deviation 1.
+        minibatch_size: number of observations in one forward pass of the value function.
+        with_values: also add "vf_preds" [B], the values of the observations before the steps.
+        name: name of the connector in its pipeline.
     """
 
     writes = (Columns.ADVANTAGES, Columns.VALUE_TARGETS)
@@ -93,8 +97,8 @@ class GeneralizedAdvantageEstimation(Connector):
 
 
 def standardized(advantages: np.ndarray) -> np.ndarray:
-    """The advantages with mean 0 and deviation 1; nearly equal ones are only centered."""
+    """Return the advantages with mean 0 and standard deviation 1. Nearly equal advantages are only centered."""
     if not advantages.size:
         return advantages
-    with np.errstate(invalid="ignore"):  # of infinite ones none is a number, as a mean of NaN is none
+    with np.errstate(invalid="ignore"):  # infinite advantages become NaN
         return (advantages - advantages.mean()) / max(float(advantages.std()), SMALLEST_DEVIATION)

@@ -1,4 +1,4 @@
-"""Goals that were reached, in place of those that were asked for."""
+"""Connector for hindsight experience replay: it replaces goals by goals that were reached."""
 
 from __future__ import annotations
 
@@ -24,24 +24,27 @@ GoalFunction = Callable[[Any, Any, Any], np.ndarray]
 
 
 class HindsightRelabel(Connector):
-    """Gives some steps another goal: one that their episode reached. Their rewards are computed anew.
+    """Connector that replaces the goals of some steps by goals that their episode reached, and updates their rewards.
 
-    For environments whose observations have "achieved_goal" and "desired_goal". What the module sees is made anew, with
-    the other goal in every observation that its views look at; the episodes stay as they are. Comes after the pieces
-    that write "obs", "new_obs" and "rewards".
-    https://arxiv.org/abs/1707.01495
+    The observations must have "achieved_goal" and "desired_goal". All observations that a view reads for a relabelled
+    step get the new goal. The episodes stay unchanged. Insert it after the connectors that write "obs", "new_obs" and
+    "rewards".
+    Source: https://arxiv.org/abs/1707.01495
 
     Args:
+        input_observation_space: space of the observations before this connector.
+        input_action_space: space of the actions before this connector.
         compute_reward: the environment's `compute_reward(achieved_goals [k, ...], goals [k, ...], infos) -> [k]`;
             `infos` is a list of dicts.
-        compute_terminated: likewise for "terminateds"; without it they stay as they are.
-        fraction: of the steps that get another goal.
-        strategy: which reached goals: `"future"`: of a random observation after the step; `"final"`: of the last
-            one; `"episode"`: of a random one but the first.
-        seed: of the generator that draws steps and goals.
+        compute_terminated: a function with the same arguments for "terminateds"; without it they stay unchanged.
+        fraction: fraction of the steps that get another goal.
+        strategy: the goals to choose from: `"future"`, a random observation after the step; `"final"`, the last
+            observation; `"episode"`, a random observation other than the first.
+        seed: seed of the random generator.
+        name: name of the connector in its pipeline.
 
     Raises:
-        UnknownKey: the observations have no goals, because they are flattened, say.
+        UnknownKey: the observations have no goals, for example because they are flattened.
     """
 
     reads = (Columns.OBS, Columns.NEXT_OBS, Columns.REWARDS)
@@ -101,7 +104,7 @@ class HindsightRelabel(Connector):
         return observations["achieved_goal"]
 
     def _goal_rows(self, pack: EpisodePack, steps: np.ndarray) -> np.ndarray:
-        """The observation rows [k] whose achieved goals the steps get."""
+        """Return the observation rows [k] whose achieved goals become the goals of the steps."""
         episode_of = np.repeat(np.arange(len(pack)), pack.lengths)[steps]
         after = pack.observation_rows(shift=1)[steps]
         last = (pack.observation_offsets[1:] - 1)[episode_of]
@@ -111,21 +114,22 @@ class HindsightRelabel(Connector):
         return first + (self._generator.random(len(steps)) * (last - first + 1)).astype(np.int64)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """The generator's state."""
+        """Return the state of the random generator."""
         return {"generator": self._generator.bit_generator.state}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on drawing where `get_state` was called."""
+        """Restore a state that `get_state` returned."""
         self._generator.bit_generator.state = state["generator"]
 
 
 class _Relabelled(OtherObservations):
-    """A history in which some steps were after another goal all along: so say all observations that their row looks at.
+    """History in which all observations of some rows have another goal.
 
     Args:
-        goals: nested arrays [m, ...].
-        steps: [m] the steps that get them, ascending.
-        owners: [B] the step that each row is of.
+        source: the history with the original goals.
+        goals: the new goals, nested arrays [m, ...].
+        steps: indices [m] of the steps that get them, ascending.
+        owners: index [B] of the step of each row.
     """
 
     def __init__(self, source: History, goals: Any, steps: np.ndarray, owners: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Episodes -> a train batch."""
+"""`LearnerPipeline`: from episodes to a train batch."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ SEEN = "seen"  # the argument of pieces
 
 
 class LearnerPipeline(SectionedPipeline):
-    """Makes a train batch of exactly the real steps out of episodes, which it sees as one pack.
+    """Pipeline from episodes, as one pack, to a train batch with one row per step.
 
-    Pieces that work on whole tracks get the pack. Others get ordinary episodes; what they write to them is seen by the
-    pieces after them, and never by the caller, nor by the views: what the module saw is what it is shown. Every piece
-    is given `seen`, which says what the module sees at any observation of the pack.
+    Connectors that read tracks get the pack. Others get single episodes. Later connectors see what they write to them,
+    but the caller's episodes and the views do not change. Every connector gets `seen`, which returns what the policy
+    sees at any observation of the pack.
     """
 
-    _straight = False  # the episodes change from piece to piece
+    _straight = False  # connectors may change the episodes
 
     def _make_section(self) -> Connector:
         return _SeeSteps()
@@ -76,10 +76,11 @@ class LearnerPipeline(SectionedPipeline):
         return TrainBatch(batch, _origin(batch, pack, first, episodes))
 
     def draw_views(self) -> DrawViews:
-        """What the module sees of draws from replay: what rewriters and views make of them, as of episodes.
+        """Return the rewriters and views of this pipeline, for batches sampled from replay.
 
         Raises:
-            InvalidArgument: there are other pieces of your own, which work on episodes; or the spaces are not known.
+            InvalidArgument: the pipeline has other connectors of yours, which need episodes; or the spaces are not
+                known.
         """
         other = [name for name, piece in self._sections.pieces.items() if type(piece) not in _OF_DRAWS]
         if other:
@@ -94,7 +95,7 @@ class LearnerPipeline(SectionedPipeline):
         return Seen(pack, self.views_of(lambda: Seen(pack).history(slice(None))))
 
 
-# what a draw has, or gets, without them
+# Batches from replay do not need these connectors.
 _OF_DRAWS = (
     AddObservations,
     AddNextObservations,
@@ -107,7 +108,7 @@ _OF_DRAWS = (
 
 
 class _SeeSteps(Connector):
-    """The section of views while learning: what the module saw at each step. Columns that are there are left."""
+    """Connector that runs all views at each step. Existing columns are kept."""
 
     reads_tracks = True
 
@@ -116,9 +117,10 @@ class _SeeSteps(Connector):
 
 
 def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: Any) -> LazyOrigin | None:
-    """Where the rows came from: the episodes that were given, or those that pieces made of them where steps differ.
+    """Return the origin of the batch's rows: the given episodes, or the changed ones if their steps differ.
 
-    Whatever is per row is worked out when it is asked for. None where the rows are not the pack's steps.
+    Returns:
+        None if the rows are not the steps of the pack. Values per row are computed when they are read.
     """
     same = pack is first or (np.array_equal(pack.lengths, first.lengths) and np.array_equal(pack.ids, first.ids))
     source = PackSteps(first, episodes) if same else PackSteps(pack)
@@ -135,7 +137,7 @@ def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: 
 
 
 def _num_rows(batch: ColumnDict) -> int:
-    """The rows of the first column. Shapes are asked first: `len` of a tensor takes ten times as long."""
+    """Return the number of rows of the first column."""
     first: Any = next(iter(batch.values()), None)
     shape = getattr(first, "shape", None)
     if shape is not None:
@@ -145,7 +147,7 @@ def _num_rows(batch: ColumnDict) -> int:
 
 
 def _check_in_time(name: str, batch: ColumnDict, before: EpisodePack, after: EpisodePack) -> None:
-    """Raise InvalidArgument where a piece wrote to a track of the episodes that the batch has as a column already."""
+    """Raise `InvalidArgument` if a connector wrote to a track that is already a column of the batch."""
     if after is before:
         return
     written = {Columns.REWARDS: (before.rewards, after.rewards), Columns.ACTIONS: (before.actions, after.actions)}
@@ -169,17 +171,18 @@ def learner_pipeline(
     max_seq_len: int | None = None,
     device: str | torch.device | None = None,
 ) -> LearnerPipeline:
-    """The default pipeline from episodes to a train batch, on a device.
+    """Return the default pipeline from episodes to a train batch.
 
     Args:
-        observation_space: the space of the observations that the episodes hold.
-        action_space: the space of their actions.
-        pieces: your own: rewriters, views and others, which come before the default ones.
-        views: what the module sees, bound already: `runner.env_to_module.views`.
-        returns: what computes advantages or targets, such as `GeneralizedAdvantageEstimation`; none by default.
-        next_observations: add "new_obs", and "new_<column>" of whatever else the views make.
-        policy: one with a memory gets padded rows of `max_seq_len` (20 by default) steps, and its states.
-        max_seq_len: the length of the rows; with it any policy gets padded rows.
+        observation_space: space of the stored observations.
+        action_space: space of the stored actions.
+        pieces: rewriters, views and other connectors, which run before the default ones.
+        views: bound views of the pipeline that acted, `runner.env_to_module.views`.
+        returns: connector that computes advantages or targets, such as `GeneralizedAdvantageEstimation`.
+        next_observations: add "new_obs", and "new_<column>" for the other columns of the views.
+        policy: a recurrent policy gets padded rows of `max_seq_len` steps (20 by default) and its states.
+        max_seq_len: the length of padded rows. If given, all policies get padded rows.
+        device: the device of the batch.
     """
     if max_seq_len is None and module_of(policy).is_recurrent:
         max_seq_len = DEFAULT_MAX_SEQ_LEN

@@ -1,10 +1,10 @@
-"""What returns and advantages are computed from: the batch's own rewards and endings, step after step.
+"""Rewards and endings from which returns and advantages are computed.
 
-A piece that changes "rewards", "terminateds" or "truncateds" has its effect on every piece of returns after it. An
-ending that such a piece sets in the middle of an episode (a life that is lost, say) ends what is computed there:
+A connector that changes "rewards", "terminateds" or "truncateds" affects all later connectors that compute returns. An
+ending in the middle of an episode (for example a lost life) splits it into two sequences:
 
     episode       o0 o1 o2 o3 o4        values  v0 v1 v2 v3 v4
-    terminateds    0  1  0  0                         as two: v0 v1 v2 | v2 v3 v4
+    terminateds    0  1  0  0           sequences     v0 v1 v2 | v2 v3 v4
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from episodes.tracks import nested
 
 @dataclass(frozen=True, slots=True)
 class StepReturns:
-    """The real steps of a batch as the arguments of `episodes.returns`, m sequences one after another."""
+    """Arguments of `episodes.returns` for the steps of a batch: m consecutive sequences."""
 
     rewards: np.ndarray  # [S]
     terminated: np.ndarray  # bool [m]
     truncated: np.ndarray  # bool [m]
-    offsets: np.ndarray  # [m + 1] where each sequence's steps begin
-    observations: np.ndarray | slice  # [S + m] which of the episodes' T + 1 observations each belongs to
+    offsets: np.ndarray  # [m + 1] index of each sequence's first step
+    observations: np.ndarray | slice  # [S + m] index of each sequence's observations in those of the episodes
 
     @classmethod
     def of(cls, batch: ColumnDict, pack: EpisodePack) -> StepReturns:
-        """Those of a batch of the pack's steps; what the batch does not have is the pack's."""
+        """Return the arguments for a batch of the pack's steps. Missing columns are taken from the pack."""
         rewards = real_steps(batch, Columns.REWARDS)
         rows = pack.step_rows()
         rewards = pack.rewards[rows] if rewards is None else rewards
@@ -54,7 +54,7 @@ class StepReturns:
     def _split(
         cls, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray, episodes: np.ndarray
     ) -> StepReturns:
-        """Sequences that end with their episode [n + 1 offsets] or at a step that ends; none is empty."""
+        """Return sequences that end at the end of an episode or at a step with an ending flag. None is empty."""
         offsets = np.union1d(episodes, np.flatnonzero(terminateds | truncateds) + 1)
         starts, lasts = offsets[:-1], offsets[1:] - 1
         owners = episodes.searchsorted(starts, side="right") - 1  # each episode before has one observation more
@@ -64,6 +64,6 @@ class StepReturns:
 
 
 def real_steps(batch: ColumnDict, name: str) -> Any:
-    """A column of the batch as real steps [S, ...], without the padding of its rows; None where there is none."""
+    """Return a column without padding, [S, ...], or None if the batch has no such column."""
     column, mask = joined(batch.get(name)), batch.get(Columns.LOSS_MASK)
     return column if mask is None or column is None else nested.map_leaves(lambda leaf: leaf[mask], column)

@@ -1,4 +1,4 @@
-"""Advantages and value targets for a policy other than the one that acted."""
+"""Connector that adds off-policy corrected advantages and value targets (V-trace)."""
 
 from __future__ import annotations
 
@@ -29,17 +29,20 @@ __all__ = ["VTrace"]
 
 
 class VTrace(Connector):
-    """Adds "advantages" and "value_targets" [B], corrected for the policy having changed since it acted.
+    """Connector that adds "advantages" and "value_targets" [B], corrected for changes of the policy since it acted.
 
-    The ratios of probabilities are those of `rl_module` now and of the recorded "action_logp". Values and
-    probabilities are computed in minibatches without gradients. https://arxiv.org/abs/1802.01561
+    The importance ratios compare `rl_module` with the recorded "action_logp". Values and probabilities are computed in
+    minibatches without gradients. Source: https://arxiv.org/abs/1802.01561
 
     Args:
-        gamma: the discount.
-        lambda_: how far corrections look past the value function.
-        clip_rho: bound of the ratios in the value targets.
-        clip_pg_rho: bound of the ratios in the advantages.
-        minibatch_size: observations in one forward pass.
+        input_observation_space: space of the observations before this connector.
+        input_action_space: space of the actions before this connector.
+        gamma: the discount factor.
+        lambda_: weight of corrections beyond the next step, from 0 to 1.
+        clip_rho: largest ratio in the value targets.
+        clip_pg_rho: largest ratio in the advantages.
+        minibatch_size: number of observations in one forward pass.
+        name: name of the connector in its pipeline.
     """
 
     reads = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP)
@@ -92,7 +95,7 @@ class VTrace(Connector):
         return batch
 
     def _log_probs(self, rl_module: Any, batch: ColumnDict, pack: EpisodePack) -> np.ndarray:
-        """What the module now makes of the batch's actions: one number for each real step, [S]."""
+        """Return the module's current log-probabilities [S] of the batch's actions."""
         module = module_of(rl_module)
         own = self.input_action_space
         distribution = module.distribution or self._distribution_over(pack.action_space if own is None else own)

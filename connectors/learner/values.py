@@ -20,10 +20,10 @@ from episodes.tracks.validation import checked_count
 
 
 class ValueFunction:
-    """Runs `rl_module.compute_values` on the module's own device.
+    """Caller of `rl_module.compute_values` on the device of the module.
 
     Args:
-        minibatch_size: observations in one forward pass.
+        minibatch_size: number of observations in one forward pass.
     """
 
     def __init__(self, minibatch_size: int) -> None:
@@ -31,7 +31,7 @@ class ValueFunction:
         self._to_device = NumpyToTensor()
 
     def __call__(self, rl_module: Any, pack: EpisodePack, seen: Seen) -> np.ndarray:
-        """The values [num_steps + n] of the pack's observations, T + 1 for each episode, lookbacks left out."""
+        """Return the values [num_steps + n] of the pack's observations, T + 1 per episode, without lookbacks."""
         rows, total = pack.all_observation_rows(), pack.num_steps + len(pack)
         parts = []
         for start in range(0, total, self.minibatch_size):
@@ -41,10 +41,10 @@ class ValueFunction:
         return on_host(parts)
 
     def in_sequences(self, rl_module: Any, pack: EpisodePack, seen: Seen, max_seq_len: int) -> np.ndarray:
-        """The same values of a module with a memory.
+        """Return the values [num_steps + n] for a recurrent module.
 
-        It sees rows of `max_seq_len` steps, each from the state before it; an episode's last row is one longer, for
-        the observation after the last step.
+        The module gets rows of `max_seq_len` steps and the state before each row. The last row of an episode has one
+        more observation, the one after the last step.
         """
         rows = Sequences.of(pack.lengths, max_seq_len, with_empty=True)
         lengths = rows.lengths + rows.lasts  # [R] observations of each row
@@ -65,12 +65,14 @@ class ValueFunction:
     def of_batch(
         self, rl_module: Any, batch: dict[str, Any], pack: EpisodePack, seen: Seen | None = None
     ) -> np.ndarray:
-        """The values [num_steps + n] of what the module sees, in sequences where the batch has padded rows."""
+        """Return the values [num_steps + n] of the observations as the policy sees them, in sequences if the batch is
+        padded.
+        """
         seen, mask = seen or Seen(pack), batch.get(Columns.LOSS_MASK)
         return self(rl_module, pack, seen) if mask is None else self.in_sequences(rl_module, pack, seen, mask.shape[1])
 
     def compute(self, rl_module: Any, batch: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
-        """The values of one minibatch of numpy columns, of this shape, still on the module's device."""
+        """Return the values of one minibatch of numpy columns as a tensor of shape `shape` on the module's device."""
         module = module_of(rl_module)
         device = module.device
         if self._to_device.device != device:
@@ -85,6 +87,6 @@ class ValueFunction:
 
 
 def on_host(parts: list[torch.Tensor]) -> np.ndarray:
-    """The values of all minibatches, one after another, as one numpy array."""
+    """Return the values of all minibatches as one float32 array."""
     values = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else torch.zeros(0)
     return (values if values.dtype is torch.float32 else values.float()).numpy(force=True)

@@ -1,4 +1,4 @@
-"""From the policy's outputs to actions."""
+"""Connectors from the policy's outputs to actions."""
 
 from __future__ import annotations
 

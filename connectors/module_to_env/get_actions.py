@@ -1,4 +1,4 @@
-"""Actions out of what the policy says about them."""
+"""Connector that samples actions from the policy's outputs."""
 
 from __future__ import annotations
 
@@ -25,20 +25,23 @@ __all__ = ["GetActions"]
 
 
 class GetActions(Connector):
-    """Adds "actions" [N, ...] and "action_logp" [N] out of "action_dist_inputs" [N, num_inputs].
+    """Connector that adds "actions" [N, ...] and "action_logp" [N], sampled from "action_dist_inputs" [N, num_inputs].
 
-    Actions are sampled, or with `explore=False` the most likely ones. Where the policy gives "actions", they are left.
-    The distribution is the policy's own, `policy.distribution`, and the action space's where it has none. Inputs of
-    half precision are sampled from, and left in the batch, as float32.
+    With `explore=False` the actions are the most likely ones. Existing "actions" are kept. The distribution is
+    `policy.distribution`, or the one of the action space. Inputs of half precision are converted to float32, in the
+    batch too.
 
     Args:
-        seed: a seed of the piece's own random generator; torch's global one by default.
-        log_probs: add "action_logp". Without, `with_log_probs` adds it to all recorded steps at once, which is cheaper,
-            by the distribution that the policy has then.
+        input_observation_space: space of the observations before this connector.
+        input_action_space: space of the actions before this connector.
+        seed: seed of a separate random generator; by default torch's global one is used.
+        log_probs: add "action_logp". If False, `with_log_probs` adds it to all recorded steps at once, which is
+            cheaper.
+        name: name of the connector in its pipeline.
 
     Raises:
-        UnknownKey: the policy gave neither "actions" nor "action_dist_inputs".
-        ShapeMismatch: "action_dist_inputs" have another number of columns than describe an action.
+        UnknownKey: the outputs have neither "actions" nor "action_dist_inputs".
+        ShapeMismatch: "action_dist_inputs" have a wrong number of columns.
     """
 
     writes = (Columns.ACTIONS, Columns.ACTION_LOGP)
@@ -60,7 +63,7 @@ class GetActions(Connector):
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Take new input spaces; the distribution is made when the first inputs come."""
+        """Set the input spaces. The distribution is created with the first inputs."""
         super().set_input_spaces(observation_space, action_space)
         self._distribution = None
 
@@ -83,7 +86,7 @@ class GetActions(Connector):
         return batch
 
     def _described(self, batch: ColumnDict, policy: Any) -> tuple[torch.Tensor, ActionDistribution]:
-        """The inputs that the policy gave, and the distribution that they describe."""
+        """Return the policy's "action_dist_inputs" and their distribution."""
         inputs = batch.get(Columns.ACTION_DIST_INPUTS)
         if inputs is None:
             raise UnknownKey(
@@ -106,13 +109,13 @@ class GetActions(Connector):
             self._rows = NumpyCategoricalSampler(seed)
 
     def _generator_for(self, inputs: torch.Tensor) -> torch.Generator | None:
-        """The piece's own, on the device of the inputs; None for torch's."""
+        """Return this connector's generator on the device of the inputs, or None to use torch's."""
         if self._generator is None and self._seed is not None:
             self._generator = torch.Generator(inputs.device).manual_seed(self._seed)
         return self._generator
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """The state of its own random numbers; nothing without a seed."""
+        """Return the state of the random generators. It is empty without a seed."""
         if self._seed is None:
             return {}
         generator = self._generator
@@ -121,7 +124,7 @@ class GetActions(Connector):
         return {"generator": state, "device": device, "rows": self._rows.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the random numbers."""
+        """Restore the state of the random generators."""
         if not state:
             return
         self._generator = None
@@ -131,16 +134,16 @@ class GetActions(Connector):
             self._generator.set_state(torch.from_numpy(state["generator"].copy()))
 
     def reset_state(self) -> None:
-        """Begin again with the seed."""
+        """Reset the random generators to the seed."""
         self._generator = None
         self._rows.begin_again()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Nothing: every copy goes on with its own random numbers."""
+        """Return an empty state, because each copy keeps its random generators."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled: the generator as its state."""
+        """Return the attributes for pickling, with the random generators as states."""
         return {**self.__dict__, "_generator": None, "_rows": None, "_numbers": self.get_state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -150,9 +153,10 @@ class GetActions(Connector):
         self.set_state(numbers)
 
     def with_log_probs(self, pack: EpisodePack, policy: Any = None) -> EpisodePack:
-        """The pack with "action_logp" for every recorded step, lookbacks too, from its actions and their distributions.
+        """Return the pack with "action_logp" for every recorded step, lookbacks included.
 
-        The pack itself where it has them, or has no "action_dist_inputs".
+        Returns:
+            the pack itself if it has "action_logp", or lacks "action_dist_inputs".
         """
         log_probs = self.log_probs(pack.extra_model_outputs, pack.actions, policy)
         if log_probs is None:
@@ -160,7 +164,9 @@ class GetActions(Connector):
         return pack.replace(extra_model_outputs={**pack.extra_model_outputs, Columns.ACTION_LOGP: log_probs})
 
     def log_probs(self, outputs: Mapping[str, Any], actions: Any, policy: Any = None) -> np.ndarray | None:
-        """The "action_logp" [n] of the actions [n, ...]; None where the outputs have it, or no "action_dist_inputs"."""
+        """Return the log-probabilities [n] of actions [n, ...], or None if `outputs` has them or lacks
+        "action_dist_inputs".
+        """
         inputs = outputs.get(Columns.ACTION_DIST_INPUTS)
         if inputs is None or Columns.ACTION_LOGP in outputs:
             return None
@@ -174,7 +180,7 @@ class GetActions(Connector):
             return distribution.log_prob(inputs, actions).cpu().numpy()
 
     def distribution_of(self, policy: Any) -> ActionDistribution:
-        """The policy's own distribution, or the one for the action space; UnknownKey where there is neither."""
+        """Return the policy's distribution, or the one of the action space. Raise `UnknownKey` if there is neither."""
         own = distribution_of(policy)
         if own is not None:
             return own
@@ -186,7 +192,7 @@ class GetActions(Connector):
 
 
 def _as_floats(inputs: Any) -> torch.Tensor:
-    """Inputs, an array or a tensor, as a tensor that actions can be sampled from: half precision is too coarse."""
+    """Return inputs as a float32 or float64 tensor. Half precision is too coarse for sampling."""
     try:
         tensor = torch.as_tensor(inputs)
     except (RuntimeError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Actions in the form that a vector environment takes."""
+"""Connector that formats actions for a vector environment."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _BATCHED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinar
 
 
 class ListifyForVectorEnv(Connector):
-    """Puts "actions_for_env" into the form of Gymnasium's batched action space.
+    """Connector that gives "actions_for_env" the form of Gymnasium's batched action space.
 
-    That is arrays [N, ...] for Box, Discrete, MultiDiscrete and MultiBinary, in the structure of Dict and Tuple, so
-    mostly nothing is done; parts in other spaces become tuples of N actions.
+    Box, Discrete, MultiDiscrete and MultiBinary need arrays [N, ...], so mostly nothing changes. Parts in other spaces
+    become tuples of N actions.
     """
 
     reads = (Columns.ACTIONS_FOR_ENV,)
@@ -28,7 +28,7 @@ class ListifyForVectorEnv(Connector):
     changes_rows = False
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Take new input spaces, and see whether their actions are batched as arrays."""
+        """Set the input spaces, and determine whether their actions are batched as arrays."""
         super().set_input_spaces(observation_space, action_space)
         self.changes_rows = action_space is not None and not _batched_as_arrays(action_space)
 

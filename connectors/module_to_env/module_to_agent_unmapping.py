@@ -1,4 +1,4 @@
-"""From each module's rows back to the agents of each environment."""
+"""Connector from the rows of modules to the agents of each environment."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ __all__ = ["ModuleToAgentUnmapping"]
 
 
 class ModuleToAgentUnmapping(Connector):
-    """The last piece of a multi-agent module-to-env pipeline: `{module_id: {column: [n, ...]}}` by episode and agent.
+    """Last connector of a multi-agent module-to-env pipeline. It distributes `{module_id: {column: [n, ...]}}` to the
+    agents.
 
-    It gives "actions" and "actions_for_env", lists with one `{agent_id: action}` for each episode, and
-    "extra_model_outputs", a list with one `{agent_id: {key: row}}` for each episode of all other columns.
+    It returns "actions" and "actions_for_env", lists with `{agent_id: action}` per episode, and "extra_model_outputs",
+    a list with `{agent_id: {key: row}}` per episode.
 
     Raises:
-        TrackMismatch: a module has another number of rows than there are agents that it acts for.
+        TrackMismatch: the number of rows of a module is not the number of its agents that must act.
     """
 
     writes = (Columns.ACTIONS, Columns.ACTIONS_FOR_ENV)
@@ -50,7 +51,7 @@ EXTRA = "extra_model_outputs"
 
 
 def _rows(column: Any) -> Any:
-    """A column as a sequence of rows."""
+    """Return a column as a sequence of rows."""
     if isinstance(column, list) or nested.is_leaf(column):
         return list(column)
     return [nested.take(column, row) for row in range(len(nested.first_leaf(column)))]

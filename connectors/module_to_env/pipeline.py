@@ -29,7 +29,7 @@ __all__ = ["ModuleToEnvPipeline", "module_to_env_pipeline"]
 
 
 class ModuleToEnvPipeline(ConnectorPipeline):
-    """Makes actions out of a policy's outputs; what is left in the batch beside them is recorded."""
+    """Pipeline from a policy's outputs to actions. The other columns of the batch are recorded."""
 
     given = (
         Columns.ACTIONS,
@@ -40,15 +40,15 @@ class ModuleToEnvPipeline(ConnectorPipeline):
     )
 
     def act(self, policy: Any, outputs: Any, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Acted:
-        """The actions [N, ...] as the policy made them, as the environment takes them, and its other outputs.
+        """Return the policy's actions [N, ...], the environment's actions [N, ...], and the policy's other outputs.
 
-        It is the runner's way in, once a vector step.
+        A runner calls this once per vector step.
 
         Raises:
-            WrongType: the outputs are no dict.
+            WrongType: the outputs are not a dict.
             UnknownKey: there are no actions.
-            TrackMismatch: there are not N of them.
-            ShapeMismatch: the environment takes others, as the first ones show.
+            TrackMismatch: there are not N actions.
+            ShapeMismatch: the first actions are not in the environment's action space.
         """
         if type(outputs) is not dict:
             check_answer(outputs)
@@ -77,14 +77,14 @@ class ModuleToEnvPipeline(ConnectorPipeline):
     records_env_actions: bool = False
     """True if a connector of the user's computes the environment's actions: they are recorded as an extra output."""
 
-    _acted_as: type | None = None  # later arrays are compared with the first ones where they are recorded
+    _acted_as: type | None = None  # type of checked actions; recorders compare later arrays with the first ones
 
     def _check_actions(self, for_env: Any, num_rows: int) -> None:
         self.check_actions(for_env, num_rows, "environments")
         self._acted_as = type(for_env)
 
     def check_actions(self, for_env: Any, num_rows: int, whose: str) -> None:
-        """Raise `ShapeMismatch` where these are not so many actions of the space, one for each of `whose`."""
+        """Raise `ShapeMismatch` unless `for_env` has `num_rows` actions of the action space."""
         misfit = describe_mismatch(for_env, self.input_action_space, num_rows)
         if misfit:
             raise ShapeMismatch(
@@ -104,17 +104,13 @@ class ModuleToEnvPipeline(ConnectorPipeline):
                 piece.adds_log_probs = True
 
     def seed(self, seed: int | None) -> None:
-        """Seed the sampling of actions, unless it has a seed of its own."""
+        """Seed the sampling of actions, unless the connector has a seed already."""
         for piece in self.connectors:
             if isinstance(piece, GetActions):
                 piece.seed(seed)
 
     def policy_action_space(self, space: gym.Space) -> gym.Space:
-        """Return the space of the actions that are recorded: the policy's, with their mapping to the environment's.
-
-        Args:
-            space: the environment's action space.
-        """
+        """Return the space of the policy's actions for an environment's action space."""
         mappings = [piece.mapping for piece in self.connectors if isinstance(piece, NormalizeAndClipActions)]
         return policy_space_of(space, "recorded" if self.records_env_actions else (*mappings, "none")[0])
 
@@ -123,12 +119,12 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         self.records_env_actions = any(map(_may_write_env_actions, pieces.values()))
 
     def log_probs(self, policy: Any, outputs: Mapping[str, Any], actions: Any) -> np.ndarray | None:
-        """The "action_logp" [n] of actions [n, ...]; None where `GetActions` gave them, or nothing says them."""
+        """Return the log-probabilities [n] of actions [n, ...], or None if `act` has returned them already."""
         late = self._late()
         return None if late is None else late.log_probs(outputs, actions, policy)
 
     def with_log_probs(self, policy: Any, pack: EpisodePack) -> EpisodePack:
-        """The pack with "action_logp" of all its steps, where a `GetActions(log_probs=False)` has left them to this."""
+        """Return the pack with "action_logp" for all steps, if a `GetActions(log_probs=False)` has left them out."""
         late = self._late()
         return pack if late is None else late.with_log_probs(pack, policy)
 
@@ -152,7 +148,7 @@ _WITHOUT_ENV_ACTIONS = (RemoveTimeDimension, GetActions, TensorToNumpy, UnbatchI
 
 
 def check_answer(outputs: Any) -> None:
-    """Raise `WrongType` unless a policy's outputs are a dict."""
+    """Raise `WrongType` if the outputs of a policy are not a mapping."""
     if not isinstance(outputs, Mapping):
         raise WrongType(
             f"the policy returned a {type(outputs).__name__}; it returns a dict with 'actions', or with "
@@ -171,19 +167,20 @@ def module_to_env_pipeline(
     seed: int | None = None,
     log_probs: bool = True,
 ) -> ModuleToEnvPipeline:
-    """The default pipeline from the policy's outputs to actions.
+    """Return the default pipeline from the policy's outputs to actions.
 
-    It gives "actions" as the policy made them, "actions_for_env" as the environment takes them, and every other output
-    as numpy arrays [N, ...].
+    Its output has "actions" (the policy's), "actions_for_env" (the environment's), and all other outputs as numpy
+    arrays [N, ...].
 
     Args:
-        action_space: the space of one environment's actions.
-        pieces: your own, which see numpy rows and come before actions are brought into the environment's units.
+        observation_space: space of one environment's observations.
+        action_space: space of one environment's actions.
+        pieces: connectors that see numpy rows, before actions are converted to the environment's units.
         policy: see `ModuleToEnvPipeline.bind_policy`. Runners and `Actor` bind their policy themselves.
-        normalize_actions: the policy acts in [-1, 1], spread over the bounds of Box spaces.
-        clip_actions: the policy acts in the environment's units, clipped to the bounds.
-        seed: a seed for sampling actions; torch's global generator by default.
-        log_probs: add "action_logp" at each step; without, a runner adds it to what it has sampled. See `GetActions`.
+        normalize_actions: the policy acts in [-1, 1], which is mapped to the bounds of Box spaces.
+        clip_actions: the policy acts in the environment's units, and actions are clipped to the bounds.
+        seed: seed for sampling actions; by default torch's global generator is used.
+        log_probs: add "action_logp" in each step. If False, a runner adds it to its samples. See `GetActions`.
     """
     changes = NormalizeAndClipActions(normalize_actions=normalize_actions, clip_actions=clip_actions)
     first = [GetActions(seed=seed, log_probs=log_probs), TensorToNumpy(), UnbatchItems()]

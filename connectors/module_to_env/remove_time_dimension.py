@@ -1,4 +1,4 @@
-"""Outputs of a policy with a memory, without their time axis of one step."""
+"""Connector that removes the time axis of a recurrent policy's outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["RemoveTimeDimension"]
 
 
 class RemoveTimeDimension(Connector):
-    """Makes [N, ...] of every output [N, 1, ...] but "state_out", which has no time axis.
+    """Connector that reshapes every output [N, 1, ...] except "state_out" to [N, ...].
 
     Raises:
         ShapeMismatch: an output has no time axis of one step.

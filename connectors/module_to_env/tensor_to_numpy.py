@@ -1,4 +1,4 @@
-"""Outputs of the policy as numpy arrays."""
+"""Connector that converts the policy's outputs to numpy arrays."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["TensorToNumpy"]
 
 
 class TensorToNumpy(Connector):
-    """Makes numpy arrays of all tensors: views of those in host memory, copies of those on a device.
+    """Connector that converts tensors to numpy arrays. Tensors in host memory are not copied.
 
-    Numbers of bfloat16 and of 8 bits, which numpy does not know, become float32.
+    bfloat16 and 8-bit floats, which numpy lacks, become float32.
 
     Raises:
-        WrongType: a tensor that numpy cannot hold.
-        InvalidArgument: a row of "action_dist_inputs" describes no action, as one with NaN, or with no choice left; or
-            there is NaN or inf in "actions", where the policy gives them itself.
+        WrongType: a tensor cannot become a numpy array.
+        InvalidArgument: a row of "action_dist_inputs" is not a distribution (NaN, or no legal action), or "actions"
+            have NaN or inf.
     """
 
     def __call__(self, *, rl_module: Any = None, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
@@ -67,7 +67,7 @@ def _arrays_of(name: str, column: Any) -> Any:
 
 
 def array_of(leaf: Any) -> Any:
-    """A tensor as a numpy array, anything else as it is."""
+    """Return a tensor as a numpy array, and any other value unchanged."""
     if not isinstance(leaf, Tensor):
         return leaf
     try:
@@ -81,7 +81,7 @@ _KNOWN = (torch.float16, torch.float32, torch.float64)
 
 
 def _right_rows(name: str, leaf: np.ndarray, distribution: Any) -> np.ndarray:
-    """Which rows, bool [N], describe an action; where nobody knows, those whose largest number is finite."""
+    """Return which rows, bool [N], describe an action. Without a distribution, the largest number must be finite."""
     if name == Columns.ACTION_DIST_INPUTS and isinstance(distribution, ActionDistribution):
         right = distribution.describes(torch.from_numpy(leaf.astype(np.float64))).numpy()
         return np.logical_and.reduce(right.reshape(len(leaf), -1), axis=1)

@@ -1,4 +1,4 @@
-"""One row of each output for each environment."""
+"""Connector that checks the number of rows of the outputs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["UnbatchItems"]
 
 
 class UnbatchItems(Connector):
-    """Checks that row i of every column belongs to episode i; from here on the columns are read row by row.
+    """Connector that checks that every column has one row per episode.
 
-    Arrays [N, ...] are sequences of N items already, so nothing is taken apart.
+    Arrays [N, ...] are sequences of N items already, so nothing is split.
 
     Raises:
-        TrackMismatch: a column has another number of rows than there are episodes.
+        TrackMismatch: the number of rows of a column is not the number of episodes.
     """
 
     changes_rows = False  # runner and recorder check the number of rows
@@ -31,7 +31,7 @@ class UnbatchItems(Connector):
 
 
 def check_rows(batch: ColumnDict, expected: int) -> None:
-    """Raise `TrackMismatch` for a column with another number of rows."""
+    """Raise `TrackMismatch` if a column does not have `expected` rows."""
     for name, column in batch.items():
         rows = len(column) if type(column) is np.ndarray else num_rows(column)
         if rows != expected:

@@ -1,4 +1,4 @@
-"""Pieces that rewrite what an episode stores of an observation."""
+"""Connectors that change the observations that episodes store."""
 
 from __future__ import annotations
 

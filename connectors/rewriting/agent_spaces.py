@@ -1,4 +1,4 @@
-"""The spaces of agents, which are learned as the agents come."""
+"""Spaces of agents that appear during a run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ ByAgent = Mapping[Any, Any]  # agent -> space
 
 
 class AgentSpaces:
-    """The spaces of all agents so far: as the environments give them, and as joint preprocessors make them.
+    """Spaces of all agents so far, before and after the joint preprocessors.
 
-    Nobody says beforehand who will come: acting learns it from environments, learning from the episodes.
+    The agents are not known beforehand. While acting, their spaces come from the environments, while learning from the
+    episodes.
 
     Args:
-        joint: the preprocessors; their spaces are `Dict` spaces of the agents that came.
+        joint: the preprocessors. Their spaces are `Dict` spaces by agent.
 
     Attributes:
-        observations: by agent, before the preprocessors.
-        actions: likewise.
+        observations: observation space by agent, before the preprocessors.
+        actions: action space by agent.
     """
 
     def __init__(self, joint: ConnectorPipeline) -> None:
@@ -30,7 +31,9 @@ class AgentSpaces:
         self.observations, self.actions = map(_by_agent, (joint.input_observation_space, joint.input_action_space))
 
     def welcome(self, observations: ByAgent | None, actions: ByAgent | None) -> None:
-        """Add the spaces of these agents; where one is new or another than before, the preprocessors get all anew."""
+        """Add the spaces of these agents. If one is new or has changed, set the input spaces of the preprocessors
+        again.
+        """
         news = [_changed_spaces(*pair) for pair in ((self.observations, observations), (self.actions, actions))]
         if any(news):
             self.observations, self.actions = self.observations | news[0], self.actions | news[1]
@@ -39,7 +42,7 @@ class AgentSpaces:
 
     @property
     def rewritten(self) -> dict[Any, Any]:
-        """The observation spaces by agent, behind the preprocessors."""
+        """Return the observation spaces by agent, after the preprocessors."""
         return _by_agent(cast(gym.Space, self.joint.observation_space)) if len(self.joint) else self.observations
 
 
@@ -48,7 +51,7 @@ def _by_agent(space: gym.Space | None) -> dict[Any, Any]:
 
 
 def _changed_spaces(known: ByAgent, given: ByAgent | None) -> dict[Any, Any]:
-    """Those of the given spaces that are not among the known ones: of new agents, or other ones than before."""
+    """Return the given spaces that are new or have changed."""
     return {
         agent_id: space
         for agent_id, space in (given or {}).items()

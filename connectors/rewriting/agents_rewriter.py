@@ -1,4 +1,4 @@
-"""Rewriters of single agents' observations among the joint preprocessors."""
+"""`AgentsRewriter`: a single-agent rewriter among the joint preprocessors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["AgentsRewriter", "as_joint"]
 
 
 class AgentsRewriter(MultiAgentObservationPreprocessor):
-    """Sends each agent's observations through a copy of a rewriter of its own: spaces and statistics are the agent's.
+    """Joint preprocessor with a copy of a rewriter per agent, each with its own spaces and statistics.
 
     Args:
-        rewriter: where it has `agent_ids`, observations of other agents stay as they are.
+        rewriter: the rewriter. If it has `agent_ids`, observations of other agents stay unchanged.
     """
 
     def __init__(self, rewriter: ObservationRewriter) -> None:
@@ -35,21 +35,21 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those of the rewriter."""
+        """Settings of the rewriter."""
         return self.rewriter.settings
 
     def takes(self, agent_id: Any) -> bool:
-        """True where the agent's observations are rewritten."""
+        """Return True if the agent's observations are rewritten."""
         return self.agent_ids is None or agent_id in self.agent_ids
 
     def rewriter_of(self, agent_id: Any) -> ObservationRewriter:
-        """The agent's own copy."""
+        """Return the agent's copy of the rewriter."""
         return self._each.rewriter_of(agent_id)
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """The Dict space by agent, behind each agent's copy, which takes its spaces from here."""
+        """Set the spaces of the copies, and return the resulting Dict space by agent."""
         found = dict(_by_agent(input_observation_space))
         actions = _by_agent(input_action_space)
         for agent_id, space in found.items():
@@ -60,7 +60,7 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
         return gym.spaces.Dict(found)
 
     def rewrite(self, observations: Mapping[Any, Any], episode: Any = None, update: bool = True) -> dict[Any, Any]:
-        """The observations by agent, those of the agents that it takes rewritten."""
+        """Return the observations by agent, rewritten for the selected agents."""
         changed = dict(observations)
         for agent_id, observation in observations.items():
             if self.takes(agent_id):
@@ -70,21 +70,21 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
         return changed
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """The agents' states."""
+        """Return the states by agent."""
         return self._each.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` gave."""
+        """Restore a state that `get_state` returned."""
         self._each.set_state(state)
         self._give_spaces()
 
     def reset_state(self) -> None:
-        """Forget every agent."""
+        """Reset the statistics of all agents."""
         self._each.reset_state()
         self._give_spaces()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """The agents' states of several copies, merged agent by agent."""
+        """Return the states of several copies merged by agent."""
         return self._each.merge_states(states)
 
     def _give_spaces(self) -> None:
@@ -92,10 +92,10 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
 
 
 def as_joint(pieces: Iterable[Any]) -> list[MultiAgentObservationPreprocessor]:
-    """Joint preprocessors; a rewriter of single agents' observations as one that has a copy for each agent.
+    """Return joint preprocessors. A single-agent rewriter becomes an `AgentsRewriter`.
 
     Raises:
-        WrongType: a piece that is neither.
+        WrongType: a connector is neither a joint preprocessor nor a rewriter.
     """
     return [_as_joint(piece) for piece in checked_items("joint", pieces, "joint preprocessors")]
 
@@ -112,7 +112,7 @@ def _as_joint(piece: Any) -> MultiAgentObservationPreprocessor:
 
 
 def _own_copy(rewriter: ObservationRewriter) -> Any:
-    """A copy for one agent, which sees no others."""
+    """Return a copy of a rewriter for one agent."""
     own: Any = deepcopy(rewriter)
     own.multi_agent, own.agent_ids = False, None
     return own

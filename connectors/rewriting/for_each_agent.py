@@ -1,4 +1,4 @@
-"""A rewriter of observations for each agent, where one module acts for several."""
+"""`ForEachAgent`: a rewriter per agent, for a module that acts for several agents."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["ForEachAgent"]
 
 
 class ForEachAgent(ObservationRewriter):
-    """Sends each agent's observations through a rewriter of its own, such as a `MeanStdFilter` with its own statistics.
+    """Rewriter with a separate rewriter per agent, for example `MeanStdFilter` with statistics per agent.
 
     Args:
-        make: makes the rewriter of a new agent.
+        make: function that returns the rewriter of a new agent.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class ForEachAgent(ObservationRewriter):
 
     @property
     def is_empty_filter(self) -> bool:  # type: ignore[override]
-        """Whether the agents' rewriters learn statistics, and none has seen an observation."""
+        """Whether the rewriters learn statistics and none has seen an observation."""
         return all(rewriter.is_empty_filter for rewriter in self.rewriters.values() or [self._make()])
 
     def rewriter_of(self, agent_id: Any) -> ObservationRewriter:
-        """The agent's rewriter, made when it is first asked for."""
+        """Return the agent's rewriter. It is created at the first call."""
         if agent_id not in self.rewriters:
             self.rewriters[agent_id] = rewriter = self._make()
             rewriter.set_input_spaces(self.input_observation_space, self.input_action_space)
@@ -55,13 +55,13 @@ class ForEachAgent(ObservationRewriter):
         return rewriter.observation_space or input_observation_space
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """The rewritten observations [N, ...], row i by the rewriter of the agent of `episodes[i]`."""
+        """Return the rewritten observations [N, ...]. Row i uses the rewriter of the agent of `episodes[i]`."""
         if episodes is None:
             raise InvalidArgument(f"{self.name}: the rows' episodes say whose they are; give episodes=")
         return self._by_agent(observations, [episode.agent_id for episode in episodes], episodes, update)
 
     def rewritten_pack(self, pack: EpisodePack) -> EpisodePack:
-        """The pack with all its observations rewritten, each agent's by its own; nothing is learned from them."""
+        """Return the pack with rewritten observations. No statistics are learned."""
         agents = [None] * len(pack) if pack.agent_ids is None else list(pack.agent_ids)
         rows = np.diff(pack.observation_offsets)
         owners = [agent for agent, num in zip(agents, rows.tolist(), strict=True) for _ in range(num)]
@@ -81,21 +81,21 @@ class ForEachAgent(ObservationRewriter):
         return nested.take(nested.concatenate(parts), order)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """The agents' states."""
+        """Return the states by agent."""
         return {"agents": {agent_id: rewriter.get_state() for agent_id, rewriter in self.rewriters.items()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` gave."""
+        """Restore a state that `get_state` returned."""
         self.rewriters = {}
         for agent_id, own in state["agents"].items():
             self.rewriter_of(agent_id).set_state(own)
 
     def reset_state(self) -> None:
-        """Forget every agent."""
+        """Reset the statistics of all agents."""
         self.rewriters = {}
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """The agents' states of several copies, merged agent by agent."""
+        """Return the states of several copies merged by agent."""
         agents = dict.fromkeys(agent_id for state in states for agent_id in state["agents"])
         return {
             "agents": {

@@ -1,4 +1,4 @@
-"""Observations with mean 0 and deviation 1, as far as is known."""
+"""`MeanStdFilter`: normalization of observations by their running mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _EPSILON = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """What is known of `count` items of one shape. Joining is exact (Chan et al. 1979, parallel variance)."""
+    """Count, mean and squared deviations of items of one shape.
+
+    Two sets of moments are combined exactly (parallel variance, Chan et al. 1979).
+    """
 
     count: int
     mean: np.ndarray  # [...] float64
@@ -32,12 +35,12 @@ class Moments:
 
     @classmethod
     def empty(cls, shape: tuple[int, ...]) -> Moments:
-        """Nothing is known yet."""
+        """Return moments of no items."""
         return cls(0, np.zeros(shape), np.zeros(shape))
 
     @classmethod
     def of(cls, items: np.ndarray) -> Moments:
-        """The moments of items [n, ...]."""
+        """Return the moments of items [n, ...]."""
         if not len(items):
             return cls.empty(items.shape[1:])
         mean = items.mean(0, dtype=np.float64)
@@ -45,7 +48,7 @@ class Moments:
         return cls(len(items), mean, np.einsum("n...,n...->...", deviations, deviations))
 
     def joined(self, other: Moments) -> Moments:
-        """The moments of both streams together."""
+        """Return the moments of both sets of items together."""
         if not self.count or not other.count:
             return other if other.count else self
         count = self.count + other.count
@@ -55,20 +58,20 @@ class Moments:
         return Moments(count, self.mean + difference * share, squares)
 
     def deviation(self) -> np.ndarray:
-        """The standard deviation [...], with n - 1; 1 where fewer than two items are known."""
+        """Return the sample standard deviation [...] (n - 1), or ones for fewer than two items."""
         return np.sqrt(self.squares / (self.count - 1)) if self.count > 1 else np.ones_like(self.mean)
 
     def get_state(self) -> dict[str, Any]:
-        """A dict that shares no memory with this."""
+        """Return the moments as a dict that shares no memory with this object."""
         return {"count": self.count, "mean": self.mean.copy(), "squares": self.squares.copy()}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Moments:
-        """What `get_state` gave, copied."""
+        """Return a copy of the moments in `state`."""
         return cls(int(state["count"]), np.array(state["mean"], np.float64), np.array(state["squares"], np.float64))
 
     def equals(self, other: Moments) -> bool:
-        """True when both know the same."""
+        """Return True if both moments are equal."""
         same_mean = np.array_equal(self.mean, other.mean)
         return self.count == other.count and same_mean and np.array_equal(self.squares, other.squares)
 
@@ -77,21 +80,24 @@ Statistics = dict[str, Moments]  # by path of the leaf
 
 
 class MeanStdFilter(ObservationRewriter):
-    """Takes the running mean off each Box part of the observations and divides by the running deviation.
+    """Rewriter that subtracts the running mean from each Box part and divides it by the running standard deviation.
 
-    Statistics are kept per leaf and element, in float64. A row of observations is learned from first, then normalised;
-    with a single observation known it is only centered. Parts that are no Box pass as they are; normalised ones are
-    float32.
+    Statistics are kept per element, in float64. A row of observations first updates the statistics and is then
+    normalized. With one observation seen it is only centered. Normalized parts are float32, and parts in other spaces
+    stay unchanged.
 
-    `merge_states` of copies that were last synchronised to one state gives what one filter would know that had seen
-    everything each copy has seen, exactly.
+    `merge_states` of copies that were last synchronized to one state is exact: the result equals one filter that has
+    seen all observations.
 
     Args:
-        de_mean_to_zero: take the mean off.
-        de_std_to_one: divide by the deviation.
-        clip_by_value: bound of the normalised values; None for none.
-        update_stats: learn from the observations.
-        multi_agent: for `joint=` of pipelines of several agents: each agent has statistics of its own.
+        input_observation_space: space of the observations before this connector.
+        input_action_space: space of the actions before this connector.
+        de_mean_to_zero: subtract the mean.
+        de_std_to_one: divide by the standard deviation.
+        clip_by_value: limit of the normalized values; None for no limit.
+        update_stats: learn statistics from the observations.
+        multi_agent: use statistics per agent. Only for `joint=` of multi-agent pipelines.
+        name: name of the connector in its pipeline.
     """
 
     def __init__(
@@ -111,15 +117,15 @@ class MeanStdFilter(ObservationRewriter):
         self.de_std_to_one = checked_flag("de_std_to_one", de_std_to_one)
         self.clip_by_value = None if clip_by_value is None else checked_number("clip_by_value", clip_by_value, 0.0)
         self.update_stats = checked_flag("update_stats", update_stats)
-        self._synced: Statistics = {}  # what a merged state gave
-        self._own: Statistics = {}  # what was seen since
-        self._total: Statistics = {}  # both
+        self._synced: Statistics = {}  # statistics of the last merged state
+        self._own: Statistics = {}  # statistics of later observations
+        self._total: Statistics = {}  # both together
         self._affine: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # (mean, 1 / deviation) by path, made when needed
         super().__init__(input_observation_space, input_action_space, name=name)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All arguments but `update_stats`, which is off where it is evaluated, and the place (`multi_agent`)."""
+        """All arguments except `update_stats`, which evaluation switches off, and `multi_agent`."""
         return {name: value for name, value in super().settings.items() if name not in ("update_stats", "multi_agent")}
 
     @property
@@ -130,11 +136,10 @@ class MeanStdFilter(ObservationRewriter):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Box parts become float32 within the clip bounds."""
+        """Return the space with Box parts as float32 within the clip limits."""
         return _normalised_space(input_observation_space, np.inf if self.clip_by_value is None else self.clip_by_value)
 
     def check_place(self) -> None:
-        """See `ObservationRewriter.check_place`."""
         if self.multi_agent:
             raise InvalidArgument(
                 f"{self.name}(multi_agent=True) has statistics for each agent: give it as joint=[...]; in the pieces "
@@ -142,7 +147,7 @@ class MeanStdFilter(ObservationRewriter):
             )
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """The normalised observations, nested arrays [N, ...]; see `ObservationRewriter`."""
+        """Return the normalized observations, nested arrays [N, ...]. See `ObservationRewriter.rewrite`."""
         self.check_place()
         rows = nested.flatten(observations)
         filtered = self._filtered_paths(rows)
@@ -187,11 +192,15 @@ class MeanStdFilter(ObservationRewriter):
         return values.astype(np.float32)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """What was learned, apart: up to the last synchronisation, and since."""
+        """Return the statistics up to the last synchronization, and those since."""
         return {"synced": _state_of(self._synced), "own": _state_of(self._own)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` or `merge_states` gave; StateMismatch when its shapes are not the space's."""
+        """Restore a state that `get_state` or `merge_states` returned.
+
+        Raises:
+            StateMismatch: the shapes are not those of the space.
+        """
         synced, own = _from_state(state["synced"]), _from_state(state["own"])
         if self.input_observation_space is not None:
             boxes = _boxes(self.input_observation_space)
@@ -205,12 +214,12 @@ class MeanStdFilter(ObservationRewriter):
         self._affine.clear()
 
     def reset_state(self) -> None:
-        """Forget everything."""
+        """Reset the statistics."""
         self._synced, self._own, self._total = {}, {}, {}
         self._affine.clear()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """One state that has seen what all have seen; what they were synchronised to counts once."""
+        """Return one state for the statistics of all copies. Synchronized statistics count once."""
         distinct: list[Statistics] = []
         for state in states:
             synced = _from_state(state["synced"])
@@ -221,13 +230,13 @@ class MeanStdFilter(ObservationRewriter):
 
 
 def _boxes(space: gym.Space) -> dict[str, tuple[int, ...]]:
-    """The shapes of the Box parts of a space by path."""
+    """Return the shapes of the Box parts of a space by path."""
     parts = nested.flatten(_structure(space))
     return {path: part.shape for path, part in parts.items() if isinstance(part, spaces.Box)}
 
 
 def _structure(space: gym.Space) -> Any:
-    """The space as a nested value whose leaves are spaces."""
+    """Return the space as a nested value with spaces as leaves."""
     if isinstance(space, spaces.Dict):
         return {key: _structure(part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

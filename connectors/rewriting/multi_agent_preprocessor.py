@@ -1,4 +1,4 @@
-"""Observations of several agents changed together, by a function of yours."""
+"""`MultiAgentObservationPreprocessor`: a custom change of the observations of all agents together."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["MultiAgentObservationPreprocessor", "rewritten_agents"]
 
 
 class MultiAgentObservationPreprocessor(Connector):
-    """A base class: override `preprocess`, which sees what all agents observe at an env step, and changes it.
+    """Base class for changes of the observations of all agents. Override `preprocess`.
 
-    It is given to `MultiAgentEnvToModule(..., joint=[...])`, where a runner sends the observations of each env step
-    through it before they go to the modules' own pipelines: what it makes of them is stored. A `MultiAgentLearner` with
-    one makes of stored episodes what acting would have stored of them. Spaces are `Dict` spaces by agent: override
-    `recompute_output_observation_space` too where shapes, dtypes or bounds change.
+    Pass it to `MultiAgentEnvToModule(..., joint=[...])`. A runner then applies it to the observations of each env step
+    before they are stored and passed to the modules' pipelines. A `MultiAgentLearner` with it applies it to stored
+    episodes. Its spaces are `Dict` spaces by agent. Also override `recompute_output_observation_space` if shapes,
+    dtypes or bounds change.
 
     >>> class Relative(MultiAgentObservationPreprocessor):
     ...     def preprocess(self, observations, episode):
     ...         center = sum(observations.values()) / len(observations)
-    ...         return {agent_id: place - center for agent_id, place in observations.items()}
+    ...         return {agent_id: position - center for agent_id, position in observations.items()}
     >>> Relative().rewrite({"a": 1.0, "b": 3.0})
     {'a': -1.0, 'b': 1.0}
     """
@@ -35,22 +35,24 @@ class MultiAgentObservationPreprocessor(Connector):
     _rewritten: frozenset[tuple[Any, int]] = frozenset()  # (episode id, env step) of what the last call rewrote
 
     def preprocess(self, observations: dict[Any, Any], episode: Any) -> Mapping[Any, Any]:
-        """What the observations of one env step become.
+        """Return the changed observations of one env step.
 
         Args:
-            observations: by agent, of those that observe something at this env step.
-            episode: the `MultiAgentEpisode` whose newest env step it is; None in a learner pipeline.
+            observations: observations by agent, of the agents with an observation in this env step.
+            episode: the `MultiAgentEpisode` with this env step as its newest; None in a learner pipeline.
         """
         raise NotImplementedError(f"{type(self).__name__} has no preprocess(observations, episode)")
 
     def rewrite(self, observations: Mapping[Any, Any], episode: Any = None, update: bool = True) -> dict[Any, Any]:
-        """What `preprocess` makes of the observations.
+        """Return the observations after `preprocess`.
 
         Args:
-            update: learn from these observations, where the piece learns.
+            observations: observations by agent.
+            episode: see `preprocess`.
+            update: whether the preprocessor learns statistics from the observations.
 
         Raises:
-            InvalidArgument: it gives observations of other agents.
+            InvalidArgument: `preprocess` returned observations of other agents.
         """
         changed = self.preprocess(dict(observations), episode)
         if not isinstance(changed, Mapping) or changed.keys() != observations.keys():
@@ -62,7 +64,7 @@ class MultiAgentObservationPreprocessor(Connector):
         return dict(changed)
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
-        """Rewrite the newest observations of growing episodes, once."""
+        """Rewrite the newest observations of growing episodes once."""
         for episode in episodes:
             if (episode.id_, episode.env_t) not in self._rewritten:
                 rewrite_newest([self], episode, episode.get_observations(-1))
@@ -73,7 +75,7 @@ class MultiAgentObservationPreprocessor(Connector):
 def rewrite_newest(
     pieces: Sequence[Any], episode: MultiAgentEpisode, observations: Mapping[Any, Any], update: bool = True
 ) -> None:
-    """Rewrite the observations, those of the newest env step, in a growing episode."""
+    """Rewrite the newest env step of a growing episode in place."""
     for piece in pieces:
         observations = piece.rewrite(observations, episode, update)
     for agent_id, observation in observations.items():
@@ -81,7 +83,7 @@ def rewrite_newest(
 
 
 def rewritten_agents(pieces: Sequence[Any], episode: MultiAgentEpisode) -> list[SingleAgentEpisode]:
-    """The agents' own episodes, finalized, with all observations rewritten env step by env step, lookbacks too."""
+    """Return the agents' finalized episodes with all observations rewritten by env step, lookbacks included."""
     if not isinstance(episode, MultiAgentEpisode):
         raise InvalidArgument(
             f"{pieces[0].name} sees the observations of all agents at once, a {type(episode).__name__} has those "
@@ -103,7 +105,7 @@ def rewritten_agents(pieces: Sequence[Any], episode: MultiAgentEpisode) -> list[
 
 
 def _with_observations(own: SingleAgentEpisode, observations: list[Any], pieces: Sequence[Any]) -> SingleAgentEpisode:
-    """A copy of the episode with these observations [L + T + 1]."""
+    """Return a copy of an episode with other observations [L + T + 1]."""
     part = own.slice(slice(None), len_lookback_buffer=own.lookback).to_numpy()
     part.tracks = part.tracks.replaced(ArrayTrack.of(nested.stack(observations), own.lookback, part.observations.field))
     space = pieces[-1].observation_space

@@ -1,4 +1,4 @@
-"""Observations changed by a function of yours."""
+"""`ObservationPreprocessor`: a custom change of single observations."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["ObservationPreprocessor"]
 
 
 class ObservationPreprocessor(ObservationRewriter):
-    """A base class: override `preprocess`, for one observation, or `preprocess_rows`, for a whole vector row at once.
+    """Base class for changes of observations. Override `preprocess` (one observation) or `preprocess_rows`.
 
-    Override `recompute_output_observation_space` too where shape, dtype or bounds change.
+    Also override `recompute_output_observation_space` if shape, dtype or bounds change.
 
     >>> import numpy as np
     >>> class Halve(ObservationPreprocessor):
@@ -25,20 +25,21 @@ class ObservationPreprocessor(ObservationRewriter):
     """
 
     def preprocess(self, observation: Any, episode: Any) -> Any:
-        """What an observation becomes.
+        """Return the changed observation.
 
         Args:
-            episode: the one that the observation belongs to: it is the last one there, and the last action led to it. A
-                fresh one for a reset observation; None in a learner pipeline.
+            observation: the observation.
+            episode: the episode with this observation as its last one. For a reset observation it is a new episode.
+                None in a learner pipeline.
         """
         raise NotImplementedError(f"{type(self).__name__} has neither preprocess nor preprocess_rows")
 
     def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
-        """What observations, nested arrays [N, ...], become; by default, `preprocess` of one after another."""
+        """Return the changed observations, nested arrays [N, ...]. By default it calls `preprocess` for each."""
         rows = rows_of(observations)
         owners = [None] * len(rows) if episodes is None else episodes
         return nested.stack([self.preprocess(row, episode) for row, episode in zip(rows, owners, strict=True)])
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """The observations as `preprocess_rows` makes them; see `ObservationRewriter`."""
+        """Return the observations after `preprocess_rows`. See `ObservationRewriter.rewrite`."""
         return self.preprocess_rows(observations, episodes)

@@ -1,8 +1,7 @@
-"""Pieces that rewrite observations: what they make of an observation is what the episode stores.
+"""`ObservationRewriter`: a connector that changes the observations that episodes store.
 
-A runner sends each vector row of observations through the rewriters of its pipeline once, before it is recorded.
-Called by hand with growing episodes, a rewriter replaces each episode's last observation, once. In a learner pipeline
-it works on all observations of the pack, of which it makes a changed one.
+A runner applies the rewriters to each vector row before it is recorded. When called with growing episodes, a rewriter
+replaces each episode's last observation once. In a learner pipeline it rewrites all observations of the pack.
 """
 
 from __future__ import annotations
@@ -21,26 +20,27 @@ __all__ = ["ObservationRewriter"]
 
 
 class ObservationRewriter(Connector):
-    """A connector that replaces observations by others."""
+    """Connector that replaces observations before episodes store them."""
 
     reads_tracks = True
     _rewritten: frozenset[tuple[str, int]] = frozenset()  # (episode id, t) of what the last call by hand rewrote
 
     @abstractmethod
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """The rewritten observations, nested arrays [N, ...] of nested arrays [N, ...].
+        """Return the rewritten observations, nested arrays [N, ...].
 
         Args:
-            episodes: those that the observations belong to [N], each with its observation as the last one, made when
-                they are read; None where there are none.
-            update: learn from these observations, where the piece learns.
+            observations: nested arrays [N, ...].
+            episodes: the episodes [N] of the observations, each with its observation as the last one, created when
+                read; None if there are none.
+            update: whether the rewriter learns statistics from the observations.
         """
 
     def check_place(self) -> None:
-        """Raise `InvalidArgument` where the piece is made for `joint=` of several agents, and stands in a pipeline."""
+        """Raise `InvalidArgument` if this rewriter is only usable in `joint=` of multi-agent pipelines."""
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
-        """Rewrite each episode's last observation, unless the batch has observations (they are rewritten already)."""
+        """Rewrite each episode's last observation, unless the batch has observations already."""
         if Columns.OBS not in batch and not isinstance(episodes, EpisodePack):
             self._rewrite_last(list(self.single_agent_episode_iterator(episodes)))
         return batch
@@ -60,14 +60,14 @@ class ObservationRewriter(Connector):
         self._rewritten = frozenset((episode.id_, episode.t) for episode in episodes)
 
     def rewritten_pack(self, pack: EpisodePack) -> EpisodePack:
-        """The pack with all its observations rewritten, lookbacks too; nothing is learned from them."""
+        """Return the pack with rewritten observations, lookbacks included. No statistics are learned."""
         observations = self.rewrite(pack.observations, None, False)
         check_rewritten(self, self.name, observations, pack.observations)
         return pack.replace(observations=observations, observation_space=self.observation_space)
 
 
 def check_rewritten(piece: ObservationRewriter, name: str, rows: Any, given: Any) -> None:
-    """Raise `ShapeMismatch` where rows made of those `given` [N, ...] are none of the space that the piece declares."""
+    """Raise `ShapeMismatch` if the rewritten rows are not in the space that the rewriter declares."""
     misfit = describe_mismatch(rows, piece.observation_space, len(nested.first_leaf(given)))
     if misfit:
         raise ShapeMismatch(

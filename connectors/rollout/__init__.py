@@ -1,4 +1,4 @@
-"""The steps of N environments over T rows as one block on a device, and back to episodes."""
+"""Rollouts: the steps of N environments over T rows as one block on a device."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""`RolloutBuffer`: the steps of N environments over T rows as one TensorDict, written in place on its device.
+"""`RolloutBuffer`: the steps of N environments over T rows as one TensorDict on a device.
 
-A simulator that lives on the GPU writes its tensors straight in; `connectors.rollout.episodes` fills a rollout from
-episodes and makes episodes of one.
+A simulator on a GPU writes its tensors into it. `connectors.rollout.episodes` converts episodes to rollouts and back.
 
 >>> buffer = RolloutBuffer(num_envs=2, rollout_len=3, obs_dim=4, action_dim=1, device="cpu")
 >>> rollout = buffer.start_rollout()
@@ -49,10 +48,11 @@ _LAST_SLOT = ("obs", "value")  # what is meaningful at index T
 
 
 class FinalObservations:
-    """True last observations of steps whose next row already belongs to another episode: K of them, sparse.
+    """True last observations [K] of steps whose next row belongs to another episode.
 
-    Same-step autoreset (and a reset by hand) puts the next episode's first observation where the last one of the
-    episode that ended would be. A rollout keeps those it got here: `rollout["final"].append(...)`.
+    With same-step autoreset or a manual reset, the next row has the first observation of the next episode. A rollout
+    stores the
+    replaced observations here: `rollout["final"].append(...)`.
     """
 
     def __init__(self, num_envs: int, num_slots: int, obs_dim: int, device: torch.device | str) -> None:
@@ -62,13 +62,13 @@ class FinalObservations:
         self._value = [torch.zeros(0, device=device)]
 
     def append(self, step: int, envs: Tensor, obs: Tensor, value: Tensor | None = None) -> None:
-        """Keep the last observations of episodes that ended with a step.
+        """Store the last observations of episodes that ended with a step.
 
         Args:
             step: the row t of the step, 0..T-1.
-            envs: the environments, int [k], or a bool mask [N].
-            obs: their observations [k, obs_dim], in the order of `envs`.
-            value: what the value function says of them [k]; without it 0 until `set_value`.
+            envs: indices of the environments, int [k], or a bool mask [N].
+            obs: the observations [k, obs_dim], in the order of `envs`.
+            value: their values [k]; 0 until `set_value` if not given.
         """
         envs = envs.nonzero().squeeze(1) if envs.dtype == torch.bool else envs.long()
         wanted = (len(envs), self._obs[0].shape[1])
@@ -80,7 +80,7 @@ class FinalObservations:
         self.append_rows(envs * self._num_slots + step, obs, value)
 
     def append_rows(self, rows: Tensor, obs: Tensor, value: Tensor | None = None) -> None:
-        """Keep the last observations [k, obs_dim] of the steps at `rows` [k], each env * (T + 1) + t."""
+        """Store the last observations [k, obs_dim] of the steps at `rows` [k], where a row is env * (T + 1) + t."""
         like = self._value[0]
         self._rows.append(rows.to(like.device))
         self._obs.append(obs.to(like))
@@ -91,21 +91,21 @@ class FinalObservations:
 
     @property
     def rows(self) -> Tensor:
-        """env * (T + 1) + t of each step, int64 [K]."""
+        """Row env * (T + 1) + t of each step, int64 [K]."""
         return _joined(self._rows)
 
     @property
     def obs(self) -> Tensor:
-        """The true last observations [K, obs_dim]."""
+        """True last observations [K, obs_dim]."""
         return _joined(self._obs)
 
     @property
     def value(self) -> Tensor:
-        """What the value function says of them [K]."""
+        """Values of the last observations [K]."""
         return _joined(self._value)
 
     def set_value(self, value: Tensor) -> None:
-        """Give the values [K] of all, say from one forward pass over `obs`."""
+        """Set the values [K] of all last observations, for example after one forward pass over `obs`."""
         if tuple(value.shape) != (len(self),):
             raise ShapeMismatch(
                 f"final value {list(value.shape)} of {len(self)} final observations: give [{len(self)}]"
@@ -114,25 +114,25 @@ class FinalObservations:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """The parts as one tensor, which takes their place."""
+    """Return the parts as one tensor, which replaces the parts."""
     if len(parts) > 1:
         parts[:] = [torch.cat(parts)]
     return parts[0]
 
 
 class RolloutBuffer:
-    """One TensorDict [N, T + 1] that a collector fills and a learner empties, again and again.
+    """One reused TensorDict [N, T + 1] that a collector fills and a learner reads.
 
     Columns: `obs` [N, T + 1, obs_dim], `action` [N, T + 1, action_dim], `sample_log_prob`, `value`, `reward`, all
-    float32; `done`, `terminated`, `truncated`, `valid`, bool. Index T holds the observation after the last step and
-    its value (the bootstrap); all other columns are zero there.
+    float32; `done`, `terminated`, `truncated`, `valid`, bool. Index T has the observation after the last step and its
+    value. Other columns are zero at index T.
 
-    `valid` is False where a row is no transition: index T, and with next-step autoreset the row after an ending,
-    whose observation is the true last one and whose action was ignored. `done` is True where the next row is not the
-    same episode's next step. `rollout["final"]` are the `FinalObservations`.
+    `valid` is False for rows that are not transitions: index T, and with next-step autoreset the row after an ending,
+    whose observation is the true last one and whose action was ignored. `done` is True if the next row is not the next
+    step of the same episode. `rollout["final"]` has the `FinalObservations`.
 
-    The storage is allocated once: what `start_rollout` hands out and what `get(flatten=False)` returns are views of
-    it, good until the next `start_rollout`.
+    The storage is allocated once. The results of `start_rollout` and `get(flatten=False)` are views of it. They are
+    valid until the next `start_rollout`.
     """
 
     def __init__(
@@ -163,10 +163,10 @@ class RolloutBuffer:
         return f"RolloutBuffer({shape}, {self.device}, {self._phase})"
 
     def start_rollout(self) -> TensorDict:
-        """The storage [N, T + 1], to be filled: flags are False, rows valid, index T zero.
+        """Return the storage [N, T + 1] for a new rollout: flags are False, rows are valid, index T is zero.
 
         Raises:
-            EpisodeStateError: a rollout waits unread, or one is being filled.
+            EpisodeStateError: a rollout is unread, or is being filled.
         """
         if self._phase == "ready":
             raise EpisodeStateError("start_rollout while a rollout waits unread; get() it first")
@@ -184,13 +184,11 @@ class RolloutBuffer:
         return rollout
 
     def add(self, rollout: TensorDict) -> None:
-        """Mark the rollout that `start_rollout` handed out as ready.
-
-        Columns that were replaced instead of written to are copied into the storage.
+        """Mark the rollout from `start_rollout` as ready. Columns that were replaced are copied into the storage.
 
         Raises:
             EpisodeStateError: no rollout was started.
-            InvalidArgument: this is not the shared rollout, or a column is on another device.
+            InvalidArgument: the rollout is not the one of this buffer, or a column is on another device.
             TrackMismatch: a column is missing.
             ShapeMismatch, WrongType: a column has another shape or dtype.
         """
@@ -211,10 +209,10 @@ class RolloutBuffer:
         self._phase = "ready"
 
     def get(self, flatten: bool = True) -> TensorDict:
-        """The waiting rollout, which is thereby consumed: its valid transitions [B], or the rollout [N, T + 1] itself.
+        """Return the ready rollout and mark it as read: its valid transitions [B], or the rollout [N, T + 1].
 
         Raises:
-            EpisodeStateError: no rollout waits.
+            EpisodeStateError: no rollout is ready.
         """
         if self._phase != "ready":
             raise EpisodeStateError(f"get, but no rollout waits (the buffer is {self._phase}); add one first")
@@ -222,7 +220,7 @@ class RolloutBuffer:
         return transition_view(self._rollout, flatten=True) if flatten else self._rollout
 
     def discard(self) -> None:
-        """Forget a rollout that is being filled or waits; the next `start_rollout` begins anew."""
+        """Discard a rollout that is being filled or is ready."""
         self._phase = "idle"
 
 
@@ -238,25 +236,25 @@ def _check_column(name: str, wanted: Tensor, given: Tensor | None) -> None:
 
 
 def transition_view(rollout: TensorDict, flatten: bool = False) -> TensorDict:
-    """The rollout without its padded slot, a view [N, T]; with `flatten` a copy [B] of its valid transitions."""
+    """Return a view [N, T] of the rollout without index T. With `flatten`, copy the valid transitions [B]."""
     if not flatten:
         return cast("TensorDict", rollout.exclude(*_SIDE_DATA)[:, :-1])
     return _take(_flat_columns(rollout), _valid_rows(rollout))
 
 
 def _flat_columns(rollout: TensorDict) -> dict[str, Tensor]:
-    """The columns [N * (T + 1), ...], views; those of flattened transitions as they are."""
+    """Return the columns [N * (T + 1), ...] as views. Flattened transitions stay unchanged."""
     last = rollout.batch_dims - 1
     return {name: cast(Tensor, column).flatten(0, last) for name, column in rollout.items() if name not in _SIDE_DATA}
 
 
 def _valid_rows(rollout: TensorDict) -> Tensor:
-    """The rows of the valid transitions among all N * (T + 1)."""
+    """Return the indices of the valid transitions among all N * (T + 1) rows."""
     return cast(Tensor, rollout["valid"]).flatten().nonzero().squeeze(1)
 
 
 def _take(columns: dict[str, Tensor], rows: Tensor) -> TensorDict:
-    """Some rows of the columns, one gather each."""
+    """Return some rows of the columns, with one gather each."""
     taken = {name: column.index_select(0, rows) for name, column in columns.items()}
     return _tensordict(taken, batch_size=[len(rows)], device=rows.device)
 
@@ -264,11 +262,15 @@ def _take(columns: dict[str, Tensor], rows: Tensor) -> TensorDict:
 def iterate_minibatches(
     rollout: TensorDict, batch_size: int, device: torch.device | str, generator: torch.Generator | None = None
 ) -> Iterator[TensorDict]:
-    """The valid transitions in random order, `batch_size` at a time (the last may be fewer), on `device`.
+    """Yield the valid transitions in random order, `batch_size` at a time, on `device`.
+
+    The last minibatch may be smaller.
 
     Args:
         rollout: [N, T + 1], or flattened transitions [B].
-        generator: draws the order; torch's own when None.
+        batch_size: number of transitions in a minibatch.
+        device: the device of the minibatches.
+        generator: random generator for the order; by default torch's.
     """
     if batch_size < 1:
         raise InvalidArgument(f"batch_size={batch_size}: a minibatch needs at least one transition")
@@ -281,15 +283,20 @@ def iterate_minibatches(
 def add_advantages(
     rollout: TensorDict, *, gamma: float, lambda_: float, truncation: Truncation = "final"
 ) -> TensorDict:
-    """The rollout itself with `advantage` and `return` (the value targets) [N, T + 1]; zero where not valid.
+    """Return the rollout with two new columns: `advantage` and `return` (the value targets), [N, T + 1] each.
+
+    They are zero for rows that are not valid.
 
     Args:
-        truncation: what stands behind a truncated step. "final": V of its true last observation, from
-            `rollout["final"]` or, with next-step autoreset, from the row after it. What others do, for comparison:
-            "terminate" (nothing, as after a termination), "previous" (V of the observation before).
+        rollout: [N, T + 1].
+        gamma: the discount factor.
+        lambda_: the parameter of GAE.
+        truncation: the value after a truncated step. "final": that of its true last observation, from
+            `rollout["final"]`, or with next-step autoreset from the next row. For comparison with other libraries:
+            "terminate" (zero) and "previous" (that of the observation before).
 
     Raises:
-        TrackMismatch: a step was truncated, the next row is another episode's, and its last observation is not there.
+        TrackMismatch: the last observation of a truncated step is missing.
     """
     if truncation not in get_args(Truncation):
         raise InvalidArgument(f"truncation={truncation!r}: it is one of {', '.join(get_args(Truncation))}")
@@ -320,10 +327,10 @@ def add_advantages(
 
 
 def add_sequence_returns(rollout: TensorDict) -> TensorDict:
-    """The rollout itself with `seq_mask` (bool) and `seq_return` [N, T + 1], for who compares whole sequences.
+    """Return the rollout with two new columns: `seq_mask` (bool) and `seq_return`, [N, T + 1] each.
 
-    A sequence is what an environment did first: the steps from row 0 to its first ending, or to the end of the
-    rollout. `seq_mask` is True at these steps, and there `seq_return` is the sum of all their rewards; else zero.
+    The sequence of an environment has the steps from row 0 to its first ending, or to the end of the rollout.
+    `seq_mask` is True for these steps. `seq_return` is the sum of their rewards there, and zero elsewhere.
     """
     steps = {name: rollout[name][:, :-1] for name in ("reward", "terminated", "truncated", "done", "valid")}
     ended = (steps["terminated"] | steps["truncated"] | steps["done"]) & steps["valid"]
@@ -336,7 +343,7 @@ def add_sequence_returns(rollout: TensorDict) -> TensorDict:
 
 
 def _values_after(rollout: TensorDict, boundary: Tensor) -> Tensor:
-    """V [N, T] of the observation that each step really led to."""
+    """Return the value [N, T] of the observation after each step."""
     final = final_observations(rollout)
     at = final.rows // rollout.shape[1], final.rows % rollout.shape[1]
     lost = boundary & rollout["valid"][:, 1:]
@@ -353,7 +360,7 @@ def _values_after(rollout: TensorDict, boundary: Tensor) -> Tensor:
 
 
 def final_observations(rollout: TensorDict) -> FinalObservations:
-    """The rollout's sparse true last observations."""
+    """Return the true last observations of a rollout."""
     final = rollout.get_non_tensor(FINAL, None)
     if not isinstance(final, FinalObservations):
         raise TrackMismatch(f"rollout[{FINAL!r}] is {final!r}; start_rollout puts FinalObservations there")
@@ -361,7 +368,7 @@ def final_observations(rollout: TensorDict) -> FinalObservations:
 
 
 def _tensordict(*arguments: Any, **options: Any) -> TensorDict:
-    """Create a TensorDict. Raise `MissingExtra` if tensordict is not installed."""
+    """Return a new TensorDict. Raise `MissingExtra` if tensordict is not installed."""
     with needing("tensordict", "rollout buffers need tensordict"):
         from tensordict import TensorDict
     return TensorDict(*arguments, **options)

@@ -1,4 +1,4 @@
-"""Rollouts from episodes and episodes from rollouts, block after block and without loss.
+"""Conversion of episodes to rollouts and back, block by block and without loss.
 
 >>> from connectors.rollout import RolloutBuffer
 >>> from episodes import SingleAgentEpisode
@@ -44,23 +44,23 @@ _EXTRAS = {Columns.ACTION_LOGP: "sample_log_prob", Columns.VF_PREDS: "value"}
 def episodes_to_rollout(
     episodes: Sequence[SingleAgentEpisode], rollout: TensorDict, edge: BlockEdge, values: np.ndarray | None = None
 ) -> TensorDict:
-    """The rollout, filled with the steps of the episodes, each a run of rows of one environment.
+    """Write the steps of episodes into a rollout. Each chunk becomes a run of rows of one environment.
+
+    Floating-point tracks become float32. Data without a column in the rollout (ids, infos, lookbacks, other extra
+    outputs) stay in the pack, which the rollout references.
 
     Args:
-        episodes: chunks whose observations and actions are single arrays; a pack of a `VectorRecorder` gets back the
-            rows that it came from. Rows that are left are not valid.
-        rollout: what `RolloutBuffer.start_rollout` handed out.
-        edge: how the block before ended; advanced.
-        values: V of all observations [S + n], T + 1 of each episode, for `value` and the final values. Without them
-            `value` is the episodes' `vf_preds`, where they have that output, and zero behind the last steps.
-
-    Floating-point tracks become float32. What the rollout has no column for (ids, infos, lookbacks, other extra
-    outputs) stays with the pack, to which the rollout refers.
+        episodes: chunks whose observations and actions are single arrays. A pack of a `VectorRecorder` gets the rows
+            from which it came. Remaining rows are not valid.
+        rollout: the result of `RolloutBuffer.start_rollout`.
+        edge: the end of the block before. It is advanced.
+        values: values of all observations [S + n], T + 1 per episode. By default `value` is the episodes' `vf_preds`,
+            if they have it, and zero after the last steps.
 
     Raises:
-        ShapeMismatch: items of another size than the rollout's, or more chunks than fit.
-        TrackMismatch: nested observations or actions; flatten them first.
-        InvalidArgument: integers that float32 cannot hold.
+        ShapeMismatch: items have another size than those of the rollout, or there are too many chunks.
+        TrackMismatch: observations or actions are nested; flatten them first.
+        InvalidArgument: float32 cannot represent the integers.
     """
     pack = EpisodePack.from_episodes(episodes)
     num_envs, num_slots = rollout.shape
@@ -79,7 +79,7 @@ def episodes_to_rollout(
 def _columns_of(
     pack: EpisodePack, fragments: Fragments, rollout: TensorDict, values: np.ndarray | None
 ) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """The rollout's columns [N * (T + 1), ...], and (last observations [F, D], their values [F])."""
+    """Return the columns [N * (T + 1), ...] of a rollout, and its last observations [F, D] with their values [F]."""
     size = rollout.numel()
     steps, chosen = fragments.step_rows(), pack.step_rows()
     observations = _flat_items("observations", pack.observations, rollout["obs"])[pack.all_observation_rows()]
@@ -101,7 +101,7 @@ def _columns_of(
 
 
 def _flags_of(pack: EpisodePack, fragments: Fragments) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Rows and values of the boolean columns. A chunk that was cut in front of another one is done as well."""
+    """Return rows and values of the boolean columns. A chunk that is cut before another one is also done."""
     steps, some = fragments.step_rows(), pack.lengths > 0
     ends = fragments.ends()[some]
     flags = {"terminated": pack.terminated, "truncated": pack.truncated}
@@ -112,7 +112,7 @@ def _flags_of(pack: EpisodePack, fragments: Fragments) -> dict[str, tuple[np.nda
 def _finals_of(
     rollout: TensorDict, fragments: Fragments, observations: np.ndarray, values: np.ndarray
 ) -> FinalObservations:
-    """The last observations whose slots are overlaid by the next fragment's first."""
+    """Return the last observations whose rows have the first observation of the next fragment."""
     num_envs, num_slots = rollout.shape
     obs = cast(Tensor, rollout["obs"])
     final = FinalObservations(num_envs, num_slots, obs.shape[-1], obs.device)
@@ -123,7 +123,7 @@ def _finals_of(
 
 
 def _flat_items(name: str, track: Any, column: Tensor) -> np.ndarray:
-    """A track [n, ...] as float32 [n, D]."""
+    """Return a track [n, ...] as float32 [n, D]."""
     if not nested.is_leaf(track):
         raise TrackMismatch(f"{name} are {nested.describe(track)}; a rollout holds one array: flatten them first")
     flat = track.reshape(len(track), math.prod(track.shape[1:]))
@@ -142,7 +142,7 @@ def _as_float32(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _scalars(pack: EpisodePack, key: str) -> np.ndarray:
-    """An extra output [n] as float32; zeros where there is none."""
+    """Return an extra output [n] as float32, or zeros if it is missing."""
     track = pack.extra_model_outputs.get(key)
     if track is None:
         return np.zeros(len(pack.rewards), np.float32)
@@ -178,20 +178,21 @@ def rollout_to_episodes(
     observation_space: spaces.Space | None = None,
     action_space: spaces.Space | None = None,
 ) -> EpisodePack:
-    """The chunks in a rollout, environment after environment; ongoing ones are cut and go on in the next block.
+    """Return the chunks in a rollout, ordered by environment. Ongoing episodes are cut and continue in the next block.
 
-    A rollout that was filled from episodes gives those back, with what its columns hold now. In one that a simulator
-    wrote, chunks are found by `valid` and `done`; an episode that begins with the block's last observation is a chunk
-    without a step. A terminated episode whose last observation was not kept repeats the one before.
+    A rollout that was filled from episodes returns these with the current values of its columns. In a rollout of a
+    simulator, chunks are found by `valid` and `done`. An episode that starts with the last observation of the block is
+    a chunk without steps. A terminated episode without a stored last observation repeats the one before.
 
     Args:
         rollout: [N, T + 1].
-        edge: how the block before ended; advanced.
-        observation_space, action_space: shapes and dtypes of the items, where no episodes tell; flat float32 if None.
+        edge: the end of the block before. It is advanced.
+        observation_space: space of the observations; by default flat float32, or that of the source episodes.
+        action_space: space of the actions; by default flat float32, or that of the source episodes.
 
     Raises:
-        TrackMismatch: the last observation of a truncated episode was not kept.
-        InvalidArgument: rows are valid where the autoreset mode has a reset.
+        TrackMismatch: the last observation of a truncated episode is missing.
+        InvalidArgument: a row is valid but is a reset in the autoreset mode.
     """
     names = ("obs", "action", "reward", "sample_log_prob", "value", "done", "terminated", "truncated", "valid")
     columns = {name: cast(Tensor, rollout[name]).cpu().numpy() for name in names}
@@ -210,7 +211,7 @@ def rollout_to_episodes(
 
 
 def _observations_of(columns: dict[str, np.ndarray], fragments: Fragments, final: FinalObservations) -> np.ndarray:
-    """The observations [S + F, D], the last ones that were put aside among them."""
+    """Return the observations [S + F, D], including separately stored last observations."""
     observations = columns["obs"][fragments.observation_rows()]
     aside = np.flatnonzero(fragments.shares_last_slot())
     if not len(aside):
@@ -233,7 +234,7 @@ def _observations_of(columns: dict[str, np.ndarray], fragments: Fragments, final
 
 
 def _flag(column: np.ndarray, fragments: Fragments, otherwise: np.ndarray | bool = False) -> np.ndarray:
-    """How each fragment ends [F]; `otherwise` where it has no step."""
+    """Return the flag of each fragment [F] at its last step, and `otherwise` for fragments without steps."""
     return np.where(fragments.lengths > 0, column[fragments.ends()], otherwise)
 
 
@@ -243,7 +244,7 @@ def _new_pack(
     columns: dict[str, np.ndarray],
     spaces_: tuple[spaces.Space | None, spaces.Space | None],
 ) -> EpisodePack:
-    """Chunks of a rollout that a simulator wrote."""
+    """Return the chunks of a rollout that a simulator wrote."""
     steps = fragments.step_rows()
     return EpisodePack(
         observations=_as_items_of(spaces_[0], observations),
@@ -271,7 +272,7 @@ def _as_items_of(space: spaces.Space | None, flat: np.ndarray) -> np.ndarray:
 def _changed_pack(
     source: EpisodePack, fragments: Fragments, observations: np.ndarray, columns: dict[str, np.ndarray]
 ) -> EpisodePack:
-    """The chunks a rollout was made of, with what its columns hold now."""
+    """Return the chunks from which a rollout was filled, with the current values of its columns."""
     steps, chosen = fragments.step_rows(), source.step_rows()
     extras = {
         key: _put_back(track, chosen, columns[_EXTRAS[key]][steps]) if _has_column(key, track) else track
@@ -288,7 +289,7 @@ def _changed_pack(
 
 
 def _put_back(track: np.ndarray, rows: slice | np.ndarray, items: np.ndarray) -> np.ndarray:
-    """The track with these items in its rows; lookback rows stay."""
+    """Return a track with other items in some rows. Lookback rows stay unchanged."""
     items = items.reshape(len(items), *track.shape[1:]).astype(track.dtype)
     if isinstance(rows, slice):
         return items

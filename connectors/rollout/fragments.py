@@ -1,7 +1,7 @@
-"""Where chunks of episodes lie in the rows of N environments: index arithmetic on whole arrays, no tensors.
+"""Index arithmetic for chunks in the rows of N environments.
 
-A *fragment* is a run of rows of one environment that belong to one chunk. Its last observation lies in the slot after
-its last row, unless the next fragment begins there: then it is put aside (`rollout["final"]`).
+A *fragment* is a run of rows of one environment that belong to one chunk. Its last observation is in the slot after its
+last row, unless the next fragment starts there. Then it is stored separately, in `rollout["final"]`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from episodes.tracks.indexing import ranges
 
 
 class BlockEdge:
-    """How the episodes of N environments go on from one block of rows to the next. Converting a block advances it.
+    """Episodes of N environments that continue from one block of rows to the next. Converting a block advances it.
 
     Attributes:
-        ids: of the episodes that go on, object [N]; "" where none does.
-        boundaries: of the rows, as far as they were converted.
+        ids: ids of the continuing episodes, object [N]; "" for none.
+        boundaries: state of the autoreset boundaries after the converted rows.
 
     >>> BlockEdge(2, "SameStep")
     BlockEdge(2 environments, SameStep, 0 episodes going on)
@@ -42,23 +42,23 @@ class BlockEdge:
 
     @property
     def steps(self) -> np.ndarray:
-        """How many steps [N] those have had."""
+        """Number of steps [N] of the continuing episodes."""
         return self.boundaries.ages
 
     @property
     def resets(self) -> np.ndarray:
-        """Whether the next block's first row is a reset and no step, bool [N]."""
+        """Whether the first row of the next block is a reset, bool [N]."""
         resets = np.zeros(self.num_envs, bool)
         resets[self.boundaries.waiting] = True
         return resets
 
     @property
     def resets_next_step(self) -> bool:
-        """The row after an ending is a reset and no step."""
+        """Whether the row after an ending is a reset."""
         return self.autoreset_mode is AutoresetMode.NEXT_STEP
 
     def advance(self, fragments: Fragments, ended: np.ndarray) -> None:
-        """Take note of a block; `ended` [F] bool says of which fragments the episode is over."""
+        """Advance to the end of a block. `ended` [F], bool, marks the fragments whose episode is over."""
         newest = np.ones(len(fragments), bool)
         newest[:-1] = fragments.envs[1:] != fragments.envs[:-1]
         over, goes_on = newest & ended, newest & ~ended
@@ -71,18 +71,18 @@ class BlockEdge:
         self.boundaries.go_on(steps, waiting)
 
     def get_state(self) -> dict[str, Any]:
-        """Which episodes go on in which environment."""
+        """Return the continuing episode of each environment."""
         return {"ids": self.ids.tolist(), "steps": self.steps, "resets": self.resets}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Be at the edge whose `get_state` this is."""
+        """Restore a state that `get_state` returned."""
         self.ids[:] = state["ids"]
         self.boundaries.go_on(state["steps"], np.flatnonzero(state["resets"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """F runs of rows, environment after environment."""
+    """F runs of rows, ordered by environment."""
 
     envs: np.ndarray  # [F] int
     first_rows: np.ndarray  # [F] int
@@ -97,27 +97,27 @@ class Fragments:
 
     @property
     def starts(self) -> np.ndarray:
-        """env * (T + 1) + t of each first row [F]."""
+        """Index env * (T + 1) + t of each first row [F]."""
         return self.envs * (self.num_rows + 1) + self.first_rows
 
     def step_rows(self) -> np.ndarray:
-        """env * (T + 1) + t of each step, fragment after fragment [S]."""
+        """Index env * (T + 1) + t of each step [S], ordered by fragment."""
         return ranges(self.starts, self.lengths)
 
     def observation_rows(self) -> np.ndarray:
-        """The rows of the observations [S + F]; the last of each fragment may have been put aside."""
+        """Rows of the observations [S + F]. The last one of a fragment may be stored separately."""
         return ranges(self.starts, self.lengths + 1)
 
     def ends(self) -> np.ndarray:
-        """The rows [F] of the last steps; of a fragment without a step, the row before its first."""
+        """Rows [F] of the last steps. For a fragment without steps: the row before its first."""
         return self.starts + self.lengths - 1
 
     def last_observations(self) -> np.ndarray:
-        """Where the last observation of each fragment lies among all [S + F]."""
+        """Indices of the last observation of each fragment among all [S + F]."""
         return np.cumsum(self.lengths + 1) - 1
 
     def shares_last_slot(self) -> np.ndarray:
-        """True [F] where the next fragment begins in the slot of the last observation."""
+        """Whether the next fragment starts in the slot of the last observation, bool [F]."""
         slots = self.starts + self.lengths
         shares_last_slot = np.zeros(len(self), bool)
         shares_last_slot[:-1] = slots[:-1] == self.starts[1:]
@@ -125,14 +125,14 @@ class Fragments:
 
 
 def place(pack: EpisodePack, num_rows: int, edge: BlockEdge) -> Fragments:
-    """Where the chunks of a pack go: each after the one before, in the next environment where it does not fit.
+    """Return the rows for the chunks of a pack. A chunk that does not fit goes to the next environment.
 
-    A chunk that continues an episode of the block before stays in its environment. So the chunks of a
-    `VectorRecorder` get back the rows they came from.
+    A chunk that continues an episode of the block before stays in its environment. The chunks of a `VectorRecorder`
+    therefore get the rows from which they came.
 
     Raises:
-        ShapeMismatch: a chunk has more steps than there are rows, or there are more chunks than fit.
-        ChunkMismatch: a chunk continues an episode of the block before, but not where that stopped.
+        ShapeMismatch: a chunk has more steps than there are rows, or there are too many chunks.
+        ChunkMismatch: a chunk does not start where its episode stopped in the block before.
     """
     homes = {id_: env for env, id_ in enumerate(edge.ids.tolist()) if id_}
     begins = [*edge.resets.astype(int).tolist(), 0]
@@ -168,12 +168,12 @@ def _check_goes_on(i: int, pack: EpisodePack, home: int, edge: BlockEdge, envs: 
 
 
 def find(valid: np.ndarray, done: np.ndarray, edge: BlockEdge) -> Fragments:
-    """The fragments in a block's rows, from its flags [N, T]; new episodes get random ids.
+    """Return the fragments in a block, from its flags [N, T]. New episodes get random ids.
 
-    An episode that begins with the block's last observation is a fragment without a step.
+    An episode that starts with the last observation of the block is a fragment without steps.
 
     Raises:
-        InvalidArgument: rows are valid where the autoreset mode has a reset.
+        InvalidArgument: a row is valid but is a reset in the autoreset mode.
     """
     num_rows = valid.shape[1]
     _check_resets(valid, done, edge)

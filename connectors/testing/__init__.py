@@ -1,7 +1,7 @@
-"""Checks that users run on their own connectors, views and policies.
+"""Checks for your own connectors, views and policies.
 
-Each check takes one part and returns None, or raises a `ContractViolation` that says whose part it is, what was
-expected, what was found, and where.
+Each check takes one part and returns None, or raises a `ContractViolation` with the part, the expected and the actual
+value, and the place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bench on which `check_connector` runs a piece: its pipeline, with a probe before it and one behind it."""
+"""Test benches for `check_connector`: a pipeline with probes before and after the connector."""
 
 from __future__ import annotations
 
@@ -29,48 +29,50 @@ Samples = Sequence[Any]  # episodes, or rows of outputs: what a batch is made of
 
 @dataclass(frozen=True)
 class Seen:
-    """What a piece got and gave in one run."""
+    """Input and output of a connector in one run."""
 
-    given: ColumnDict  # the columns that it got, as they were
-    given_after: ColumnDict  # the same objects after it had run
-    out: ColumnDict  # the columns that it gave
-    columns: ColumnDict  # the same as arrays
+    given: ColumnDict  # copies of the input columns
+    given_after: ColumnDict  # the input columns after the run
+    out: ColumnDict  # the output columns
+    columns: ColumnDict  # the output columns as arrays
 
 
 @dataclass
 class Bench(ABC):
-    """One of the three pipelines, with samples to run it on."""
+    """Pipeline of one of the three kinds, with samples."""
 
     observation_space: gym.Space
     action_space: gym.Space
     policy: Any
-    before: Sequence[Connector] | None  # the pieces before the one that is run; None: those of `usual`
+    before: Sequence[Connector] | None  # the connectors before the tested one; None: those of `usual`
 
     name: ClassVar[str]
-    given: ClassVar[tuple[str, ...]] = ()  # columns that are there before all pieces
+    given: ClassVar[tuple[str, ...]] = ()  # columns before all connectors
     pipeline: ClassVar[type[ConnectorPipeline]]
 
     @abstractmethod
     def samples(self) -> Samples:
-        """New samples, the same ones each time; they can be cut in two anywhere."""
+        """Return new samples. They are equal in each call, and can be split anywhere."""
 
     @abstractmethod
     def call(self, pipeline: Any, samples: Any) -> None:
-        """Let the pipeline work on samples."""
+        """Call the pipeline with samples."""
 
     def usual(self) -> Sequence[Connector]:
-        """The pieces before the one that is run, where nobody says which."""
+        """Return the default connectors that run first."""
         return ()
 
     def num_rows(self, samples: Samples) -> int:
-        """How many real rows there are in them."""
+        """Return the number of rows of a batch of the samples."""
         return len(samples)
 
     def run(self, piece: Connector, samples: Any, only: Iterable[str] | None = None) -> Seen:
-        """What the piece got and gave.
+        """Run a connector on samples, and return its input and output.
 
         Args:
-            only: columns that are there before the piece; all that its pipeline has when None.
+            piece: the connector.
+            samples: the samples.
+            only: columns to keep before the connector; None keeps all.
         """
         first, last = _Probe("before", only), _Probe("after")
         before = self.usual() if self.before is None else self.before
@@ -81,7 +83,7 @@ class Bench(ABC):
 
 
 class _Probe(Connector):
-    """Looks at the batch that passes; leaves out all columns but some, where it is told which."""
+    """Connector that records the batch, and optionally keeps only some columns."""
 
     reads_tracks = True
 
@@ -97,7 +99,7 @@ class _Probe(Connector):
 
 
 def as_arrays(column: Any) -> Any:
-    """A copy of a column as nested numpy arrays; what is no array comes as it is."""
+    """Return a copy of a column as nested numpy arrays. Values that are not arrays stay unchanged."""
     if isinstance(column, list):
         return copy.deepcopy(column)
     return nested.map_leaves(_as_array, joined(column))
@@ -111,13 +113,13 @@ def _as_array(leaf: Any) -> Any:
 
 
 def _not_of(piece: Connector, before: Iterable[Connector]) -> list[Connector]:
-    """The pieces without those whose work the piece itself does."""
+    """Return copies of the connectors that write no column that `piece` writes."""
     doing = set(piece.writes) - set(piece.reads)
     return [copy.deepcopy(one) for one in before if type(one) is not type(piece) and not doing & set(one.writes)]
 
 
 def _states_of(policy: Any) -> dict[str, gym.Space]:
-    """The space of the states that the policy's episodes have recorded; none without a memory."""
+    """Return the space of recorded recurrent states by column, or an empty dict for a policy that is not recurrent."""
     module = module_of(policy)
     return {Columns.STATE_OUT: _space_like(module.initial_state())} if module.is_recurrent else {}
 
@@ -131,7 +133,7 @@ def _space_like(state: Any) -> gym.Space:
 
 
 class LearnerBench(Bench):
-    """Finished and growing episodes, cut and whole, of many steps, of one and of none."""
+    """Learner pipeline with finalized and growing episodes, cut and whole, with many steps, one step and no step."""
 
     name, pipeline = "learner", LearnerPipeline
 
@@ -156,7 +158,7 @@ class LearnerBench(Bench):
 
 
 class EnvToModuleBench(Bench):
-    """Episodes that grow, one an environment, and the row of their newest observations."""
+    """Env-to-module pipeline with growing episodes and the row of their newest observations."""
 
     name, given, pipeline = "env_to_module", (Columns.OBS,), EnvToModulePipeline
 
@@ -171,7 +173,7 @@ class EnvToModuleBench(Bench):
 
 
 class ModuleToEnvBench(Bench):
-    """Rows of a policy's outputs."""
+    """Module-to-env pipeline with rows of a policy's outputs."""
 
     name, given = "module_to_env", (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)
     pipeline = ModuleToEnvPipeline

@@ -1,4 +1,4 @@
-"""`check_connector`: does a piece do what its pipeline counts on?"""
+"""`check_connector`: a check of connectors."""
 
 from __future__ import annotations
 
@@ -38,23 +38,25 @@ def check_connector(
     before: Sequence[Connector] | None = None,
     rowwise: bool = True,
 ) -> None:
-    """Raise a `ContractViolation` unless the piece does what a pipeline counts on. Only copies of it are run.
+    """Raise a `ContractViolation` unless the connector keeps the rules of its pipeline. Only copies of it are run.
 
-    It works with the columns that it `reads`, and writes no others than it `writes`; it changes neither episodes nor
-    arrays that it is given; it gives a row for each real step (acting: each environment), also for chunks of one step
-    and of none; it says the same of a pack, of a list of episodes, and of their halves; its spaces are those of what
-    comes out; its state goes into another copy, and it pickles.
+    The rules: It needs only the columns that it `reads`, and writes only those that it `writes`. It changes neither the
+    episodes nor the given arrays. It returns a row per step (while acting: per environment), also for chunks of one or
+    no step. A pack, a list of episodes and their halves have equal results. Its outputs are in its declared spaces. Its
+    state can be restored in a copy, and it can be pickled.
 
     Args:
+        piece: the connector.
         pipeline: "env_to_module", "module_to_env" or "learner".
-        observation_space, action_space: of the samples that it is run on.
-        policy: the `rl_module`, for a piece that asks one.
-        before: the pieces before it; by default those that add observations, next observations and the columns of
-            steps (learner), or make actions out of a policy's outputs (module to env).
-        rowwise: False for a piece whose rows depend on each other, or on chance: one that normalizes over the batch.
+        observation_space: space of the sampled observations.
+        action_space: space of the sampled actions.
+        policy: the `rl_module`, if the connector needs one.
+        before: the connectors before it. By default those that add observations, next observations and columns of steps
+            (learner), or that sample actions (module to env).
+        rowwise: False if rows depend on each other or on chance, for example because of a normalization over the batch.
 
     Raises:
-        ContractViolation: what was expected and what was found.
+        ContractViolation: a rule is broken. The error has the expected and the actual value.
 
     >>> from connectors import Connector
     >>> class ClipRewards(Connector):
@@ -85,7 +87,7 @@ def _check_declarations(piece: Connector) -> None:
 
 
 class _Check:
-    """Runs copies of one piece, and holds what they give against the rules."""
+    """Runs of copies of one connector, and comparisons of their results."""
 
     def __init__(self, piece: Connector, bench: Bench, rowwise: bool) -> None:
         self.piece, self.bench, self.rowwise = piece, bench, rowwise
@@ -110,7 +112,7 @@ class _Check:
     def seen(
         self, samples: Any, piece: Connector | None = None, only: Iterable[str] | None = None, of: str = ""
     ) -> Seen:
-        """What a copy of the piece (or the piece given) got and gave."""
+        """Return the input and output of a copy of the connector, or of `piece` if given."""
         try:
             return self.bench.run(copy.deepcopy(self.piece) if piece is None else piece, samples, only)
         except Exception as error:
@@ -123,7 +125,7 @@ class _Check:
     # --- columns ---------------------------------------------------------------------------------------------
 
     def check_columns(self, seen: Seen) -> None:
-        """New and changed columns are those that it says it writes."""
+        """Check that new and changed columns are in `writes`."""
         writes = ", ".join(map(repr, self.piece.writes)) or "none"
         new = [name for name in seen.out if name not in seen.given and name not in self.piece.writes]
         if new:
@@ -140,7 +142,7 @@ class _Check:
                 )
 
     def check_given(self, seen: Seen, samples: Samples) -> None:
-        """Neither the arrays that it got nor the caller's episodes are other ones afterwards."""
+        """Check that neither the given arrays nor the episodes were changed."""
         for name, column in seen.given.items():
             if not _equal(column, seen.given_after[name]):
                 raise self.broken(
@@ -159,7 +161,7 @@ class _Check:
                 )
 
     def check_rows(self, seen: Seen, num_rows: int, of: str) -> None:
-        """The columns that it writes have one length: a row for each real step, or padded rows with a mask."""
+        """Check that written columns have a row per step, or are padded rows with a mask."""
         mask = seen.columns.get(Columns.LOSS_MASK)
         wanted = num_rows if mask is None else len(mask)
         if mask is not None and mask.sum() != num_rows:
@@ -170,7 +172,7 @@ class _Check:
                     raise self.broken(f"{wanted} rows of {path!r} {of}, one a real step", brief(leaf))
 
     def check_spaces(self, seen: Seen) -> None:
-        """Observations and actions that it writes are inside the spaces that it says go out."""
+        """Check that written observations and actions are in the declared spaces."""
         piece = copy.deepcopy(self.piece)
         piece.set_input_spaces(self.bench.observation_space, self.bench.action_space)
         spaces = {
@@ -187,19 +189,19 @@ class _Check:
                 check_item(space, item, f"{name} that go out", self.broken, row=row)
 
     def check_reads(self) -> None:
-        """With no other columns than it reads, and those that its pipeline is given, it works."""
+        """Check that the connector works with only the columns that it reads."""
         reads = tuple(dict.fromkeys((*self.piece.reads, *self.bench.given)))
         seen = self.seen(self.bench.samples(), only=reads, of=f"with no other columns than it reads {reads}")
         self.check_columns(seen)
 
     def check_lone_samples(self) -> None:
-        """Each sample alone is no exception: an episode of one step, a chunk without any, one environment."""
+        """Check each sample alone: an episode of one step, a chunk without steps, one environment."""
         for i, sample in enumerate(self.bench.samples()):
             of = f"of one sample ({sample if hasattr(sample, 'id_') else f'row {i}'})"
             self.check_rows(self.seen([sample], of=of), self.bench.num_rows([sample]), of)
 
     def check_other_forms(self, seen: Seen) -> None:
-        """A second call, finalized episodes and a pack of them are answered as the first were."""
+        """Check that a second call, finalized episodes and a pack have equal results."""
         forms = {"of the same samples again": self.bench.samples()}
         if self.bench.name == "learner":
             finalized = [episode.to_numpy() for episode in self.bench.samples()]
@@ -208,7 +210,7 @@ class _Check:
             self.check_same(seen.columns, self.seen(samples, of=of).columns, of)
 
     def check_halves(self, seen: Seen) -> None:
-        """What it says of the samples is what it says of both halves, one after the other."""
+        """Check that the results of both halves equal the result of all samples."""
         samples = self.bench.samples()
         cut = len(samples) // 2
         parts = [self.seen(half, of="of half the samples").columns for half in (samples[:cut], samples[cut:])]
@@ -234,7 +236,7 @@ class _Check:
     # --- state -----------------------------------------------------------------------------------------------
 
     def check_state(self, seen: Seen) -> None:
-        """It pickles; its state goes into a copy that then answers as it does; merged states are states."""
+        """Check pickling, restoring the state in a copy, and merging states."""
         worn = copy.deepcopy(self.piece)
         self.seen(self.bench.samples(), worn)
         state = worn.get_state()
@@ -259,7 +261,7 @@ class _Check:
             raise self.broken("a state that shares no memory with the piece", "that a later call changed it", "copy it")
 
     def restored(self, state: dict[str, Any], how: str) -> Connector:
-        """A copy of the piece with the state."""
+        """Return a copy of the connector with the state."""
         twin = copy.deepcopy(self.piece)
         try:
             twin.set_state(copy.deepcopy(state))
@@ -269,7 +271,7 @@ class _Check:
 
 
 def _pickled(value: Any, kind: type) -> Any:
-    """The value out of a pickle. Its class may be one of a test or of a notebook, which no other process could find."""
+    """Return a value after pickling. Its class may be local to a test or notebook."""
 
     class Writer(pickle.Pickler):
         def persistent_id(self, obj: Any) -> str | None:
@@ -298,7 +300,7 @@ def _same_shapes(a: Any, b: Any) -> bool:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Equal up to what float32 makes of another order of sums; what is no array compares as it does itself."""
+    """Return True if values are equal within float32 rounding. Values that are not arrays are compared by `==`."""
     if not nested.same_structure(a, b):
         return False
     return all(map(_equal_leaves, nested.leaves(a), nested.leaves(b)))

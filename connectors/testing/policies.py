@@ -1,4 +1,4 @@
-"""`check_policy`: whether a policy keeps what pipelines, runners and algorithms count on."""
+"""`check_policy`: a check of policies."""
 
 from __future__ import annotations
 
@@ -38,22 +38,24 @@ def check_policy(
     asked: Sequence[str] = (),
     tolerance: float = 1e-4,
 ) -> None:
-    """Check a policy on samples of what it will see: acting and learning, in batches of several sizes.
+    """Check a policy on samples, acting and learning, in batches of several sizes.
 
-    It gives what actions are drawn from, a row for each row it gets; says the same when it learns from a row as when it
-    acted on it, in whatever company, also step by step with its own states; keeps nothing between calls; and writes to
-    nothing that it was given. Of a policy that says something else when it learns (what actions are worth, say), that
-    is compared. A module is looked at in eval mode, and left in the mode it was in.
+    The rules: It returns a distribution or action for each row. The result for a row does not depend on the other rows,
+    and is the same while acting and learning, also step by step with recurrent states. It keeps nothing between calls,
+    and does not write to its inputs. If its outputs while learning differ in kind (for example Q-values), these are
+    compared. A module is run in evaluation mode and returned to its mode.
 
     Args:
-        observation_space, action_space: of what episodes store.
-        views: what the policy sees of it, one behind another.
-        asked: what it must have besides, such as "compute_values"; see `connectors.Policy`.
-        tolerance: how far numbers may differ between two calls, as a part of the largest of them: they are rounded
-            otherwise in batches of other sizes, and most of all in half precision.
+        policy: the policy.
+        observation_space: space of the stored observations.
+        action_space: space of the stored actions.
+        views: the views of the policy, in order.
+        asked: names of further members that it must have, such as "compute_values"; see `connectors.Policy`.
+        tolerance: allowed difference of numbers between two calls, relative to the largest. Batches of other sizes are
+            rounded differently, above all in half precision.
 
     Raises:
-        ContractViolation: it says what was called and which output or column is wrong.
+        ContractViolation: a rule is broken. The error names the call and the output or column.
         EpisodeError: the views cannot be bound, see `Views`.
     """
     name = type(policy).__name__
@@ -71,7 +73,7 @@ def check_policy(
 
 
 class _Trial:
-    """A policy, and samples of what it sees."""
+    """Policy with samples of its inputs."""
 
     def __init__(self, policy: Any, views: Views, action_space: gym.Space, tolerance: float) -> None:
         self.policy, self.module, self.views = policy, module_of(policy), views
@@ -82,7 +84,7 @@ class _Trial:
     # What it is given
 
     def batch(self, batch_size: int, num_steps: int) -> ColumnDict:
-        """Columns [B, ...] of samples; with a memory [B, num_steps, ...] and "state_in" [B, ...]."""
+        """Return sampled columns [B, ...]. A recurrent policy gets [B, num_steps, ...] and "state_in" [B, ...]."""
         count = batch_size * num_steps if self.initial else batch_size
         columns = nested.map_leaves(np.array, self.views(SampleHistory(self.views.given, np.arange(count))))
         if not self.initial:
@@ -93,13 +95,13 @@ class _Trial:
         return columns
 
     def leading(self, batch_size: int, num_steps: int) -> tuple[int, ...]:
-        """The axes that outputs share with the batch."""
+        """Return the axes that outputs share with the batch."""
         return (batch_size, num_steps) if self.initial else (batch_size,)
 
     # What it gives
 
     def outputs(self, columns: ColumnDict, explore: bool | None) -> ColumnDict:
-        """The outputs, as arrays, of a call that keeps its hands off what it is given."""
+        """Call the policy, check that it did not write to its inputs, and return the outputs as arrays."""
         options = {} if explore is None else {"explore": explore}
         call = "policy(batch)" if explore is None else f"policy(batch, explore={explore})"
         given = NumpyToTensor(device=self.module.device).to_tensors(nested.map_leaves(np.array, columns))
@@ -111,7 +113,7 @@ class _Trial:
         return {name: nested.map_leaves(array_of, column) for name, column in outputs.items()}
 
     def values(self, columns: ColumnDict) -> np.ndarray:
-        """The values of a batch's observations."""
+        """Return the values of a batch's observations."""
         call = "compute_values(batch)"
         given = NumpyToTensor(device=self.module.device).to_tensors(nested.map_leaves(np.array, columns))
         with torch.no_grad():
@@ -140,7 +142,7 @@ class _Trial:
     # What is checked
 
     def acting(self, batch_size: int) -> None:
-        """Actions, or what they are drawn from, for each row; twice the same."""
+        """Check that two calls while acting return the same distribution or actions for each row."""
         columns = self.batch(batch_size, 1)
         for explore in (True, False):
             call = f"policy(batch, explore={explore})"
@@ -151,7 +153,7 @@ class _Trial:
             self._check_equal("the same as in the call before", outputs, self.outputs(columns, explore), call=call)
 
     def learning(self, batch_size: int) -> None:
-        """The same distributions as while acting, values one for each row."""
+        """Check that learning returns the same distributions as acting, and a value per row."""
         num_steps = NUM_STEPS if self.initial else 1
         columns = self.batch(batch_size, num_steps)
         outputs = self.outputs(columns, None)
@@ -168,7 +170,7 @@ class _Trial:
                 raise self._violation(f"values {list(expected)}", brief(values), call="compute_values(batch)")
 
     def rows_alone(self, batch_size: int) -> None:
-        """A row's outputs are its own, whoever is beside it."""
+        """Check that the outputs for a row do not depend on the other rows."""
         some = np.array([batch_size - 1, 1])
         for explore, call in ((None, "policy(batch)"), (False, "policy(batch, explore=False)")):
             columns = self.batch(batch_size, NUM_STEPS if self.initial and explore is None else 1)
@@ -183,7 +185,7 @@ class _Trial:
             )
 
     def steps_alone(self, batch_size: int) -> None:
-        """A sequence's outputs are those of its steps one after another, each from the state before it."""
+        """Check that a sequence and its single steps, with the recurrent state passed on, have equal outputs."""
         if not self.initial:
             return
         columns = self.batch(batch_size, NUM_STEPS)
@@ -232,10 +234,14 @@ class _Trial:
     def _check_equal(
         self, what: str, expected: ColumnDict, found: ColumnDict, among: ColumnDict | None = None, **place: Any
     ) -> None:
-        """Raise unless what both say is equal but for rounding; actions and what belongs to them may be drawn.
+        """Raise an error unless two sets of outputs are equal within rounding. Sampled actions are not compared.
 
         Args:
-            among: of which what is expected are some rows: so large are the numbers that were rounded.
+            what: what was called, for the error.
+            expected: the expected outputs.
+            found: the actual outputs.
+            among: outputs of which `expected` are some rows; their size determines the rounding.
+            place: the row and step, for the error.
         """
         for name in _compared(expected):
             if name not in found:
@@ -254,28 +260,28 @@ class _Trial:
 
 
 def _says_actions(outputs: ColumnDict) -> bool:
-    """Whether actions are among the outputs, or what they are drawn from."""
+    """Return True if the outputs have actions or a distribution."""
     return Columns.ACTIONS in outputs or Columns.ACTION_DIST_INPUTS in outputs
 
 
 def _compared(outputs: ColumnDict) -> list[str]:
-    """The outputs that are the same in each call; actions, and what belongs to them, may be drawn."""
+    """Return the names of outputs that do not depend on random numbers."""
     return [name for name in outputs if name in _COMPARED or not _says_actions(outputs)]
 
 
 def _in_a_row(steps: list[Any]) -> Any:
-    """Nested arrays [B, 1, ...] of steps as one [B, T, ...]."""
+    """Return nested arrays [B, 1, ...] of steps as one [B, T, ...]."""
     return nested.map_leaves(lambda *leaves: np.concatenate(leaves, axis=1), *steps)
 
 
 def _near(found: np.ndarray, expected: np.ndarray, most: float) -> np.ndarray:
-    """Which numbers are equal, or differ by no more than that."""
+    """Return which numbers differ by at most `most`."""
     with np.errstate(invalid="ignore"):  # minus infinity says that an action is not allowed
         return (found == expected) | (np.abs(found - expected) <= most)
 
 
 def _largest(numbers: np.ndarray) -> float:
-    """The largest number, whatever its sign."""
+    """Return the largest absolute number."""
     return float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0))
 
 
@@ -285,7 +291,7 @@ def _numbers(row: np.ndarray) -> str:
 
 @contextmanager
 def _in_eval_mode(policy: Any) -> Iterator[None]:
-    """A module in eval mode, and torch's random numbers as they were afterwards."""
+    """Context manager for a module in evaluation mode. It restores the mode and torch's random state."""
     training = [module for module in policy.modules() if module.training] if isinstance(policy, torch.nn.Module) else []
     with torch.random.fork_rng():
         try:

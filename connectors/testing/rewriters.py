@@ -1,4 +1,4 @@
-"""What `check_connector` asks of pieces that rewrite observations, beside what it asks of all."""
+"""Checks of `check_connector` for rewriters only."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from episodes.tracks import nested
 
 
 def check_rewriter(piece: ObservationRewriter, bench: Bench, rowwise: bool) -> None:
-    """Raise a `ContractViolation` unless the piece rewrites rows [N, ...] into rows of its own space.
+    """Raise a `ContractViolation` unless the rewriter returns rows in its declared space.
 
-    It leaves the rows that it gets as they are, learns only when it is told to, gives its state to a copy that then
-    rewrites as it does, and makes of a pack what it makes of rows.
+    It must not change its inputs, and learn statistics only if `update` is true. A copy with its state must return the
+    same, and a pack must give the same result as rows.
     """
     episodes = list(bench.samples())
     first = episodes[0]
@@ -35,7 +35,7 @@ def check_rewriter(piece: ObservationRewriter, bench: Bench, rowwise: bool) -> N
 
 
 class _RewriterCheck:
-    """A rewriter, and rows of episodes that it is run on."""
+    """Rewriter with rows of episodes."""
 
     def __init__(self, piece: ObservationRewriter, episodes: list[Any], rows: Any) -> None:
         self.piece, self.episodes, self.rows = piece, episodes, rows
@@ -44,12 +44,12 @@ class _RewriterCheck:
         return violation(self.piece.name, expected, found, advice, **where)
 
     def rewritten(self, update: bool, first: int = 0, stop: int | None = None) -> Any:
-        """The rewritten rows, as copies."""
+        """Return copies of the rewritten rows."""
         part = slice(first, stop)
         return as_arrays(self.piece.rewrite(nested.take(self.rows, part), self.episodes[part], update))
 
     def check_rows(self) -> None:
-        """N rows inside the observation space that it says, and those given as they were."""
+        """Check that N rows in the declared observation space are returned, and that the inputs are unchanged."""
         kept = as_arrays(self.rows)
         rows = self.rewritten(update=True)
         if not nested.equal(kept, self.rows):
@@ -74,7 +74,7 @@ class _RewriterCheck:
                 ) from None
 
     def check_state(self) -> None:
-        """With update=False it learns nothing; a copy with its state rewrites as it does."""
+        """Check that `update=False` learns nothing, and that a copy with the state returns the same."""
         before = copy.deepcopy(self.piece.get_state())
         rows = self.rewritten(update=False)
         if not same_state(before, self.piece.get_state()):
@@ -86,7 +86,7 @@ class _RewriterCheck:
             raise self.broken("the same rows from a copy with its state", "other ones", "keep all that counts in it")
 
     def check_pack(self) -> None:
-        """What it makes of a pack's observations is what it makes of them as rows; the pack stays as it was."""
+        """Check that a pack's observations are rewritten as rows are, and that the pack is unchanged."""
         pack = EpisodePack.from_episodes(self.episodes)
         kept = as_arrays(pack.observations)
         rewritten = self.piece.rewritten_pack(pack)
@@ -97,7 +97,7 @@ class _RewriterCheck:
             raise self.broken("the same observations in a pack as in rows", "other ones")
 
     def check_halves(self) -> None:
-        """Rows do not depend on their company."""
+        """Check that the result for a row does not depend on the other rows."""
         whole, cut = self.rewritten(update=False), len(self.episodes) // 2
         halves = [self.rewritten(False, 0, cut), self.rewritten(False, cut)]
         if not nested.equal(whole, nested.concatenate(halves)):
@@ -107,7 +107,7 @@ class _RewriterCheck:
 
 
 def same_state(a: Any, b: Any) -> bool:
-    """True when two states are equal, all the way down."""
+    """Return True if two nested states are equal."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same_state(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):

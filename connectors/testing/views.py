@@ -1,4 +1,4 @@
-"""`check_view`: proof that a module learns from what it saw when it acted."""
+"""`check_view`: a check that acting and learning see the same."""
 
 from __future__ import annotations
 
@@ -35,19 +35,23 @@ def check_view(
     take_every: int = 7,
     seed: int = 0,
 ) -> None:
-    """Check that views show the same wherever an observation lies.
+    """Check that views return the same columns wherever an observation is stored.
 
     Random actions are taken in a vector environment, in each of the three autoreset modes, and cut into chunks every
-    few steps. What the views made of every observation while acting is what they make of it when it is learned from,
-    among the T + 1 of its chunk, as the one after a step, in padded sequences, and in an episode that grows by hand.
+    few steps.
+    The columns of each observation while acting are compared with those while learning: among the T + 1 of its chunk,
+    as the next observation of a step, in padded sequences, in replay, and in an episode that grows step by step.
 
     Args:
-        views: one, or several one behind another.
-        make_env: makes one environment; episodes of some 5 to 20 steps show most.
-        take_every: vector steps in a chunk.
+        views: a view, or several in order.
+        make_env: function that returns one environment; episodes of 5 to 20 steps test most.
+        num_envs: number of environments.
+        num_steps: number of vector steps.
+        take_every: number of vector steps in a chunk.
+        seed: seed of the environments and actions.
 
     Raises:
-        ContractViolation: a column differs; it names the column and the first row, and says where.
+        ContractViolation: a column differs. The error names the column, the first row and the place.
         EpisodeError: the views cannot be bound, see `Views`.
     """
     chain = [views] if callable(views) else list(views)
@@ -63,7 +67,7 @@ def check_view(
 
 
 class _Play:
-    """Random actions in an environment, recorded; what the views made of each observation before its step."""
+    """Recorded random actions in an environment, with the columns of the views before each step."""
 
     def __init__(self, env: SyncVectorEnv, views: Views, mode: AutoresetMode, seed: int) -> None:
         self.env, self.views, self.mode = env, views, mode
@@ -76,7 +80,7 @@ class _Play:
         self._waiting = np.zeros(env.num_envs, bool)  # rows whose action is ignored
 
     def chunk(self, num_steps: int) -> tuple[Columns, EpisodePack]:
-        """The columns [B, ...] of the steps, environment after environment, and the pack of these steps."""
+        """Return the columns [B, ...] of the steps, ordered by environment, and the pack of these steps."""
         rows: list[list[Columns]] = [[] for _ in range(self.env.num_envs)]
         for _ in range(num_steps):
             history = RecorderHistory(self._recorder.episodes, self.views.given, self.views.lookback)
@@ -99,13 +103,13 @@ class _Play:
 
 
 class _Comparison:
-    """Compares what views make of the same observations in several places."""
+    """Comparison of the columns of the same observations in several places."""
 
     def __init__(self, views: Views, mode: AutoresetMode) -> None:
         self._views, self._mode = views, mode
 
     def of_chunk(self, acted: Columns, pack: EpisodePack) -> None:
-        """The chunks of one take."""
+        """Compare the chunks of one take."""
         observed, after = pack.observation_rows(), pack.observation_rows(shift=1)
         learned = self._of(pack, observed)
         self._equal("learning", learned, acted)
@@ -121,7 +125,7 @@ class _Comparison:
             self._equal("growing by hand", self._by_hand(pack, i), self._of(pack, _real_rows(pack, i)))
 
     def _in_replay(self, pack: EpisodePack) -> None:
-        """Draws of whole episodes; of a chunk that goes on, replay does not keep what came before it."""
+        """Compare whole episodes from replay. Replay does not store the lookback of a continuing chunk."""
         whole = np.flatnonzero((pack.t_started == 0) & (pack.lengths > 0))
         if not len(whole):
             return
@@ -138,7 +142,7 @@ class _Comparison:
         return self._views(PackHistory(pack, rows, self._views.given, self._views.lookback))
 
     def _by_hand(self, pack: EpisodePack, i: int) -> Columns:
-        """The columns of the T + 1 observations of a chunk, while it grows."""
+        """Return the columns of the T + 1 observations of a chunk while it grows."""
         chunk = pack[i]
         growing = SingleAgentEpisode(
             chunk.id_,
@@ -159,7 +163,7 @@ class _Comparison:
         return nested.map_leaves(np.array, self._views(history))
 
     def _equal(self, what: str, found: Columns, expected: Columns) -> None:
-        """Raise unless the columns are equal, to the last bit."""
+        """Raise an error unless the columns are equal bit by bit."""
         place = {"where": what, "autoreset": self._mode.value}
         mine, theirs = nested.flatten(found), nested.flatten(expected)
         if mine.keys() != theirs.keys():
@@ -178,7 +182,7 @@ class _Comparison:
 
 
 def _plain(column: Any) -> Any:
-    """A column of a `Batch` as nested arrays."""
+    """Return a column of a `Batch` as nested arrays."""
     return column.to_dict() if isinstance(column, Batch) else column
 
 
@@ -191,10 +195,10 @@ def _rows(columns: Columns, rows: Any) -> Columns:
 
 
 def _real_rows(pack: EpisodePack, i: int) -> np.ndarray:
-    """The rows of the T + 1 observations of chunk i."""
+    """Return the rows of the T + 1 observations of chunk i."""
     return np.arange(pack.observation_offsets[i] + pack.lookbacks[i], pack.observation_offsets[i + 1])
 
 
 def _items(track: Any, stop: int) -> list[Any]:
-    """The items of a track from its lookback up to step `stop`."""
+    """Return the items of a track from its lookback to step `stop`."""
     return [track.get(i, neg_index_as_lookback=True) for i in range(-track.lookback, stop)]

@@ -1,4 +1,4 @@
-"""What the module sees at an observation, the same when it acts and when it learns."""
+"""Views: what the policy sees at an observation, the same while acting and learning."""
 
 from __future__ import annotations
 

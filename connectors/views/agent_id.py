@@ -1,4 +1,4 @@
-"""Whose observation it is, as a one-hot vector."""
+"""View with the agent's id as a one-hot vector."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["OneHotAgentId"]
 
 
 class OneHotAgentId:
-    """A view: column "agent_id" [B, num_agents], one-hot; zeros for agents that are not listed.
+    """View that adds "agent_id" [B, num_agents], one-hot. Agents that are not listed get zeros.
 
-    For a module that acts for several agents.
+    It is for a module that acts for several agents.
     """
 
     def __init__(self, agent_ids: Iterable[Any], *, column: str = "agent_id") -> None:

@@ -1,4 +1,4 @@
-"""Observations of any space as one vector."""
+"""`FlattenObservations`: observations of any space as one vector."""
 
 from __future__ import annotations
 
@@ -22,19 +22,23 @@ __all__ = ["FlattenObservations"]
 
 
 class FlattenObservations(ViewPiece, ObservationRewriter):
-    """Makes one vector [D] of each observation, as `gymnasium.spaces.flatten` does, for all rows at once.
+    """Rewriter and view that flattens each observation to one vector [D], as `gymnasium.spaces.flatten` does.
 
-    Box and MultiBinary parts are raveled, Discrete and MultiDiscrete ones become one-hot, Dict and Tuple parts follow
-    one another. Text and OneOf parts go item by item. Graph and Sequence have no fixed size: their items are flattened
-    one by one, and what comes out has Gymnasium's structure.
+    Box and MultiBinary parts are raveled. Discrete and MultiDiscrete parts become one-hot. Dict and Tuple parts are
+    concatenated.
+    Graph and Sequence parts have no fixed size: each item is flattened, in Gymnasium's structure.
 
-    Its place says what it works on. Before all views of a pipeline it rewrites observations: episodes store vectors.
-    Behind a view it is a view: the module sees what that one made as a vector.
+    Before all views of a pipeline it is a rewriter, so episodes store vectors. After a view it is a view, so the policy
+    sees the output of that view as a vector.
 
     Args:
-        dtype: of the vectors; Gymnasium's own when None.
-        multi_agent: accepted as RLlib has it, and says nothing: a module's pipeline sees its agents one by one.
-        agent_ids: for `joint=` of pipelines of several agents: those whose observations are flattened; all by default.
+        input_observation_space: space of the observations before this connector.
+        input_action_space: space of the actions before this connector.
+        dtype: dtype of the vectors; by default that of Gymnasium.
+        multi_agent: accepted for compatibility with RLlib, without effect: a module's pipeline sees its agents one by
+            one.
+        agent_ids: for `joint=` of multi-agent pipelines: the agents whose observations are flattened; by default all.
+        name: name of the connector in its pipeline.
     """
 
     def __init__(
@@ -54,21 +58,21 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Take new input spaces, and work out where each part goes."""
+        """Set the input spaces, and compute the offset of each part."""
         super().set_input_spaces(observation_space, action_space)
         self._flatten = None if observation_space is None else Flattener(observation_space, self.dtype)
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """The flat Box, in this piece's dtype."""
+        """Return the flat Box space."""
         flat = spaces.flatten_space(input_observation_space)
         if not isinstance(flat, spaces.Box) or self.dtype is None:
             return flat
         return spaces.Box(flat.low.astype(self.dtype), flat.high.astype(self.dtype), dtype=self.dtype)
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """The vectors [N, D]; see `ObservationRewriter`."""
+        """Return the vectors [N, D]. See `ObservationRewriter.rewrite`."""
         self.check_place()
         if self._flatten is None:
             raise InvalidArgument(f"{self.name} needs the observation space; give it to the pipeline")
@@ -77,24 +81,23 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
     def __call__(  # type: ignore[override]
         self, history: History | None = None, *, batch: ColumnDict | None = None, episodes: Any = (), **kwargs: Any
     ) -> dict[str, Any]:
-        """As a view, the columns of a history; by a pipeline's call, see `ObservationRewriter`."""
+        """Return the columns of a history (as a view), or rewrite the newest observations (as a rewriter)."""
         if history is not None:
             return self.see(history)
         return ObservationRewriter.__call__(self, batch=batch or {}, episodes=episodes, **kwargs)
 
     def see(self, history: History) -> dict[str, Any]:
-        """As a view: "obs" [B, D] of the history's observations."""
+        """Return "obs" [B, D] of a history."""
         self.check_place()
         if self.dtype == np.float32:
             return {Columns.OBS: history.flat_observations()}
         return {Columns.OBS: Flattener(history.spaces.known_observation_space, self.dtype)(history.observations())}
 
     def spaces(self, given: HistorySpaces) -> dict[str, gym.Space]:
-        """As a view: the flat Box."""
+        """Return the flat Box space of "obs"."""
         return {Columns.OBS: self.recompute_output_observation_space(given.known_observation_space, None)}  # type: ignore[arg-type]
 
     def check_place(self) -> None:
-        """See `ObservationRewriter.check_place`."""
         if self.agent_ids is not None:
             raise InvalidArgument(
                 f"{self.name}(agent_ids={list(self.agent_ids)}): the agents of one module have one space; give it as "

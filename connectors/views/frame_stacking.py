@@ -1,4 +1,4 @@
-"""The last few observations instead of the last one."""
+"""`FrameStacking`: the last observations as one."""
 
 from __future__ import annotations
 
@@ -21,15 +21,19 @@ __all__ = ["FrameStacking"]
 
 
 class FrameStacking(ViewPiece):
-    """A view: "obs" is the last `num_frames` observations, joined along one axis, the newest last.
+    """View that joins the last `num_frames` observations along one axis as "obs", the newest last.
 
-    Episodes store single frames. Frames from before an episode's start are zeros. Images [H, W, 1] become
-    [H, W, num_frames], vectors [D] become [num_frames * D]. Where axes allow it (frames of one channel) nothing is
-    copied.
+    Episodes store single frames. Frames before the start of an episode are zeros. Images [H, W, 1] become [H, W,
+    num_frames], and vectors [D] become [num_frames * D]. Frames of one channel are not copied.
 
     Args:
-        axis: of an observation, along which frames are joined: -1, or 0 for images with channels first.
-        multi_agent: accepted as RLlib has it, and says nothing: a module's pipeline sees its agents one by one.
+        input_observation_space: space of the observations before this connector.
+        input_action_space: space of the actions before this connector.
+        num_frames: number of observations in a stack.
+        axis: axis of an observation along which frames are joined: -1, or 0 for images with channels first.
+        multi_agent: accepted for compatibility with RLlib, without effect: a module's pipeline sees its agents one by
+            one.
+        name: name of the connector in its pipeline.
     """
 
     def __init__(
@@ -50,12 +54,14 @@ class FrameStacking(ViewPiece):
         return {Columns.OBS: nested.map_leaves(self._joined, history.observations(self.num_frames))}
 
     def spaces(self, given: HistorySpaces) -> dict[str, gym.Space]:
-        """Box parts `num_frames` times as long along the axis; `InvalidArgument` for a part that is no Box."""
+        """Return the space of "obs", with Box parts `num_frames` times as long. Raise `InvalidArgument` for other
+        parts.
+        """
         space = given.observation_space
         return {} if space is None else {Columns.OBS: stacked_space(space, self.num_frames, self.axis)}
 
     def _joined(self, frames: np.ndarray) -> np.ndarray:
-        """Frames [B, k, ...] one after another along the items' axis."""
+        """Return frames [B, k, ...] joined along the axis."""
         place = 1 + self.axis % (frames.ndim - 2)  # where the axis is once k is away; k goes before it
         moved = frames if place == 1 else frames.transpose(_order(place, frames.ndim))
         shape = moved.shape
@@ -64,15 +70,15 @@ class FrameStacking(ViewPiece):
 
 @lru_cache(maxsize=16)
 def _order(place: int, num_axes: int) -> tuple[int, ...]:
-    """Axis 1 moved to the place, the others in order."""
+    """Return the axes of an array with axis 1 moved to `place`."""
     return 0, *range(2, place + 1), 1, *range(place + 1, num_axes)
 
 
 def stacked_space(space: gym.Space, num_frames: int, axis: int) -> gym.Space:
-    """The space of stacks of items of the space: each Box part gets `num_frames` times as long along the axis.
+    """Return the space of stacks: each Box part is `num_frames` times as long along the axis.
 
     Raises:
-        InvalidArgument: a part that is no Box, or one without that axis.
+        InvalidArgument: a part is not a Box, or lacks the axis.
     """
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: stacked_space(part, num_frames, axis) for key, part in space.spaces.items()})

@@ -1,4 +1,4 @@
-"""What the module sees of a pack."""
+"""`PackViews`: what the policy sees at the observations of a pack."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ __all__ = ["Seen"]
 
 
 class Seen:
-    """What the module sees at any observations of a pack: of the steps, after them, all T + 1 for values.
+    """Policy inputs at any observations of a pack, computed by the views.
 
-    A learner pipeline makes it of the episodes as they were recorded and hands it to every piece, so that what pieces
-    write to rewards or observations later changes nothing that the module saw.
+    A learner pipeline creates it from the recorded episodes and passes it to each connector. Later changes of rewards
+    or observations do not affect it.
 
     Args:
-        views: none: what is stored.
+        pack: the episodes.
+        views: the views; None for the stored observations.
 
     Raises:
-        InvalidArgument: a chunk goes on in the middle of an episode, and its lookback is shorter than the views'.
+        InvalidArgument: a chunk in the middle of an episode has a shorter lookback than the views.
     """
 
     def __init__(self, pack: EpisodePack, views: Views | None = None) -> None:
@@ -32,19 +33,21 @@ class Seen:
         check_lookback(pack, self.views.lookback, self.views)
 
     def __call__(self, rows: np.ndarray | slice) -> dict[str, Any]:
-        """The columns [B, ...] at observation rows [B] of the pack."""
+        """Return the columns [B, ...] at observation rows [B] of the pack."""
         return self.views(self.history(rows))
 
     def history(self, rows: np.ndarray | slice) -> PackHistory:
-        """What the views are given at the rows."""
+        """Return the history at observation rows [B] of the pack."""
         return PackHistory(self.pack, rows, self.views.given, self.views.lookback)
 
 
 def check_lookback(pack: EpisodePack, num_steps: int, name: Any) -> None:
-    """Raise InvalidArgument where a chunk's lookback is shorter than the steps before it that are read.
+    """Raise `InvalidArgument` if a chunk's lookback is shorter than `num_steps`.
 
     Args:
-        name: of what reads them; views are made text only for the error.
+        pack: the episodes.
+        num_steps: number of steps before a chunk that are read.
+        name: who reads them, for the error.
     """
     if not num_steps or not np.count_nonzero(pack.t_started):
         return  # every chunk begins with its episode: there is nothing before it

@@ -1,4 +1,4 @@
-"""A view among the pieces of a pipeline."""
+"""`ViewPiece`: a view as a connector of a pipeline."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ __all__ = ["ViewPiece"]
 
 
 class ViewPiece(Connector):
-    """A view with the surface of a connector: a place and a name in a pipeline, spaces, and RLlib's call.
+    """View as a connector, with a name, spaces and RLlib's call.
 
-    A pipeline makes one of every plain function among its pieces. Views that RLlib has under a name of its own derive
-    from it and override `see`.
+    A pipeline wraps each plain view function in one. Views with a name in RLlib derive from it and override `see`.
 
     Args:
-        view: the function; for a derived class, its `see`.
+        input_observation_space: space of the observations before this connector.
+        input_action_space: space of the actions before this connector.
+        view: the view function; by default the method `see` of a derived class.
+        name: name of the connector in its pipeline; by default the name of the view.
     """
 
     reads_tracks = True
@@ -44,26 +46,26 @@ class ViewPiece(Connector):
 
     @property
     def name(self) -> str:
-        """The name that it was given, or the view's."""
+        """Given name, or the name of the view."""
         return self._name or (super().name if self._view is None else name_of(self._view))
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those of the view."""
+        """Settings of the view."""
         return super().settings if self._view is None else settings_of(self._view)
 
     def see(self, history: History) -> Mapping[str, Any]:
-        """The columns [B, ...] of the history: the view itself."""
+        """Return the columns [B, ...] of a history."""
         if self._view is None:
             raise NotImplementedError(f"{type(self).__name__} has no see(history)")
         return self._view(history)
 
     def spaces(self, given: HistorySpaces) -> Mapping[str, gym.Space]:
-        """The spaces of the columns where the view knows them better than samples do: their bounds."""
+        """Return spaces of columns with their bounds, which samples do not show."""
         return self._view.spaces(given) if isinstance(self._view, ViewWithSpaces) else {}
 
     def place(self, views: Views | None, place: int) -> None:
-        """Take the spaces of this place among bound views; None where they are not bound yet."""
+        """Set the spaces from position `place` of bound views, or clear them if `views` is None."""
         given = HistorySpaces() if views is None else views.input_spaces_of(place)
         self._input_observation_space, self._input_action_space = given.observation_space, given.action_space
         self._observation_space = None if views is None else views.input_spaces_of(place + 1).observation_space
@@ -72,13 +74,13 @@ class ViewPiece(Connector):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """The space of "obs" behind the view."""
+        """Return the space of "obs" after the view."""
         return Views([self], input_observation_space, input_action_space).observation_space or input_observation_space
 
     def __call__(  # type: ignore[override]
         self, history: History | None = None, *, batch: ColumnDict | None = None, episodes: Any = (), **kwargs: Any
     ) -> Any:
-        """What the view makes of a history; by RLlib's call, a batch with what it makes of the episodes."""
+        """Return the columns of a history. With a batch: return it with the columns of the episodes."""
         if history is not None:
             return self.see(history)
         spaces = HistorySpaces(self.input_observation_space, self.input_action_space)
@@ -86,7 +88,7 @@ class ViewPiece(Connector):
 
 
 def newest_history(episodes: Sequence[Any], spaces: HistorySpaces, lookback: int | None = None) -> History:
-    """The history of the newest observation of each ongoing episode, a recorder's or a list of episodes that grow."""
+    """Return the history of the newest observation of each ongoing episode."""
     if isinstance(episodes, OngoingEpisodes):
         return RecorderHistory(episodes, spaces, lookback)
     return EpisodesHistory(list(Connector.single_agent_episode_iterator(episodes)), spaces, lookback)

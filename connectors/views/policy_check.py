@@ -1,4 +1,4 @@
-"""Whether a policy can read what the views make: said when a pipeline is built, not in the middle of training."""
+"""Check that a policy can read the output of views, when a pipeline is built."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ _NUM_ROWS = 2
 
 
 def check_reads_views(policy: Any, views: Views, *, acts: bool = True, values: bool = True) -> None:
-    """Run a policy once on what the views make of samples of the spaces.
+    """Run a policy once on samples, and raise `InvalidArgument` if it cannot read the columns of the views.
 
-    It is a `torch.nn.Module` that is run in evaluation mode, without gradients, and torch's random numbers are what
-    they were; other callables are left alone, since they may count their calls.
+    A `torch.nn.Module` is run in evaluation mode without gradients, and torch's random state is restored. Other
+    callables are not run, because they may have side effects.
 
     Args:
-        acts: call the policy; not where other pieces make columns that it may read too.
-        values: call its `compute_values`, if it has one.
+        policy: the policy.
+        views: the bound views.
+        acts: call the policy. Use False if other connectors add columns.
+        values: call `compute_values`, if the policy has it.
 
     Raises:
-        InvalidArgument: the policy reads a column that no view makes, or one of another shape.
+        InvalidArgument: the policy reads a column that no view returns, or one of another shape.
     """
     if not isinstance(policy, torch.nn.Module) or views.given.observation_space is None:
         return

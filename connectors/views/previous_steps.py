@@ -1,4 +1,4 @@
-"""The last actions and rewards beside the observation."""
+"""`PrevActionsPrevRewards`: previous actions and rewards next to the observation."""
 
 from __future__ import annotations
 
@@ -20,13 +20,19 @@ OBSERVATION, ACTIONS, REWARDS = "_orig_obs", "prev_n_actions", "prev_n_rewards" 
 
 
 class PrevActionsPrevRewards(ViewPiece):
-    """A view: "obs" is a dict of "_orig_obs", "prev_n_actions" [B, n * size] and "prev_n_rewards" [B, n], oldest first.
+    """View that returns "obs" as a dict of "_orig_obs", "prev_n_actions" [B, n * size] and "prev_n_rewards" [B, n].
 
-    Discrete and MultiDiscrete actions are one-hot, others raveled, all float32; before an episode's start there are
-    zeros. `FlattenObservations` behind it makes one vector of each.
+    The oldest step is first. Discrete and MultiDiscrete actions are one-hot, others are raveled, all as float32. Steps
+    before the start of an episode are zeros. `FlattenObservations` after it returns one vector.
 
     Args:
-        multi_agent: accepted as RLlib has it, and says nothing: a module's pipeline sees its agents one by one.
+        input_observation_space: space of the observations before this connector.
+        input_action_space: space of the actions before this connector.
+        multi_agent: accepted for compatibility with RLlib, without effect: a module's pipeline sees its agents one by
+            one.
+        n_prev_actions: number of previous actions.
+        n_prev_rewards: number of previous rewards.
+        name: name of the connector in its pipeline.
     """
 
     def __init__(
@@ -59,7 +65,7 @@ class PrevActionsPrevRewards(ViewPiece):
         return {Columns.OBS: parts}
 
     def spaces(self, given: HistorySpaces) -> dict[str, gym.Space]:
-        """A Dict of the observations and what goes with them."""
+        """Return the Dict space of "obs"."""
         if given.observation_space is None:
             return {}
         parts: dict[str, gym.Space] = {OBSERVATION: given.observation_space}

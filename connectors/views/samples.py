@@ -1,4 +1,4 @@
-"""A history of samples of spaces, on which views are tried when they are bound."""
+"""Histories of sampled observations and actions, on which views are tested when they are bound."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _DEPTHS = np.array([60, 3, 0])  # of every third row: far from the start of the 
 
 
 class SampleHistory(History):
-    """Rows of samples, read-only; which samples a row shows depends on its number alone.
+    """History of samples, read-only. The samples of a row depend on its index only.
 
     Attributes:
-        reach: how many steps back anybody asked, in windows too.
+        reach: the largest number of steps back that was read, in windows too.
     """
 
     def __init__(self, spaces: HistorySpaces, numbers: np.ndarray, *, before: np.ndarray | None = None) -> None:
@@ -73,12 +73,12 @@ class SampleHistory(History):
 
     @cached_property
     def observation_pool(self) -> Any:
-        """Observations [5, ...]."""
+        """Return sampled observations [5, ...]."""
         return _samples(self.spaces.observation_space, "observation_space")
 
     @cached_property
     def action_pool(self) -> Any:
-        """Actions [5, ...]."""
+        """Return sampled actions [5, ...]."""
         return _samples(self.spaces.known_action_space, "action_space")
 
     @property
@@ -93,7 +93,7 @@ _REWARDS = np.array([1.0, -2.0, 0.5, 3.0, -0.25], np.float32)
 
 
 def _samples(space: gym.Space | None, name: str) -> Any:
-    """Samples [5, ...] of a space, the same in every process; the space's own generator is left alone."""
+    """Return samples [5, ...] of a space, the same in each process. The space's random generator is not used."""
     if space is None:
         raise InvalidArgument(f"views are tried on samples when they are bound; give the pipeline the {name}")
     own = deepcopy(space)
@@ -102,7 +102,7 @@ def _samples(space: gym.Space | None, name: str) -> Any:
 
 
 def space_of(value: Any) -> gym.Space:
-    """A space of items like those of the nested arrays [B, ...], without bounds."""
+    """Return an unbounded space of items like those of nested arrays [B, ...]."""
     if isinstance(value, dict):
         return spaces.Dict({key: space_of(part) for key, part in value.items()})
     if isinstance(value, tuple):
@@ -116,7 +116,7 @@ def space_of(value: Any) -> gym.Space:
 
 
 def fits(space: gym.Space | None, value: Any) -> bool:
-    """Whether the nested arrays [B, ...] have the structure, shapes and dtypes of the space's items."""
+    """Return True if nested arrays [B, ...] have the structure, shapes and dtypes of the space's items."""
     if space is None:
         return False
     like = empty_items(space, 1)

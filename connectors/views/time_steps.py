@@ -1,4 +1,4 @@
-"""How far the episode has come."""
+"""View with the time step."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ __all__ = ["time_steps"]
 
 
 def time_steps(history: History) -> dict[str, Any]:
-    """A view: column "t" [B], the time step of each observation in its episode, float32."""
+    """Return "t" [B], float32: the time step of each observation in its episode. It is a view."""
     return {Columns.T: history.t.astype(np.float32)}

@@ -1,4 +1,4 @@
-"""The last steps as a sequence, for policies with attention."""
+"""View with the last steps as a sequence, for policies with attention."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ __all__ = ["TransformerContext"]
 
 @dataclass(frozen=True)
 class TransformerContext:
-    """A view: "obs" [B, k, ...] the last k observations, "attention_mask" [B, k] which of them there are, and
-    "past_actions" [B, k, D] the action that led to each, one-hot or raveled.
+    """View of the last k steps: "obs" [B, k, ...], "attention_mask" [B, k] and "past_actions" [B, k, D].
+
+    "attention_mask" is true for observations that exist. "past_actions" has the action before each observation, one-hot
+    or raveled.
     """
 
     k: int = 20

@@ -1,8 +1,8 @@
-"""Views: what the module sees at an observation.
+"""Views: functions that compute what the policy sees at an observation.
 
-A view is any function `view(history) -> {column: nested arrays [B, ...]}` of a `History`, the B observations and what
-came before them. It needs no base class and keeps no state. The same bound `Views` serves acting, learning, the value
-function at all T + 1 observations of an episode, every `new_<column>`, padded sequences and draws from replay.
+A view is a function `view(history) -> {column: nested arrays [B, ...]}` of a `History`, the B observations and
+everything before them. It needs no base class and has no state. One bound `Views` object serves acting, learning, the
+value function at all T + 1 observations, every `new_<column>`, padded sequences, and batches from replay.
 
 >>> import numpy as np
 >>> from gymnasium import spaces
@@ -13,16 +13,16 @@ function at all T + 1 observations of an episode, every `new_<column>`, padded s
 >>> views.lookback, views.spaces["speed"].shape
 (1, (3,))
 
-What the module learns from is what it saw when it acted, because of five rules:
+Five rules make the policy learn from what it saw while acting:
 
-1. Views read the episodes as they were recorded, before any piece wrote to rewards or observations.
-2. While acting, a history goes back as far as the next chunk's lookback will, and no further.
-3. Before an episode's start there are zeros, wherever the history lies.
-4. Rows are independent of each other, and nothing is written: a view makes new arrays.
-5. Learning refuses a chunk whose lookback is shorter than what the views look back.
+1. Views read episodes as they were recorded, before any connector wrote to rewards or observations.
+2. While acting, a history goes back as far as the lookback of the next chunk, and no further.
+3. Steps before the start of an episode are zeros.
+4. Rows are independent of each other, and nothing is written: a view returns new arrays.
+5. Learning rejects a chunk whose lookback is shorter than that of the views.
 
-Rules 1, 2, 3 and 5 are kept by the library; `Views` checks the fourth on samples when it is made, and
-`connectors.testing.check_view` checks all of them in environments.
+The library keeps rules 1, 2, 3 and 5. `Views` checks rule 4 on samples when it is created, and
+`connectors.testing.check_view` checks all rules in environments.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["View", "Views"]
 
 
 class View(Protocol):
-    """What the module sees: a function that makes columns [B, ...] of a history of B observations."""
+    """Function from a history of B observations to columns [B, ...]."""
 
     def __call__(self, history: History, /) -> Mapping[str, Any]: ...
 
@@ -56,34 +56,35 @@ _NUM_SAMPLES = 3  # rows of the run on samples
 
 @runtime_checkable
 class ViewWithSpaces(Protocol):
-    """A view that knows the spaces of its columns, bounds included, from those that it is given."""
+    """View that returns the spaces of its columns, including their bounds, for given input spaces."""
 
     def spaces(self, given: HistorySpaces) -> Mapping[str, gym.Space]: ...
 
 
 class Views:
-    """Views one behind another, bound to spaces. Made once, never changed.
+    """Immutable sequence of views, bound to spaces.
 
-    The first view is given what is stored, the next one "obs" of the view before it at each row it asks for; actions,
-    rewards and times are always the episode's. A view that makes no "obs" leaves it as it was, and columns of earlier
-    views go through.
+    The first view reads the stored observations. Each later view reads the "obs" of the view before it. Actions,
+    rewards and times are always those of the episode. A view without "obs" leaves it unchanged, and columns of earlier
+    views are kept.
 
-    How far the views look back, their columns and the spaces of these are found by running them once on samples of
-    the spaces. What is wrong with a view is said then.
+    The views are run once on samples of the spaces. This determines their columns, spaces and lookback, and finds
+    errors.
 
     Args:
-        views: in order; none see what is stored.
-        observation_space, action_space: of what episodes store.
+        views: the views in order; none return the stored observations.
+        observation_space: space of the stored observations.
+        action_space: space of the stored actions.
 
     Attributes:
-        given: the spaces of what is stored.
-        spaces: of the columns, by name.
-        lookback: how many steps back the views look: the least lookback of a chunk to learn from.
+        given: the spaces of the stored observations and actions.
+        spaces: the spaces of the columns by name.
+        lookback: the number of steps back that the views read; the smallest lookback of a chunk to learn from.
 
     Raises:
-        WrongType: a view gives no columns, or fails on samples.
-        ShapeMismatch: a column has another number of rows than the history, or does not fit the space it names.
-        InvalidArgument: a view's rows depend on each other or on earlier calls; a space is missing.
+        WrongType: a view returns no columns, or fails on samples.
+        ShapeMismatch: a column has another number of rows than the history, or is not in its declared space.
+        InvalidArgument: the rows of a view depend on each other or on earlier calls; or a space is missing.
     """
 
     def __init__(
@@ -101,17 +102,17 @@ class Views:
             self._bind(count, view)
 
     def __call__(self, history: History) -> dict[str, Any]:
-        """All columns that the module sees, nested arrays [B, ...]."""
+        """Return all columns that the policy sees, nested arrays [B, ...]."""
         return self.apply_first(len(self.views), history)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns."""
+        """Names of the columns."""
         return tuple(self.spaces)
 
     @property
     def observation_space(self) -> gym.Space | None:
-        """The space of "obs" as the module sees it."""
+        """Space of the column "obs" after all views."""
         return self.spaces[Columns.OBS]
 
     def __len__(self) -> int:
@@ -121,7 +122,7 @@ class Views:
         return f"Views({' > '.join(map(name_of, self.views))})"
 
     def apply_first(self, count: int, history: History) -> dict[str, Any]:
-        """The columns after the first `count` views."""
+        """Return the columns after the first `count` views."""
         if not count:
             return {Columns.OBS: history.observations()}
         if count == 1:
@@ -131,7 +132,7 @@ class Views:
         return {**behind.columns, **self.views[count - 1](behind)}
 
     def input_spaces_of(self, count: int) -> HistorySpaces:
-        """The spaces that a view is given behind the first `count`."""
+        """Return the input spaces of the view at index `count`."""
         return self._before[count]
 
     def _bind(self, count: int, view: View) -> None:
@@ -149,7 +150,7 @@ class Views:
         self._before.append(HistorySpaces(self.spaces[Columns.OBS], given.action_space))
 
     def _tried(self, count: int, name: str, samples: SampleHistory) -> dict[str, Any]:
-        """The columns of samples that this view makes itself."""
+        """Return the columns that a view adds for samples."""
         try:
             columns = dict(
                 self.views[count - 1](samples if count == 1 else _HistoryAfterViews(self, count - 1, samples))
@@ -168,7 +169,7 @@ class Views:
         return columns
 
     def _check_rows(self, count: int, name: str, columns: dict[str, Any]) -> None:
-        """Raise unless the last rows of the samples alone give what they gave among the others."""
+        """Raise an error if the last rows alone have other columns than among all samples."""
         few = self._tried(count, name, SampleHistory(self.given, np.arange(1, _NUM_SAMPLES)))
         for column, value in columns.items():
             if not nested.equal(nested.take(value, slice(1, None)), few[column]):
@@ -179,7 +180,7 @@ class Views:
 
 
 def name_of(view: Any) -> str:
-    """What errors and pipelines call a view."""
+    """Return the name of a view for errors and pipelines."""
     name = getattr(view, "name", None) or getattr(view, "__name__", None)
     return name if isinstance(name, str) else type(view).__name__
 
@@ -190,7 +191,7 @@ def settings_of_views(views: Iterable[Any]) -> list[Any]:
 
 
 class _HistoryAfterViews(OtherObservations):
-    """A history as the view behind the first `count` is given it: its observations are what those make."""
+    """History whose observations are the "obs" column of the first `count` views."""
 
     def __init__(self, views: Views, count: int, source: History) -> None:
         super().__init__(source, views.input_spaces_of(count))
@@ -198,7 +199,7 @@ class _HistoryAfterViews(OtherObservations):
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """The columns of the views before."""
+        """Return the columns of the first `count` views."""
         return self._views.apply_first(self._count, self._source)
 
     def newest(self) -> Any:
